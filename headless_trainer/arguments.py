@@ -1,0 +1,298 @@
+"""Argument dataclasses of the scripts, and the one door through which files and flags reach them."""
+
+import difflib
+import json
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from transformers import HfArgumentParser, TrainingArguments
+from transformers.hf_argparser import HfArg
+
+# `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
+
+
+@dataclass
+class ModelArguments:
+    """Which trunk to pretrain, from which weights or configuration, and with which tokenizer."""
+
+    model_name_or_path: str | None = field(
+        default=None,
+        metadata={
+            "help": "Checkpoint (Hub name or folder) to continue from. Leave it out to start from random weights."
+        },
+    )
+    model_type: str | None = field(
+        default=None, metadata={"help": "Architecture to start from random weights, such as bert or gpt_neox."}
+    )
+    config_name: str | None = field(
+        default=None, metadata={"help": "Configuration (Hub name or folder) to start from random weights."}
+    )
+    config_overrides: str | None = field(
+        default=None,
+        metadata={"help": "Changes to the configuration: hidden_size=192,num_hidden_layers=3 or a JSON object."},
+    )
+    tie_word_embeddings: bool | None = field(
+        default=None,
+        metadata={
+            "help": "vanilla only: share the head's matrix with the input embedding. The architecture's own choice by default."
+        },
+    )
+    tokenizer_name: str | None = field(
+        default=None, metadata={"help": "Tokenizer (Hub name or folder). That of the model by default."}
+    )
+    train_tokenizer: bool = field(
+        default=False, metadata={"help": "Train a tokenizer on the training texts and save it with the checkpoint."}
+    )
+    tokenizer_type: Literal["bpe", "wordpiece"] = field(
+        default="bpe", metadata={"help": "Kind of tokenizer to train: byte-level BPE or WordPiece."}
+    )
+    vocab_size: int = field(default=32_000, metadata={"help": "Tokens in the tokenizer to train, specials included."})
+    resize_embeddings: bool = field(
+        default=False,
+        metadata={"help": "Add rows to the embedding of a loaded checkpoint when the tokenizer has more tokens."},
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "Attention: sdpa, eager, flash_attention_2, flex_attention, or a Hub kernel."}
+    )
+    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model on the Hub."})
+    token: str | None = field(
+        default=None, metadata={"help": "Hub token, for private models. The stored login by default."}
+    )
+    trust_remote_code: bool = field(
+        default=False, metadata={"help": "Run model code that comes with a Hub repository."}
+    )
+
+    def __post_init__(self):
+        if self.config_name and self.model_type:
+            raise ValueError(
+                f"config_name is {self.config_name!r} and model_type is {self.model_type!r}: give one of the two."
+            )
+        if self.model_name_or_path and (self.config_name or self.model_type):
+            raise ValueError(
+                f"model_name_or_path is {self.model_name_or_path!r}, which brings its own configuration: drop "
+                "config_name and model_type, or drop model_name_or_path to start from random weights."
+            )
+        if self.model_name_or_path and self.config_overrides:
+            raise ValueError(
+                f"config_overrides {self.config_overrides!r} would change the shape of the weights of "
+                f"{self.model_name_or_path!r}: drop one of the two."
+            )
+        if self.train_tokenizer and self.tokenizer_name:
+            raise ValueError(
+                f"train_tokenizer makes a new tokenizer and tokenizer_name names {self.tokenizer_name!r}: give one of the two."
+            )
+        if self.vocab_size < 300:
+            raise ValueError(
+                f"vocab_size must be at least 300 (256 bytes and the special tokens), got {self.vocab_size}."
+            )
+
+    def parsed_config_overrides(self) -> dict[str, Any]:
+        """``config_overrides`` as a dictionary, each value parsed as YAML (``8`` an int, ``0.1`` a float, ``true`` a bool)."""
+        text = (self.config_overrides or "").strip()
+        if text.startswith("{"):
+            return json.loads(text)
+        pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+        for name, equals, _ in pairs:
+            if not equals:
+                raise ValueError(
+                    f"config_overrides must look like name=value,name=value, got {self.config_overrides!r}."
+                )
+        return {name.strip(): yaml.safe_load(value) for name, _, value in pairs}
+
+
+@dataclass
+class DataArguments:
+    """Where the text comes from and how it becomes rows of tokens."""
+
+    dataset_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "Dataset on the Hub. With neither this nor train_file, the documentation on this machine is read."
+        },
+    )
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
+    dataset_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the dataset."})
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={"help": "Files, folders or globs of .txt, .json, .jsonl, .csv or .parquet, each also as .gz."},
+    )
+    validation_file: list[str] | None = field(
+        default=None, metadata={"help": "The same for the held-out part. Split off the training part by default."}
+    )
+    text_column: str | None = field(
+        default=None, metadata={"help": "Column that holds the text. 'text', or the only text column, by default."}
+    )
+    sample_by: Literal["line", "paragraph", "document"] = field(
+        default="line",
+        metadata={"help": "What one document is in a .txt file: a line, a blank-line paragraph, the file."},
+    )
+    validation_split_percentage: float = field(
+        default=5.0, metadata={"help": "Share of the documents held out when there is no validation part, in percent."}
+    )
+    streaming: bool = field(default=False, metadata={"help": "Read while training instead of before it."})
+    max_seq_length: int = HfArg(default=128, aliases=["--block_size"], help="Tokens in a row.")
+    line_by_line: bool = field(
+        default=False,
+        metadata={"help": "One document a row, cut and padded, instead of packing documents into full rows."},
+    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Keep this many training rows."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Keep this many evaluation rows."})
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that tokenize. One for each processor by default."}
+    )
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize anew instead of reusing earlier work."})
+
+    def __post_init__(self):
+        if self.dataset_name and self.train_file:
+            raise ValueError(
+                f"dataset_name is {self.dataset_name!r} and train_file is {self.train_file!r}: give one of the two."
+            )
+        if self.validation_file and not self.train_file:
+            raise ValueError(f"validation_file {self.validation_file!r} goes with train_file, which is not given.")
+        if not 0 < self.validation_split_percentage < 100:
+            raise ValueError(
+                f"validation_split_percentage must be above 0 and below 100, got {self.validation_split_percentage}."
+            )
+        if self.max_seq_length < 2:
+            raise ValueError(f"max_seq_length must be at least 2, got {self.max_seq_length}.")
+        for name in ("max_train_samples", "max_eval_samples", "preprocessing_num_workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+
+
+@dataclass
+class HeadlessTrainingArguments(TrainingArguments):
+    """`transformers.TrainingArguments` and the settings of the objective.
+
+    Defaults that differ from those of ``TrainingArguments``: ``remove_unused_columns`` is False, because the trainer makes the
+    targets itself; ``logging_nan_inf_filter`` is False, because a loss that is not finite stops the run.
+    """
+
+    objective: Literal["headless", "vanilla"] = field(
+        default="headless",
+        metadata={
+            "help": "headless: contrastive weight tying. vanilla: cross-entropy over the vocabulary, the baseline."
+        },
+    )
+    task: Literal["mlm", "clm"] | None = field(
+        default=None,
+        metadata={"help": "Masked (mlm) or next (clm) token prediction. From the model's class by default."},
+    )
+    negatives: Literal["micro_batch", "step"] = field(
+        default="micro_batch",
+        metadata={
+            "help": "Whose targets are candidates: those of one forward (the paper) or of the whole optimizer step."
+        },
+    )
+    temperature: float = field(default=1.0, metadata={"help": "Divides the scores, > 0."})
+    loss_backend: Literal["auto", "dense", "chunked"] = field(
+        default="auto", metadata={"help": "How the scores are computed: in one product, or in chunks that save memory."}
+    )
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens that are predicted (mlm)."})
+    mask_replace_prob: float = field(default=0.8, metadata={"help": "Share of the predicted tokens shown as the mask."})
+    random_replace_prob: float = field(
+        default=0.1, metadata={"help": "Share of the predicted tokens shown as another token."}
+    )
+    isolate_documents: bool = field(
+        default=False, metadata={"help": "Documents packed into one row do not see each other."}
+    )
+    input_grad_scale: float = field(
+        default=1.0, metadata={"help": "Multiplies the gradient that reaches the embedding from the input side."}
+    )
+    head_bias: Literal["none", "prior"] = field(
+        default="none",
+        metadata={"help": "vanilla clm only: a trained head bias that starts at the log of token frequencies."},
+    )
+    eval_pool_size: int = field(
+        default=4096, metadata={"help": "Target tokens of the evaluation set that form its fixed set of candidates."}
+    )
+    eval_full_vocabulary: bool = field(
+        default=True, metadata={"help": "Also rank every token of the vocabulary when evaluating: exact, but dear."}
+    )
+    remove_unused_columns: bool = field(
+        default=False, metadata={"help": "Drop the columns that the model's forward does not name."}
+    )
+    logging_nan_inf_filter: bool = field(
+        default=False,
+        metadata={
+            "help": "Leave losses that are not finite out of the log. They stop the run, so there is nothing to hide."
+        },
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be above 0, got {self.temperature}.")
+        if not 0 < self.mlm_probability < 1:
+            raise ValueError(f"mlm_probability must be above 0 and below 1, got {self.mlm_probability}.")
+        if (
+            min(self.mask_replace_prob, self.random_replace_prob) < 0
+            or self.mask_replace_prob + self.random_replace_prob > 1
+        ):
+            raise ValueError(
+                "mask_replace_prob and random_replace_prob must not be negative and must not sum to more than 1, got "
+                f"{self.mask_replace_prob} and {self.random_replace_prob}."
+            )
+        if not self.input_grad_scale > 0:
+            raise ValueError(f"input_grad_scale must be above 0, got {self.input_grad_scale}.")
+        if self.eval_pool_size < 1:
+            raise ValueError(f"eval_pool_size must be at least 1, got {self.eval_pool_size}.")
+        if self.objective == "vanilla" and self.negatives != "micro_batch":
+            raise ValueError(
+                f"negatives is {self.negatives!r} but objective is 'vanilla', which has no negatives: drop one of the two."
+            )
+        if self.head_bias != "none" and self.objective != "vanilla":
+            raise ValueError(
+                f"head_bias is {self.head_bias!r} but objective is 'headless', which has no head: use --objective vanilla."
+            )
+
+
+def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tuple:
+    """Parse ``[config.yaml|config.json] [--flag value ...]`` into one instance of each dataclass; flags override the file.
+
+    The file's keys become flags, so that files and flags share one check of types, choices and names.
+
+    Args:
+        dataclass_types: argument dataclasses whose fields are the flags.
+        argv: command line without the program's name, ``sys.argv[1:]`` by default.
+
+    Raises:
+        ValueError: if a name is unknown (the nearest known one is suggested) or the file is not a mapping.
+        FileNotFoundError: if the file does not exist.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = HfArgumentParser(dataclass_types)
+    if argv and Path(argv[0]).suffix in (".json", ".yaml", ".yml"):
+        argv = _file_as_flags(Path(argv[0])) + argv[1:]
+    *parsed, unknown = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True, look_for_args_file=False)
+    if unknown:
+        known = [option for action in parser._actions for option in action.option_strings]
+        flag = unknown[0].partition("=")[0]
+        nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.0)
+        raise ValueError(f"Unknown argument {flag!r}. The nearest known one is {nearest[0]!r}; --help lists all.")
+    return tuple(parsed)
+
+
+def _file_as_flags(path: Path) -> list[str]:
+    if not path.is_file():
+        raise FileNotFoundError(f"Configuration file {str(path)!r} does not exist.")
+    values = yaml.safe_load(path.read_text())  # JSON is YAML
+    if not isinstance(values, dict):
+        raise ValueError(f"Configuration file {str(path)!r} must hold name: value pairs, got {type(values).__name__}.")
+    flags = []
+    for name, value in values.items():
+        if value is None:  # an empty key keeps the default
+            continue
+        items = value if isinstance(value, list) else [value]
+        flags += [f"--{name}", *(json.dumps(item) if isinstance(item, dict) else str(item) for item in items)]
+    return flags
+
+
+def non_default_arguments(args) -> dict[str, Any]:
+    """Fields of a dataclass instance that differ from their plain default, in order."""
+    return {f.name: getattr(args, f.name) for f in fields(args) if f.init and getattr(args, f.name) != f.default}
