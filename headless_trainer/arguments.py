@@ -43,6 +43,10 @@ class ModelArguments:
     tokenizer_name: str | None = field(
         default=None, metadata={"help": "Tokenizer (Hub name or folder). That of the model by default."}
     )
+    mask_token: str | None = field(
+        default=None,
+        metadata={"help": "Make this the mask token of a tokenizer that has none, adding it if it is not a token yet."},
+    )
     train_tokenizer: bool = field(
         default=False, metadata={"help": "Train a tokenizer on the training texts and save it with the checkpoint."}
     )
@@ -96,7 +100,7 @@ class ModelArguments:
         if text.startswith("{"):
             return json.loads(text)
         pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
-        for name, equals, _ in pairs:
+        for _name, equals, _ in pairs:
             if not equals:
                 raise ValueError(
                     f"config_overrides must look like name=value,name=value, got {self.config_overrides!r}."

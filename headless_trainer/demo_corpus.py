@@ -1,0 +1,189 @@
+"""The corpus of runs that name no data: documentation already on this machine, read where it lies.
+
+It holds the topics of Python's own help and the docstrings of the standard library and of well-known packages, as far
+as they are installed. No package is imported: the files are parsed. The text depends on the installed versions, so
+figures from it compare only between runs on one machine.
+"""
+
+import ast
+import gc
+import hashlib
+import importlib.metadata
+import importlib.util
+import logging
+import platform
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset, DatasetDict
+
+logger = logging.getLogger(__name__)
+
+# Import name and distribution, in the order in which they are read. The first three are always there.
+PACKAGES = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "datasets": "datasets",
+    "huggingface_hub": "huggingface_hub",
+    "accelerate": "accelerate",
+    "tokenizers": "tokenizers",
+    "numpy": "numpy",
+    "scipy": "scipy",
+    "pandas": "pandas",
+    "sklearn": "scikit-learn",
+    "networkx": "networkx",
+    "sympy": "sympy",
+    "matplotlib": "matplotlib",
+}
+MIN_CHARACTERS = 100  # shorter docstrings are mostly "Return the name." and the like
+MAX_CHARACTERS = 25_000_000  # no further package is begun beyond this, which takes about 15 s to read
+
+_RECIPE = 1  # part of the cache's key: raise it when this module picks other documents
+_SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "testing", "idlelib", "lib2to3", "__pycache__"}
+
+
+def demo_documents(held_out_percentage: float = 5.0, *, cache_dir: str | None = None) -> DatasetDict:
+    """Documentation on this machine, one docstring or help topic a document.
+
+    The order is fixed, a text that occurs twice is kept once, and the documents are read once for each set of installed
+    versions and then found in the cache of ``datasets``.
+
+    Whole folders of source files are held out (single files at the top of a package, single topics), picked by a hash
+    of their name: docstrings of one folder resemble each other, so that documents drawn one by one would put
+    near copies of the training texts into the held-out part.
+
+    Args:
+        held_out_percentage: share of the folders in "validation". That of the text comes only near it.
+        cache_dir: where the texts are kept, the cache of ``datasets`` by default.
+
+    Returns:
+        Splits "train" and "validation", each with the one column "text". ``info.description`` of both says what was
+        read.
+    """
+    corpus = Dataset.from_generator(
+        _documents, cache_dir=cache_dir, gen_kwargs={"sources": tuple(_sources()), "recipe": _RECIPE}
+    )
+    description = _describe(corpus)
+    logger.info(description)
+    corpus.info.description = description
+    parts = DatasetDict()
+    for name in ("train", "validation"):
+        keep = {"held_out": name == "validation", "share": held_out_percentage / 100}
+        # The text alone is written again, because rows picked by index are slow to read.
+        parts[name] = (
+            corpus.with_format("arrow")
+            .map(
+                _side_of_split,
+                batched=True,
+                fn_kwargs=keep,
+                remove_columns=corpus.column_names,
+                features=datasets.Features({"text": datasets.Value("string")}),
+                desc=f"Demo corpus, {name}",
+            )
+            .with_format(None)
+        )
+    return parts
+
+
+def _sources() -> Iterator[tuple[str, str, str]]:
+    """Name, version and folder of everything there is to read, in order."""
+    yield "python", platform.python_version(), sysconfig.get_paths()["stdlib"]
+    for module, distribution in PACKAGES.items():
+        spec = importlib.util.find_spec(module)  # finds a top-level package without importing it
+        if spec is not None and spec.submodule_search_locations:
+            yield module, importlib.metadata.version(distribution), spec.submodule_search_locations[0]
+
+
+def _documents(sources: tuple[tuple[str, str, str], ...], recipe: int) -> Iterator[dict[str, str]]:
+    seen: set[bytes] = set()
+    characters = 0
+    for name, version, folder in sources:
+        if characters >= MAX_CHARACTERS:
+            return
+        pairs = _docstrings(name, Path(folder))
+        if name == "python":
+            pairs = (pair for part in (_help_topics(), pairs) for pair in part)
+        for unit, text in pairs:
+            digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
+            if len(text) >= MIN_CHARACTERS and digest not in seen:
+                seen.add(digest)
+                characters += len(text)
+                yield {"source": f"{name} {version}", "unit": unit, "text": text}
+
+
+def _help_topics() -> Iterator[tuple[str, str]]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:  # some distributions of Python leave it out
+        return
+    for topic, text in sorted(topics.items()):
+        yield f"topic {topic}", text.strip()
+
+
+def _docstrings(name: str, root: Path) -> Iterator[tuple[str, str]]:
+    """What is held out together, and the text, for each docstring below a folder."""
+    for path in sorted(root.rglob("*.py")):
+        relative = path.relative_to(root)
+        if _SKIPPED_FOLDERS.intersection(relative.parts):
+            continue
+        source = path.read_text(encoding="utf-8", errors="replace")
+        if '"""' not in source and "'''" not in source:  # parsing is what takes the time
+            continue
+        module = _parsed(source)
+        if module is None:
+            continue
+        nested = len(relative.parts) > 1
+        unit = f"{name}/{(relative.parent if nested else relative).as_posix()}"
+        for node in (module, *_definitions(module.body)):
+            text = ast.get_docstring(node)
+            if text:
+                yield unit, text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate cannot be written
+
+
+def _parsed(source: str) -> ast.Module | None:
+    collecting = gc.isenabled()
+    gc.disable()  # a tree of thousands of nodes sets the collector off again and again, which doubles the time
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # invalid escapes in other people's files
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):  # templates, and files of another Python version
+        return None
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _definitions(statements: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Classes and functions in order of appearance, without a walk through every expression."""
+    for statement in statements:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield statement
+        for part in ("body", "orelse", "handlers", "finalbody"):
+            inner = getattr(statement, part, None)
+            if inner:
+                yield from _definitions(inner)
+
+
+def _side_of_split(table: pa.Table, *, held_out: bool, share: float) -> pa.Table:
+    units = table["unit"].combine_chunks().dictionary_encode()
+    sides = [(_position(unit) < share) == held_out for unit in units.dictionary.to_pylist()]
+    return table.select(["text"]).filter(pa.array(sides, pa.bool_()).take(units.indices))
+
+
+def _position(unit: str) -> float:
+    """A number from 0 up to 1 that depends on nothing but the name; ``hash`` would change from run to run."""
+    return int.from_bytes(hashlib.sha256(unit.encode()).digest()[:4], "big") / 2**32
+
+
+def _describe(corpus: Dataset) -> str:
+    characters = sum(
+        pc.sum(pc.utf8_length(table["text"])).as_py() for table in corpus.with_format("arrow").iter(10_000)
+    )
+    sources = ", ".join(corpus.unique("source"))
+    return f"Documentation on this machine: {len(corpus):,} documents, {characters:,} characters of {sources}."

@@ -1,0 +1,162 @@
+"""Scores of held-out predictions over a fixed pool and over the whole vocabulary, summed row by row.
+
+Letters used in shapes: K predicted positions, U distinct tokens of the pool, D width, V vocabulary size.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .negatives import NegativePool
+
+# Scores held at once, in elements: 128 MiB of float32.
+CHUNK_ELEMENTS = 2**25
+
+
+@torch.no_grad()
+def pool_scores(
+    hidden: Tensor,
+    target_ids: Tensor,
+    embed: Callable[[Tensor], Tensor],
+    pool: NegativePool,
+    *,
+    temperature: float = 1.0,
+) -> dict[str, Tensor]:
+    """Contrastive loss and accuracy of each prediction against a fixed pool, to which its own target is added if missing.
+
+    Args:
+        hidden: ``(K, D)`` outputs at the predicted positions.
+        target_ids: ``(K,)`` int64.
+        embed: map from ids to vectors of width D.
+        pool: the fixed candidates.
+        temperature: divides the dot products.
+
+    Returns:
+        ``loss``: ``(K,)`` nats; ``pool_accuracy``: ``(K,)`` 1.0 where no candidate scores above the target.
+    """
+    candidates, log_counts = embed(pool.ids).float(), pool.log_counts()
+    rows = max(1, CHUNK_ELEMENTS // max(1, len(pool)))
+    loss, correct = [], []
+    for chunk, own in zip(hidden.float().split(rows), target_ids.split(rows), strict=True):
+        scores = chunk @ candidates.T / temperature  # (rows, U)
+        position = torch.searchsorted(pool.ids, own).clamp(max=len(pool) - 1)
+        inside = pool.ids[position] == own
+        target = torch.where(
+            inside, scores.gather(1, position[:, None])[:, 0], (chunk * embed(own).float()).sum(-1) / temperature
+        )
+        partition = (scores + log_counts).logsumexp(-1)
+        loss.append(torch.where(inside, partition, torch.logaddexp(partition, target)) - target)
+        correct.append((target >= scores.amax(-1)).float())
+    return {"loss": torch.cat(loss), "pool_accuracy": torch.cat(correct)}
+
+
+@torch.no_grad()
+def vocabulary_scores(
+    hidden: Tensor,
+    target_ids: Tensor,
+    rows: Callable[[Tensor], Tensor],
+    vocab_size: int,
+    bias: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """Cross-entropy and accuracy over every token of the vocabulary, without the ``(K, V)`` matrix of scores.
+
+    Args:
+        hidden: ``(K, D)`` outputs at the predicted positions.
+        target_ids: ``(K,)`` int64.
+        rows: map from ``(n,)`` ids to the ``(n, D)`` vectors that score them.
+        vocab_size: V.
+        bias: ``(V,)`` float, added to the scores.
+
+    Returns:
+        ``cross_entropy``: ``(K,)`` nats; ``accuracy``: ``(K,)`` 1.0 where the target is the best token. With a bias, the
+        same without it under ``cross_entropy_without_bias`` and ``accuracy_without_bias``.
+    """
+    hidden = hidden.float()
+    biases = {"": bias} if bias is None else {"": bias, "_without_bias": None}
+    partition = {name: hidden.new_full(target_ids.shape, -torch.inf) for name in biases}
+    best = {name: hidden.new_full(target_ids.shape, -torch.inf) for name in biases}
+    winner = {name: torch.zeros_like(target_ids) for name in biases}
+    target = {name: hidden.new_zeros(target_ids.shape) for name in biases}
+    width = max(1, CHUNK_ELEMENTS // max(1, hidden.shape[0]))
+    for start in range(0, vocab_size, width):
+        ids = torch.arange(start, min(start + width, vocab_size), device=hidden.device)
+        plain = hidden @ rows(ids).float().T  # (K, n)
+        own = target_ids - start
+        inside = (own >= 0) & (own < len(ids))
+        for name, offset in biases.items():
+            scores = plain if offset is None else plain + offset[ids]
+            partition[name] = torch.logaddexp(partition[name], scores.logsumexp(-1))
+            top, position = scores.max(-1)
+            winner[name] = torch.where(top > best[name], position + start, winner[name])
+            best[name] = torch.maximum(best[name], top)
+            found = scores.gather(1, own.clamp(0, len(ids) - 1)[:, None])[:, 0]
+            target[name] = torch.where(inside, found, target[name])
+    results = {}
+    for name in biases:
+        results[f"cross_entropy{name}"] = partition[name] - target[name]
+        results[f"accuracy{name}"] = (winner[name] == target_ids).float()
+    return results
+
+
+def log_prior(token_counts: Tensor, smoothing: float = 1.0) -> Tensor:
+    """Log frequency of each token, ``(V,)`` float32, with additive (Laplace) smoothing.
+
+    Args:
+        token_counts: ``(V,)`` int64 occurrences as a target.
+        smoothing: added to every count, > 0, so that a token never seen keeps a finite, small probability.
+    """
+    if not smoothing > 0:
+        raise ValueError(f"smoothing must be above 0, got {smoothing}.")
+    counts = token_counts.double() + smoothing
+    return (counts.log() - counts.sum().log()).float()
+
+
+@torch.no_grad()
+def mean_cosine(hidden: Tensor) -> Tensor:
+    """Mean cosine between two distinct vectors of ``(N, D)``, a scalar: 0 when they point everywhere, 1 when all agree."""
+    count = hidden.shape[0]
+    if count < 2:
+        return hidden.new_zeros((), dtype=torch.float32)
+    unit = torch.nn.functional.normalize(hidden.float(), dim=-1)
+    return (unit.sum(0).square().sum() - unit.square().sum()) / (count * (count - 1))
+
+
+class EvaluationSums:
+    """Sums over the predictions of one evaluation.
+
+    Attributes:
+        pool: the fixed candidates, if the objective has any.
+        layers: mean cosine between hidden states, at the embedding and after each layer.
+    """
+
+    def __init__(self, pool: NegativePool | None):
+        self.pool = pool
+        self.layers: list[float] = []
+        self._sums: dict[str, float] = {}
+        self._count = 0
+        self._token_counts: Tensor | None = None
+
+    def token_counts(self, compute) -> Tensor:
+        if self._token_counts is None:
+            self._token_counts = compute()
+        return self._token_counts
+
+    def add(self, scores: dict[str, Tensor]) -> None:
+        self._count += len(scores["loss"])
+        for name, values in scores.items():
+            self._sums[name] = self._sums.get(name, 0.0) + values.double().sum().item()
+
+    def metrics(self, device: torch.device, reduce, perplexity: bool) -> dict[str, float]:
+        sums = torch.tensor([self._count, *self._sums.values()], dtype=torch.float64, device=device)
+        count, *sums = (reduce(sums) if reduce is not None else sums).tolist()
+        metrics = {name: total / max(1.0, count) for name, total in zip(self._sums, sums, strict=True)}
+        if perplexity:
+            for name in [name for name in metrics if name.startswith("cross_entropy")]:
+                metrics[name.replace("cross_entropy", "perplexity")] = math.exp(min(metrics[name], 700.0))
+        if self.pool is not None:
+            metrics["pool_tokens"], metrics["pool_size"] = len(self.pool), self.pool.size
+        metrics["predicted_tokens"] = int(count)
+        metrics |= {f"layer_{index}_mean_cosine": cosine for index, cosine in enumerate(self.layers)}
+        return metrics

@@ -1,0 +1,123 @@
+"""The language-modelling head that the contrastive objective implies, as part of an ordinary checkpoint.
+
+Negatives are drawn with the frequency q of tokens in the data, so a headless model learns ``o . E(x) = log p - log q`` up
+to a constant, and the language model in it is ``o E^T + log q``: no training is needed, only the counts behind q.
+
+Letters used in shapes: D width, V vocabulary size.
+"""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
+
+from .evaluation import log_prior
+from .modeling import find_embed, find_trunk
+
+
+@torch.no_grad()
+def attach_lm_head(
+    trunk: PreTrainedModel, token_counts: Tensor | None = None, *, init: str = "prior", smoothing: float = 1.0
+) -> PreTrainedModel:
+    """Make a causal language model of a headless decoder, without training.
+
+    With ``prior``, the head is ``E^T + log q``. Where the architecture's head has a bias it takes log q. Where it has none
+    and the trunk ends in a LayerNorm, log q is folded into the weights: of its output h, ``sum_i h_i / gain_i`` is the same
+    number for every input, and so a constant feature that carries the bias.
+
+    Args:
+        trunk: decoder trained with `HeadlessTrainer`, or a causal language model around it.
+        token_counts: ``(V,)`` int64 occurrences of each token as a target; needed for ``prior``.
+        init: ``prior``, or ``embeddings`` for the plain projection on ``E^T``.
+        smoothing: see `log_prior`.
+
+    Returns:
+        A ``...ForCausalLM`` with an untied head, in the dtype and on the device of the trunk. The trunk is copied.
+
+    Raises:
+        ValueError: if the trunk is not a decoder, the counts are missing or of another vocabulary, or there is nowhere to
+            put log q (a trunk that ends in an RMSNorm, a head without a bias).
+    """
+    trunk = find_trunk(trunk)
+    name, config = type(trunk).__name__, copy.deepcopy(trunk.config)
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ValueError(
+            f"model {name} is no decoder, so it has no next-token head: give a GPT-2, GPT-NeoX, Llama, ..."
+        )
+    if init not in ("prior", "embeddings"):
+        raise ValueError(f"init must be 'prior' or 'embeddings', got {init!r}.")
+    vocab_size = trunk.get_input_embeddings().num_embeddings
+    if init == "prior" and (token_counts is None or len(token_counts) != vocab_size):
+        given = "None" if token_counts is None else f"{len(token_counts)} long"
+        raise ValueError(
+            f"init is 'prior' but token_counts is {given} and the embedding has {vocab_size} rows: "
+            "load the counts saved beside the checkpoint, or use init 'embeddings'."
+        )
+    config.tie_word_embeddings = False
+    config.use_cache = True  # training turns it off, generating wants it
+    model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config).to(trunk.device, trunk.dtype)
+    model.base_model.load_state_dict(trunk.state_dict())
+    head = model.get_output_embeddings()
+    embed = find_embed(model.base_model)
+    weight = embed(torch.arange(vocab_size, device=trunk.device)).double()  # (V, D)
+    if head.bias is not None:
+        head.bias.zero_()
+    if init == "prior":
+        bias = log_prior(token_counts.to(trunk.device), smoothing).double()
+        if head.bias is not None:
+            head.bias.copy_(bias)
+        else:
+            weight = fold_bias(model, weight, bias)
+    head.weight.copy_(weight)
+    return model.eval()
+
+
+@torch.no_grad()
+def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
+    """Give a head without a bias one, through the LayerNorm before it.
+
+    The LayerNorm's own bias is shifted by its gain, so that the constant ``kappa = sum_i h_i / gain_i`` is about D and far
+    from zero; the returned weight takes that shift back and adds the bias.
+
+    Args:
+        model: causal language model whose last LayerNorm is changed in place.
+        weight: ``(V, D)`` float64 head that read the old outputs.
+        bias: ``(V,)`` float64 to add to its logits.
+
+    Returns:
+        ``(V, D)`` float64: on the new outputs it gives the old logits plus the bias.
+
+    Raises:
+        ValueError: if the trunk does not end in a LayerNorm with a gain and a bias.
+    """
+    norm = _last_layer_norm(model)
+    if norm is None:
+        raise ValueError(
+            f"model {type(model).__name__} does not end in a LayerNorm with a bias and its head has no bias, so log q has no "
+            "place in an ordinary checkpoint. Use init 'embeddings' and fine-tune the head."
+        )
+    # In the dtype of the checkpoint first: the fold is exact for the numbers that will be read back.
+    norm.bias.add_(norm.weight)
+    gain, shift = norm.weight.double(), norm.bias.double()
+    kappa = (shift / gain).sum()
+    return weight + torch.outer((bias - weight @ gain) / kappa, 1.0 / gain)
+
+
+def _last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
+    """The LayerNorm whose output is the trunk's, found by running it: names differ between architectures."""
+    outputs: list[tuple[nn.LayerNorm, Tensor]] = []
+    hooks = [
+        module.register_forward_hook(lambda module, _, output: outputs.append((module, output)))
+        for module in model.base_model.modules()
+        if isinstance(module, nn.LayerNorm) and module.weight is not None and module.bias is not None
+    ]
+    training = model.training
+    hidden = model.eval().base_model(torch.ones(1, 2, dtype=torch.long, device=model.device)).last_hidden_state
+    model.train(training)
+    for hook in hooks:
+        hook.remove()
+    for module, output in reversed(outputs):
+        if output.shape == hidden.shape and torch.equal(output, hidden) and (module.weight != 0).all():
+            return module
+    return None

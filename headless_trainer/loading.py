@@ -1,0 +1,160 @@
+"""From arguments to a configuration, a tokenizer and a model that fit each other."""
+
+import difflib
+import logging
+from pathlib import Path
+
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from .arguments import ModelArguments
+from .tokenization import train_tokenizer
+
+logger = logging.getLogger(__name__)
+
+VANILLA_CLASSES = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
+
+
+def load_config(args: ModelArguments) -> PreTrainedConfig:
+    """Configuration of the checkpoint to continue from, or of the architecture to start from random weights.
+
+    Raises:
+        ValueError: if nothing names an architecture, or a name in ``config_overrides`` or ``model_type`` is unknown.
+    """
+    source = args.model_name_or_path or args.config_name
+    if source:
+        config = AutoConfig.from_pretrained(source, **_hub_arguments(args))
+    elif args.model_type:
+        if args.model_type not in CONFIG_MAPPING:
+            raise ValueError(
+                f"model_type {args.model_type!r} is unknown. {_nearest(args.model_type, list(CONFIG_MAPPING))}"
+            )
+        config = AutoConfig.for_model(args.model_type)
+    else:
+        raise ValueError("No model is named: give --model_name_or_path, --config_name or --model_type.")
+    for name, value in args.parsed_config_overrides().items():
+        if not hasattr(config, name):
+            raise ValueError(
+                f"config_overrides names {name!r}, which a {config.model_type} configuration does not have. "
+                + _nearest(name, list(config.to_dict()))
+            )
+        setattr(config, name, value)
+    if args.tie_word_embeddings is not None:
+        config.tie_word_embeddings = args.tie_word_embeddings
+    return config
+
+
+def load_tokenizer(args: ModelArguments) -> PreTrainedTokenizerBase:
+    """Tokenizer named by the arguments, with the mask token they add.
+
+    Raises:
+        ValueError: if nothing names a tokenizer.
+    """
+    source = args.tokenizer_name or args.model_name_or_path
+    if source is None:
+        raise ValueError(
+            "No tokenizer is named: give --tokenizer_name, or --train_tokenizer to train one on the training texts."
+        )
+    tokenizer = AutoTokenizer.from_pretrained(source, **_hub_arguments(args))
+    if args.mask_token is not None:
+        tokenizer.add_special_tokens({"mask_token": args.mask_token})
+    return tokenizer
+
+
+def find_tokenizer(
+    args: ModelArguments, training_args, texts, max_seq_length: int, resume: str | None
+) -> PreTrainedTokenizerBase:
+    """The tokenizer that the arguments name, or the one they ask to train, saved in the output folder once it is.
+
+    Args:
+        args: names the tokenizer, or asks for one.
+        training_args: ``task``, ``output_dir`` and whether this process writes.
+        texts: training texts, with the column "text".
+        max_seq_length: tokens in a row.
+        resume: checkpoint that the run goes on from, whose tokenizer is then the one to use.
+    """
+    if not args.train_tokenizer:
+        return load_tokenizer(args)
+    folder = Path(resume) if resume else Path(training_args.output_dir, "tokenizer")
+    if not resume and training_args.process_index == 0:
+        logger.info("training a %s tokenizer of %s tokens", args.tokenizer_type, f"{args.vocab_size:,}")
+        tokenizer = train_tokenizer(
+            texts,
+            kind=args.tokenizer_type,
+            vocab_size=args.vocab_size,
+            task=training_args.task,
+            max_seq_length=max_seq_length,
+        )
+        tokenizer.save_pretrained(folder)
+    # Read back by every process, so that all of them, and a resumed run, have the very same tokenizer.
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def load_model(
+    args: ModelArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, objective: str, task: str
+) -> PreTrainedModel:
+    """The trunk (headless) or the language model (vanilla), from a checkpoint or with random weights.
+
+    A new model gets one embedding row for each token of the tokenizer, and its special ids.
+
+    Raises:
+        ValueError: if a checkpoint's embedding has fewer rows than the tokenizer has tokens.
+    """
+    auto_class = AutoModel if objective == "headless" else VANILLA_CLASSES[task]
+    attention = {"attn_implementation": args.attn_implementation} if args.attn_implementation else {}
+    if args.model_name_or_path is None:
+        config.vocab_size = len(tokenizer)
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            if hasattr(config, name):
+                setattr(config, name, getattr(tokenizer, name))
+        return auto_class.from_config(config, trust_remote_code=args.trust_remote_code, **attention)
+    model = auto_class.from_pretrained(args.model_name_or_path, config=config, **_hub_arguments(args), **attention)
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        if not args.resize_embeddings:
+            raise ValueError(
+                f"Tokenizer has {len(tokenizer):,} tokens but the embedding has {rows:,} rows. "
+                "Pass --resize_embeddings or use the matching tokenizer."
+            )
+        model.resize_token_embeddings(len(tokenizer))
+    return model
+
+
+def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
+    """Refuse rows longer than the positions a model has.
+
+    Raises:
+        ValueError: if ``max_seq_length`` is beyond the configuration's ``max_position_embeddings``.
+    """
+    positions = getattr(config, "max_position_embeddings", None)
+    # RoBERTa and its kin number positions from the padding id on, so two rows of the table are never used.
+    usable = positions and positions - (
+        2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
+    )
+    if usable and max_seq_length > usable:
+        raise ValueError(
+            f"max_seq_length is {max_seq_length} but the model has {usable} positions: lower it, or raise "
+            "max_position_embeddings with --config_overrides."
+        )
+
+
+def _hub_arguments(args: ModelArguments) -> dict:
+    return {
+        "cache_dir": args.cache_dir,
+        "revision": args.model_revision,
+        "token": args.token,
+        "trust_remote_code": args.trust_remote_code,
+    }
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    return f"The nearest known name is {difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]!r}."

@@ -1,0 +1,216 @@
+"""Contrastive weight tying and the vocabulary cross-entropy it replaces: tensors in, scalar out.
+
+Letters used in shapes: K predicted positions, U distinct target tokens, D width, V vocabulary size, C classes.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .negatives import NegativePool
+
+BACKENDS = ("auto", "dense", "chunked")
+LOW_PRECISION = (torch.float16, torch.bfloat16)
+
+# Scores of one chunk, in elements: 32 MiB of float32. Measured on two CPU cores, larger chunks leave the cache and smaller
+# ones pay for more calls.
+CHUNK_ELEMENTS = 2**23
+MIN_CHUNK_ROWS = 256
+
+
+def cwt_loss(
+    hidden: Tensor,
+    target_ids: Tensor,
+    embed: Callable[[Tensor], Tensor],
+    pool: NegativePool | None = None,
+    *,
+    temperature: float = 1.0,
+    reduction: str = "mean",
+    backend: str = "auto",
+) -> Tensor:
+    """Contrastive Weight Tying: every output must pick the embedding of its own target among those of all targets.
+
+    With ``x_1 .. x_K`` the targets, the loss of position i is ``logsumexp_k(o_i . E(x_k)) - o_i . E(x_i)``: plain dot
+    products, repeated targets counted each time. It is computed over the U distinct targets with their counts as a bias,
+    ``logsumexp_u(o_i . E(u) + log c_u)``, which is the same number at K x U cost instead of K x K.
+    Source: https://arxiv.org/abs/2309.08351, section 3.2.
+
+    Args:
+        hidden: ``(K, D)`` outputs of the trunk at the predicted positions.
+        target_ids: ``(K,)`` int64 token to predict at each of them.
+        embed: the embedding module, or any callable from ``(U,)`` ids to ``(U, D)`` vectors.
+        pool: candidates, which must contain every target. The targets themselves by default.
+        temperature: divides the dot products, > 0.
+        reduction: ``mean``, ``sum`` or ``none``.
+        backend: ``dense`` (one product), ``chunked`` (rows in chunks: no K x U matrix is kept), or ``auto``.
+
+    Returns:
+        float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``. With K = 0 it is zero and still
+        attached to the graph, so that every rank takes part in the gradient exchange.
+
+    Raises:
+        ValueError: if widths differ, the temperature is not positive, or a target is not in the pool.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}.")
+    if hidden.dim() != 2 or target_ids.shape != hidden.shape[:1]:
+        raise ValueError(
+            f"hidden must be (K, D) and target_ids (K,), got {tuple(hidden.shape)} and {tuple(target_ids.shape)}."
+        )
+    if pool is None:
+        pool = NegativePool.from_targets(target_ids)
+    positions = pool.positions(target_ids)
+    log_counts = pool.log_counts(torch.promote_types(hidden.dtype, torch.float32))
+    candidates = embed(pool.ids)  # (U, D)
+    if candidates.shape[-1] != hidden.shape[-1]:
+        raise ValueError(
+            f"hidden has width {hidden.shape[-1]} but the embeddings have width {candidates.shape[-1]}. "
+            "Pass an embed that projects them to the same width."
+        )
+    losses = linear_cross_entropy(
+        hidden if temperature == 1.0 else hidden / temperature,
+        candidates,
+        positions,
+        bias=log_counts,
+        reduction=reduction,
+        backend=backend,
+    )
+    # The bias also lifted the score of the target itself, which the paper's numerator does not do.
+    return losses + _reduce(log_counts[positions], reduction)
+
+
+def vocabulary_cross_entropy(
+    hidden: Tensor,
+    target_ids: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    reduction: str = "mean",
+    backend: str = "auto",
+) -> Tensor:
+    """Cross-entropy of the projection ``hidden @ weight.T + bias`` on the whole vocabulary: the objective CWT replaces.
+
+    Args:
+        hidden: ``(K, D)`` inputs of the projection at the predicted positions.
+        target_ids: ``(K,)`` int64 token to predict at each of them.
+        weight: ``(V, D)``.
+        bias: ``(V,)``.
+        reduction: ``mean``, ``sum`` or ``none``.
+        backend: as in `cwt_loss`.
+
+    Returns:
+        float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``; zero, attached, with K = 0.
+    """
+    return linear_cross_entropy(hidden, weight, target_ids, bias=bias, reduction=reduction, backend=backend)
+
+
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    bias: Tensor | None = None,
+    reduction: str = "mean",
+    backend: str = "auto",
+) -> Tensor:
+    """Cross-entropy of ``hidden @ weight.T + bias``, the one seam behind which every backend stands.
+
+    Products run in the autocast dtype where autocast is on, else in the inputs' own; bias, logsumexp and sums over chunks
+    are float32 or wider. Arguments and result as in `vocabulary_cross_entropy`.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}.")
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be mean, sum or none, got {reduction!r}.")
+    if hidden.shape[0] == 0:
+        # A rank without a predicted token must still reach every parameter, or the exchange of gradients waits forever.
+        attached = hidden.sum() + weight.sum() + (0.0 if bias is None else bias.sum())
+        zero = _widen(attached) * 0.0
+        return zero.expand(0) if reduction == "none" else zero
+    device_type = hidden.device.type
+    if torch.is_autocast_enabled(device_type):
+        dtype = torch.get_autocast_dtype(device_type)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    elif weight.dtype != hidden.dtype:
+        dtype = torch.promote_types(hidden.dtype, weight.dtype)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    rows = max(MIN_CHUNK_ROWS, CHUNK_ELEMENTS // weight.shape[0])
+    if backend == "auto":
+        backend = "chunked" if hidden.shape[0] > rows else "dense"
+    if bias is None:
+        bias = hidden.new_zeros(weight.shape[0], dtype=_widen(hidden).dtype)
+    with torch.autocast(device_type, enabled=False):
+        if backend == "chunked" and reduction != "none":
+            total = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, rows)
+            return total / hidden.shape[0] if reduction == "mean" else total
+        return F.cross_entropy(_scores(hidden, weight, bias), targets, reduction=reduction)
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """Summed cross-entropy over chunks of rows; the gradients are made in the forward, chunk by chunk.
+
+    The scores of a chunk serve the loss and the gradients at once and are then dropped, so the peak is one chunk of
+    scores and the product runs three times, as it does with the whole matrix, instead of four as with recomputation.
+    `torch.nn.functional.linear_cross_entropy` (torch 2.13) works alike but rounds the bias to the dtype of the inputs:
+    in bfloat16 that moves the log count of a frequent token by up to 0.03 nats.
+    """
+
+    @staticmethod
+    def forward(ctx, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: int) -> Tensor:
+        wide = _widen(hidden).dtype
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        total = hidden.new_zeros((), dtype=wide)
+        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=wide) if needs_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=wide) if needs_bias else None
+        for start in range(0, hidden.shape[0], rows):
+            chunk, own = hidden[start : start + rows], targets[start : start + rows, None]
+            scores = _scores(chunk, weight, bias)  # (rows, U)
+            scores -= scores.amax(dim=-1, keepdim=True)  # in place from here on: one buffer a chunk, one exponential
+            total -= scores.gather(1, own).sum(dtype=wide)
+            partition = scores.exp_().sum(dim=-1, keepdim=True)
+            total += partition.log().sum()
+            if not (needs_hidden or needs_weight or needs_bias):
+                continue
+            residual = scores.div_(partition)  # probabilities, and minus one at the target
+            residual.scatter_add_(1, own, residual.new_full(own.shape, -1.0))
+            if needs_bias:
+                grad_bias += residual.sum(dim=0)
+            residual = residual.to(hidden.dtype)
+            if needs_hidden:
+                torch.mm(residual, weight, out=grad_hidden[start : start + rows])
+            if needs_weight and hidden.dtype == wide:
+                grad_weight.addmm_(residual.T, chunk)
+            elif needs_weight:
+                grad_weight += residual.T @ chunk
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        ctx.dtypes = hidden.dtype, weight.dtype, bias.dtype
+        return total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output: Tensor):
+        grads = [
+            None if grad is None else (grad * grad_output).to(dtype)
+            for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        ]
+        return *grads, None, None
+
+
+def _scores(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    if hidden.dtype in LOW_PRECISION:
+        return (hidden @ weight.T).float() + bias
+    return torch.addmm(bias.to(hidden.dtype), hidden, weight.T)
+
+
+def _widen(values: Tensor) -> Tensor:
+    """float16 and bfloat16 as float32; float32 and float64 as they are."""
+    return values.float() if values.dtype in LOW_PRECISION else values
+
+
+def _reduce(values: Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return values
+    return values.sum() if reduction == "sum" or values.numel() == 0 else values.mean()

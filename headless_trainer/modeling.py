@@ -1,0 +1,181 @@
+"""Find the trunk of a model and its input embedding, refuse what cannot work, and project only the predicted positions.
+
+Letters used in shapes: B rows, T tokens in a row, K predicted positions, D width, V vocabulary size.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers.integrations import is_deepspeed_zero3_enabled
+
+from .losses import vocabulary_cross_entropy
+
+# Where trunks whose embedding is narrower than their layers keep the projection that widens it (ELECTRA, ALBERT).
+INPUT_PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")
+# Settings that change the logits after the projection: a loss on the projection alone would be another loss.
+LOGIT_TRANSFORMS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
+
+
+def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
+    """The part of a model that turns tokens into hidden states: the model itself, or what stands below its head.
+
+    A pooler is removed: nothing of it is trained, and an unused parameter stops distributed training.
+
+    Raises:
+        ValueError: if the model is an encoder-decoder or has no token embedding.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(f"model must be a transformers PreTrainedModel, got {type(model).__name__}.")
+    name = type(model).__name__
+    if model.config.is_encoder_decoder:
+        raise ValueError(
+            f"model {name} is an encoder-decoder, which headless_trainer does not pretrain: its decoder reads another "
+            "embedding than its encoder. Use an encoder (BERT, ModernBERT, ...) or a decoder (GPT-NeoX, Llama, ...)."
+        )
+    trunk = model.base_model
+    if getattr(trunk, "pooler", None) is not None:
+        trunk.pooler = None
+    if not isinstance(trunk.get_input_embeddings(), nn.Embedding):
+        raise ValueError(
+            f"model {name} has no token embedding (torch.nn.Embedding), so there is nothing to contrast with."
+        )
+    return trunk
+
+
+def find_embed(trunk: PreTrainedModel) -> Callable[[Tensor], Tensor]:
+    """The map from token ids to vectors of the trunk's output width, as the trunk itself embeds its inputs.
+
+    It is the embedding module; where the trunk widens its embeddings before its first layer (ELECTRA, ALBERT), the
+    embedding and that projection. No parameter is added, so the trained trunk is an ordinary checkpoint.
+
+    Raises:
+        ValueError: if the widths differ and no projection of the trunk makes up for it.
+    """
+    embedding = trunk.get_input_embeddings()
+    embed: Callable[[Tensor], Tensor] = embedding
+    for path in INPUT_PROJECTIONS:
+        try:
+            projection = trunk.get_submodule(path)
+        except AttributeError:
+            continue
+        embed = _Projected(embedding, projection)
+    if not is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
+        _check_widths(trunk, embed)
+    return embed
+
+
+class _Projected:
+    def __init__(self, embedding: nn.Module, projection: nn.Module):
+        self.embedding, self.projection = embedding, projection
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return self.projection(self.embedding(ids))
+
+
+@torch.no_grad()
+def _check_widths(trunk: PreTrainedModel, embed: Callable[[Tensor], Tensor]) -> None:
+    """Compare tensors, not configurations: OPT projects its output down, Gemma scales its embedding, and so on."""
+    training = trunk.training
+    trunk.eval()
+    ids = torch.ones(1, 2, dtype=torch.long, device=trunk.device)
+    outputs = trunk(input_ids=ids)
+    trunk.train(training)
+    name = type(trunk).__name__
+    if getattr(outputs, "last_hidden_state", None) is None:
+        raise ValueError(f"model {name} returns no last_hidden_state, so its predictions cannot be read.")
+    output_width, embedding_width = outputs.last_hidden_state.shape[-1], embed(ids).shape[-1]
+    if output_width != embedding_width:
+        raise ValueError(
+            f"model {name} has outputs of width {output_width} and embeddings of width {embedding_width}: "
+            "contrastive weight tying needs both to be the same."
+        )
+
+
+def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
+    """``mlm`` or ``clm``, from a model's class, or from what its architecture is used for.
+
+    Raises:
+        ValueError: if the architecture has neither a masked nor a causal language model in transformers.
+    """
+    name, config = type(model).__name__, type(getattr(model, "config", model))
+    if name.endswith("ForMaskedLM"):
+        return "mlm"
+    if name.endswith(("ForCausalLM", "LMHeadModel")):
+        return "clm"
+    if config in MODEL_FOR_MASKED_LM_MAPPING:
+        return "mlm"
+    if config in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return "clm"
+    raise ValueError(f"task cannot be told from model {name}: set task to 'mlm' or 'clm'.")
+
+
+class VocabularyHead:
+    """Makes a language model project only its predicted positions, inside its own forward.
+
+    The vocabulary projection of ``...ForMaskedLM`` and ``...ForCausalLM`` is replaced by one that sees the predicted
+    positions alone and, in training, returns their summed loss instead of their logits: the ``(B, T, V)`` logits never
+    exist. It happens inside the forward because a distributed wrapper only knows the parameters that are used there.
+
+    Args:
+        model: language model with a vocabulary projection.
+        backend: see `linear_cross_entropy`.
+
+    Raises:
+        ValueError: if the model has no vocabulary projection or changes its logits after it.
+    """
+
+    def __init__(self, model: PreTrainedModel, backend: str = "auto"):
+        name = type(model).__name__
+        self.projection = model.get_output_embeddings()
+        if not isinstance(self.projection, nn.Linear):
+            raise ValueError(
+                f"model {name} has no vocabulary projection: objective 'vanilla' needs a ...ForMaskedLM or ...ForCausalLM."
+            )
+        for setting in LOGIT_TRANSFORMS:
+            if getattr(model.config, setting, None) not in (None, 1, 1.0):
+                raise ValueError(
+                    f"model {name} has {setting}={getattr(model.config, setting)}, which changes its logits after the "
+                    "projection: objective 'vanilla' supports heads that are one projection."
+                )
+        self.backend = backend
+        self._predicted: Tensor | None = None
+        self._targets: Tensor | None = None
+        self._inside = False
+        model.base_model.register_forward_hook(self._select)
+        self.projection.forward = self._project
+
+    def loss(self, model: nn.Module, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
+        """Summed cross-entropy, in nats, of the positions whose label is not negative; ``labels`` is ``(B, T)``."""
+        predicted = labels >= 0
+        return self._run(model, inputs, predicted, labels[predicted])
+
+    def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
+        """``(K, D)`` inputs of the projection at the positions where ``predicted``, ``(B, T)`` bool, is true."""
+        return self._run(model, inputs, predicted, None).reshape(int(predicted.sum()), -1)
+
+    def _run(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, targets: Tensor | None) -> Tensor:
+        self._predicted, self._targets, self._inside = predicted, targets, True
+        try:
+            return model(**inputs).logits
+        finally:
+            self._predicted, self._targets, self._inside = None, None, False
+
+    def _select(self, module: nn.Module, args: tuple, output):
+        if self._predicted is not None:
+            output["last_hidden_state"] = output.last_hidden_state[self._predicted][None]  # (1, K, D)
+            self._predicted = None
+        return output
+
+    def _project(self, hidden: Tensor) -> Tensor:
+        weight, bias = self.projection.weight, self.projection.bias
+        if not self._inside:
+            return F.linear(hidden, weight, bias)
+        if self._predicted is not None:  # a forward that goes past its own trunk, such as OPT's
+            hidden, self._predicted = hidden[self._predicted], None
+        if self._targets is None:
+            return hidden
+        hidden = hidden.reshape(-1, hidden.shape[-1])
+        return vocabulary_cross_entropy(hidden, self._targets, weight, bias, reduction="sum", backend=self.backend)

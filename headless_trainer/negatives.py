@@ -1,0 +1,71 @@
+"""The candidates that a prediction is picked from, as token ids and counts.
+
+Letters used in shapes: K predicted positions, U distinct target tokens.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class NegativePool:
+    """Distinct target tokens and how often each one occurs among the targets.
+
+    Contrastive weight tying contrasts a prediction with the embedding of every target of the batch. Targets that are the
+    same token have the same embedding, so the pool is fully known from its distinct ids and their counts: widening it to
+    other micro-batches or other ranks moves integers, never embeddings.
+
+    Attributes:
+        ids: ``(U,)`` int64, sorted, each token once.
+        counts: ``(U,)`` int64, occurrences of each token, at least 1.
+    """
+
+    ids: Tensor
+    counts: Tensor
+
+    @classmethod
+    def from_targets(cls, targets: Tensor | Iterable[Tensor]) -> "NegativePool":
+        """Pool of the target ids of one batch, ``(K,)``, or of several together."""
+        if not isinstance(targets, Tensor):
+            targets = torch.cat([batch.reshape(-1) for batch in targets])
+        return cls(*torch.unique(targets, return_counts=True))
+
+    def __len__(self) -> int:
+        """Distinct tokens, U."""
+        return self.ids.numel()
+
+    @property
+    def size(self) -> int:
+        """Targets in the pool, repeats included. Reading it waits for the device."""
+        return int(self.counts.sum())
+
+    def log_counts(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """``(U,)`` natural logarithm of the counts."""
+        return self.counts.to(dtype).log()
+
+    def positions(self, target_ids: Tensor) -> Tensor:
+        """Row of each target in ``ids``.
+
+        Args:
+            target_ids: ``(K,)`` int64.
+
+        Returns:
+            ``(K,)`` int64.
+
+        Raises:
+            ValueError: if a target is not in the pool: it would be scored against the wrong candidate.
+        """
+        positions = torch.searchsorted(self.ids, target_ids)
+        if positions.numel() == 0:
+            return positions
+        found = self.ids[positions.clamp(max=len(self) - 1)] == target_ids if len(self) else positions < 0
+        if not found.all():
+            missing = target_ids[~found][0].item()
+            raise ValueError(
+                f"target token {missing} is not in the pool of {len(self)} tokens. "
+                "Build the pool from every target of the batches it serves."
+            )
+        return positions

@@ -1,0 +1,119 @@
+"""What a run says: on the console while it trains, and in its folder when it ends."""
+
+import json
+import logging
+from pathlib import Path
+
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers.utils import logging as transformers_logging
+
+logger = logging.getLogger(__name__)
+
+# What a log line shows, in this order: name in the logs, label, format. The rest goes to the run's trainer_state.json and to
+# the trackers named by --report_to.
+CONSOLE_COLUMNS = (
+    ("loss", "loss", "{:.3f}"),
+    ("loss_floor", "floor", "{:.2f}"),
+    ("tokens_per_second", "tok/s", "{:,.0f}"),
+    ("grad_norm", "grad", "{:.2f}"),
+    ("eval_loss", "held-out loss", "{:.3f}"),
+    ("eval_accuracy", "accuracy", "{:.1%}"),
+    ("eval_perplexity", "perplexity", "{:,.1f}"),
+)
+
+
+class ConsoleCallback(TrainerCallback):
+    """One short line a log, beside the progress bar, that fits 80 columns."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        shown = [f"{label} {form.format(logs[name])}" for name, label, form in CONSOLE_COLUMNS if name in (logs or {})]
+        if state.is_world_process_zero and shown:
+            logger.info("step %s/%s  %s", state.global_step, state.max_steps, "  ".join(shown))
+
+
+def start_logging(args) -> None:
+    """Our own messages on every main process; those of the libraries from warnings on."""
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.WARNING)
+    logging.getLogger("headless_trainer").setLevel(
+        args.get_process_log_level() if args.log_level != "passive" else logging.INFO
+    )
+    transformers_logging.set_verbosity_error() if args.process_index else transformers_logging.set_verbosity_warning()
+
+
+def use_console(trainer) -> None:
+    """Replace the parent's printing of whole dictionaries by `ConsoleCallback`, and keep its progress bar."""
+    trainer.pop_callback(PrinterCallback)
+    bar = trainer.pop_callback(ProgressCallback)
+    if bar is not None:
+        bar.on_log = lambda *args, **kwargs: None
+        trainer.add_callback(bar)
+    trainer.add_callback(ConsoleCallback())
+
+
+def announce(trainer) -> None:
+    """Say what is about to be trained, on what."""
+    model, rows = trainer.model, trainer.train_dataset
+    embedding = trainer.embedding.weight.numel()
+    total = sum(parameter.numel() for parameter in model.parameters())
+    size = f"{len(rows):,} rows" if hasattr(rows, "__len__") else "a stream"
+    logger.info(
+        "%s %s: %s, %.1f M parameters, %.1f M of them in the embedding; training on %s",
+        trainer.args.objective,
+        trainer.task,
+        type(model).__name__,
+        total / 1e6,
+        embedding / 1e6,
+        size,
+    )
+
+
+def finish(trainer, metrics: dict[str, float]) -> None:
+    """Write the last evaluation and the picture of the loss into the output folder, and say where everything is.
+
+    The model is saved by now, so nothing here may end the run with an error.
+    """
+    if not trainer.is_world_process_zero():
+        return
+    folder = Path(trainer.args.output_dir)
+    try:
+        if metrics:
+            (folder / "eval_results.json").write_text(json.dumps(metrics, indent=2) + "\n")
+        draw_loss(trainer.state.log_history, folder / "loss.png")
+    except Exception as error:  # noqa: BLE001
+        logger.warning("The model is saved in %s, but its report could not be written: %s", folder, error)
+    logger.info("saved in %s: the model, its tokenizer, token counts, trainer_state.json and loss.png", folder)
+
+
+def draw_loss(log_history: list[dict], path: Path) -> None:
+    """Draw training loss, its floor and the loss of a random guess against tokens seen, and held-out figures beside them."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    train = [logs for logs in log_history if "loss" in logs and "tokens_seen" in logs]
+    held_out = [logs for logs in log_history if "eval_accuracy" in logs]
+    tokens_at = {logs["step"]: logs["tokens_seen"] / 1e6 for logs in train}
+    figure, axes = pyplot.subplots(1, 2 if held_out else 1, figsize=(9 if held_out else 5, 3.6), squeeze=False)
+    left = axes[0, 0]
+    for name, label, style in (
+        ("loss", "training loss", "-"),
+        ("loss_floor", "floor (repeated tokens)", "--"),
+        ("random_guess_loss", "random guess", ":"),
+    ):
+        points = [(logs["tokens_seen"] / 1e6, logs[name]) for logs in train if name in logs]
+        if points:
+            left.plot(*zip(*points, strict=True), style, label=label)
+    left.set(xlabel="tokens seen (millions)", ylabel="nats", title="Training")
+    left.legend(frameon=False)
+    if held_out:
+        right = axes[0, 1]
+        tokens = [tokens_at.get(logs["step"], max(tokens_at.values(), default=0.0)) for logs in held_out]
+        right.plot(tokens, [100 * logs["eval_accuracy"] for logs in held_out], "o-", markersize=3)
+        right.set(xlabel="tokens seen (millions)", ylabel="accuracy, whole vocabulary (%)", title="Held out")
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)

@@ -1,0 +1,127 @@
+"""From a batch of the collator to inputs of the trunk and aligned labels, for both tasks.
+
+Letters used in shapes: B rows, T tokens in a row.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .arguments import HeadlessTrainingArguments
+from .masking import (
+    IGNORE_INDEX,
+    MaskingRule,
+    content_seeds,
+    document_mask,
+    document_positions,
+    mask_tokens,
+    next_tokens,
+    row_seeds,
+)
+
+# Columns of a batch that say something about its tokens and are not arguments of every trunk.
+TOKEN_COLUMNS = ("labels", "special_tokens_mask")
+
+
+class TargetBatch(dict):
+    """Inputs of the trunk, and ``labels`` ``(B, T)``: at each position the token its output must predict, or -100."""
+
+
+class TargetMaker:
+    """Draws the targets of a batch on the device that holds it.
+
+    Args:
+        task: ``mlm`` or ``clm``.
+        model: the model that will read the inputs.
+        tokenizer: its tokenizer; mlm and ``isolate_documents`` need its special tokens.
+        args: masking rates, seed and ``isolate_documents``.
+
+    Raises:
+        ValueError: if the tokenizer lacks a token that the settings need, or the model cannot keep documents apart.
+    """
+
+    def __init__(self, task: str, model, tokenizer, args: HeadlessTrainingArguments):
+        self.task, self.model, self.seed = task, model, args.seed
+        self.rule = _masking_rule(model, tokenizer, args) if task == "mlm" else None
+        self.document_ends = _document_ends(task, model, tokenizer) if args.isolate_documents else None
+
+    def __call__(self, batch: dict[str, Tensor], seed: tuple[int, ...] | None) -> TargetBatch:
+        """Inputs and labels of a batch.
+
+        Args:
+            batch: ``input_ids`` ``(B, T)``, optionally ``attention_mask``, ``special_tokens_mask``, ``token_type_ids``,
+                ``position_ids``, ``labels``. Labels that the collator made are used as they are: aligned for mlm, not yet
+                shifted for clm.
+            seed: identifies the batch for the masks: step, micro-batch, process. None draws them from each row's own
+                tokens, as evaluation does, so that they do not depend on how rows are batched.
+        """
+        inputs = {name: value for name, value in batch.items() if name not in TOKEN_COLUMNS}
+        input_ids = inputs["input_ids"]
+        excluded = batch["attention_mask"] == 0 if "attention_mask" in batch else None
+        given = batch.get("labels")
+        if self.document_ends is not None and "position_ids" not in inputs:
+            self._isolate_documents(inputs)
+        if self.task == "clm":
+            if given is not None:
+                excluded = given == IGNORE_INDEX
+            labels = next_tokens(input_ids, excluded, inputs.get("position_ids"))
+        elif given is not None:
+            labels = given
+        else:
+            if "special_tokens_mask" in batch:
+                special = batch["special_tokens_mask"].bool()
+                excluded = special if excluded is None else excluded | special
+            if seed is None:
+                seeds = content_seeds(input_ids, self.seed, excluded)
+            else:
+                seeds = row_seeds((self.seed, *seed), len(input_ids), input_ids.device)
+            inputs["input_ids"], labels = mask_tokens(input_ids, self.rule, seeds, excluded)
+        return TargetBatch(inputs, labels=labels)
+
+    def _isolate_documents(self, inputs: dict[str, Any]) -> None:
+        positions = document_positions(inputs["input_ids"], self.document_ends)
+        if self.task == "clm":
+            # Positions that restart are how decoders learn where a document begins, and only without a mask or a cache.
+            inputs.pop("attention_mask", None)
+            inputs.update(position_ids=positions, use_cache=False)
+            return
+        visible = document_mask(positions)
+        if "attention_mask" in inputs:
+            visible &= inputs["attention_mask"].bool()[:, None, None, :]
+        if self.model.config._attn_implementation == "eager":
+            dtype = self.model.dtype
+            visible = torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
+        inputs["attention_mask"] = visible
+
+
+def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingRule:
+    if tokenizer is None or getattr(tokenizer, "mask_token_id", None) is None:
+        name = "None" if tokenizer is None else repr(tokenizer.name_or_path or type(tokenizer).__name__)
+        raise ValueError(
+            f"task is 'mlm' but the tokenizer, {name}, has no mask token. "
+            "Use task 'clm', a tokenizer with a mask token, or name one with --mask_token."
+        )
+    return MaskingRule(
+        mask_token_id=tokenizer.mask_token_id,
+        vocab_size=min(len(tokenizer), model.get_input_embeddings().num_embeddings),
+        special_ids=torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long),
+        probability=args.mlm_probability,
+        mask_share=args.mask_replace_prob,
+        random_share=args.random_replace_prob,
+    )
+
+
+def _document_ends(task: str, model, tokenizer) -> Tensor:
+    ends = {getattr(tokenizer, name, None) for name in ("eos_token_id", "sep_token_id")} - {None}
+    if not ends:
+        raise ValueError(
+            "isolate_documents is True but the tokenizer has no eos or sep token that ends a document: use one that does."
+        )
+    attention = model.config._attn_implementation
+    if task == "mlm" and (attention not in ("sdpa", "eager") or model.config.model_type.startswith("deberta")):
+        raise ValueError(
+            f"isolate_documents is True but attention {attention!r} of {type(model).__name__} takes no mask between "
+            "pairs of tokens: use attn_implementation 'sdpa' with another encoder, or leave isolate_documents out."
+        )
+    return torch.tensor(sorted(ends))

@@ -1,0 +1,382 @@
+"""Trainers that pretrain without a vocabulary head, and with one: the same data, masks, logs and evaluation for both.
+
+Letters used in shapes: B rows, T tokens in a row, K predicted positions, U distinct targets, D width, V vocabulary size.
+"""
+
+import itertools
+import logging
+import os
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
+
+from .arguments import HeadlessTrainingArguments
+from .checkpoints import (
+    CheckpointAside,
+    StopOnSignal,
+    check_output_dir,
+    load_token_counts,
+    save_token_counts,
+)
+from .data import PaddingCollator
+from .diagnostics import GradientShares, TrainingWindow
+from .evaluation import EvaluationSums, log_prior, mean_cosine, pool_scores, vocabulary_scores
+from .losses import cwt_loss
+from .masking import IGNORE_INDEX
+from .modeling import VocabularyHead, find_embed, find_trunk, infer_task
+from .negatives import NegativePool
+from .targets import TargetBatch, TargetMaker
+
+logger = logging.getLogger(__name__)
+
+
+class PretrainingTrainer(Trainer):
+    """What headless and vanilla pretraining share. Use `HeadlessTrainer` or `VanillaTrainer`.
+
+    Differences from `transformers.Trainer`: targets are drawn by the trainer, for a whole optimizer step before its first
+    forward; the loss is scaled here for gradient accumulation; a loss that is not finite stops the run; checkpoints are
+    written aside and renamed; evaluation reports sums over tokens, so it does not depend on the batch size.
+    """
+
+    # Set for every objective: compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, model=None, args: HeadlessTrainingArguments | None = None, data_collator=None, **kwargs):
+        if not isinstance(args, HeadlessTrainingArguments):
+            raise ValueError(
+                f"args must be HeadlessTrainingArguments, got {type(args).__name__}: it takes every TrainingArguments name."
+            )
+        self.task = args.task or infer_task(model)
+        processing_class = kwargs.get("processing_class")
+        self.make_targets = TargetMaker(self.task, model, processing_class, args)
+        if args.label_names is None:
+            args.label_names = ["labels"]
+        super().__init__(model, args, data_collator or PaddingCollator(processing_class), **kwargs)
+        self.embedding = self.model.get_input_embeddings()
+        self.window = TrainingWindow()
+        self.shares = GradientShares()
+        self.token_counts = torch.zeros(self.embedding.num_embeddings, dtype=torch.long)
+        self.signal = StopOnSignal()
+        self.add_callback(self.signal)
+        self._embedding_targets = False
+        self._pool: NegativePool | None = None
+        self._micro_batches = 1
+        self._predicted_in_step: Tensor | int | None = None
+        self._evaluation: EvaluationSums | None = None
+        self._aside: CheckpointAside | None = None
+        self.embedding.register_forward_hook(self._on_embedded)
+
+    # What an objective defines -----------------------------------------------------------------------------------------
+
+    def step_loss(self, model: nn.Module, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
+        """This micro-batch's part of the loss of the optimizer step, a scalar in nats."""
+        raise NotImplementedError
+
+    def predicted_hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
+        """``(K, D)`` vectors that score the vocabulary where ``predicted``, ``(B, T)`` bool, is true."""
+        raise NotImplementedError
+
+    def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:
+        """Figures of each prediction, ``(K,)`` each, under the names they are reported by."""
+        raise NotImplementedError
+
+    needs_evaluation_pool = False
+
+    # Targets -----------------------------------------------------------------------------------------------------------
+
+    def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
+        """Draw the targets of all micro-batches of the coming optimizer step, and what their losses have in common."""
+        self.window.start_step()
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        step, rank = self.state.global_step, self.args.process_index
+        prepared = [
+            self.make_targets(self._prepare_inputs(batch), (step, index, rank)) for index, batch in enumerate(batches)
+        ]
+        targets = [batch["labels"][batch["labels"] != IGNORE_INDEX] for batch in prepared]
+        for batch, target_ids in zip(prepared, targets, strict=True):
+            mask = batch.get("attention_mask")
+            padded = mask is not None and mask.dim() == 2
+            self.window.add_batch(int(mask.sum()) if padded else batch["input_ids"].numel(), target_ids.numel())
+            self._count(target_ids)
+        self._micro_batches = len(batches)
+        self._share_step(targets)
+        self.shares.active = (step + 1) % max(1, self.state.logging_steps) == 0
+        return prepared, None
+
+    def _share_step(self, targets: list[Tensor]) -> None:
+        """Keep what the losses of one optimizer step share; ``targets`` are the target ids of each micro-batch."""
+
+    def _count(self, target_ids: Tensor) -> None:
+        self.token_counts = self.token_counts.to(target_ids.device)
+        self.token_counts += torch.bincount(target_ids, minlength=len(self.token_counts))
+
+    # Loss --------------------------------------------------------------------------------------------------------------
+
+    def compute_loss(self, model, inputs, return_outputs: bool = False, num_items_in_batch=None):
+        """Loss of one micro-batch, already scaled for the optimizer step it belongs to."""
+        if not isinstance(inputs, TargetBatch):
+            inputs = self.make_targets(inputs, (self.state.global_step, 0, self.args.process_index))
+        loss = self.step_loss(
+            model, {name: value for name, value in inputs.items() if name != "labels"}, inputs["labels"]
+        )
+        return (loss, {}) if return_outputs else loss
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if not torch.isfinite(loss):
+            last = self._last_checkpoint()
+            raise FloatingPointError(
+                f"The loss is {loss.item()} at step {self.state.global_step + 1}, so the run stops. "
+                + (f"The last good checkpoint is {last!r}. " if last else "No checkpoint was written before it. ")
+                + "Lower learning_rate, add warmup_steps or lower max_grad_norm, and resume."
+            )
+        return loss
+
+    def _on_embedded(self, module: nn.Module, args: tuple, output: Tensor) -> None:
+        if self._embedding_targets or not output.requires_grad:
+            return
+        if self.args.input_grad_scale != 1.0:
+            output.register_hook(lambda grad: grad * self.args.input_grad_scale)
+        self.shares.watch_input(args[0], output)
+
+    # Logs --------------------------------------------------------------------------------------------------------------
+
+    def _maybe_log_save_evaluate(self, *args, **kwargs):
+        self.window.end_step()
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:  # the log of training steps, and not that of an evaluation or of the end
+            reduce = (lambda sums: self.accelerator.reduce(sums, "sum")) if self.args.world_size > 1 else None
+            logs.update(self.window.flush(self.args.device, reduce))
+            logs.update(self.shares.flush())
+        super().log(logs, start_time)
+
+    # Checkpoints -------------------------------------------------------------------------------------------------------
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs):
+        check_output_dir(self.args.output_dir, resume_from_checkpoint)
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        counts, totals = load_token_counts(resume_from_checkpoint)
+        # Every process adds what it sees; the saved counts are those of all, so one process carries them on.
+        self.token_counts = counts if self.is_world_process_zero() else torch.zeros_like(counts)
+        self.window.tokens_seen = int(totals["tokens_seen"]) if self.is_world_process_zero() else 0
+        self.window.train_seconds = totals["train_seconds"]
+
+    def _get_output_dir(self, trial) -> str:
+        return str(self._aside.aside) if self._aside is not None else super()._get_output_dir(trial)
+
+    def _save_checkpoint(self, model, trial) -> None:
+        run_dir = super()._get_output_dir(trial)
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        with CheckpointAside(run_dir, name, self.is_world_process_zero()) as aside:
+            self.accelerator.wait_for_everyone()
+            self._aside = aside
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self._aside = None
+            if self.state.best_global_step == self.state.global_step:
+                # The parent looked for the best checkpoint where this one was written, which is not where it will be.
+                self.state.best_model_checkpoint = str(aside.final)
+                if self.args.should_save:
+                    self.state.save_to_json(os.path.join(aside.aside, name, TRAINER_STATE_NAME))
+            self.accelerator.wait_for_everyone()
+            aside.publish()
+        if self.args.should_save:
+            best = self.state.best_model_checkpoint
+            rotate_checkpoints(run_dir, save_total_limit=self.args.save_total_limit, best_model_checkpoint=best)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        counts = self._all_token_counts()
+        seen = self.window.tokens_seen
+        if self.args.world_size > 1:
+            seen = int(self.accelerator.reduce(torch.tensor(seen, device=self.args.device), "sum"))
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds}
+            save_token_counts(output_dir or self.args.output_dir, counts, totals)
+
+    def _all_token_counts(self) -> Tensor:
+        counts = self.token_counts.to(self.args.device)
+        return self.accelerator.reduce(counts, "sum") if self.args.world_size > 1 else counts
+
+    def _last_checkpoint(self) -> str | None:
+        return get_last_checkpoint(self.args.output_dir) if os.path.isdir(self.args.output_dir) else None
+
+    # Evaluation --------------------------------------------------------------------------------------------------------
+
+    def evaluation_loop(self, dataloader, description: str, *args, metric_key_prefix: str = "eval", **kwargs):
+        pool = self._evaluation_pool(dataloader.dataset) if self.needs_evaluation_pool else None
+        self._evaluation = EvaluationSums(pool)
+        kwargs["metric_key_prefix"] = metric_key_prefix
+        output = super().evaluation_loop(dataloader, description, *args, **kwargs)
+        reduce = (lambda sums: self.accelerator.reduce(sums, "sum")) if self.args.world_size > 1 else None
+        metrics = self._evaluation.metrics(self.args.device, reduce, perplexity=self.task == "clm")
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        self._evaluation = None
+        return output
+
+    def prediction_step(self, model, inputs, prediction_loss_only: bool, ignore_keys=None):
+        batch = self.make_targets(self._prepare_inputs(inputs), None)
+        labels = batch.pop("labels")
+        predicted = labels != IGNORE_INDEX
+        with torch.no_grad(), self.compute_loss_context_manager():
+            hidden = self.predicted_hidden(model, batch, predicted)
+            if not self._evaluation.layers:
+                self._evaluation.layers = self._layer_cosines(model, batch)
+        scores = self.evaluation_scores(hidden, labels[predicted], self._evaluation.pool)
+        self._evaluation.add(scores)
+        loss = scores["loss"].mean() if predicted.any() else torch.zeros((), device=labels.device)
+        return loss, None, None
+
+    def _layer_cosines(self, model, batch: dict[str, Tensor]) -> list[float]:
+        """Mean cosine between the hidden states of one batch, at the embedding and after each layer."""
+        trunk = self.accelerator.unwrap_model(model).base_model
+        mask = batch.get("attention_mask")
+        kept = (
+            mask.bool()
+            if mask is not None and mask.dim() == 2
+            else torch.ones_like(batch["input_ids"], dtype=torch.bool)
+        )
+        states = trunk(**batch, output_hidden_states=True).hidden_states or ()
+        return [mean_cosine(state[kept]).item() for state in states]
+
+    def _evaluation_pool(self, dataset) -> NegativePool:
+        """The first `eval_pool_size` targets of the dataset, whatever the batch size and the number of processes."""
+        targets, missing = [], self.args.eval_pool_size
+        rows = iter(dataset)
+        while chunk := list(itertools.islice(rows, 32)):
+            batch = self.make_targets(self._prepare_inputs(self.data_collator(chunk)), None)
+            found = batch["labels"][batch["labels"] != IGNORE_INDEX][:missing]
+            targets.append(found)
+            missing -= len(found)
+            if missing == 0:
+                break
+        if not targets:
+            raise ValueError("eval_dataset is empty: leave it out, or set eval_strategy 'no'.")
+        return NegativePool.from_targets(targets)
+
+
+class HeadlessTrainer(PretrainingTrainer):
+    """`Trainer` that pretrains a trunk with Contrastive Weight Tying: no vocabulary projection, before, during or after.
+
+    Source: https://arxiv.org/abs/2309.08351.
+
+    Args:
+        model: a trunk (``AutoModel``), or a ``...ForMaskedLM`` / ``...ForCausalLM``, of which the trunk is trained and saved.
+        args: the settings; ``args.negatives`` says whose targets are the candidates.
+        data_collator: makes ``input_ids`` and, where rows differ in length, ``attention_mask``. Pads by default.
+        kwargs: everything else `Trainer` takes. ``processing_class`` is the tokenizer, which mlm needs.
+
+    Raises:
+        ValueError: if the model, its tokenizer or the settings cannot work together.
+    """
+
+    needs_evaluation_pool = True
+
+    def __init__(self, model=None, args: HeadlessTrainingArguments | None = None, data_collator=None, **kwargs):
+        if getattr(args, "objective", "headless") != "headless":
+            raise ValueError(f"args.objective is {args.objective!r}: use VanillaTrainer for it.")
+        if isinstance(args, HeadlessTrainingArguments):
+            args.task = args.task or infer_task(model)
+        trunk = find_trunk(model)
+        self.embed = find_embed(trunk)
+        super().__init__(trunk, args, data_collator, **kwargs)
+
+    def _share_step(self, targets: list[Tensor]) -> None:
+        if self.args.negatives == "step":
+            self._pool = NegativePool.from_targets(targets)
+            self._predicted_in_step = sum(target_ids.numel() for target_ids in targets)
+
+    def step_loss(self, model, inputs, labels):
+        predicted = labels != IGNORE_INDEX
+        hidden, target_ids = model(**inputs).last_hidden_state[predicted], labels[predicted]
+        pool = self._pool if self._pool is not None else NegativePool.from_targets(target_ids)
+        self.window.add_pool(pool, target_ids)
+        loss = cwt_loss(
+            hidden,
+            target_ids,
+            self._embed_candidates,
+            pool,
+            temperature=self.args.temperature,
+            reduction="sum",
+            backend=self.args.loss_backend,
+        )
+        return loss / max(1, self._predicted_in_step or target_ids.numel() * self._micro_batches)
+
+    def _embed_candidates(self, ids: Tensor) -> Tensor:
+        # Through the module and not its weight, which may be a shard outside the forward (ZeRO-3, FSDP2).
+        self._embedding_targets = True
+        try:
+            candidates = self.embed(ids)
+        finally:
+            self._embedding_targets = False
+        self.shares.watch_target(candidates)
+        return candidates
+
+    def predicted_hidden(self, model, inputs, predicted):
+        return model(**inputs).last_hidden_state[predicted]
+
+    def evaluation_scores(self, hidden, target_ids, pool):
+        scores = pool_scores(hidden, target_ids, self._embed_candidates, pool, temperature=self.args.temperature)
+        if self.args.eval_full_vocabulary:
+            # What the objective teaches is log p - log q, so the language model it implies adds log q back.
+            prior = log_prior(self._evaluation.token_counts(self._all_token_counts))
+            hidden = hidden / self.args.temperature
+            scores |= vocabulary_scores(hidden, target_ids, self._embed_candidates, len(prior), prior)
+        return scores
+
+
+class VanillaTrainer(PretrainingTrainer):
+    """The baseline: cross-entropy over the vocabulary, at the predicted positions alone, with the cheapest exact head.
+
+    Args:
+        model: a ``...ForMaskedLM`` or ``...ForCausalLM``.
+        args: the settings, with ``objective="vanilla"``.
+        token_counts: ``(V,)`` int64 occurrences of each token in the training data, for ``args.head_bias="prior"``.
+        kwargs: everything else `Trainer` takes.
+
+    Raises:
+        ValueError: if the model has no vocabulary projection, or the head bias lacks its counts.
+    """
+
+    def __init__(self, model=None, args=None, data_collator=None, *, token_counts: Tensor | None = None, **kwargs):
+        find_trunk(model)
+        self.head = VocabularyHead(model, getattr(args, "loss_backend", "auto"))
+        if getattr(args, "head_bias", "none") == "prior":
+            if token_counts is None:
+                raise ValueError(
+                    "head_bias is 'prior' but token_counts is None: pass the counts of the training tokens."
+                )
+            if self.head.projection.bias is None:
+                self.head.projection.register_parameter("bias", nn.Parameter(log_prior(token_counts).to(model.device)))
+            else:
+                self.head.projection.bias.data.copy_(log_prior(token_counts))
+        super().__init__(model, args, data_collator, **kwargs)
+
+    def _share_step(self, targets: list[Tensor]) -> None:
+        # The mean over all predicted tokens of the step, on all processes: the gradients of processes are averaged later.
+        predicted = torch.tensor(sum(target_ids.numel() for target_ids in targets), device=self.args.device)
+        if self.args.world_size > 1:
+            predicted = self.accelerator.reduce(predicted, "sum") / self.args.world_size
+        self._predicted_in_step = predicted
+
+    def step_loss(self, model, inputs, labels):
+        divisor = self._predicted_in_step if self._predicted_in_step is not None else (labels != IGNORE_INDEX).sum()
+        return self.head.loss(model, inputs, labels) / divisor.clamp(min=1)
+
+    def predicted_hidden(self, model, inputs, predicted):
+        return self.head.hidden(model, inputs, predicted)
+
+    def evaluation_scores(self, hidden, target_ids, pool):
+        weight, bias = self.head.projection.weight, self.head.projection.bias
+        scores = vocabulary_scores(hidden, target_ids, weight.__getitem__, len(weight), bias)
+        scores = {name: value for name, value in scores.items() if not name.endswith("_without_bias")}
+        return {"loss": scores["cross_entropy"]} | scores

@@ -1,0 +1,100 @@
+#!/usr/bin/env python
+"""Pretrain an encoder or a decoder, headless or vanilla.
+
+    python run_pretrain.py configs/demo.yaml
+    python run_pretrain.py --model_type bert --train_file corpus/*.txt --train_tokenizer --tokenizer_type wordpiece \
+        --output_dir runs/bert --max_steps 100000 --per_device_train_batch_size 64
+    accelerate launch run_pretrain.py configs/paper_decoder_headless.yaml --output_dir runs/pythia
+    python run_pretrain.py runs/bert.yaml --resume_from_checkpoint runs/bert/checkpoint-5000
+
+The first argument may be a YAML or JSON file of arguments; flags that follow override it. With neither --dataset_name nor
+--train_file, the documentation that is already on this machine is the corpus.
+"""
+
+import logging
+import sys
+
+logger = logging.getLogger("headless_trainer")
+
+
+def main(argv: list[str] | None = None) -> None:
+    from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments, parse_args
+
+    try:
+        model_args, data_args, args = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], argv)
+        pretrain(model_args, data_args, args)
+    except (ValueError, OSError, FloatingPointError) as error:
+        # What a user can mend is said in one line, above which the traceback would only scroll it away.
+        if logger.isEnabledFor(logging.DEBUG):
+            raise
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+def pretrain(model_args, data_args, args) -> None:
+    """Run one pretraining: every check that needs no data first, then the data, then the training."""
+    from transformers import set_seed
+
+    from headless_trainer import data, loading, reports
+    from headless_trainer.checkpoints import check_output_dir, resume_argument
+    from headless_trainer.modeling import find_embed, find_trunk, infer_task
+    from headless_trainer.targets import TargetMaker
+    from headless_trainer.trainer import HeadlessTrainer, VanillaTrainer
+
+    reports.start_logging(args)
+    resume = resume_argument(args.resume_from_checkpoint, args.output_dir)
+    check_output_dir(args.output_dir, resume)
+    if data_args.streaming and args.max_steps <= 0:
+        raise ValueError(
+            f"streaming is True and max_steps is {args.max_steps}: a stream has no length, so set --max_steps."
+        )
+    config = loading.load_config(model_args)
+    args.task = args.task or infer_task(config)
+    loading.check_length(config, data_args.max_seq_length)
+    set_seed(args.seed)
+
+    with args.main_process_first(desc="reading the corpus"):
+        texts = data.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
+        tokenizer = loading.find_tokenizer(model_args, args, texts["train"], data_args.max_seq_length, resume)
+    model = loading.load_model(model_args, config, tokenizer, objective=args.objective, task=args.task)
+    TargetMaker(args.task, model, tokenizer, args)  # what cannot be trained is said before the corpus is tokenized
+    if args.objective == "headless":
+        find_embed(find_trunk(model))
+
+    rows = {}
+    with args.main_process_first(desc="tokenizing"):
+        for split, limit in (("train", data_args.max_train_samples), ("validation", data_args.max_eval_samples)):
+            rows[split] = data.tokenize_and_pack(
+                texts[split],
+                tokenizer,
+                max_seq_length=data_args.max_seq_length,
+                line_by_line=data_args.line_by_line,
+                num_proc=data_args.preprocessing_num_workers,
+                overwrite_cache=data_args.overwrite_cache,
+                cache_dir=model_args.cache_dir,
+            )
+            rows[split] = data.first_rows(rows[split], limit)
+    embeddings = model.get_input_embeddings().num_embeddings
+    data.check_token_ids(rows["train"], embeddings, tokenizer)
+
+    options = {"train_dataset": rows["train"], "eval_dataset": rows["validation"], "processing_class": tokenizer}
+    if args.objective == "headless":
+        trainer = HeadlessTrainer(model, args, **options)
+    else:
+        counts = data.token_counts(rows["train"], embeddings) if args.head_bias == "prior" else None
+        trainer = VanillaTrainer(model, args, token_counts=counts, **options)
+    reports.use_console(trainer)
+    reports.announce(trainer)
+    trainer.train(resume_from_checkpoint=resume)
+    if trainer.signal.stopped:
+        logger.warning(
+            "Stopped by SIGTERM with a checkpoint. To go on: the same command and --resume_from_checkpoint last"
+        )
+        return
+    trainer.save_model()
+    trainer.save_state()
+    evaluate = args.do_eval or args.eval_strategy != "no"
+    reports.finish(trainer, trainer.evaluate() if evaluate else {})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Settings and small inputs that the tests share. Nothing here touches the network."""
+
+import os
+
+# Before the first import of torch, transformers or datasets, which read them once.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"  # one worker of pytest-xdist for each core already keeps the cores busy
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+torch.set_num_threads(1)
+
+VOCAB_SIZE = 300  # 256 bytes, the special tokens and a few merges
+
+SUBJECTS = ["the miller", "a grey heron", "my sister", "the old clock", "every student", "a small boat"]
+VERBS = ["crossed", "watched", "mended", "counted", "painted", "forgot"]
+OBJECTS = ["the river", "three red apples", "a broken wheel", "the winter sky", "her letter", "the narrow bridge"]
+
+
+@pytest.fixture(scope="session")
+def text_lines() -> list[str]:
+    """216 different short sentences, the same in every run."""
+    return [f"{subject} {verb} {thing}." for subject in SUBJECTS for verb in VERBS for thing in OBJECTS]
+
+
+@pytest.fixture
+def text_file(tmp_path, text_lines):
+    """A .txt file with one sentence a line."""
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(text_lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _byte_level_bpe(lines: list[str], special_tokens: list[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=special_tokens,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def clm_tokenizer(text_lines) -> PreTrainedTokenizerFast:
+    """300 tokens, GPT-2's way: one special token, <|endoftext|>, nothing added around a text."""
+    end = "<|endoftext|>"
+    tokenizer = _byte_level_bpe(text_lines, [end])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end)
+
+
+@pytest.fixture(scope="session")
+def mlm_tokenizer(text_lines) -> PreTrainedTokenizerFast:
+    """300 tokens, BERT's way: [CLS] and [SEP] around a text, a mask and a padding token."""
+    tokenizer = _byte_level_bpe(text_lines, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+    )
