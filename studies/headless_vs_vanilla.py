@@ -1,0 +1,189 @@
+#!/usr/bin/env python
+"""Headless beside vanilla pretraining on the same rows: at equal tokens and at equal time.
+
+    python studies/headless_vs_vanilla.py --train_file corpus.txt.gz --output_dir runs/study --task clm --max_steps 320
+
+Every run sees the same rows in the same order with the same optimizer and a constant learning rate after warm-up, so that a
+vanilla run can be read at any point: when it has seen as many tokens as the headless one, and when it has trained for as many
+seconds. Runs that are finished are not repeated. `--report_only` makes table and picture of what is there.
+
+The decoder is that of the paper's table 10 (GPT-2, 3 layers of width 192), the encoder BERT-small (4 layers of width 512).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+MODELS = {
+    "clm": [
+        *("--model_type", "gpt2", "--config_overrides", "n_embd=192,n_head=3,n_layer=3"),
+        *("--per_device_train_batch_size", "64", "--learning_rate", "1e-3"),
+    ],
+    "mlm": [
+        *("--model_type", "bert"),
+        *("--config_overrides", "hidden_size=512,num_hidden_layers=4,num_attention_heads=8,intermediate_size=2048"),
+        *("--per_device_train_batch_size", "16", "--learning_rate", "5e-4"),
+    ],
+}
+VARIANTS = {
+    "headless": [],
+    "vanilla, tied": ["--objective", "vanilla", "--tie_word_embeddings", "true"],
+    "vanilla, untied": ["--objective", "vanilla", "--tie_word_embeddings", "false"],
+    "vanilla, tied, bias log q": ["--objective", "vanilla", "--tie_word_embeddings", "true", "--head_bias", "prior"],
+}
+COLOURS = {"headless": "C0", "vanilla, tied": "C1", "vanilla, untied": "C2", "vanilla, tied, bias log q": "C3"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train_file", nargs="+", help="the corpus; the documentation on this machine by default")
+    parser.add_argument("--output_dir", required=True, type=Path)
+    parser.add_argument("--task", choices=MODELS, default="clm")
+    parser.add_argument("--max_steps", type=int, default=320, help="optimizer steps of every run")
+    parser.add_argument("--eval_steps", type=int, default=40)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS)[:3], choices=VARIANTS)
+    parser.add_argument("--vocab_size", type=int, default=32_000)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
+    parser.add_argument("--report_only", action="store_true")
+    args = parser.parse_args()
+    runs = [(variant, seed) for seed in args.seeds for variant in args.variants]
+    if not args.report_only:
+        prepare_tokenizer(args)
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(lambda run: pretrain(args, *run), runs))
+    report(args, runs)
+
+
+def run_dir(args, variant: str, seed: int) -> Path:
+    return args.output_dir / f"{args.task}_{variant.replace(', ', '_').replace(' ', '_')}_{seed}"
+
+
+def prepare_tokenizer(args) -> None:
+    """One tokenizer for all runs of a task: training it is no part of what is compared."""
+    folder = args.output_dir / f"{args.task}_tokenizer"
+    if (folder / "tokenizer.json").is_file():
+        return
+    from headless_trainer.arguments import DataArguments
+    from headless_trainer.data import load_texts
+    from headless_trainer.tokenization import train_tokenizer
+
+    texts = load_texts(DataArguments(train_file=args.train_file))["train"]
+    train_tokenizer(texts, vocab_size=args.vocab_size, task=args.task, max_seq_length=128).save_pretrained(folder)
+
+
+def pretrain(args, variant: str, seed: int) -> None:
+    folder = run_dir(args, variant, seed)
+    if (folder / "eval_results.json").is_file():
+        return
+    command = [sys.executable, "run_pretrain.py", *MODELS[args.task], *VARIANTS[variant], "--task", args.task]
+    command += ["--tokenizer_name", str(args.output_dir / f"{args.task}_tokenizer"), "--output_dir", str(folder)]
+    command += ["--train_file", *args.train_file] if args.train_file else []
+    command += ["--validation_split_percentage", "1", "--max_eval_samples", "200", "--seed", str(seed)]
+    command += [
+        "--max_steps",
+        str(args.max_steps),
+        "--lr_scheduler_type",
+        "constant_with_warmup",
+        "--warmup_steps",
+        "20",
+    ]
+    command += ["--eval_strategy", "steps", "--eval_steps", str(args.eval_steps), "--logging_steps", "5"]
+    command += ["--save_steps", "100", "--save_total_limit", "1", "--weight_decay", "0.01", "--disable_tqdm", "true"]
+    if any(folder.glob("checkpoint-*")):
+        command += ["--resume_from_checkpoint", "last"]
+    threads = max(1, (os.cpu_count() or 1) // args.jobs)
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "console.log", "a") as log:
+        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+
+def held_out_points(folder: Path) -> list[dict]:
+    """The evaluations of a run, each with the tokens and seconds of training before it."""
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    points, progress = [], {"tokens_seen": 0, "train_seconds": 0.0}
+    for logs in history:
+        if "tokens_seen" in logs:
+            progress = {name: logs[name] for name in progress}
+        if "eval_accuracy" in logs:
+            points.append(logs | progress)
+    return points
+
+
+def reading_at(points: list[dict], axis: str, value: float) -> dict | None:
+    """Held-out figures when ``axis`` reaches ``value``, on the straight line between two evaluations."""
+    for before, after in zip(points, points[1:], strict=False):
+        if before[axis] <= value <= after[axis]:
+            weight = (value - before[axis]) / max(after[axis] - before[axis], 1e-9)
+            names = ("eval_accuracy", "eval_cross_entropy", "tokens_seen", "train_seconds")
+            return {name: before[name] + weight * (after[name] - before[name]) for name in names}
+    return None
+
+
+def report(args, runs: list[tuple[str, int]]) -> None:
+    found = {
+        run: held_out_points(run_dir(args, *run))
+        for run in runs
+        if run_dir(
+            args,
+            *run,
+        ).exists()
+    }
+    found = {run: points for run, points in found.items() if points}
+    rows = [
+        "| run | seed | read at | seconds | tokens (M) | tokens/s | held-out accuracy | held-out cross-entropy (nats) |"
+    ]
+    rows.append("|---|---|---|---|---|---|---|---|")
+    for (variant, seed), points in found.items():
+        reference = found.get(("headless", seed), points)[-1]
+        readings = [("the end", points[-1])]
+        if variant != "headless":
+            readings.insert(0, ("headless's time", reading_at(points, "train_seconds", reference["train_seconds"])))
+        for label, point in readings:
+            if point is not None:
+                rows.append(table_row(variant, seed, label, point))
+    table = "\n".join(rows)
+    (args.output_dir / f"{args.task}_table.md").write_text(table + "\n")
+    print(table)
+    draw(args, found)
+
+
+def table_row(variant: str, seed: int, label: str, point: dict) -> str:
+    tokens, seconds = point["tokens_seen"], point["train_seconds"]
+    return (
+        f"| {variant} | {seed} | {label} | {seconds:,.0f} | {tokens / 1e6:.2f} | {tokens / seconds:,.0f} "
+        f"| {point['eval_accuracy']:.1%} | {point['eval_cross_entropy']:.2f} |"
+    )
+
+
+def draw(args, found: dict) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8), sharey=True)
+    for (variant, seed), points in found.items():
+        for axis, name, scale in zip(axes, ("tokens_seen", "train_seconds"), (1e6, 60), strict=True):
+            accuracy = [100 * point["eval_accuracy"] for point in points]
+            label = variant if seed == args.seeds[0] else None
+            axis.plot(
+                [point[name] / scale for point in points], accuracy, "o-", ms=3, color=COLOURS[variant], label=label
+            )
+    for axis, label in zip(axes, ("tokens seen (millions)", "training time (minutes)"), strict=True):
+        axis.set_xlabel(label)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel(f"held-out {'masked' if args.task == 'mlm' else 'next'}-token accuracy (%)")
+    axes[0].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(args.output_dir / f"{args.task}_accuracy.png", dpi=150)
+
+
+if __name__ == "__main__":
+    main()
