@@ -170,35 +170,41 @@ def _extension(path: Path) -> str:
 
 
 def _text_documents(dataset, text_column: str | None, *, held_out: bool = False, share: float = 0.0):
-    """The documents of ``dataset`` that are not empty, and either side of the split, as the one column "text"."""
-    column = _find_text_column(dataset, text_column)
-    keep = functools.partial(_kept_texts, column=column, held_out=held_out, share=share)
-    settings = {"batched": True, "batch_size": 10_000, "with_indices": True}
-    features = datasets.Features({"text": datasets.Value("string")})
+    """The documents of ``dataset`` that are not empty, on one side of the split, as the one column "text"."""
+    if dataset.features is None:  # a stream of which nothing was read yet
+        dataset = dataset._resolve_features()
+    column = _find_text_column(dataset.features or {}, text_column)
+    dataset = dataset.select_columns([column])
+    if column != "text":
+        dataset = dataset.rename_column(column, "text")
+    if dataset.features["text"].dtype != "string":
+        dataset = dataset.cast(datasets.Features({"text": datasets.Value("string")}))
+    dataset = dataset.with_format("arrow")
+    settings = {
+        "batched": True,
+        "batch_size": 10_000,
+        "with_indices": True,
+        "fn_kwargs": {"held_out": held_out, "share": share},
+    }
     if isinstance(dataset, IterableDataset):
-        mapped = dataset.with_format("arrow").map(keep, remove_columns=dataset.column_names, **settings)
-        return mapped.cast(features).with_format(None)
-    return (
-        dataset.with_format("arrow")
-        .map(keep, features=features, remove_columns=dataset.column_names, desc="Reading", **settings)
-        .with_format(None)
-    )
+        return dataset.filter(_is_kept, **settings).with_format(None)
+    # The kept rows are written again, where `filter` would note their numbers: rows by number are slow to read.
+    return dataset.map(_kept, desc="Reading", **settings).with_format(None)
 
 
-def _kept_texts(table: pa.Table, indices: list[int], *, column: str, held_out: bool, share: float) -> pa.Table:
-    texts = table[column].cast(pa.string())
+def _is_kept(table: pa.Table, indices: list[int], *, held_out: bool, share: float) -> pa.BooleanArray:
     # 32 bits of the golden ratio: exact integers, so that every machine draws the same line.
     position = np.asarray(indices, dtype=np.uint64) * np.uint64(2654435769) % np.uint64(2**32)
-    on_this_side = (position < share * 2**32) == held_out
-    filled = pc.fill_null(pc.not_equal(pc.utf8_trim_whitespace(texts), ""), False)
-    return pa.table({"text": texts.filter(pc.and_(filled, pa.array(on_this_side)))})
+    on_this_side = pa.array((position < share * 2**32) == held_out)
+    filled = pc.fill_null(pc.not_equal(pc.utf8_trim_whitespace(table["text"]), ""), False)
+    return pc.and_(filled, on_this_side)
 
 
-def _find_text_column(dataset, text_column: str | None) -> str:
-    features = dataset.features
-    if features is None:  # a stream whose header was not read yet
-        dataset = dataset._resolve_features()
-        features = dataset.features or {}
+def _kept(table: pa.Table, indices: list[int], **split) -> pa.Table:
+    return table.filter(_is_kept(table, indices, **split))
+
+
+def _find_text_column(features: dict, text_column: str | None) -> str:
     strings = [name for name, feature in features.items() if _is_string(feature)]
     listing = ", ".join(f"{name} ({getattr(f, 'dtype', type(f).__name__)})" for name, f in features.items()) or "none"
     name = text_column or ("text" if "text" in features else None)

@@ -96,7 +96,11 @@ def _sources() -> Iterator[tuple[str, str, str]]:
     for module, distribution in PACKAGES.items():
         spec = importlib.util.find_spec(module)  # finds a top-level package without importing it
         if spec is not None and spec.submodule_search_locations:
-            yield module, importlib.metadata.version(distribution), spec.submodule_search_locations[0]
+            try:
+                version = importlib.metadata.version(distribution)
+            except importlib.metadata.PackageNotFoundError:  # a source tree on the path, never installed
+                version = "unknown"
+            yield module, version, spec.submodule_search_locations[0]
 
 
 def _documents(sources: tuple[tuple[str, str, str], ...], recipe: int) -> Iterator[dict[str, str]]:
@@ -142,7 +146,10 @@ def _docstrings(name: str, root: Path) -> Iterator[tuple[str, str]]:
         for node in (module, *_definitions(module.body)):
             text = ast.get_docstring(node)
             if text:
-                yield unit, text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate cannot be written
+                yield (
+                    unit,
+                    text.strip().encode("utf-8", "replace").decode("utf-8"),
+                )  # a lone surrogate cannot be written
 
 
 def _parsed(source: str) -> ast.Module | None:

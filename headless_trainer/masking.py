@@ -97,12 +97,12 @@ def document_mask(position_ids: Tensor) -> Tensor:
     return (documents[:, None, :, None] == documents[:, None, None, :]).contiguous()
 
 
-def row_seeds(seed: tuple[int, ...], rows: int, device: torch.device | str) -> Tensor:
-    """One seed for each row of a batch, ``(rows,)`` int64, from what identifies the batch: seed, step, micro-batch, rank."""
+def row_seeds(seed: tuple[int, ...], rows: int, device: torch.device | str, first: int = 0) -> Tensor:
+    """One seed for each row, ``(rows,)`` int64, from what identifies it: seed, step, process, and its number."""
     state = 0
     for part in seed:
         state = _mix_integer(state ^ part)
-    return _mix(torch.arange(rows, device=device) ^ _as_signed(state))
+    return _mix(torch.arange(first, first + rows, device=device) ^ _as_signed(state))
 
 
 def content_seeds(input_ids: Tensor, seed: int, excluded: Tensor | None = None) -> Tensor:
@@ -119,7 +119,8 @@ def uniform_numbers(row_seeds: Tensor, draws: int, length: int) -> Tensor:
 
     Unlike a `torch.Generator` it gives the same numbers on every device, however the rows are batched.
     """
-    counters = torch.arange(draws * length, device=row_seeds.device).view(draws, 1, length)
+    # Position by position, so that a row keeps its numbers when it is padded to another length.
+    counters = torch.arange(draws * length, device=row_seeds.device).view(length, draws).T[:, None]
     bits = _mix(_mix(row_seeds)[None, :, None] ^ _mix(counters + 1))
     return ((bits >> 40) & 0xFFFFFF).float() / 2**24  # 24 bits: every value is exact in float32
 

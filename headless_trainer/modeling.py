@@ -154,7 +154,7 @@ class VocabularyHead:
 
     def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
         """``(K, D)`` inputs of the projection at the positions where ``predicted``, ``(B, T)`` bool, is true."""
-        return self._run(model, inputs, predicted, None).reshape(int(predicted.sum()), -1)
+        return self._run(model, inputs, predicted, None).flatten(0, -2)
 
     def _run(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, targets: Tensor | None) -> Tensor:
         self._predicted, self._targets, self._inside = predicted, targets, True

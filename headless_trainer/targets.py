@@ -46,15 +46,17 @@ class TargetMaker:
         self.rule = _masking_rule(model, tokenizer, args) if task == "mlm" else None
         self.document_ends = _document_ends(task, model, tokenizer) if args.isolate_documents else None
 
-    def __call__(self, batch: dict[str, Tensor], seed: tuple[int, ...] | None) -> TargetBatch:
+    def __call__(self, batch: dict[str, Tensor], seed: tuple[int, ...] | None, first_row: int = 0) -> TargetBatch:
         """Inputs and labels of a batch.
 
         Args:
             batch: ``input_ids`` ``(B, T)``, optionally ``attention_mask``, ``special_tokens_mask``, ``token_type_ids``,
                 ``position_ids``, ``labels``. Labels that the collator made are used as they are: aligned for mlm, not yet
                 shifted for clm.
-            seed: identifies the batch for the masks: step, micro-batch, process. None draws them from each row's own
-                tokens, as evaluation does, so that they do not depend on how rows are batched.
+            seed: identifies the rows for the masks: optimizer step and process. None draws them from each row's own
+                tokens, as evaluation does.
+            first_row: rows of the same step before this batch, so that the masks do not depend on how the rows of a step
+                are split into micro-batches.
         """
         inputs = {name: value for name, value in batch.items() if name not in TOKEN_COLUMNS}
         input_ids = inputs["input_ids"]
@@ -75,7 +77,7 @@ class TargetMaker:
             if seed is None:
                 seeds = content_seeds(input_ids, self.seed, excluded)
             else:
-                seeds = row_seeds((self.seed, *seed), len(input_ids), input_ids.device)
+                seeds = row_seeds((self.seed, *seed), len(input_ids), input_ids.device, first_row)
             inputs["input_ids"], labels = mask_tokens(input_ids, self.rule, seeds, excluded)
         return TargetBatch(inputs, labels=labels)
 

@@ -91,10 +91,10 @@ class PretrainingTrainer(Trainer):
         """Draw the targets of all micro-batches of the coming optimizer step, and what their losses have in common."""
         self.window.start_step()
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        step, rank = self.state.global_step, self.args.process_index
-        prepared = [
-            self.make_targets(self._prepare_inputs(batch), (step, index, rank)) for index, batch in enumerate(batches)
-        ]
+        step, prepared, rows = self.state.global_step, [], 0
+        for batch in batches:
+            prepared.append(self.make_targets(self._prepare_inputs(batch), (step, self.args.process_index), rows))
+            rows += len(batch["input_ids"])
         targets = [batch["labels"][batch["labels"] != IGNORE_INDEX] for batch in prepared]
         for batch, target_ids in zip(prepared, targets, strict=True):
             mask = batch.get("attention_mask")
@@ -118,7 +118,7 @@ class PretrainingTrainer(Trainer):
     def compute_loss(self, model, inputs, return_outputs: bool = False, num_items_in_batch=None):
         """Loss of one micro-batch, already scaled for the optimizer step it belongs to."""
         if not isinstance(inputs, TargetBatch):
-            inputs = self.make_targets(inputs, (self.state.global_step, 0, self.args.process_index))
+            inputs = self.make_targets(inputs, (self.state.global_step, self.args.process_index))
         loss = self.step_loss(
             model, {name: value for name, value in inputs.items() if name != "labels"}, inputs["labels"]
         )
@@ -240,11 +240,7 @@ class PretrainingTrainer(Trainer):
         """Mean cosine between the hidden states of one batch, at the embedding and after each layer."""
         trunk = self.accelerator.unwrap_model(model).base_model
         mask = batch.get("attention_mask")
-        kept = (
-            mask.bool()
-            if mask is not None and mask.dim() == 2
-            else torch.ones_like(batch["input_ids"], dtype=torch.bool)
-        )
+        kept = mask.bool() if mask is not None and mask.dim() == 2 else torch.ones_like(batch["input_ids"]).bool()
         states = trunk(**batch, output_hidden_states=True).hidden_states or ()
         return [mean_cosine(state[kept]).item() for state in states]
 
@@ -259,8 +255,8 @@ class PretrainingTrainer(Trainer):
             missing -= len(found)
             if missing == 0:
                 break
-        if not targets:
-            raise ValueError("eval_dataset is empty: leave it out, or set eval_strategy 'no'.")
+        if missing == self.args.eval_pool_size:
+            raise ValueError("eval_dataset has no token to predict: give it more rows, or set eval_strategy 'no'.")
         return NegativePool.from_targets(targets)
 
 

@@ -116,6 +116,7 @@ def test_architectures_and_tokenizers(pair, config_name, tokenizer_name):
     assert model.config_name == config_name
     assert model.tokenizer_name == tokenizer_name
     assert model.train_tokenizer == (tokenizer_name is None)
+    assert model.mask_token == ("<|padding|>" if pair == "encoder" else None)  # a decoder's tokenizer on an encoder
     assert model.model_name_or_path is None  # random weights
 
 

@@ -30,7 +30,12 @@ ALLOWED = {
     "demo_corpus": set(),
     "tokenization": set(),
     "data": {"arguments", "demo_corpus", "tokenization"},
-    "trainer": LOWEST | {"arguments", "checkpoints", "data", "diagnostics", "evaluation", "masking", "modeling"},
+    "loading": {"arguments", "tokenization"},
+    "lm_head": LOWEST | {"evaluation", "modeling"},
+    "reports": LOWEST,
+    "targets": LOWEST | {"arguments", "masking"},
+    "trainer": LOWEST
+    | {"arguments", "checkpoints", "data", "diagnostics", "evaluation", "masking", "modeling", "targets"},
 }
 ALLOWED["__init__"] = set(ALLOWED)  # re-exports what users need
 

@@ -1,0 +1,172 @@
+import logging
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
+
+from headless_trainer import tokenization
+from headless_trainer.tokenization import DocumentEncoder, train_tokenizer
+
+NOUNS = ["trainer", "vector", "gradient", "négatives", "temperature", "数据", "don't", "x_1", "3.14", "(token)"]
+NOUNS += ["learning", "headless", "language", "model", "weight", "embedding", "corpus", "sentence"]
+TEXTS = [f"The {a} of {b}, while {b} learns {i}:\n\tmore {a}!" for i, a in enumerate(NOUNS) for b in NOUNS]
+
+# White space of all kinds, text of special tokens, combining marks, contractions, control characters.
+AWKWARD = [
+    "a", " ", "  lead", "trail  ", "a\n b", "a \n\t b  c", "\r\n\r\nx\r\n", "x\x1cy z!\x1c !", "a\u00a0 b \u3000c",
+    "don't 's 've'll", "<|endoftext|>", "a<|endoftext|> b", "[MASK] a [CLS]b [SEP]", "e\u0301 \u0301 a", "ﬀ ½ ¨ a¨ b",
+    "A\ufffdB \x00c \x85 d", "a\u2028b c \u200b d", "1 000,5 $3", "foo\n    bar(x)\n\n\ny", "数据 训练。数据",
+]  # fmt: skip
+
+
+def naive_ids(tokenizer, document: str) -> list[int]:
+    ids = tokenizer(document)["input_ids"]
+    ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
+    if tokenizer.eos_token_id is not None and (not ids or ids[-1] not in ends):
+        ids = [*ids, tokenizer.eos_token_id]
+    return ids
+
+
+def unigram_tokenizer() -> PreTrainedTokenizerFast:
+    """SentencePiece-like: words are not independent, because a prefix is put before each document."""
+    backend = Tokenizer(models.Unigram())
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.train_from_iterator(
+        TEXTS, trainers.UnigramTrainer(vocab_size=300, special_tokens=["<unk>", "</s>", "<pad>"], unk_token="<unk>")
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>", pad_token="<pad>")
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_trained_tokenizer_has_the_size_and_the_specials(kind, task):
+    size = 330 if kind == "bpe" else 120
+    tokenizer = train_tokenizer(TEXTS, kind=kind, vocab_size=size, task=task, max_seq_length=64)
+    assert len(tokenizer) == size
+    assert tokenizer.model_max_length == 64
+    assert tokenizer.pad_token_id is not None
+    ids = tokenizer("The gradient")["input_ids"]
+    if task == "mlm":
+        assert tokenizer.mask_token == "[MASK]"
+        assert ids[0] == tokenizer.cls_token_id and ids[-1] == tokenizer.sep_token_id
+    else:
+        assert tokenizer.eos_token == "<|endoftext|>" and tokenizer.mask_token is None
+        assert tokenizer.pad_token_id != tokenizer.eos_token_id  # padding is no target, the end of a document is one
+        assert not set(ids) & set(tokenizer.all_special_ids)
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_bpe_keeps_every_text(task):
+    tokenizer = train_tokenizer(TEXTS, vocab_size=330, task=task)
+    for text in [*TEXTS[:5], "Ωmega \x00 🙂\n\n  x , y ."]:
+        assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+
+
+def test_wordpiece_keeps_words():
+    tokenizer = train_tokenizer(TEXTS, kind="wordpiece", vocab_size=330, task="mlm")
+    ids = tokenizer("The gradient of temperature", add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == "The gradient of temperature"
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_save_and_load(task, tmp_path):
+    tokenizer = train_tokenizer(TEXTS, vocab_size=330, task=task, max_seq_length=64)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.get_vocab() == tokenizer.get_vocab()
+    assert loaded.special_tokens_map == tokenizer.special_tokens_map
+    assert loaded.model_max_length == 64
+    assert loaded(AWKWARD)["input_ids"] == tokenizer(AWKWARD)["input_ids"]
+
+
+def test_training_is_deterministic_and_takes_datasets():
+    dataset = Dataset.from_dict({"text": TEXTS})
+    of_list = train_tokenizer(TEXTS, vocab_size=330)
+    for texts in (iter(TEXTS), dataset, dataset.to_iterable_dataset(), ({"text": text} for text in TEXTS)):
+        assert train_tokenizer(texts, vocab_size=330).backend_tokenizer.to_str() == of_list.backend_tokenizer.to_str()
+
+
+def test_too_little_text_warns_with_the_size_reached(caplog):
+    with caplog.at_level(logging.WARNING, "headless_trainer"):
+        tokenizer = train_tokenizer(["abc abc"], vocab_size=5000)
+    assert len(tokenizer) < 300
+    assert f"the tokenizer has {len(tokenizer)}" in caplog.text and "5000" in caplog.text
+
+
+def test_training_stops_at_the_limit_of_characters(caplog):
+    with caplog.at_level(logging.WARNING, "headless_trainer"):
+        limited = train_tokenizer(["aaaa bbbb"] * 1000 + ["zzzzyyyy"] * 3000, vocab_size=270, max_characters=9000)
+    assert "first 9000 characters" in caplog.text
+    assert not any("zz" in token for token in limited.get_vocab())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"texts": []}, "texts holds no characters"),
+        ({"texts": ["", ""]}, "texts holds no characters"),
+        ({"vocab_size": 257}, "vocab_size must be at least 258 .* got 257"),
+        ({"kind": "unigram"}, "kind must be one of bpe, wordpiece, got 'unigram'"),
+        ({"task": "seq2seq"}, "task must be one of clm, mlm, got 'seq2seq'"),
+    ],
+)
+def test_errors(settings, message):
+    settings = {"texts": TEXTS, "vocab_size": 330} | settings
+    with pytest.raises(ValueError, match=message):
+        train_tokenizer(settings.pop("texts"), **settings)
+
+
+def _tokenizers():
+    nfc = train_tokenizer(TEXTS, vocab_size=330)
+    nfc.backend_tokenizer.normalizer = normalizers.NFC()
+    yield "bpe clm", train_tokenizer(TEXTS, vocab_size=330), True
+    yield "bpe mlm", train_tokenizer(TEXTS, vocab_size=330, task="mlm"), True
+    yield "bpe nfc", nfc, True
+    yield "wordpiece", train_tokenizer(TEXTS, kind="wordpiece", vocab_size=330, task="mlm"), True
+    yield "unigram", unigram_tokenizer(), False
+    yield "python", ByT5Tokenizer(), False
+
+
+@pytest.mark.parametrize(("tokenizer", "by_word"), [pytest.param(t, w, id=name) for name, t, w in _tokenizers()])
+def test_encoder_equals_the_tokenizer(tokenizer, by_word):
+    tokenizer("a b c", truncation=True, max_length=2, padding="max_length")  # leaves its settings on a fast tokenizer
+    encode = DocumentEncoder(tokenizer)
+    assert encode.by_word == by_word
+    for documents in (TEXTS, AWKWARD, TEXTS[:3] + AWKWARD, []):
+        ids, lengths = encode(documents)
+        assert ids.dtype == np.int32
+        rows = [row.tolist() for row in np.split(ids, lengths.cumsum()[:-1])] if documents else []
+        assert rows == [naive_ids(tokenizer, document) for document in documents]
+    assert encode.by_word == by_word  # its own check saw no difference
+
+
+def test_table_of_words_starts_anew_when_it_is_full(monkeypatch):
+    monkeypatch.setattr(tokenization, "_MAX_WORDS", 10)
+    tokenizer = train_tokenizer(TEXTS, vocab_size=330)
+    encode = DocumentEncoder(tokenizer)
+    ids = np.concatenate([encode([text])[0] for text in TEXTS])
+    assert ids.tolist() == [i for text in TEXTS for i in naive_ids(tokenizer, text)]
+    assert len(encode._codes) < 30
+
+
+def test_words_that_do_not_repeat_are_not_looked_up(monkeypatch):
+    monkeypatch.setattr(tokenization, "_ENOUGH_WORDS", 100)
+    tokenizer = train_tokenizer(TEXTS, vocab_size=330)
+    encode = DocumentEncoder(tokenizer)
+    for start in (0, 1000, 2000):
+        documents = [f"{i}a {i}b" for i in range(start, start + 1000)]
+        assert encode(documents)[0].tolist() == [i for text in documents for i in naive_ids(tokenizer, text)]
+    assert not encode.by_word
+
+
+def test_a_tokenizer_that_joins_words_is_noticed(monkeypatch, caplog):
+    tokenizer = unigram_tokenizer()
+    encode = DocumentEncoder(tokenizer)
+    encode._added, encode._needs_nfc = tokenization.re.compile("(?!)"), False
+    encode.by_word = encode._start_table()  # as if its structure had been misjudged
+    with caplog.at_level(logging.WARNING, "headless_trainer"):
+        ids, _ = encode(TEXTS)
+    assert ids.tolist() == [i for text in TEXTS for i in naive_ids(tokenizer, text)]
+    assert "encoded whole" in caplog.text
