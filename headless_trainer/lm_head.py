@@ -10,10 +10,10 @@ import copy
 
 import torch
 from torch import Tensor, nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 
 from .evaluation import log_prior
-from .modeling import find_embed, find_trunk
+from .modeling import LOGIT_TRANSFORMS, find_embed, find_projection, find_trunk, probe, probe_ids
 
 
 @torch.no_grad()
@@ -23,8 +23,8 @@ def attach_lm_head(
     """Make a causal language model of a headless decoder, without training.
 
     With ``prior``, the head is ``E^T + log q``. Where the architecture's head has a bias it takes log q. Where it has none
-    and the trunk ends in a LayerNorm, log q is folded into the weights: of its output h, ``sum_i h_i / gain_i`` is the same
-    number for every input, and so a constant feature that carries the bias.
+    and the trunk ends in a LayerNorm, log q is folded into the weights: the normalised values sum to zero for every input,
+    so with a gain and a bias of one they sum to D, and that constant carries log q.
 
     Args:
         trunk: decoder trained with `HeadlessTrainer`, or a causal language model around it.
@@ -41,7 +41,8 @@ def attach_lm_head(
     """
     trunk = find_trunk(trunk)
     name, config = type(trunk).__name__, copy.deepcopy(trunk.config)
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    # transformers has causal classes for encoders too, but their heads have layers of their own, which nothing trained.
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or type(config) in MODEL_FOR_MASKED_LM_MAPPING:
         raise ValueError(
             f"model {name} is no decoder, so it has no next-token head: give a GPT-2, GPT-NeoX, Llama, ..."
         )
@@ -56,9 +57,13 @@ def attach_lm_head(
         )
     config.tie_word_embeddings = False
     config.use_cache = True  # training turns it off, generating wants it
-    model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config).to(trunk.device, trunk.dtype)
+    for setting in LOGIT_TRANSFORMS:  # the objective knows the plain dot product
+        if getattr(config, setting, None) is not None:
+            setattr(config, setting, None if setting == "final_logit_softcapping" else 1.0)
+    # The dtype is set while the model is made: casting it later would also round tables such as the rotary frequencies.
+    model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._from_config(config, dtype=trunk.dtype).to(trunk.device)
     model.base_model.load_state_dict(trunk.state_dict())
-    head = model.get_output_embeddings()
+    head = find_projection(model)
     embed = find_embed(model.base_model)
     weight = embed(torch.arange(vocab_size, device=trunk.device)).double()  # (V, D)
     if head.bias is not None:
@@ -77,8 +82,8 @@ def attach_lm_head(
 def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
     """Give a head without a bias one, through the LayerNorm before it.
 
-    The LayerNorm's own bias is shifted by its gain, so that the constant ``kappa = sum_i h_i / gain_i`` is about D and far
-    from zero; the returned weight takes that shift back and adds the bias.
+    The LayerNorm computes ``gain * x + shift`` from the normalised x, which sums to zero. Gain and shift move into the head,
+    whose inputs become ``x + 1``; they sum to D for every input, so each of them carries the D-th part of what is added.
 
     Args:
         model: causal language model whose last LayerNorm is changed in place.
@@ -97,11 +102,11 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
             f"model {type(model).__name__} does not end in a LayerNorm with a bias and its head has no bias, so log q has no "
             "place in an ordinary checkpoint. Use init 'embeddings' and fine-tune the head."
         )
-    # In the dtype of the checkpoint first: the fold is exact for the numbers that will be read back.
-    norm.bias.add_(norm.weight)
     gain, shift = norm.weight.double(), norm.bias.double()
-    kappa = (shift / gain).sum()
-    return weight + torch.outer((bias - weight @ gain) / kappa, 1.0 / gain)
+    norm.weight.fill_(1.0)
+    norm.bias.fill_(1.0)
+    scaled = weight * gain
+    return scaled + ((bias + weight @ shift - scaled.sum(dim=1)) / len(gain))[:, None]
 
 
 def _last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
@@ -112,12 +117,10 @@ def _last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
         for module in model.base_model.modules()
         if isinstance(module, nn.LayerNorm) and module.weight is not None and module.bias is not None
     ]
-    training = model.training
-    hidden = model.eval().base_model(torch.ones(1, 2, dtype=torch.long, device=model.device)).last_hidden_state
-    model.train(training)
+    hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
     for hook in hooks:
         hook.remove()
     for module, output in reversed(outputs):
-        if output.shape == hidden.shape and torch.equal(output, hidden) and (module.weight != 0).all():
+        if output.shape == hidden.shape and torch.equal(output, hidden):
             return module
     return None

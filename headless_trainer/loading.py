@@ -4,6 +4,7 @@ import difflib
 import logging
 from pathlib import Path
 
+import torch
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -21,6 +22,8 @@ from .tokenization import train_tokenizer
 
 logger = logging.getLogger(__name__)
 
+# Weights are kept and updated in float32 whatever precision a checkpoint was stored in; bf16 and fp16 say how they compute.
+MASTER_DTYPE = torch.float32
 VANILLA_CLASSES = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
 
@@ -33,21 +36,25 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
     source = args.model_name_or_path or args.config_name
     if source:
         config = AutoConfig.from_pretrained(source, **_hub_arguments(args))
+        values = config.get_config_dict(source, **_hub_arguments(args))[0]
     elif args.model_type:
         if args.model_type not in CONFIG_MAPPING:
             raise ValueError(
                 f"model_type {args.model_type!r} is unknown. {_nearest(args.model_type, list(CONFIG_MAPPING))}"
             )
-        config = AutoConfig.for_model(args.model_type)
+        config, values = AutoConfig.for_model(args.model_type), {}
     else:
         raise ValueError("No model is named: give --model_name_or_path, --config_name or --model_type.")
-    for name, value in args.parsed_config_overrides().items():
+    overrides = args.parsed_config_overrides()
+    for name in overrides:
         if not hasattr(config, name):
             raise ValueError(
                 f"config_overrides names {name!r}, which a {config.model_type} configuration does not have. "
                 + _nearest(name, list(config.to_dict()))
             )
-        setattr(config, name, value)
+    if overrides:
+        # Made anew, because a configuration derives values from others: Llama's head_dim, the layer_types of Qwen.
+        config = type(config)(**values | overrides)
     if args.tie_word_embeddings is not None:
         config.tie_word_embeddings = args.tie_word_embeddings
     return config
@@ -113,11 +120,14 @@ def load_model(
     attention = {"attn_implementation": args.attn_implementation} if args.attn_implementation else {}
     if args.model_name_or_path is None:
         config.vocab_size = len(tokenizer)
-        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        for role in ("pad", "bos", "eos", "cls", "sep", "mask"):
+            name = f"{role}_token_id"
             if hasattr(config, name):
                 setattr(config, name, getattr(tokenizer, name))
-        return auto_class.from_config(config, trust_remote_code=args.trust_remote_code, **attention)
-    model = auto_class.from_pretrained(args.model_name_or_path, config=config, **_hub_arguments(args), **attention)
+        return auto_class.from_config(config, dtype=MASTER_DTYPE, trust_remote_code=args.trust_remote_code, **attention)
+    model = auto_class.from_pretrained(
+        args.model_name_or_path, config=config, dtype=MASTER_DTYPE, **_hub_arguments(args), **attention
+    )
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         if not args.resize_embeddings:

@@ -44,7 +44,8 @@ def cwt_loss(
         pool: candidates, which must contain every target. The targets themselves by default.
         temperature: divides the dot products, > 0.
         reduction: ``mean``, ``sum`` or ``none``.
-        backend: ``dense`` (one product), ``chunked`` (rows in chunks: no K x U matrix is kept), or ``auto``.
+        backend: ``dense`` (one product), ``chunked`` (rows in chunks: no K x U matrix is kept), or ``auto``. ``none`` is
+            always dense.
 
     Returns:
         float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``. With K = 0 it is zero and still
@@ -126,8 +127,8 @@ def linear_cross_entropy(
         raise ValueError(f"reduction must be mean, sum or none, got {reduction!r}.")
     if hidden.shape[0] == 0:
         # A rank without a predicted token must still reach every parameter, or the exchange of gradients waits forever.
-        attached = hidden.sum() + weight.sum() + (0.0 if bias is None else bias.sum())
-        zero = _widen(attached) * 0.0
+        # Sums of empty slices: exactly zero, whatever the weights hold.
+        zero = _widen(hidden.sum() + weight[:0].sum() + (0.0 if bias is None else bias[:0].sum()))
         return zero.expand(0) if reduction == "none" else zero
     device_type = hidden.device.type
     if torch.is_autocast_enabled(device_type):
@@ -143,6 +144,8 @@ def linear_cross_entropy(
         bias = hidden.new_zeros(weight.shape[0], dtype=_widen(hidden).dtype)
     with torch.autocast(device_type, enabled=False):
         if backend == "chunked" and reduction != "none":
+            if not torch.is_grad_enabled():  # where a Function is still asked for the gradients of its inputs
+                hidden, weight, bias = hidden.detach(), weight.detach(), bias.detach()
             total = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, rows)
             return total / hidden.shape[0] if reduction == "mean" else total
         return F.cross_entropy(_scores(hidden, weight, bias), targets, reduction=reduction)
@@ -192,8 +195,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_output: Tensor):
+        # With a dimension, grad_output takes part in type promotion: as a scalar it would be rounded to bfloat16 first.
         grads = [
-            None if grad is None else (grad * grad_output).to(dtype)
+            None if grad is None else (grad * grad_output[None]).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         ]
         return *grads, None, None

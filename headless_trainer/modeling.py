@@ -75,23 +75,56 @@ class _Projected:
         return self.projection(self.embedding(ids))
 
 
-@torch.no_grad()
 def _check_widths(trunk: PreTrainedModel, embed: Callable[[Tensor], Tensor]) -> None:
     """Compare tensors, not configurations: OPT projects its output down, Gemma scales its embedding, and so on."""
-    training = trunk.training
-    trunk.eval()
-    ids = torch.ones(1, 2, dtype=torch.long, device=trunk.device)
-    outputs = trunk(input_ids=ids)
-    trunk.train(training)
-    name = type(trunk).__name__
+    ids = probe_ids(trunk)
+    outputs, name = probe(trunk, ids), type(trunk).__name__
     if getattr(outputs, "last_hidden_state", None) is None:
         raise ValueError(f"model {name} returns no last_hidden_state, so its predictions cannot be read.")
-    output_width, embedding_width = outputs.last_hidden_state.shape[-1], embed(ids).shape[-1]
+    with torch.no_grad():
+        output_width, embedding_width = outputs.last_hidden_state.shape[-1], embed(ids).shape[-1]
     if output_width != embedding_width:
         raise ValueError(
             f"model {name} has outputs of width {output_width} and embeddings of width {embedding_width}: "
             "contrastive weight tying needs both to be the same."
         )
+
+
+def check_causal(trunk: PreTrainedModel) -> None:
+    """Refuse next-token prediction with a trunk whose outputs depend on the tokens that follow: it would read the answer.
+
+    Raises:
+        ValueError: if the last of a few tokens changes the outputs before it.
+    """
+    if is_deepspeed_zero3_enabled():
+        return
+    ids = probe_ids(trunk)
+    changed = ids.clone()
+    changed[:, -1] = ids[:, 0]
+    before, after = (probe(trunk, tokens).last_hidden_state[:, :-1] for tokens in (ids, changed))
+    if (before - after).abs().max() > 1e-5:
+        name = type(trunk).__name__
+        raise ValueError(
+            f"task is 'clm' but the outputs of model {name} depend on the tokens that follow, which they have to predict: "
+            "use task 'mlm' or a decoder (GPT-NeoX, Llama, ..., or is_decoder=true in the configuration of a BERT)."
+        )
+
+
+def probe_ids(model: PreTrainedModel) -> Tensor:
+    """``(1, T)`` a few different tokens, of which one at most is a padding token."""
+    return torch.arange(min(8, model.get_input_embeddings().num_embeddings), device=model.device)[None]
+
+
+@torch.no_grad()
+def probe(model: PreTrainedModel, ids: Tensor):
+    """Outputs of the model without dropout, and without the attention kernels that need another device or precision."""
+    training, attention = model.training, model.config._attn_implementation
+    try:
+        model.config._attn_implementation = "eager"
+        return model.eval()(input_ids=ids)
+    finally:
+        model.config._attn_implementation = attention
+        model.train(training)
 
 
 def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
@@ -101,7 +134,7 @@ def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
         ValueError: if the architecture has neither a masked nor a causal language model in transformers.
     """
     name, config = type(model).__name__, type(getattr(model, "config", model))
-    if name.endswith("ForMaskedLM"):
+    if name.endswith(("ForMaskedLM", "WithLMHeadModel")):  # the latter are XLM and FlauBERT, which see both sides
         return "mlm"
     if name.endswith(("ForCausalLM", "LMHeadModel")):
         return "clm"
@@ -110,6 +143,38 @@ def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
     if config in MODEL_FOR_CAUSAL_LM_MAPPING:
         return "clm"
     raise ValueError(f"task cannot be told from model {name}: set task to 'mlm' or 'clm'.")
+
+
+def find_projection(model: PreTrainedModel) -> nn.Linear:
+    """The vocabulary projection of a language model whose logits are exactly what this projection returns.
+
+    Raises:
+        ValueError: if the model has none or changes its logits after it.
+    """
+    name, projection = type(model).__name__, model.get_output_embeddings()
+    if not isinstance(projection, nn.Linear):
+        raise ValueError(
+            f"model {name} has no vocabulary projection: objective 'vanilla' needs a ...ForMaskedLM or ...ForCausalLM."
+        )
+    settings = {setting: getattr(model.config, setting, None) for setting in LOGIT_TRANSFORMS}
+    found = [f"{setting}={value}" for setting, value in settings.items() if value not in (None, 1, 1.0)]
+    if found or not (is_deepspeed_zero3_enabled() or _returns_logits(projection, model)):
+        raise ValueError(
+            f"model {name} has {found[0] if found else 'a head'} that changes its logits after the "
+            "projection: objective 'vanilla' supports heads that end in one projection."
+        )
+    return projection
+
+
+def _returns_logits(projection: nn.Linear, model: PreTrainedModel) -> bool:
+    """Whether the model's logits are the projection's output, whatever the settings that could change them are called."""
+    outputs: list[Tensor] = []
+    handle = projection.register_forward_hook(lambda module, args, output: outputs.append(output))
+    try:
+        logits = probe(model, probe_ids(model)).logits
+    finally:
+        handle.remove()
+    return len(outputs) == 1 and torch.equal(outputs[0].to(logits.dtype), logits)
 
 
 class VocabularyHead:
@@ -128,18 +193,7 @@ class VocabularyHead:
     """
 
     def __init__(self, model: PreTrainedModel, backend: str = "auto"):
-        name = type(model).__name__
-        self.projection = model.get_output_embeddings()
-        if not isinstance(self.projection, nn.Linear):
-            raise ValueError(
-                f"model {name} has no vocabulary projection: objective 'vanilla' needs a ...ForMaskedLM or ...ForCausalLM."
-            )
-        for setting in LOGIT_TRANSFORMS:
-            if getattr(model.config, setting, None) not in (None, 1, 1.0):
-                raise ValueError(
-                    f"model {name} has {setting}={getattr(model.config, setting)}, which changes its logits after the "
-                    "projection: objective 'vanilla' supports heads that are one projection."
-                )
+        self.projection = find_projection(model)
         self.backend = backend
         self._predicted: Tensor | None = None
         self._targets: Tensor | None = None

@@ -30,7 +30,8 @@ class NegativePool:
     def from_targets(cls, targets: Tensor | Iterable[Tensor]) -> "NegativePool":
         """Pool of the target ids of one batch, ``(K,)``, or of several together."""
         if not isinstance(targets, Tensor):
-            targets = torch.cat([batch.reshape(-1) for batch in targets])
+            batches = [batch.reshape(-1) for batch in targets]
+            targets = torch.cat(batches) if batches else torch.empty(0, dtype=torch.long)
         return cls(*torch.unique(targets, return_counts=True))
 
     def __len__(self) -> int:

@@ -3,10 +3,12 @@
 Letters used in shapes: B rows, T tokens in a row.
 """
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.integrations import is_deepspeed_zero3_enabled
 
 from .arguments import HeadlessTrainingArguments
 from .masking import (
@@ -45,6 +47,10 @@ class TargetMaker:
         self.task, self.model, self.seed = task, model, args.seed
         self.rule = _masking_rule(model, tokenizer, args) if task == "mlm" else None
         self.document_ends = _document_ends(task, model, tokenizer) if args.isolate_documents else None
+        if self.document_ends is not None:
+            self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+            self._first_position = _first_position(model) if task == "mlm" else 0
+            self._check_isolation(tokenizer)
 
     def __call__(self, batch: dict[str, Tensor], seed: tuple[int, ...] | None, first_row: int = 0) -> TargetBatch:
         """Inputs and labels of a batch.
@@ -65,9 +71,10 @@ class TargetMaker:
         if self.document_ends is not None and "position_ids" not in inputs:
             self._isolate_documents(inputs)
         if self.task == "clm":
-            if given is not None:
-                excluded = given == IGNORE_INDEX
-            labels = next_tokens(input_ids, excluded, inputs.get("position_ids"))
+            positions = inputs.get("position_ids")
+            labels = (
+                next_tokens(input_ids, excluded, positions) if given is None else next_tokens(given, None, positions)
+            )
         elif given is not None:
             labels = given
         else:
@@ -88,13 +95,42 @@ class TargetMaker:
             inputs.pop("attention_mask", None)
             inputs.update(position_ids=positions, use_cache=False)
             return
+        if self._takes_positions:
+            inputs["position_ids"] = positions + self._first_position
         visible = document_mask(positions)
         if "attention_mask" in inputs:
-            visible &= inputs["attention_mask"].bool()[:, None, None, :]
+            # Padding sees padding: a position that sees nothing has no softmax, and its NaN would spread in the next layer.
+            real = inputs["attention_mask"].bool()
+            visible &= real[:, None, :, None] == real[:, None, None, :]
         if self.model.config._attn_implementation == "eager":
             dtype = self.model.dtype
             visible = torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
         inputs["attention_mask"] = visible
+
+    @torch.no_grad()
+    def _check_isolation(self, tokenizer) -> None:
+        """Compare outputs, not configurations: many decoders take ``position_ids`` and still see across documents."""
+        attention = self.model.config._attn_implementation or ""
+        if "flash" in attention or is_deepspeed_zero3_enabled():
+            return  # kernels that need an accelerator, where the model is not yet; weights that are not whole yet
+        special = {*tokenizer.all_special_ids, *self.document_ends.tolist()}
+        first, other = [
+            token for token in range(self.model.get_input_embeddings().num_embeddings) if token not in special
+        ][:2]
+        trunk, training, outputs = self.model.base_model, self.model.training, []
+        self.model.eval()
+        for token in (first, other):  # ends before the same second document
+            ids = torch.tensor([[token, self.document_ends[0], first, first]], device=self.model.device)
+            inputs = self({"input_ids": ids, "labels": ids}, None)
+            del inputs["labels"]
+            outputs.append(trunk(**inputs).last_hidden_state[:, 2:].float())
+        self.model.train(training)
+        difference = (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max()  # 0 where masked, else above 1e-4
+        if difference > 1e-5:
+            raise ValueError(
+                f"isolate_documents is True but in {type(trunk).__name__} packed documents see each other all the same: "
+                "use another architecture (GPT-2, GPT-NeoX, Llama, BERT, ...), or leave isolate_documents out."
+            )
 
 
 def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingRule:
@@ -121,9 +157,20 @@ def _document_ends(task: str, model, tokenizer) -> Tensor:
             "isolate_documents is True but the tokenizer has no eos or sep token that ends a document: use one that does."
         )
     attention = model.config._attn_implementation
-    if task == "mlm" and (attention not in ("sdpa", "eager") or model.config.model_type.startswith("deberta")):
+    # One mask for every layer would widen the sliding windows of ModernBERT and its kin.
+    windows = "sliding_attention" in (getattr(model.config, "layer_types", None) or ())
+    deberta = model.config.model_type.startswith("deberta")
+    if task == "mlm" and (attention not in ("sdpa", "eager") or deberta or windows):
         raise ValueError(
             f"isolate_documents is True but attention {attention!r} of {type(model).__name__} takes no mask between "
             "pairs of tokens: use attn_implementation 'sdpa' with another encoder, or leave isolate_documents out."
         )
     return torch.tensor(sorted(ends))
+
+
+def _first_position(model) -> int:
+    """Position of the first token of a row: RoBERTa and its kin start after the row of their padding."""
+    for name, module in model.base_model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return module.padding_idx + 1
+    return 0

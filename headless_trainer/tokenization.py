@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 logger = logging.getLogger(__name__)
 
-# A byte-level BPE costs about 6 s for 77 million characters of English on two cores, so nothing is capped by default.
+# 77 million characters of English cost 15 s (bpe) to 19 s (wordpiece) of processor time, so nothing is cut off early.
 # What grows without bound is the table of distinct words, and it stops mattering for the merges long before this.
 MAX_TRAINING_CHARACTERS = 1_000_000_000
 

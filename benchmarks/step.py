@@ -1,0 +1,179 @@
+#!/usr/bin/env python
+"""Seconds of one training step: headless, the trunk alone, our vanilla trainer, and transformers' own masked language model.
+
+    python benchmarks/step.py
+    python benchmarks/step.py --vocab_size 120000
+
+All methods share the trunk (BERT-small by default), the batch, the masks' rate and AdamW. They are timed in one process, in
+turn, after a warm-up; the medians are compared. "trunk only" runs forward, backward and optimizer of the trunk on a loss that
+costs nothing: what no objective can be cheaper than. "transformers" is ...ForMaskedLM / ...ForCausalLM as run_mlm / run_clm
+run it: logits at every position.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import tempfile
+import time
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
+
+MODELS = {
+    "bert-small": (
+        "mlm",
+        "bert",
+        dict(hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048),
+    ),
+    "bert-base": ("mlm", "bert", {}),
+    "table-10-decoder": ("clm", "gpt2", dict(n_embd=192, n_layer=3, n_head=3)),
+    "pythia-70m": (
+        "clm",
+        "gpt_neox",
+        dict(hidden_size=512, num_hidden_layers=6, num_attention_heads=8, intermediate_size=2048),
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, default="bert-small")
+    parser.add_argument("--vocab_size", type=int, default=50_304)
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--bf16", action="store_true")
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    batch = {"input_ids": zipf_ids(args).to(device)}
+    with tempfile.TemporaryDirectory() as folder:
+        steps = {name: build(args, folder, device, batch) for name, build in METHODS.items()}
+    seconds = {name: [] for name in steps}
+    for repeat in range(args.repeats + 2):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            step()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if repeat >= 2:  # the first two rounds warm up
+                seconds[name].append(time.perf_counter() - started)
+    report(args, device, seconds)
+
+
+def zipf_ids(args) -> torch.Tensor:
+    """``(B, T)`` ids with frequencies like those of a text: the rank-r token has a share of about 1 / (r + 2.7)."""
+    shares = 1.0 / (torch.arange(5, args.vocab_size) + 2.7)
+    generator = torch.Generator().manual_seed(0)
+    return 5 + torch.multinomial(shares, args.batch_size * args.length, True, generator=generator).view(
+        args.batch_size, -1
+    )
+
+
+def config_of(args):
+    _, model_type, overrides = MODELS[args.model]
+    return AutoConfig.for_model(model_type, vocab_size=args.vocab_size, **overrides)
+
+
+def tokenizer_of(args) -> PreTrainedTokenizerFast:
+    from tokenizers import Tokenizer, models
+
+    words = {f"w{i}": i for i in range(5, args.vocab_size)}
+    specials = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
+    backend = Tokenizer(models.WordLevel(specials | words, unk_token="[UNK]"))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", mask_token="[MASK]", sep_token="[SEP]")
+
+
+def our_step(trainer_class, model_class, objective: str):
+    def build(args, folder, device, batch):
+        torch.manual_seed(0)
+        settings = HeadlessTrainingArguments(
+            folder, objective=objective, task=MODELS[args.model][0], bf16=args.bf16, report_to="none", save_strategy="no",
+            use_cpu=device.type == "cpu", optim="adamw_torch_fused",
+        )  # fmt: skip
+        model = model_class(args).from_config(config_of(args))
+        trainer = trainer_class(model, settings, processing_class=tokenizer_of(args))
+        trainer.create_optimizer()
+        trainer.model.train()
+        trainer.current_gradient_accumulation_steps = 1
+        trainer.accelerator.gradient_state._set_sync_gradients(True)
+
+        def step():
+            (targets,), _ = trainer.get_batch_samples(iter([batch]), 1, device)
+            loss = trainer.training_step(trainer.model, targets)
+            torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
+            trainer.optimizer.step()
+            trainer.optimizer.zero_grad()
+            return loss
+
+        return step
+
+    return build
+
+
+def plain_step(model_class, loss_of):
+    def build(args, folder, device, batch):
+        torch.manual_seed(0)
+        model = model_class(args).from_config(config_of(args)).to(device).train()
+        if getattr(model.base_model, "pooler", None) is not None:
+            model.base_model.pooler = None
+        optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
+        ids = batch["input_ids"]
+
+        def step():
+            with torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):
+                loss = loss_of(args, model, ids)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    return build
+
+
+def trunk_loss(args, model, ids):
+    return model(input_ids=ids).last_hidden_state.sum()
+
+
+def transformers_loss(args, model, ids):
+    labels = ids
+    if MODELS[args.model][0] == "mlm":
+        masked = torch.rand(ids.shape, device=ids.device) < 0.15
+        labels = ids.masked_fill(~masked, -100)
+        ids = ids.masked_fill(masked & (torch.rand(ids.shape, device=ids.device) < 0.8), 4)
+    return model(input_ids=ids, labels=labels).loss
+
+
+def language_model_class(args):
+    return AutoModelForMaskedLM if MODELS[args.model][0] == "mlm" else AutoModelForCausalLM
+
+
+METHODS = {
+    "headless": our_step(HeadlessTrainer, lambda args: AutoModel, "headless"),
+    "trunk only": plain_step(lambda args: AutoModel, trunk_loss),
+    "our vanilla": our_step(VanillaTrainer, language_model_class, "vanilla"),
+    "transformers": plain_step(language_model_class, transformers_loss),
+}
+
+
+def report(args, device, seconds: dict[str, list[float]]) -> None:
+    hardware = (
+        torch.cuda.get_device_name() if device.type == "cuda" else f"{os.cpu_count()} CPU cores ({platform.machine()})"
+    )
+    print(f"{args.model}, {args.batch_size} x {args.length} tokens, V = {args.vocab_size:,}, {hardware}, ", end="")
+    print(f"{'bf16' if args.bf16 else 'float32'}, torch {torch.__version__}, transformers {transformers.__version__}\n")
+    print("| step | median ms | min ms | max ms | over headless, round by round (median) |")
+    print("|---|---|---|---|---|")
+    for name, values in seconds.items():
+        ratio = statistics.median(value / own for value, own in zip(values, seconds["headless"], strict=True))
+        low, high = 1000 * min(values), 1000 * max(values)
+        print(f"| {name} | {1000 * statistics.median(values):.1f} | {low:.1f} | {high:.1f} | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
