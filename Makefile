@@ -17,6 +17,7 @@ help:  ## list the targets
 
 demo: $(INSTALLED)  ## pretrain a small headless decoder on the documentation of this machine
 	$(BIN)/python run_pretrain.py configs/demo.yaml
+	$(BIN)/python studies/demo.py configs/demo.yaml
 
 test: $(INSTALLED)  ## run the quick tests
 	$(PYTEST)

@@ -2,14 +2,17 @@
 
 import difflib
 import json
+import re
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.hf_argparser import HfArg
+
+CONFIG_SUFFIXES = (".json", ".yaml", ".yml")
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
@@ -95,17 +98,18 @@ class ModelArguments:
             )
 
     def parsed_config_overrides(self) -> dict[str, Any]:
-        """``config_overrides`` as a dictionary, each value parsed as YAML (``8`` an int, ``0.1`` a float, ``true`` a bool)."""
+        """``config_overrides`` as a dictionary; values are YAML: ``8`` an int, ``1e-2`` a float, ``true`` a bool."""
         text = (self.config_overrides or "").strip()
+        wrong = ValueError(f"config_overrides must be name=value,name=value or a JSON object, got {text!r}.")
         if text.startswith("{"):
-            return json.loads(text)
+            try:
+                return json.loads(text)
+            except json.JSONDecodeError as error:
+                raise wrong from error
         pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
-        for _name, equals, _ in pairs:
-            if not equals:
-                raise ValueError(
-                    f"config_overrides must look like name=value,name=value, got {self.config_overrides!r}."
-                )
-        return {name.strip(): yaml.safe_load(value) for name, _, value in pairs}
+        if not all(equals for _name, equals, _value in pairs):
+            raise wrong
+        return {name.strip(): yaml.load(value, _Yaml) for name, _, value in pairs}
 
 
 @dataclass
@@ -270,10 +274,12 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         FileNotFoundError: if the file does not exist.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = HfArgumentParser(dataclass_types)
-    if argv and Path(argv[0]).suffix in (".json", ".yaml", ".yml"):
+    parser = HfArgumentParser(dataclass_types, allow_abbrev=False)
+    if argv and Path(argv[0]).suffix in CONFIG_SUFFIXES:
         argv = _file_as_flags(Path(argv[0])) + argv[1:]
     *parsed, unknown = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True, look_for_args_file=False)
+    if unknown and Path(unknown[0]).suffix in CONFIG_SUFFIXES:
+        raise ValueError(f"Configuration file {unknown[0]!r} must be the first argument; flags follow it.")
     if unknown:
         known = [option for action in parser._actions for option in action.option_strings]
         flag = unknown[0].partition("=")[0]
@@ -285,18 +291,32 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
 def _file_as_flags(path: Path) -> list[str]:
     if not path.is_file():
         raise FileNotFoundError(f"Configuration file {str(path)!r} does not exist.")
-    values = yaml.safe_load(path.read_text())  # JSON is YAML
+    values = yaml.load(path.read_text(encoding="utf-8"), _Yaml)  # JSON is YAML
     if not isinstance(values, dict):
         raise ValueError(f"Configuration file {str(path)!r} must hold name: value pairs, got {type(values).__name__}.")
     flags = []
     for name, value in values.items():
-        if value is None:  # an empty key keeps the default
-            continue
-        items = value if isinstance(value, list) else [value]
-        flags += [f"--{name}", *(json.dumps(item) if isinstance(item, dict) else str(item) for item in items)]
+        if isinstance(value, list):
+            flags += [f"--{name}", *map(str, value)] if value else []
+        elif value is not None:  # an empty key keeps the default
+            flags.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
     return flags
 
 
-def non_default_arguments(args) -> dict[str, Any]:
-    """Fields of a dataclass instance that differ from their plain default, in order."""
-    return {f.name: getattr(args, f.name) for f in fields(args) if f.init and getattr(args, f.name) != f.default}
+class _Yaml(yaml.SafeLoader):
+    """YAML as people mean it: ``no`` and ``off`` are words (``eval_strategy: no``), and ``1e-4`` is a number."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$|^[-+]?\.(?:inf|nan)$"),
+    list("-+.0123456789"),
+)

@@ -490,11 +490,11 @@ class PaddingCollator:
     Rows of one length, which packing gives, need no attention mask, and attention without one is faster.
 
     Args:
-        tokenizer: names the id that fills ``input_ids``, 0 if it has no pad token.
+        tokenizer: names the id that fills ``input_ids``, 0 if there is none or it has no pad token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None):
+        pad_token_id = getattr(tokenizer, "pad_token_id", None) or 0
         # Columns that hold one value for each token, and what stands in the padding. Others are left out.
         self.fill = {
             "input_ids": pad_token_id,

@@ -102,7 +102,7 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
             f"model {type(model).__name__} does not end in a LayerNorm with a bias and its head has no bias, so log q has no "
             "place in an ordinary checkpoint. Use init 'embeddings' and fine-tune the head."
         )
-    gain, shift = norm.weight.double(), norm.bias.double()
+    gain, shift = (parameter.to(torch.float64, copy=True) for parameter in (norm.weight, norm.bias))
     norm.weight.fill_(1.0)
     norm.bias.fill_(1.0)
     scaled = weight * gain

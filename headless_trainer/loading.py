@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 # Weights are kept and updated in float32 whatever precision a checkpoint was stored in; bf16 and fp16 say how they compute.
 MASTER_DTYPE = torch.float32
+POSITIONS_AFTER_PADDING = (
+    "roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "xlm-roberta-xl", "xmod", "ibert",
+)  # fmt: skip
 VANILLA_CLASSES = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
 
@@ -146,15 +149,19 @@ def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
         ValueError: if ``max_seq_length`` is beyond the configuration's ``max_position_embeddings``.
     """
     positions = getattr(config, "max_position_embeddings", None)
-    # RoBERTa and its kin number positions from the padding id on, so two rows of the table are never used.
-    usable = positions and positions - (
-        2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
-    )
+    usable = positions and positions - _unused_positions(config)
     if usable and max_seq_length > usable:
         raise ValueError(
             f"max_seq_length is {max_seq_length} but the model has {usable} positions: lower it, or raise "
             "max_position_embeddings with --config_overrides."
         )
+
+
+def _unused_positions(config: PreTrainedConfig) -> int:
+    """Rows at the start of the table of positions that no token reads: RoBERTa and its kin begin after the padding id."""
+    if config.model_type == "mpnet":
+        return 2
+    return (config.pad_token_id or 0) + 1 if config.model_type in POSITIONS_AFTER_PADDING else 0
 
 
 def _hub_arguments(args: ModelArguments) -> dict:

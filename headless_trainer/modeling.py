@@ -199,7 +199,6 @@ class VocabularyHead:
         self._targets: Tensor | None = None
         self._inside = False
         model.base_model.register_forward_hook(self._select)
-        self.projection.forward = self._project
 
     def loss(self, model: nn.Module, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
         """Summed cross-entropy, in nats, of the positions whose label is not negative; ``labels`` is ``(B, T)``."""
@@ -212,6 +211,9 @@ class VocabularyHead:
 
     def _run(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, targets: Tensor | None) -> Tensor:
         self._predicted, self._targets, self._inside = predicted, targets, True
+        self.projection.forward = (
+            self._project
+        )  # at every call: another head of the same model may have been in its place
         try:
             return model(**inputs).logits
         finally:

@@ -12,7 +12,6 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from .arguments import HeadlessTrainingArguments
 from .masking import (
-    IGNORE_INDEX,
     MaskingRule,
     content_seeds,
     document_mask,
@@ -114,9 +113,8 @@ class TargetMaker:
         if "flash" in attention or is_deepspeed_zero3_enabled():
             return  # kernels that need an accelerator, where the model is not yet; weights that are not whole yet
         special = {*tokenizer.all_special_ids, *self.document_ends.tolist()}
-        first, other = [
-            token for token in range(self.model.get_input_embeddings().num_embeddings) if token not in special
-        ][:2]
+        size = self.model.get_input_embeddings().num_embeddings
+        first, other = [token for token in range(size) if token not in special][:2]
         trunk, training, outputs = self.model.base_model, self.model.training, []
         self.model.eval()
         for token in (first, other):  # ends before the same second document

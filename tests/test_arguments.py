@@ -10,7 +10,6 @@ from headless_trainer.arguments import (
     DataArguments,
     HeadlessTrainingArguments,
     ModelArguments,
-    non_default_arguments,
     parse_args,
 )
 
@@ -165,7 +164,7 @@ def test_config_overrides_as_pairs_and_as_json():
     assert overrides(json.dumps(expected)) == expected
     assert overrides('{"rope_parameters": {"rope_theta": 10000.0}}') == {"rope_parameters": {"rope_theta": 10000.0}}
     assert overrides(None) == overrides("") == {}
-    with pytest.raises(ValueError, match=r"must look like name=value,name=value, got 'n_layer'"):
+    with pytest.raises(ValueError, match=r"must be name=value,name=value or a JSON object, got 'n_layer'"):
         overrides("n_layer")
 
 
@@ -323,8 +322,30 @@ def test_values_at_the_edge_are_accepted():
 # What was changed
 
 
-def test_non_default_arguments_are_those_that_were_changed():
-    model, data, _ = parse("--model_type", "bert", "--max_seq_length", 64, "--train_file", "a.txt")
-    assert non_default_arguments(model) == {"model_type": "bert"}
-    assert non_default_arguments(data) == {"train_file": ["a.txt"], "max_seq_length": 64}
-    assert non_default_arguments(DataArguments()) == {}
+def test_words_of_yaml_1_1_stay_words_and_short_numbers_are_numbers(write):
+    path = write("eval_strategy: no\nlearning_rate: 1e-3\nmax_steps: 1_000\nuse_cpu: true\n")
+    _, _, args = parse(path)
+    assert (args.eval_strategy, args.learning_rate, args.max_steps, args.use_cpu) == ("no", 1e-3, 1000, True)
+    model, _, _ = parse("--model_type", "bert", "--config_overrides", "initializer_range=1e-2,vocab_size=1_000,kind=no")
+    assert model.parsed_config_overrides() == {"initializer_range": 0.01, "vocab_size": 1000, "kind": "no"}
+
+
+def test_values_that_look_like_flags_and_empty_lists(write):
+    model, data, _ = parse(write({"text_column": "-x", "train_file": [], "max_steps": -1, "model_type": "bert"}))
+    assert data.text_column == "-x" and data.train_file is None
+
+
+def test_a_shortened_flag_is_an_error():
+    with pytest.raises(ValueError, match=r"Unknown argument '--max_step'.*'--max_steps'"):
+        parse("--max_step", 5)
+
+
+def test_a_file_that_is_not_first_is_an_error(write):
+    with pytest.raises(ValueError, match=r"run.yaml' must be the first argument"):
+        parse("--max_steps", 5, write({"model_type": "bert"}))
+
+
+def test_config_overrides_that_are_no_json():
+    model, _, _ = parse("--model_type", "bert", "--config_overrides", "{hidden_size: 3")
+    with pytest.raises(ValueError, match=r"config_overrides must be name=value.*got '\{hidden_size: 3'"):
+        model.parsed_config_overrides()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict
 from torch.utils.data import DataLoader
-from transformers import ByT5Tokenizer
+from transformers import AutoTokenizer, ByT5Tokenizer
 
 from headless_trainer import data
 from headless_trainer.arguments import DataArguments
@@ -389,6 +389,14 @@ def test_second_call_finds_the_rows(clm, cache, encodings):
         pack(**settings)
         assert len(encodings) == number
     assert first[0]["input_ids"].tolist() == second[0]["input_ids"].tolist()  # though its file was replaced
+
+
+def test_a_saved_tokenizer_finds_the_rows(clm, tmp_path, cache, encodings):
+    clm.save_pretrained(tmp_path / "tokenizer")
+    for tokenizer in (clm, AutoTokenizer.from_pretrained(tmp_path / "tokenizer")):
+        texts = Dataset.from_dict({"text": DOCUMENTS})
+        tokenize_and_pack(texts, tokenizer, max_seq_length=16, cache_dir=cache)
+    assert len(encodings) == 1
 
 
 def test_other_texts_and_tokenizers_have_other_rows(clm, mlm, cache, encodings):

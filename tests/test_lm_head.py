@@ -1,0 +1,314 @@
+"""The head made from token counts: an ordinary checkpoint whose logits are ``E h + log q``, to the last digits."""
+
+import copy
+import math
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, pipeline
+
+from headless_trainer.evaluation import log_prior
+from headless_trainer.lm_head import attach_lm_head, fold_bias
+
+VOCAB, WIDTH = 101, 16
+DECODER = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+LLAMA = DECODER | {"num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+OPT = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 24}
+OPT |= {"word_embed_proj_dim": WIDTH, "max_position_embeddings": 32}
+SETTINGS = {
+    "gpt2": {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 32},
+    "gpt_neox": DECODER,
+    "opt": OPT,
+    "bloom": {"hidden_size": WIDTH, "n_layer": 2, "n_head": 2},
+    "phi": DECODER,
+    "llama": LLAMA,
+    "qwen3": LLAMA,
+    "olmo2": LLAMA,
+    "gemma": LLAMA,
+    "granite": LLAMA | {"logits_scaling": 8.0, "embedding_multiplier": 3.0},
+    "gemma2": LLAMA | {"query_pre_attn_scalar": 8},
+}
+LAYER_NORM = ["gpt2", "gpt_neox", "opt", "bloom"]  # end in a LayerNorm, and their head has no bias
+RMS_NORM = ["llama", "qwen3", "olmo2", "gemma"]
+
+
+def make_trunk(model_type: str, dtype=torch.float32, **changes):
+    """A trunk as training might leave it: gains far from one, of both signs, and biases far from zero."""
+    torch.manual_seed(0)
+    special = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
+    config = AutoConfig.for_model(model_type, **special | SETTINGS[model_type] | {"vocab_size": VOCAB} | changes)
+    trunk = AutoModel.from_config(config)
+    with torch.no_grad():
+        for parameter in trunk.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.5)
+            else:
+                parameter.mul_(3)
+    return trunk.to(dtype).eval()
+
+
+@pytest.fixture
+def counts():
+    generator = torch.Generator().manual_seed(1)
+    counts = (1e5 * torch.rand(VOCAB, generator=generator) ** 8).long()
+    counts[7] = 0
+    return counts
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(4, VOCAB, (3, 9), generator=torch.Generator().manual_seed(2))
+
+
+def reload(model, folder, **settings):
+    model.save_pretrained(folder)
+    loaded, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **settings)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    return loaded.eval()
+
+
+@torch.no_grad()
+def implied_logits(trunk, ids, bias=None, rows=None):
+    """``E h + bias`` in float64, from the trunk alone."""
+    hidden = trunk(input_ids=ids).last_hidden_state.double()
+    rows = trunk.get_input_embeddings().weight if rows is None else rows
+    logits = hidden @ rows.double().T
+    return logits if bias is None else logits + bias.double()
+
+
+def relative_error(got, want):
+    return ((got.double() - want).abs().max() / want.abs().max()).item()
+
+
+# Exactness ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("model_type", [*LAYER_NORM, "phi"])
+@torch.no_grad()
+def test_a_reloaded_checkpoint_gives_the_implied_logits(model_type, dtype, tolerance, counts, ids, tmp_path):
+    trunk = make_trunk(model_type, dtype)
+    expected = implied_logits(trunk, ids, log_prior(counts))
+    assert relative_error(implied_logits(trunk, ids), expected) > 0.1  # the prior is no small part of it
+    loaded = reload(attach_lm_head(trunk, counts), tmp_path, dtype=dtype)
+    assert loaded.dtype == dtype
+    assert relative_error(loaded(input_ids=ids).logits, expected) < tolerance
+
+
+@pytest.mark.parametrize("model_type", LAYER_NORM)
+@torch.no_grad()
+def test_a_bfloat16_checkpoint_is_as_close_as_the_unfolded_sum(model_type, counts, ids, tmp_path):
+    trunk = make_trunk(model_type, torch.bfloat16)
+    loaded = reload(attach_lm_head(trunk, counts), tmp_path)
+    assert loaded.dtype == torch.bfloat16
+    expected = implied_logits(copy.deepcopy(trunk).double(), ids, log_prior(counts))
+    hidden = trunk(input_ids=ids).last_hidden_state
+    unfolded = hidden @ trunk.get_input_embeddings().weight.T + log_prior(counts).bfloat16()
+    assert unfolded.dtype == torch.bfloat16
+    error, allowed = ((logits.double() - expected).square().mean().sqrt() for logits in (loaded(ids).logits, unfolded))
+    assert allowed > 1e-3
+    assert error < 1.5 * allowed
+
+
+@pytest.mark.parametrize("gains", ["tiny", "zero", "cancelling"])
+@torch.no_grad()
+def test_the_fold_does_not_depend_on_the_gains(gains, counts, ids):
+    trunk = make_trunk("gpt2")
+    if gains == "cancelling":  # the sum of bias / gain is minus the width
+        trunk.ln_f.bias.copy_(-trunk.ln_f.weight)
+    else:
+        trunk.ln_f.weight[::3] *= 1e-6 if gains == "tiny" else 0.0
+    expected = implied_logits(trunk, ids, log_prior(counts))
+    assert relative_error(attach_lm_head(trunk, counts)(input_ids=ids).logits, expected) < 1e-5
+
+
+@torch.no_grad()
+def test_fold_bias_by_hand():
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("gpt2", vocab_size=2, n_embd=2, n_layer=1, n_head=1, n_positions=8)
+    )
+    model.transformer.ln_f.weight.copy_(torch.tensor([2.0, 3.0]))
+    model.transformer.ln_f.bias.copy_(torch.tensor([10.0, 20.0]))
+    weight = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
+    folded = fold_bias(model, weight, torch.tensor([100.0, 200.0]).double())
+    # The normalised values of width 2 are (1, -1) or (-1, 1): the old outputs (12, 17) or (8, 23), the new ones (2, 0) or (0, 2).
+    assert model.transformer.ln_f.weight.tolist() == model.transformer.ln_f.bias.tolist() == [1.0, 1.0]
+    torch.testing.assert_close(folded @ torch.tensor([2.0, 0.0]).double(), torch.tensor([112.0, 217.0]).double())
+    torch.testing.assert_close(folded @ torch.tensor([0.0, 2.0]).double(), torch.tensor([108.0, 223.0]).double())
+
+
+@torch.no_grad()
+def test_phi_takes_the_prior_in_its_bias(counts):
+    trunk = make_trunk("phi")
+    model = attach_lm_head(trunk, counts)
+    torch.testing.assert_close(model.lm_head.bias, log_prior(counts), rtol=0, atol=0)
+    torch.testing.assert_close(model.lm_head.weight, trunk.embed_tokens.weight, rtol=0, atol=0)
+    torch.testing.assert_close(model.model.state_dict(), trunk.state_dict(), rtol=0, atol=0)
+    assert attach_lm_head(trunk, init="embeddings").lm_head.bias.abs().sum() == 0
+
+
+@torch.no_grad()
+def test_the_prior_by_hand(counts, ids):
+    trunk = make_trunk("phi", vocab_size=4, pad_token_id=0, bos_token_id=0, eos_token_id=0)
+    bias = attach_lm_head(trunk, torch.tensor([5, 0, 2, 0])).lm_head.bias
+    wanted = [math.log(6 / 11), math.log(1 / 11), math.log(3 / 11), math.log(1 / 11)]
+    assert bias.tolist() == pytest.approx(wanted, rel=1e-6)
+    bias = attach_lm_head(trunk, torch.tensor([5, 0, 2, 0]), smoothing=0.5).lm_head.bias
+    wanted = [math.log(5.5 / 9), math.log(0.5 / 9), math.log(2.5 / 9), math.log(0.5 / 9)]
+    assert bias.tolist() == pytest.approx(wanted, rel=1e-6)
+    # a token that was never seen: finite, and below every other where the context says nothing
+    logits = attach_lm_head(make_trunk("gpt2"), counts)(input_ids=ids).logits
+    assert logits.isfinite().all() and counts[7] == 0
+
+
+# The plain projection ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", [*LAYER_NORM, "phi", *RMS_NORM, "granite", "gemma2"])
+@torch.no_grad()
+def test_init_embeddings_is_the_plain_projection(model_type, ids, tmp_path):
+    trunk = make_trunk(model_type)
+    rows = trunk.get_input_embeddings().weight
+    if model_type.startswith("gemma"):  # as the trunk embeds, which is what was contrasted
+        rows = rows * WIDTH**0.5
+    loaded = reload(attach_lm_head(trunk, init="embeddings"), tmp_path)
+    assert relative_error(loaded(input_ids=ids).logits, implied_logits(trunk, ids, rows=rows)) < 1e-5
+
+
+@torch.no_grad()
+def test_opt_projected_down_takes_the_plain_projection_only(counts, ids):
+    trunk = make_trunk("opt", word_embed_proj_dim=8)
+    model = attach_lm_head(trunk, init="embeddings")
+    assert relative_error(model(input_ids=ids).logits, implied_logits(trunk, ids)) < 1e-5
+    with pytest.raises(ValueError, match="does not end in a LayerNorm"):
+        attach_lm_head(trunk, counts)
+
+
+@torch.no_grad()
+def test_opt_of_the_post_norm_kind_folds_into_the_norm_of_its_last_layer(counts, ids):
+    trunk = make_trunk("opt", torch.float64, do_layer_norm_before=False)
+    assert trunk.decoder.final_layer_norm is None
+    model = attach_lm_head(trunk, counts)
+    assert relative_error(model(input_ids=ids).logits, implied_logits(trunk, ids, log_prior(counts))) < 1e-10
+
+
+# Refusals ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", RMS_NORM)
+def test_rms_norm_decoders_refuse_the_prior_with_a_remedy(model_type, counts):
+    with pytest.raises(
+        ValueError, match="^model .*ForCausalLM does not end in a LayerNorm .* Use init 'embeddings' and"
+    ):
+        attach_lm_head(make_trunk(model_type), counts)
+
+
+def test_opt_without_a_final_norm_refuses_the_prior(counts):
+    with pytest.raises(ValueError, match="^model OPTForCausalLM does not end in a LayerNorm"):
+        attach_lm_head(make_trunk("opt", _remove_final_layer_norm=True), counts)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "vit"])
+def test_what_is_no_decoder_is_refused(model_type, counts):
+    settings = DECODER if model_type == "bert" else DECODER | {"image_size": 32}
+    trunk = AutoModel.from_config(AutoConfig.for_model(model_type, **settings))
+    with pytest.raises(
+        ValueError, match="has no token embedding" if model_type == "vit" else "^model BertModel is no decoder"
+    ):
+        attach_lm_head(trunk, counts)
+
+
+def test_counts_that_are_missing_or_of_another_vocabulary_are_refused(counts):
+    trunk = make_trunk("gpt2")
+    with pytest.raises(
+        ValueError, match="^init is 'prior' but token_counts is None and the embedding has 101 rows: load"
+    ):
+        attach_lm_head(trunk)
+    with pytest.raises(ValueError, match="token_counts is 100 long and the embedding has 101 rows"):
+        attach_lm_head(trunk, counts[1:])
+    with pytest.raises(ValueError, match="^smoothing must be above 0, got 0"):
+        attach_lm_head(trunk, counts, smoothing=0)
+    with pytest.raises(ValueError, match="^init must be 'prior' or 'embeddings', got 'zeros'"):
+        attach_lm_head(trunk, counts, init="zeros")
+
+
+# An ordinary checkpoint --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", [*LAYER_NORM, "phi"])
+def test_the_trunk_is_copied_and_the_head_is_untied(model_type, counts, tmp_path):
+    trunk = make_trunk(model_type)
+    trunk.config.use_cache = False  # as training leaves it
+    before, config = copy.deepcopy(trunk.state_dict()), trunk.config.to_dict()
+    model = attach_lm_head(trunk, counts)
+    torch.testing.assert_close(trunk.state_dict(), before, rtol=0, atol=0)
+    assert trunk.config.to_dict() == config
+    assert not model.training and all(parameter.requires_grad for parameter in model.parameters())
+    owned = {parameter.data_ptr() for parameter in model.parameters()}
+    assert not owned & {parameter.data_ptr() for parameter in trunk.parameters()}
+    for made in (model, reload(model, tmp_path)):
+        assert made.config.tie_word_embeddings is False and made.config.use_cache is True
+        head, embedding = made.get_output_embeddings().weight, made.get_input_embeddings().weight
+        assert head.data_ptr() != embedding.data_ptr()
+        torch.testing.assert_close(embedding, trunk.get_input_embeddings().weight, rtol=0, atol=0)
+    for role in ("pad", "bos", "eos"):
+        assert getattr(model.generation_config, f"{role}_token_id") == getattr(trunk.config, f"{role}_token_id")
+
+
+def test_a_language_model_may_be_given_for_its_trunk(counts, ids):
+    trunk = make_trunk("gpt_neox")
+    whole = AutoModelForCausalLM.from_config(trunk.config)
+    whole.base_model.load_state_dict(trunk.state_dict())
+    with torch.no_grad():
+        expected = attach_lm_head(trunk, counts)(input_ids=ids).logits
+        torch.testing.assert_close(attach_lm_head(whole, counts)(input_ids=ids).logits, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("model_type", ["gpt_neox", "llama"])
+def test_the_model_made_is_the_model_read_back(model_type, dtype, ids, tmp_path):
+    # tables that no checkpoint holds, such as rotary frequencies, are not to be rounded to the checkpoint's dtype
+    trunk = make_trunk(model_type, dtype, max_position_embeddings=512)
+    ids = torch.randint(4, VOCAB, (1, 400), generator=torch.Generator().manual_seed(3))
+    model = attach_lm_head(trunk, init="embeddings")
+    loaded = reload(model, tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(model(input_ids=ids).logits, loaded(input_ids=ids).logits, rtol=0, atol=0)
+    assert {buffer.dtype for name, buffer in model.named_buffers() if "inv_freq" in name} == {torch.float32}
+
+
+@pytest.mark.parametrize("model_type", [*LAYER_NORM, "llama"])
+def test_it_generates(model_type, counts, ids):
+    trunk = make_trunk(model_type)
+    model = attach_lm_head(trunk, counts, init="embeddings" if model_type == "llama" else "prior")
+    generated = model.generate(ids, max_new_tokens=5, do_sample=False, eos_token_id=None)
+    assert generated.shape == (3, 14) and torch.equal(generated[:, :9], ids)
+    bias = None if model_type == "llama" else log_prior(counts)
+    for end in range(9, 14):  # greedy: each token is the best one after those before it
+        best = implied_logits(trunk, generated[:, :end], bias)[:, -1].argmax(-1)
+        assert torch.equal(generated[:, end], best)
+
+
+def test_a_pipeline_reads_the_folder(clm_tokenizer, tmp_path):
+    size = len(clm_tokenizer)
+    end = clm_tokenizer.eos_token_id
+    trunk = make_trunk("gpt2", vocab_size=size, pad_token_id=end, bos_token_id=end, eos_token_id=end)
+    counts = torch.ones(size, dtype=torch.long)
+    letter = clm_tokenizer.convert_tokens_to_ids("z")
+    counts[letter] = 10**15  # so frequent that the prior alone decides
+    attach_lm_head(trunk, counts).save_pretrained(tmp_path)
+    clm_tokenizer.save_pretrained(tmp_path)
+    generate = pipeline("text-generation", model=str(tmp_path), device="cpu")
+    text = generate("the miller", max_new_tokens=5, do_sample=False)[0]["generated_text"]
+    assert text == "the millerzzzzz"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "norm"),
+    [("gpt2", "ln_f"), ("gpt_neox", "final_layer_norm"), ("opt", "decoder.final_layer_norm"), ("bloom", "ln_f")],
+)
+def test_nothing_of_the_trunk_but_its_last_norm_is_changed(model_type, norm, counts):
+    trunk = make_trunk(model_type)
+    before, after = trunk.state_dict(), attach_lm_head(trunk, counts).base_model.state_dict()
+    changed = {key for key in before if not torch.equal(before[key], after[key])}
+    assert changed == {f"{norm}.weight", f"{norm}.bias"}
