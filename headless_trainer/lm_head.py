@@ -36,8 +36,8 @@ def attach_lm_head(
         A ``...ForCausalLM`` with an untied head, in the dtype and on the device of the trunk. The trunk is copied.
 
     Raises:
-        ValueError: if the trunk is not a decoder, the counts are missing or of another vocabulary, or there is nowhere to
-            put log q (a trunk that ends in an RMSNorm, a head without a bias).
+        ValueError: if the trunk is not a decoder or its head is more than a projection, if the counts are missing or of another
+            vocabulary, or if there is nowhere to put log q (a trunk that ends in an RMSNorm, a head without a bias).
     """
     trunk = find_trunk(trunk)
     name, config = type(trunk).__name__, copy.deepcopy(trunk.config)
@@ -63,7 +63,7 @@ def attach_lm_head(
     # The dtype is set while the model is made: casting it later would also round tables such as the rotary frequencies.
     model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._from_config(config, dtype=trunk.dtype).to(trunk.device)
     model.base_model.load_state_dict(trunk.state_dict())
-    head = find_projection(model)
+    head = find_projection(model, of_trunk=True)
     embed = find_embed(model.base_model)
     weight = embed(torch.arange(vocab_size, device=trunk.device)).double()  # (V, D)
     if head.bias is not None:
@@ -109,13 +109,36 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
     return scaled + ((bias + weight @ shift - scaled.sum(dim=1)) / len(gain))[:, None]
 
 
+@torch.no_grad()
+def fold_head_bias(model: PreTrainedModel) -> PreTrainedModel:
+    """Copy of a causal language model whose head was given a bias that its class does not know, folded into its weights.
+
+    Args:
+        model: language model with a bias on a head that its class makes without one. It is not changed.
+
+    Returns:
+        A model of the same class with an untied head and the same logits, which any client loads.
+
+    Raises:
+        ValueError: as `fold_bias`.
+    """
+    config = copy.deepcopy(model.config)
+    config.tie_word_embeddings = False
+    folded = type(model)._from_config(config, dtype=model.dtype).to(model.device)
+    folded.base_model.load_state_dict(model.base_model.state_dict())
+    head, biased = folded.get_output_embeddings(), model.get_output_embeddings()
+    head.weight.copy_(fold_bias(folded, biased.weight.double(), biased.bias.double()))
+    return folded.eval()
+
+
 def _last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
     """The LayerNorm whose output is the trunk's, found by running it: names differ between architectures."""
     outputs: list[tuple[nn.LayerNorm, Tensor]] = []
     hooks = [
         module.register_forward_hook(lambda module, _, output: outputs.append((module, output)))
         for module in model.base_model.modules()
-        if isinstance(module, nn.LayerNorm) and module.weight is not None and module.bias is not None
+        # not its subclasses: Nemotron's adds one to its gain
+        if type(module) is nn.LayerNorm and module.weight is not None and module.bias is not None
     ]
     hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
     for hook in hooks:

@@ -145,11 +145,15 @@ def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
     raise ValueError(f"task cannot be told from model {name}: set task to 'mlm' or 'clm'.")
 
 
-def find_projection(model: PreTrainedModel) -> nn.Linear:
+def find_projection(model: PreTrainedModel, of_trunk: bool = False) -> nn.Linear:
     """The vocabulary projection of a language model whose logits are exactly what this projection returns.
 
+    Args:
+        model: language model.
+        of_trunk: the projection must also read exactly what the trunk returns.
+
     Raises:
-        ValueError: if the model has none or changes its logits after it.
+        ValueError: if the model has none, changes its logits after it or, ``of_trunk``, its inputs before it.
     """
     name, projection = type(model).__name__, model.get_output_embeddings()
     if not isinstance(projection, nn.Linear):
@@ -158,23 +162,33 @@ def find_projection(model: PreTrainedModel) -> nn.Linear:
         )
     settings = {setting: getattr(model.config, setting, None) for setting in LOGIT_TRANSFORMS}
     found = [f"{setting}={value}" for setting, value in settings.items() if value not in (None, 1, 1.0)]
-    if found or not (is_deepspeed_zero3_enabled() or _returns_logits(projection, model)):
+    reads_trunk, gives_logits = (True, True) if is_deepspeed_zero3_enabled() else _place_in_head(projection, model)
+    if found or not gives_logits:
         raise ValueError(
             f"model {name} has {found[0] if found else 'a head'} that changes its logits after the "
             "projection: objective 'vanilla' supports heads that end in one projection."
         )
+    if of_trunk and not reads_trunk:
+        raise ValueError(
+            f"model {name} has layers between its trunk and its vocabulary projection, which headless pretraining does not "
+            "train: fine-tune it as a language model, or use a decoder whose head is one projection."
+        )
     return projection
 
 
-def _returns_logits(projection: nn.Linear, model: PreTrainedModel) -> bool:
-    """Whether the model's logits are the projection's output, whatever the settings that could change them are called."""
-    outputs: list[Tensor] = []
-    handle = projection.register_forward_hook(lambda module, args, output: outputs.append(output))
+def _place_in_head(projection: nn.Linear, model: PreTrainedModel) -> tuple[bool, bool]:
+    """Whether a projection reads what the trunk returns, and returns the logits, whatever its settings are called."""
+    ids, passed = probe_ids(model), []
+    handle = projection.register_forward_hook(lambda module, args, output: passed.append((args[0], output)))
     try:
-        logits = probe(model, probe_ids(model)).logits
+        logits = probe(model, ids).logits
     finally:
         handle.remove()
-    return len(outputs) == 1 and torch.equal(outputs[0].to(logits.dtype), logits)
+    if len(passed) != 1:
+        return False, False
+    read, returned = passed[0]
+    hidden = probe(model.base_model, ids).last_hidden_state
+    return torch.equal(read, hidden), torch.equal(returned.to(logits.dtype), logits)
 
 
 class VocabularyHead:

@@ -1,12 +1,12 @@
 """Tokenizers trained on the run's own texts, and documents turned into arrays of token ids."""
 
+import itertools
 import json
 import logging
 import re
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -63,11 +63,17 @@ def train_tokenizer(
     specials = dict(_CLM_SPECIALS if task == "clm" else _MLM_SPECIALS)
     if task == "clm" and kind == "wordpiece":
         specials["unk_token"] = "[UNK]"  # a word of unseen characters must not look like the end of a document
-    backend, trainer = _untrained(kind, vocab_size, list(specials.values()), specials.get("unk_token"))
+    if iter(texts) is texts and kind == "wordpiece":
+        texts = list(texts)  # which reads its texts twice
     reader = _Reader(texts, max_characters)
+    backend, trainer = _untrained(kind, vocab_size, list(specials.values()), specials.get("unk_token"), reader)
     backend.train_from_iterator(reader, trainer)
     if reader.characters == 0:
         raise ValueError("texts holds no characters: give train_tokenizer at least one document that is not empty.")
+    if kind == "wordpiece":
+        # The continuing letters were passed to the trainer as special tokens, which in the end they must not be.
+        vocabulary = models.WordPiece(backend.get_vocab(), unk_token=specials["unk_token"])
+        backend = _with_model(backend, vocabulary, list(specials.values()))
     if task == "mlm":
         cls_id, sep_id = (backend.token_to_id(specials[name]) for name in ("cls_token", "sep_token"))
         backend.post_processor = processors.TemplateProcessing(
@@ -91,7 +97,9 @@ def train_tokenizer(
     )
 
 
-def _untrained(kind: str, vocab_size: int, specials: list[str], unknown: str | None) -> tuple[Tokenizer, object]:
+def _untrained(
+    kind: str, vocab_size: int, specials: list[str], unknown: str | None, reader: "_Reader"
+) -> tuple[Tokenizer, object]:
     if kind == "bpe":
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())  # all 256 bytes, so that nothing is ever unknown
         backend = Tokenizer(models.BPE())
@@ -109,9 +117,40 @@ def _untrained(kind: str, vocab_size: int, specials: list[str], unknown: str | N
         raise ValueError(
             f"vocab_size must be at least {minimum} for {kind} (alphabet and special tokens), got {vocab_size}."
         )
-    if kind == "wordpiece":  # scripts with thousands of characters must not use up the vocabulary
-        settings["limit_alphabet"] = max(1, (vocab_size - len(specials)) // 4)
+    if kind == "wordpiece":
+        # Scripts with thousands of characters must not use up the vocabulary.
+        letters, continuing = _letters(reader, backend, limit=max(1, (vocab_size - len(specials)) // 4))
+        settings = {"initial_alphabet": letters, "limit_alphabet": len(letters)}
+        specials = specials + continuing
     return backend, trainer_class(vocab_size=vocab_size, special_tokens=specials, show_progress=False, **settings)
+
+
+def _letters(reader: "_Reader", backend: Tokenizer, limit: int) -> tuple[list[str], list[str]]:
+    """The most frequent letters, and those of them that continue a word as ``##x`` tokens, both sorted.
+
+    The trainer itself meets the continuing letters in the order of a hash table, which differs from run to run, and breaks
+    ties between merges by it: the same texts would give another tokenizer each time.
+    """
+    words, counts, inner = Counter(), Counter(), set()
+    for batch in reader:
+        words.update(itertools.chain.from_iterable(text.split() for text in batch))
+    for word, count in words.items():
+        for piece, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(word)):
+            counts.update(dict.fromkeys(piece, count))
+            inner.update(piece[1:])
+    letters = sorted(sorted(counts, key=lambda letter: (-counts[letter], letter))[:limit])
+    return letters, [f"##{letter}" for letter in letters if letter in inner]
+
+
+def _with_model(backend: Tokenizer, model: models.Model, specials: list[str]) -> Tokenizer:
+    rebuilt = Tokenizer(model)
+    rebuilt.normalizer, rebuilt.pre_tokenizer, rebuilt.decoder = (
+        backend.normalizer,
+        backend.pre_tokenizer,
+        backend.decoder,
+    )
+    rebuilt.add_special_tokens(specials)
+    return rebuilt
 
 
 class _Reader:
@@ -121,6 +160,7 @@ class _Reader:
         self.texts, self.max_characters, self.characters = texts, max_characters, 0
 
     def __iter__(self) -> Iterator[list[str]]:
+        self.characters = 0
         for batch in self._batches():
             yield batch
             self.characters += sum(map(len, batch))
@@ -134,7 +174,7 @@ class _Reader:
                 yield batch["text"]
             return
         rows = iter(self.texts)
-        while batch := list(islice(rows, 1000)):
+        while batch := list(itertools.islice(rows, 1000)):
             yield [row["text"] if isinstance(row, dict) else row for row in batch]
 
 
@@ -278,7 +318,7 @@ class DocumentEncoder:
 
     def _encode_new_words(self) -> None:
         known = len(self._word_lengths)
-        new = list(islice(reversed(self._codes), len(self._codes) - known))[::-1]
+        new = list(itertools.islice(reversed(self._codes), len(self._codes) - known))[::-1]
         if not new:
             return
         encodings = self.backend.encode_batch_fast(new, add_special_tokens=False)

@@ -3,15 +3,16 @@
 Letters used in shapes: B rows, T tokens in a row, K predicted positions, U distinct targets, D width, V vocabulary size.
 """
 
+import copy
 import itertools
 import logging
 import os
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer
+from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_last_checkpoint, rotate_checkpoints
 
 from .arguments import HeadlessTrainingArguments
 from .checkpoints import (
@@ -24,6 +25,7 @@ from .checkpoints import (
 from .data import PaddingCollator
 from .diagnostics import GradientShares, TrainingWindow
 from .evaluation import EvaluationSums, log_prior, mean_cosine, pool_scores, vocabulary_scores
+from .lm_head import fold_bias, fold_head_bias
 from .losses import cwt_loss
 from .masking import IGNORE_INDEX
 from .modeling import VocabularyHead, find_embed, find_trunk, infer_task
@@ -159,7 +161,21 @@ class PretrainingTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs):
         check_output_dir(self.args.output_dir, resume_from_checkpoint)
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
+        if resume_from_checkpoint:
+            state = TrainerState.load_from_json(os.path.join(resume_from_checkpoint, TRAINER_STATE_NAME))
+            if self._is_finished(state):  # the parent would train one step too many
+                logger.info("%s is the end of the run: nothing is left to train.", resume_from_checkpoint)
+                self._load_from_checkpoint(resume_from_checkpoint)
+                self.state = state
+                return TrainOutput(state.global_step, float("nan"), {})
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _is_finished(self, state: TrainerState) -> bool:
+        if self.args.max_steps > 0:
+            return state.global_step >= self.args.max_steps
+        return state.global_step >= state.max_steps and state.num_train_epochs >= self.args.num_train_epochs
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
@@ -346,16 +362,29 @@ class VanillaTrainer(PretrainingTrainer):
     def __init__(self, model=None, args=None, data_collator=None, *, token_counts: Tensor | None = None, **kwargs):
         find_trunk(model)
         self.head = VocabularyHead(model, getattr(args, "loss_backend", "auto"))
+        self._added_bias = False
         if getattr(args, "head_bias", "none") == "prior":
-            if token_counts is None:
-                raise ValueError(
-                    "head_bias is 'prior' but token_counts is None: pass the counts of the training tokens."
-                )
-            if self.head.projection.bias is None:
-                self.head.projection.register_parameter("bias", nn.Parameter(log_prior(token_counts).to(model.device)))
-            else:
-                self.head.projection.bias.data.copy_(log_prior(token_counts))
+            self._start_bias(model, token_counts)
         super().__init__(model, args, data_collator, **kwargs)
+
+    def _start_bias(self, model, token_counts: Tensor | None) -> None:
+        if token_counts is None:
+            raise ValueError("head_bias is 'prior' but token_counts is None: pass the counts of the training tokens.")
+        prior = log_prior(token_counts).to(model.device)
+        projection = self.head.projection
+        self._added_bias = projection.bias is None
+        if self._added_bias:
+            # Tried now, so that a run does not end with a bias that no checkpoint can hold.
+            fold_bias(copy.deepcopy(model), projection.weight.double(), prior.double())
+            projection.bias = nn.Parameter(prior)
+        else:
+            projection.bias.data.copy_(prior)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        super().save_model(output_dir, _internal_call)
+        # A checkpoint to resume from keeps the bias; the model that leaves the run has it in its weights.
+        if self._added_bias and not _internal_call and self.args.should_save:
+            fold_head_bias(self.model).save_pretrained(output_dir or self.args.output_dir)
 
     def _share_step(self, targets: list[Tensor]) -> None:
         # The mean over all predicted tokens of the step, on all processes: the gradients of processes are averaged later.

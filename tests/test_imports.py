@@ -35,7 +35,7 @@ ALLOWED = {
     "reports": LOWEST,
     "targets": LOWEST | {"arguments", "masking"},
     "trainer": LOWEST
-    | {"arguments", "checkpoints", "data", "diagnostics", "evaluation", "masking", "modeling", "targets"},
+    | {"arguments", "checkpoints", "data", "diagnostics", "evaluation", "lm_head", "masking", "modeling", "targets"},
 }
 ALLOWED["__init__"] = set(ALLOWED)  # re-exports what users need
 

@@ -26,6 +26,7 @@ SETTINGS = {
     "olmo2": LLAMA,
     "gemma": LLAMA,
     "granite": LLAMA | {"logits_scaling": 8.0, "embedding_multiplier": 3.0},
+    "nemotron": DECODER | {"num_key_value_heads": 1},  # its LayerNorm adds one to its gain
     "gemma2": LLAMA | {"query_pre_attn_scalar": 8},
 }
 LAYER_NORM = ["gpt2", "gpt_neox", "opt", "bloom"]  # end in a LayerNorm, and their head has no bias
@@ -131,7 +132,7 @@ def test_fold_bias_by_hand():
     model.transformer.ln_f.bias.copy_(torch.tensor([10.0, 20.0]))
     weight = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
     folded = fold_bias(model, weight, torch.tensor([100.0, 200.0]).double())
-    # The normalised values of width 2 are (1, -1) or (-1, 1): the old outputs (12, 17) or (8, 23), the new ones (2, 0) or (0, 2).
+    # Two normalised values are (1, -1) or (-1, 1): the old outputs were (12, 17) or (8, 23), the new ones are (2, 0) or (0, 2).
     assert model.transformer.ln_f.weight.tolist() == model.transformer.ln_f.bias.tolist() == [1.0, 1.0]
     torch.testing.assert_close(folded @ torch.tensor([2.0, 0.0]).double(), torch.tensor([112.0, 217.0]).double())
     torch.testing.assert_close(folded @ torch.tensor([0.0, 2.0]).double(), torch.tensor([108.0, 223.0]).double())
@@ -164,7 +165,7 @@ def test_the_prior_by_hand(counts, ids):
 # The plain projection ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model_type", [*LAYER_NORM, "phi", *RMS_NORM, "granite", "gemma2"])
+@pytest.mark.parametrize("model_type", [*LAYER_NORM, "phi", *RMS_NORM, "granite", "gemma2", "nemotron"])
 @torch.no_grad()
 def test_init_embeddings_is_the_plain_projection(model_type, ids, tmp_path):
     trunk = make_trunk(model_type)
@@ -195,7 +196,7 @@ def test_opt_of_the_post_norm_kind_folds_into_the_norm_of_its_last_layer(counts,
 # Refusals ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model_type", RMS_NORM)
+@pytest.mark.parametrize("model_type", [*RMS_NORM, "nemotron"])
 def test_rms_norm_decoders_refuse_the_prior_with_a_remedy(model_type, counts):
     with pytest.raises(
         ValueError, match="^model .*ForCausalLM does not end in a LayerNorm .* Use init 'embeddings' and"
@@ -216,6 +217,15 @@ def test_what_is_no_decoder_is_refused(model_type, counts):
         ValueError, match="has no token embedding" if model_type == "vit" else "^model BertModel is no decoder"
     ):
         attach_lm_head(trunk, counts)
+
+
+@pytest.mark.parametrize("init", ["prior", "embeddings"])
+def test_a_head_with_layers_that_nothing_trained_is_refused(init, counts):
+    config = AutoConfig.for_model("modernbert-decoder", **LLAMA, vocab_size=VOCAB, cls_token_id=2, sep_token_id=3)
+    with pytest.raises(
+        ValueError, match="^model ModernBertDecoderForCausalLM has layers between its trunk and its voc"
+    ):
+        attach_lm_head(AutoModel.from_config(config), counts, init=init)
 
 
 def test_counts_that_are_missing_or_of_another_vocabulary_are_refused(counts):

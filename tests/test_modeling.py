@@ -207,7 +207,7 @@ def test_bf16_and_gradient_checkpointing_train(name, objective, tmp_path, tokeni
     for kind, settings in {
         "plain": {},
         "bf16": {"bf16": True},
-        "checkpointed": {"gradient_checkpointing": True},
+        "checkpointed": {"activation_checkpointing": True},
     }.items():
         model = make_model(name, lm=True)
         trainer = make_trainer(trainer_class, model, tmp_path / kind, tokenizer_for(name), **settings)
@@ -527,6 +527,11 @@ def test_two_heads_on_one_model_both_work():
         torch.testing.assert_close(head.loss(model, {"input_ids": ids}, labels), expected)
 
 
+def test_headless_next_token_prediction_refuses_an_encoder(tmp_path, clm_tokenizer):
+    with pytest.raises(ValueError, match="^task is 'clm' but the outputs of model BertModel depend on the tokens that"):
+        make_trainer(HeadlessTrainer, make_model("bert"), tmp_path, clm_tokenizer, task="clm")
+
+
 @pytest.mark.parametrize("trainer_class", [HeadlessTrainer, VanillaTrainer])
 def test_a_trained_model_can_be_copied_and_pickled(trainer_class, tmp_path, clm_tokenizer):
     trainer = make_trainer(trainer_class, make_model("gpt_neox", lm=True), tmp_path, clm_tokenizer)
@@ -540,6 +545,30 @@ def test_a_trained_model_can_be_copied_and_pickled(trainer_class, tmp_path, clm_
     assert buffer.tell() < 2 * size + 100_000  # neither the trainer nor its optimizer came along
 
 
-def test_find_projection_needs_the_right_width():
-    model = make_model("gpt2", lm=True)
-    assert find_projection(model) is model.lm_head
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_find_projection_knows_heads_that_read_the_trunk(name):
+    model = make_model(name, lm=True)
+    assert find_projection(model) is model.get_output_embeddings()
+    if ARCHITECTURES[name].task == "clm" or name in ("xlm", "eurobert"):
+        find_projection(model, of_trunk=True)
+    else:
+        with pytest.raises(
+            ValueError, match="^model .*ForMaskedLM has layers between its trunk and its vocabulary proj"
+        ):
+            find_projection(model, of_trunk=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt_neox", "bert"])
+def test_the_head_compiles_and_is_not_compiled_again_and_again(name):
+    model, head, ids, labels = head_and_batch(name)
+    compiled = torch.compile(model, backend="eager")
+    torch._dynamo.utils.counters.clear()
+    graphs = []
+    for count in range(2, 10):
+        labels = torch.full_like(ids, -100)
+        labels[:, :count] = ids[:, :count]  # another number of predictions each time
+        expected = reference(model, ids, labels)
+        torch.testing.assert_close(head.loss(compiled, {"input_ids": ids}, labels), expected)
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert graphs[0] > 0 and graphs[2] == graphs[-1]  # at the second size the compiler learns that sizes vary

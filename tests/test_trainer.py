@@ -16,6 +16,8 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     GPT2Model,
+    LlamaConfig,
+    LlamaForCausalLM,
     TrainerCallback,
     TrainingArguments,
 )
@@ -415,3 +417,18 @@ def test_head_bias_starts_at_the_prior_and_is_trained(tmp_path, task, tokenizer)
     torch.testing.assert_close(start, ((counts + 1) / (counts + 1).sum()).log())
     run.train()
     assert not torch.equal(run.model.lm_head.bias, start)
+    run.save_model()  # as any client reads it, the model has the trained bias in its weights
+    ids = torch.tensor([[5, 9, 40, 3]])
+    loaded = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(ids).logits, run.model.eval()(ids).logits, rtol=1e-4, atol=1e-4)
+    assert loaded.lm_head.bias is None
+
+
+def test_head_bias_that_no_checkpoint_can_hold_is_refused(tmp_path):
+    config = LlamaConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=50
+    )
+    args = HeadlessTrainingArguments(str(tmp_path), objective="vanilla", head_bias="prior", use_cpu=True)
+    with pytest.raises(ValueError, match="does not end in a LayerNorm"):
+        VanillaTrainer(LlamaForCausalLM(config), args, token_counts=torch.ones(50, dtype=torch.long))
