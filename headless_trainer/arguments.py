@@ -234,6 +234,8 @@ class HeadlessTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.device.type == "cpu":
+            self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         if not self.temperature > 0:
             raise ValueError(f"temperature must be above 0, got {self.temperature}.")
         if not 0 < self.mlm_probability < 1:

@@ -38,8 +38,8 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
     """
     source = args.model_name_or_path or args.config_name
     if source:
-        config = AutoConfig.from_pretrained(source, **_hub_arguments(args))
-        values = config.get_config_dict(source, **_hub_arguments(args))[0]
+        config = AutoConfig.from_pretrained(source, **hub_arguments(args))
+        values = config.get_config_dict(source, **hub_arguments(args))[0]
     elif args.model_type:
         if args.model_type not in CONFIG_MAPPING:
             raise ValueError(
@@ -74,7 +74,7 @@ def load_tokenizer(args: ModelArguments) -> PreTrainedTokenizerBase:
         raise ValueError(
             "No tokenizer is named: give --tokenizer_name, or --train_tokenizer to train one on the training texts."
         )
-    tokenizer = AutoTokenizer.from_pretrained(source, **_hub_arguments(args))
+    tokenizer = AutoTokenizer.from_pretrained(source, **hub_arguments(args))
     if args.mask_token is not None:
         tokenizer.add_special_tokens({"mask_token": args.mask_token})
     return tokenizer
@@ -129,7 +129,7 @@ def load_model(
                 setattr(config, name, getattr(tokenizer, name))
         return auto_class.from_config(config, dtype=MASTER_DTYPE, trust_remote_code=args.trust_remote_code, **attention)
     model = auto_class.from_pretrained(
-        args.model_name_or_path, config=config, dtype=MASTER_DTYPE, **_hub_arguments(args), **attention
+        args.model_name_or_path, config=config, dtype=MASTER_DTYPE, **hub_arguments(args), **attention
     )
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
@@ -164,7 +164,8 @@ def _unused_positions(config: PreTrainedConfig) -> int:
     return (config.pad_token_id or 0) + 1 if config.model_type in POSITIONS_AFTER_PADDING else 0
 
 
-def _hub_arguments(args: ModelArguments) -> dict:
+def hub_arguments(args: ModelArguments) -> dict:
+    """Keyword arguments of every ``from_pretrained``: where to look, at which revision, with which rights."""
     return {
         "cache_dir": args.cache_dir,
         "revision": args.model_revision,

@@ -195,7 +195,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_output: Tensor):
-        # With a dimension, grad_output takes part in type promotion: as a scalar it would be rounded to bfloat16 first.
+        # With a dimension, grad_output takes part in type promotion: accelerators round a scalar to bfloat16 first.
         grads = [
             None if grad is None else (grad * grad_output[None]).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)

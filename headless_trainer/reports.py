@@ -32,12 +32,12 @@ class ConsoleCallback(TrainerCallback):
 
 
 def start_logging(args) -> None:
-    """Our own messages on every main process; those of the libraries from warnings on."""
+    """Our own messages from the main process; those of the libraries, and of other processes, from warnings on."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.WARNING)
-    logging.getLogger("headless_trainer").setLevel(
-        args.get_process_log_level() if args.log_level != "passive" else logging.INFO
-    )
+    level = logging.INFO if args.log_level == "passive" else args.get_process_log_level()
+    logging.getLogger("headless_trainer").setLevel(level if args.process_index == 0 else logging.WARNING)
     transformers_logging.set_verbosity_error() if args.process_index else transformers_logging.set_verbosity_warning()
+    transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training is another
 
 
 def use_console(trainer) -> None:
@@ -105,7 +105,8 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
         if points:
             left.plot(*zip(*points, strict=True), style, label=label)
     left.set(xlabel="tokens seen (millions)", ylabel="nats", title="Training")
-    left.legend(frameon=False)
+    if train:
+        left.legend(frameon=False)
     if held_out:
         right = axes[0, 1]
         tokens = [tokens_at.get(logs["step"], max(tokens_at.values(), default=0.0)) for logs in held_out]
