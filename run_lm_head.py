@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
 def make_language_model(model_args, data_args, args) -> None:
     from transformers import AutoModel
 
-    from headless_trainer import attach_lm_head, data, load_token_counts, loading
+    from headless_trainer import attach_lm_head, data, load_token_counts, loading, texts
     from headless_trainer.checkpoints import check_output_dir
 
     logging.basicConfig(format="%(message)s")
@@ -57,8 +57,8 @@ def make_language_model(model_args, data_args, args) -> None:
     trunk = AutoModel.from_pretrained(model_args.model_name_or_path, **options)
     counts = None
     if args.init == "prior" and (data_args.train_file or data_args.dataset_name):
-        texts = data.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
-        rows = data.tokenize_and_pack(texts, tokenizer, max_seq_length=data_args.max_seq_length)
+        documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
+        rows = data.tokenize_and_pack(documents, tokenizer, max_seq_length=data_args.max_seq_length)
         embeddings = trunk.get_input_embeddings().num_embeddings
         data.check_token_ids(rows, embeddings, tokenizer)
         counts = data.token_counts(rows, embeddings)

@@ -34,7 +34,7 @@ def pretrain(model_args, data_args, args) -> None:
     """Run one pretraining: every check that needs no data first, then the data, then the training."""
     from transformers import set_seed
 
-    from headless_trainer import data, loading, reports
+    from headless_trainer import data, loading, reports, texts
     from headless_trainer.checkpoints import check_output_dir, resume_argument
     from headless_trainer.modeling import find_embed, find_trunk, infer_task
     from headless_trainer.targets import TargetMaker
@@ -53,8 +53,8 @@ def pretrain(model_args, data_args, args) -> None:
     set_seed(args.seed)
 
     with args.main_process_first(desc="reading the corpus"):
-        texts = data.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
-        tokenizer = loading.find_tokenizer(model_args, args, texts["train"], data_args.max_seq_length, resume)
+        documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
+        tokenizer = loading.find_tokenizer(model_args, args, documents["train"], data_args.max_seq_length, resume)
     model = loading.load_model(model_args, config, tokenizer, objective=args.objective, task=args.task)
     TargetMaker(args.task, model, tokenizer, args)  # what cannot be trained is said before the corpus is tokenized
     if args.objective == "headless":
@@ -64,7 +64,7 @@ def pretrain(model_args, data_args, args) -> None:
     with args.main_process_first(desc="tokenizing"):
         for split, limit in (("train", data_args.max_train_samples), ("validation", data_args.max_eval_samples)):
             rows[split] = data.tokenize_and_pack(
-                texts[split],
+                documents[split],
                 tokenizer,
                 max_seq_length=data_args.max_seq_length,
                 line_by_line=data_args.line_by_line,

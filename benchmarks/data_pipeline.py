@@ -17,7 +17,8 @@ from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from headless_trainer.arguments import DataArguments
-from headless_trainer.data import available_processors, load_texts, tokenize_and_pack
+from headless_trainer.data import available_processors, tokenize_and_pack
+from headless_trainer.texts import load_texts
 from headless_trainer.tokenization import train_tokenizer
 
 

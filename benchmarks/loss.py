@@ -50,16 +50,8 @@ def torch_distinct(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
     pool = NegativePool.from_targets(targets)
     positions, log_counts = pool.positions(targets), pool.log_counts()
     candidates = F.embedding(pool.ids, weight)
-    chunked = torch.nn.LinearCrossEntropyOptions()
-    bias = log_counts.to(hidden.dtype)
-    return (
-        F.linear_cross_entropy(hidden, candidates, positions, linear_bias=bias, options=chunked)
-        + log_counts[positions].mean()
-    )
-
-
-def vocabulary(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
-    return F.cross_entropy((hidden @ weight.T).float(), targets)
+    settings = {"linear_bias": log_counts.to(hidden.dtype), "options": torch.nn.LinearCrossEntropyOptions()}
+    return F.linear_cross_entropy(hidden, candidates, positions, **settings) + log_counts[positions].mean()
 
 
 METHODS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -68,10 +60,10 @@ METHODS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "K x U, cwt_loss chunked": functools.partial(ours, backend="chunked"),
     "K x U, torch linear_cross_entropy": torch_distinct,
     "K x K, the paper's form": paper,
-    "K x V, cross_entropy": vocabulary,
+    "K x V, cross_entropy": lambda hidden, targets, weight: F.cross_entropy((hidden @ weight.T).float(), targets),
     "K x V, vocabulary_cross_entropy chunked": functools.partial(vocabulary_cross_entropy, backend="chunked"),
 }
-if not (HAS_TORCHS := hasattr(torch.nn, "LinearCrossEntropyOptions")):
+if not hasattr(torch.nn, "LinearCrossEntropyOptions"):  # torch 2.13
     del METHODS["K x U, torch linear_cross_entropy"]
 
 
@@ -89,15 +81,14 @@ def make_inputs(size: tuple[int, int, int], dtype: torch.dtype, device: str) -> 
 
 
 def run_once(method: str, inputs: tuple[Tensor, Tensor, Tensor]) -> float:
-    """Seconds of one forward and backward. The gradients are dropped at the end, as an optimizer step would."""
-    hidden, _, weight = inputs
-    synchronize = torch.cuda.synchronize if hidden.is_cuda else lambda: None
+    """Seconds of one forward and backward."""
+    synchronize = torch.cuda.synchronize if inputs[0].is_cuda else lambda: None
     synchronize()
     start = time.perf_counter()
     METHODS[method](*inputs).backward()
     synchronize()
     seconds = time.perf_counter() - start
-    hidden.grad = weight.grad = None
+    inputs[0].grad = inputs[2].grad = None
     return seconds
 
 
@@ -112,7 +103,7 @@ def extra_memory(method: str, size: tuple[int, int, int], dtype: torch.dtype, de
     # The peak of a process never falls again, so each method has one of its own.
     command = [sys.executable, __file__, "--memory_of", method, "--sizes", ",".join(map(str, size))]
     command += ["--dtype", str(dtype).removeprefix("torch."), "--device", device]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def peak_of_this_process(method: str, size: tuple[int, int, int], dtype: torch.dtype) -> float:
@@ -133,8 +124,7 @@ def measure(size: tuple[int, int, int], dtype: torch.dtype, device: str, repeats
             memory[method] = extra_memory(method, size, dtype, device)
         except (torch.OutOfMemoryError, subprocess.CalledProcessError):
             print(f"{method} does not fit at K, D, V = {size}.", file=sys.stderr)
-    inputs = make_inputs(size, dtype, device)
-    seconds: dict[str, list[float]] = {method: [] for method in memory}
+    inputs, seconds = make_inputs(size, dtype, device), {method: [] for method in memory}
     for repeat in range(repeats + 1):  # the first is the warm-up
         for method in memory:
             elapsed = run_once(method, inputs)
@@ -144,21 +134,21 @@ def measure(size: tuple[int, int, int], dtype: torch.dtype, device: str, repeats
 
 
 def print_rows(size: tuple[int, int, int], distinct: int, figures: list[tuple[str, list, float]]) -> None:
-    times = {method: statistics.median(seconds) for method, seconds, _ in figures}
-    memories = {method: memory for method, _, memory in figures}
+    base_seconds, base_memory = next((seconds, memory) for method, seconds, memory in figures if method == REFERENCE)
     for method, seconds, memory in figures:
-        milliseconds = f"{1e3 * times[method]:,.1f} ({1e3 * min(seconds):,.1f} to {1e3 * max(seconds):,.1f})"
-        ratio = f"{times[method] / times[REFERENCE]:.2f} | {memory:,.0f} | {memory / max(memories[REFERENCE], 1):.2f}"
-        print(f"| {size[0]:,} | {distinct:,} | {size[1]:,} | {size[2]:,} | {method} | {milliseconds} | {ratio} |")
+        middle, low, high = (1e3 * take(seconds) for take in (statistics.median, min, max))
+        ratios = middle / 1e3 / statistics.median(base_seconds), memory / max(base_memory, 1.0)
+        sizes = f"{size[0]:,} | {distinct:,} | {size[1]:,} | {size[2]:,}"
+        figure = f"{middle:,.1f} ({low:,.1f} to {high:,.1f}) | {ratios[0]:.2f} | {memory:,.0f} | {ratios[1]:.2f}"
+        print(f"| {sizes} | {method} | {figure} |")
 
 
 def machine(device: str) -> str:
-    processor = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
-    cpu_info = Path("/proc/cpuinfo")
-    if device == "cpu" and cpu_info.exists():
-        names = [line.partition(":")[2].strip() for line in cpu_info.read_text().splitlines() if "model name" in line]
-        processor = names[0] if names else processor
-    return f"{processor}, {torch.get_num_threads()} CPU threads, torch {torch.__version__}, Python {platform.python_version()}"
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    if device == "cpu" and Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+    return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}, Python {platform.python_version()}"
 
 
 def main() -> None:
@@ -178,10 +168,8 @@ def main() -> None:
     for size in sizes:
         figures = measure(size, dtype, args.device, args.repeats)
         print_rows(size, len(make_inputs(size, dtype, "cpu")[1].unique()), figures)
-    print(
-        f"\nForward and backward in {str(dtype).removeprefix('torch.')}, ratios to {REFERENCE}. {machine(args.device)}."
-    )
-    if not HAS_TORCHS:
+    print(f"\n{str(dtype).removeprefix('torch.')}, ratios to {REFERENCE}. {machine(args.device)}.")
+    if "K x U, torch linear_cross_entropy" not in METHODS:
         print("This torch has no chunked linear_cross_entropy, so that row is missing.")
 
 

@@ -94,8 +94,9 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
         ``(V, D)`` float64: on the new outputs it gives the old logits plus the bias.
 
     Raises:
-        ValueError: if the trunk does not end in a LayerNorm with a gain and a bias.
+        ValueError: if the trunk does not end in a LayerNorm with a gain and a bias, or the head does not read it.
     """
+    find_projection(model, of_trunk=True)  # refuses a head that does not read this LayerNorm
     norm = _last_layer_norm(model)
     if norm is None:
         raise ValueError(

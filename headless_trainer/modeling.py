@@ -225,16 +225,15 @@ class VocabularyHead:
 
     def _run(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, targets: Tensor | None) -> Tensor:
         self._predicted, self._targets, self._inside = predicted, targets, True
-        self.projection.forward = (
-            self._project
-        )  # at every call: another head of the same model may have been in its place
+        self.projection.forward = self._project  # at every call: a model may have had another head since
         try:
             return model(**inputs).logits
         finally:
             self._predicted, self._targets, self._inside = None, None, False
 
     def _select(self, module: nn.Module, args: tuple, output):
-        if self._predicted is not None:
+        # Compiled, the positions are picked at the projection: here, each new number of them would compile the rest anew.
+        if self._predicted is not None and not torch.compiler.is_compiling():
             output["last_hidden_state"] = output.last_hidden_state[self._predicted][None]  # (1, K, D)
             self._predicted = None
         return output
@@ -243,7 +242,7 @@ class VocabularyHead:
         weight, bias = self.projection.weight, self.projection.bias
         if not self._inside:
             return F.linear(hidden, weight, bias)
-        if self._predicted is not None:  # a forward that goes past its own trunk, such as OPT's
+        if self._predicted is not None:  # compiled, or a forward that goes past its own trunk, such as OPT's
             hidden, self._predicted = hidden[self._predicted], None
         if self._targets is None:
             return hidden

@@ -22,7 +22,7 @@ from .checkpoints import (
     load_token_counts,
     save_token_counts,
 )
-from .data import PaddingCollator
+from .collator import PaddingCollator
 from .diagnostics import GradientShares, TrainingWindow
 from .evaluation import EvaluationSums, log_prior, mean_cosine, pool_scores, vocabulary_scores
 from .lm_head import fold_bias, fold_head_bias

@@ -18,8 +18,9 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, set_seed
 
 from headless_trainer import HeadlessTrainingArguments, attach_lm_head, load_token_counts
 from headless_trainer.arguments import DataArguments, ModelArguments, parse_args
-from headless_trainer.data import first_rows, load_texts, tokenize_and_pack
+from headless_trainer.data import first_rows, tokenize_and_pack
 from headless_trainer.evaluation import log_prior
+from headless_trainer.texts import load_texts
 
 PROMPTS = ("Return the", "The function", "This module provides")
 HELD_OUT_ROWS = 200

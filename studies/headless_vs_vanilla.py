@@ -69,7 +69,7 @@ def prepare_tokenizer(args) -> None:
     if (folder / "tokenizer.json").is_file():
         return
     from headless_trainer.arguments import DataArguments
-    from headless_trainer.data import load_texts
+    from headless_trainer.texts import load_texts
     from headless_trainer.tokenization import train_tokenizer
 
     texts = load_texts(DataArguments(train_file=args.train_file))["train"]

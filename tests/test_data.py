@@ -17,7 +17,9 @@ from transformers import AutoTokenizer, ByT5Tokenizer
 
 from headless_trainer import data
 from headless_trainer.arguments import DataArguments
-from headless_trainer.data import PaddingCollator, check_token_ids, load_texts, token_counts, tokenize_and_pack
+from headless_trainer.collator import PaddingCollator
+from headless_trainer.data import check_token_ids, token_counts, tokenize_and_pack
+from headless_trainer.texts import load_texts
 from headless_trainer.tokenization import train_tokenizer
 
 DOCUMENTS = [f"Document {i} tells of {i * 7} things" + ", and of more" * (i % 5) + "." for i in range(60)]
@@ -31,6 +33,12 @@ def clm():
 @pytest.fixture(scope="module")
 def mlm():
     return train_tokenizer(DOCUMENTS, vocab_size=300, task="mlm")
+
+
+@pytest.fixture(autouse=True)
+def library_cache(tmp_path, monkeypatch):
+    """Where `datasets` keeps files when it is told nothing: not in the home of whoever runs the tests."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "library_cache")
 
 
 @pytest.fixture
@@ -415,10 +423,9 @@ def test_rows_lie_next_to_the_texts(clm, tmp_path, cache):
     assert os.path.dirname(rows.cache_files[0]["filename"]) == os.path.dirname(texts.cache_files[0]["filename"])
 
 
-def test_rows_of_texts_in_memory_lie_in_the_cache(clm, tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+def test_rows_of_texts_in_memory_lie_in_the_cache(clm, tmp_path):
     rows = tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, max_seq_length=16)
-    assert rows.cache_files[0]["filename"].startswith(str(tmp_path))
+    assert rows.cache_files[0]["filename"].startswith(str(tmp_path / "library_cache"))
 
 
 def test_failure_leaves_no_rows_behind(clm, tmp_path, monkeypatch):

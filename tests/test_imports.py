@@ -19,9 +19,6 @@ ALLOWED = {
     "negatives": set(),
     "losses": {"negatives"},
     "masking": LOWEST,
-    "metrics": LOWEST,
-    "tasks": LOWEST,
-    "model_card": LOWEST,
     "diagnostics": LOWEST,
     "evaluation": LOWEST,
     "modeling": LOWEST,
@@ -29,13 +26,26 @@ ALLOWED = {
     "checkpoints": set(),
     "demo_corpus": set(),
     "tokenization": set(),
-    "data": {"arguments", "demo_corpus", "tokenization"},
+    "encoding": set(),
+    "collator": set(),
+    "texts": {"arguments", "demo_corpus"},
+    "data": {"encoding"},
     "loading": {"arguments", "tokenization"},
     "lm_head": LOWEST | {"evaluation", "modeling"},
     "reports": LOWEST,
     "targets": LOWEST | {"arguments", "masking"},
     "trainer": LOWEST
-    | {"arguments", "checkpoints", "data", "diagnostics", "evaluation", "lm_head", "masking", "modeling", "targets"},
+    | {
+        "arguments",
+        "checkpoints",
+        "collator",
+        "diagnostics",
+        "evaluation",
+        "lm_head",
+        "masking",
+        "modeling",
+        "targets",
+    },
 }
 ALLOWED["__init__"] = set(ALLOWED)  # re-exports what users need
 

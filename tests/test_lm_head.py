@@ -226,6 +226,13 @@ def test_a_head_with_layers_that_nothing_trained_is_refused(init, counts):
         ValueError, match="^model ModernBertDecoderForCausalLM has layers between its trunk and its voc"
     ):
         attach_lm_head(AutoModel.from_config(config), counts, init=init)
+    config.decoder_bias = False
+    with pytest.raises(
+        ValueError, match="^model ModernBertDecoderForCausalLM has layers between its trunk and its voc"
+    ):
+        fold_bias(
+            AutoModelForCausalLM.from_config(config), torch.zeros(VOCAB, WIDTH).double(), torch.zeros(VOCAB).double()
+        )
 
 
 def test_counts_that_are_missing_or_of_another_vocabulary_are_refused(counts):

@@ -571,4 +571,4 @@ def test_the_head_compiles_and_is_not_compiled_again_and_again(name):
         expected = reference(model, ids, labels)
         torch.testing.assert_close(head.loss(compiled, {"input_ids": ids}, labels), expected)
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    assert graphs[0] > 0 and graphs[2] == graphs[-1]  # at the second size the compiler learns that sizes vary
+    assert graphs[0] > 0 and graphs[1] == graphs[-1]  # at the second size the compiler learns that sizes vary

@@ -1,5 +1,6 @@
 import json
 import logging
+import re
 import subprocess
 import sys
 
@@ -9,8 +10,9 @@ from datasets import Dataset
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
-from headless_trainer import tokenization
-from headless_trainer.tokenization import DocumentEncoder, train_tokenizer
+from headless_trainer import encoding
+from headless_trainer.encoding import DocumentEncoder
+from headless_trainer.tokenization import train_tokenizer
 
 NOUNS = ["trainer", "vector", "gradient", "négatives", "temperature", "数据", "don't", "x_1", "3.14", "(token)"]
 NOUNS += ["learning", "headless", "language", "model", "weight", "embedding", "corpus", "sentence"]
@@ -159,7 +161,7 @@ def test_encoder_equals_the_tokenizer(tokenizer, by_word):
 
 
 def test_table_of_words_starts_anew_when_it_is_full(monkeypatch):
-    monkeypatch.setattr(tokenization, "_MAX_WORDS", 10)
+    monkeypatch.setattr(encoding, "_MAX_WORDS", 10)
     tokenizer = train_tokenizer(TEXTS, vocab_size=330)
     encode = DocumentEncoder(tokenizer)
     ids = np.concatenate([encode([text])[0] for text in TEXTS])
@@ -168,7 +170,7 @@ def test_table_of_words_starts_anew_when_it_is_full(monkeypatch):
 
 
 def test_words_that_do_not_repeat_are_not_looked_up(monkeypatch):
-    monkeypatch.setattr(tokenization, "_ENOUGH_WORDS", 100)
+    monkeypatch.setattr(encoding, "_ENOUGH_WORDS", 100)
     tokenizer = train_tokenizer(TEXTS, vocab_size=330)
     encode = DocumentEncoder(tokenizer)
     for start in (0, 1000, 2000):
@@ -180,7 +182,7 @@ def test_words_that_do_not_repeat_are_not_looked_up(monkeypatch):
 def test_a_tokenizer_that_joins_words_is_noticed(monkeypatch, caplog):
     tokenizer = unigram_tokenizer()
     encode = DocumentEncoder(tokenizer)
-    encode._added, encode._needs_nfc = tokenization.re.compile("(?!)"), False
+    encode._added, encode._needs_nfc = re.compile("(?!)"), False
     encode.by_word = encode._start_table()  # as if its structure had been misjudged
     with caplog.at_level(logging.WARNING, "headless_trainer"):
         ids, _ = encode(TEXTS)

@@ -1,0 +1,181 @@
+"""Documents turned into arrays of token ids, each distinct word encoded once where the tokenizer allows it."""
+
+import itertools
+import json
+import logging
+import re
+import unicodedata
+from collections import defaultdict
+
+import numpy as np
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+# Where a word ends: before a space, newline or tab that follows a character which is no white space. Neither the
+# pattern of GPT-2's pre-tokenizer nor BERT's ever joins the two sides, and no match looks behind or ahead across them.
+_WORD = re.compile(r"\s*\S+(?:[^\S \n\t\r]\s*\S*)*|\s+")
+_OPENING, _CLOSING = object(), object()  # keys of the table of words for what goes around a document
+_ENOUGH_WORDS = 100_000  # a smaller table says nothing about how often words repeat
+_MAX_WORDS, _MAX_WORD_CHARACTERS = 500_000, 32_000_000  # about 100 MB for each process
+
+
+class DocumentEncoder:
+    """Token ids of documents, with the tokenizer's own special tokens and always with an end.
+
+    A document is encoded as ``tokenizer(document)`` does it. If that does not end in the sep or eos token and the
+    tokenizer has an eos token, it is appended.
+
+    Text repeats its words, so for tokenizers that never join two words (byte-level BPE after GPT-2's pattern, BERT's)
+    each distinct word is encoded once and looked up afterwards. All others, and documents that hold the text
+    of a special token, go through the tokenizer whole. Both ways give the same ids.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.tokenizer = tokenizer
+        self.eos_token_id = tokenizer.eos_token_id
+        self.closing_ids = [i for i in (tokenizer.sep_token_id, tokenizer.eos_token_id) if i is not None]
+        self.backend = None
+        self.by_word = False
+        if getattr(tokenizer, "is_fast", False) and getattr(tokenizer, "backend_tokenizer", None) is not None:
+            self.backend = tokenizer.backend_tokenizer
+            if self.backend.truncation or self.backend.padding:  # left over from an earlier call of the tokenizer
+                self.backend = Tokenizer.from_str(self.backend.to_str())
+                self.backend.no_truncation()
+                self.backend.no_padding()
+            self.by_word = self._words_are_independent()
+        self._checked = False
+
+    def __call__(self, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Encode documents.
+
+        Returns:
+            The ids of all documents one after the other, int32 ``(tokens,)``, and how many each has, int64
+            ``(documents,)``.
+        """
+        if not self.by_word:
+            return self._encode_whole(documents)
+        if not self._checked:
+            self._checked = True
+            sample = [text for text in documents[:50] if self._is_plain(text)]
+            expected, got = self._encode_whole(sample), self._encode_by_word(sample)
+            if not all(map(np.array_equal, expected, got)):
+                logger.warning(
+                    "This tokenizer does not encode word by word; documents are encoded whole, which is slower."
+                )
+                self.by_word = False
+                return self._encode_whole(documents)
+        plain = np.fromiter(map(self._is_plain, documents), bool, len(documents))
+        if plain.all():
+            return self._encode_by_word(documents)
+        by_word_ids, by_word_lengths = self._encode_by_word([documents[i] for i in np.flatnonzero(plain)])
+        whole_ids, whole_lengths = self._encode_whole([documents[i] for i in np.flatnonzero(~plain)])
+        lengths = np.empty(len(documents), np.int64)
+        lengths[plain], lengths[~plain] = by_word_lengths, whole_lengths
+        from_words = np.repeat(plain, lengths)
+        ids = np.empty(len(from_words), np.int32)
+        ids[from_words], ids[~from_words] = by_word_ids, whole_ids
+        return ids, lengths
+
+    def _encode_whole(self, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        if not documents:
+            return np.empty(0, np.int32), np.empty(0, np.int64)
+        if self.backend is not None:
+            rows = [encoding.ids for encoding in self.backend.encode_batch_fast(documents)]
+        else:
+            rows = self.tokenizer(documents, verbose=False)["input_ids"]
+        ids, lengths = _flatten(rows)
+        if self.eos_token_id is not None:
+            ends = lengths.cumsum()
+            last = np.append(ids, -1)[ends - 1]
+            open_ended = (lengths == 0) | ~np.isin(last, self.closing_ids)
+            ids = np.insert(ids, ends[open_ended], self.eos_token_id)
+            lengths = lengths + open_ended
+        return ids, lengths
+
+    def _words_are_independent(self) -> bool:
+        state = json.loads(self.backend.to_str())
+        model, normalizer, splitter = (state[part] or {} for part in ("model", "normalizer", "pre_tokenizer"))
+        if model.get("type") not in ("BPE", "WordPiece") or model.get("dropout"):
+            return False
+        gpt2 = splitter.get("type") == "ByteLevel" and splitter["use_regex"] and not splitter["add_prefix_space"]
+        if not (gpt2 or splitter.get("type") == "BertPreTokenizer"):
+            return False
+        if normalizer.get("type") not in (None, "NFC", "BertNormalizer"):
+            return False
+        added = state["added_tokens"]
+        if normalizer.get("type") == "BertNormalizer" and any(token["normalized"] for token in added):
+            return False  # found in the normalized text, which only the tokenizer sees
+        self._needs_nfc = normalizer.get("type") == "NFC"
+        self._added = re.compile("|".join(re.escape(token["content"]) for token in added) or r"(?!)")
+        return self._start_table()
+
+    def _is_plain(self, document: str) -> bool:
+        if self._added.search(document):
+            return False
+        return not self._needs_nfc or unicodedata.is_normalized("NFC", document)
+
+    def _start_table(self) -> bool:
+        probe = self.backend.encode("a")
+        special = np.array(probe.special_tokens_mask, bool)
+        if special.all():
+            return False
+        first, last = np.flatnonzero(~special)[[0, -1]]
+        opening, closing = probe.ids[:first], probe.ids[last + 1 :]
+        if self.eos_token_id is not None and (not closing or closing[-1] not in self.closing_ids):
+            closing = [*closing, self.eos_token_id]
+        self._codes: dict = defaultdict()
+        self._codes.default_factory = self._codes.__len__  # a word seen for the first time gets the next number
+        self._codes[_OPENING], self._codes[_CLOSING]
+        self._word_ids, self._word_lengths = _flatten([opening, closing])
+        self._word_characters = 0
+        return True
+
+    def _encode_by_word(self, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        words, words_in_document = [], np.empty(len(documents), np.int64)
+        for i, document in enumerate(documents):
+            before = len(words)
+            words.append(_OPENING)
+            words += _WORD.findall(document)
+            words.append(_CLOSING)
+            words_in_document[i] = len(words) - before
+        codes = np.fromiter(map(self._codes.__getitem__, words), np.int64, len(words))
+        known = len(self._word_lengths)
+        self._encode_new_words()
+        if known > _ENOUGH_WORDS and len(self._codes) - known > 0.3 * len(words):
+            self.by_word = False  # words that hardly repeat, as in scripts without spaces: looking them up is in vain
+        ids, lengths = _gather(self._word_ids, self._word_lengths, codes)
+        token_ends = np.append(0, lengths.cumsum())[np.append(0, words_in_document.cumsum())]
+        if len(self._codes) > _MAX_WORDS or self._word_characters > _MAX_WORD_CHARACTERS:
+            self._start_table()
+        return ids, np.diff(token_ends)
+
+    def _encode_new_words(self) -> None:
+        known = len(self._word_lengths)
+        new = list(itertools.islice(reversed(self._codes), len(self._codes) - known))[::-1]
+        if not new:
+            return
+        encodings = self.backend.encode_batch_fast(new, add_special_tokens=False)
+        ids, lengths = _flatten([encoding.ids for encoding in encodings])
+        self._word_ids = np.append(self._word_ids, ids)
+        self._word_lengths = np.append(self._word_lengths, lengths)
+        self._word_characters += sum(map(len, new))
+
+
+def _flatten(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    ids = np.empty(lengths.sum(), np.int32)
+    start = 0
+    for row, length in zip(rows, lengths.tolist(), strict=True):
+        ids[start : start + length] = row
+        start += length
+    return ids, lengths
+
+
+def _gather(values: np.ndarray, lengths: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Concatenate the stretches of ``values`` that ``codes`` name, stretch ``i`` being ``lengths[i]`` long."""
+    starts = (lengths.cumsum() - lengths)[codes]
+    taken = lengths[codes]
+    positions = np.arange(taken.sum()) + np.repeat(starts - (taken.cumsum() - taken), taken)
+    return values[positions], taken
