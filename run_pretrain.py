@@ -36,9 +36,8 @@ def pretrain(model_args, data_args, args) -> None:
 
     from headless_trainer import data, loading, reports, texts
     from headless_trainer.checkpoints import check_output_dir, resume_argument
-    from headless_trainer.modeling import find_embed, find_trunk, infer_task
-    from headless_trainer.targets import TargetMaker
-    from headless_trainer.trainer import HeadlessTrainer, VanillaTrainer
+    from headless_trainer.modeling import infer_task
+    from headless_trainer.trainer import HeadlessTrainer, VanillaTrainer, check_trainable
 
     reports.start_logging(args)
     resume = resume_argument(args.resume_from_checkpoint, args.output_dir)
@@ -56,9 +55,8 @@ def pretrain(model_args, data_args, args) -> None:
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
         tokenizer = loading.find_tokenizer(model_args, args, documents["train"], data_args.max_seq_length, resume)
     model = loading.load_model(model_args, config, tokenizer, objective=args.objective, task=args.task)
-    TargetMaker(args.task, model, tokenizer, args)  # what cannot be trained is said before the corpus is tokenized
-    if args.objective == "headless":
-        find_embed(find_trunk(model))
+    loading.check_length(model.config, data_args.max_seq_length)  # again: it may depend on the tokenizer's padding id
+    check_trainable(model, tokenizer, args)  # what cannot be trained is said before the corpus is tokenized
 
     rows = {}
     with args.main_process_first(desc="tokenizing"):

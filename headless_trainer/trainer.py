@@ -28,11 +28,25 @@ from .evaluation import EvaluationSums, log_prior, mean_cosine, pool_scores, voc
 from .lm_head import fold_bias, fold_head_bias
 from .losses import cwt_loss
 from .masking import IGNORE_INDEX
-from .modeling import VocabularyHead, find_embed, find_trunk, infer_task
+from .modeling import VocabularyHead, check_causal, find_embed, find_trunk, infer_task
 from .negatives import NegativePool
 from .targets import TargetBatch, TargetMaker
 
 logger = logging.getLogger(__name__)
+
+
+def check_trainable(model, tokenizer, args: HeadlessTrainingArguments) -> None:
+    """Everything a trainer refuses about a model and its tokenizer, for scripts that have long work to do before it.
+
+    Raises:
+        ValueError: if the model, its tokenizer or the settings cannot work together.
+    """
+    trunk, task = find_trunk(model), args.task or infer_task(model)
+    if task == "clm":
+        check_causal(trunk)
+    TargetMaker(task, model, tokenizer, args)
+    if args.objective == "headless":
+        find_embed(trunk)
 
 
 class PretrainingTrainer(Trainer):
@@ -52,6 +66,8 @@ class PretrainingTrainer(Trainer):
                 f"args must be HeadlessTrainingArguments, got {type(args).__name__}: it takes every TrainingArguments name."
             )
         self.task = args.task or infer_task(model)
+        if self.task == "clm":
+            check_causal(find_trunk(model))
         processing_class = kwargs.get("processing_class")
         self.make_targets = TargetMaker(self.task, model, processing_class, args)
         if args.label_names is None:
@@ -69,7 +85,6 @@ class PretrainingTrainer(Trainer):
         self._predicted_in_step: Tensor | int | None = None
         self._evaluation: EvaluationSums | None = None
         self._aside: CheckpointAside | None = None
-        self.embedding.register_forward_hook(self._on_embedded)
 
     # What an objective defines -----------------------------------------------------------------------------------------
 
@@ -98,10 +113,9 @@ class PretrainingTrainer(Trainer):
             prepared.append(self.make_targets(self._prepare_inputs(batch), (step, self.args.process_index), rows))
             rows += len(batch["input_ids"])
         targets = [batch["labels"][batch["labels"] != IGNORE_INDEX] for batch in prepared]
-        for batch, target_ids in zip(prepared, targets, strict=True):
+        for batch, target_ids in zip(batches, targets, strict=True):
             mask = batch.get("attention_mask")
-            padded = mask is not None and mask.dim() == 2
-            self.window.add_batch(int(mask.sum()) if padded else batch["input_ids"].numel(), target_ids.numel())
+            self.window.add_batch(batch["input_ids"].numel() if mask is None else int(mask.sum()), target_ids.numel())
             self._count(target_ids)
         self._micro_batches = len(batches)
         self._share_step(targets)
@@ -138,7 +152,10 @@ class PretrainingTrainer(Trainer):
         return loss
 
     def _on_embedded(self, module: nn.Module, args: tuple, output: Tensor) -> None:
-        if self._embedding_targets or not output.requires_grad:
+        if not output.requires_grad:
+            return
+        if self._embedding_targets:
+            self.shares.watch_target(output)
             return
         if self.args.input_grad_scale != 1.0:
             output.register_hook(lambda grad: grad * self.args.input_grad_scale)
@@ -170,7 +187,11 @@ class PretrainingTrainer(Trainer):
                 self._load_from_checkpoint(resume_from_checkpoint)
                 self.state = state
                 return TrainOutput(state.global_step, float("nan"), {})
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        hook = self.embedding.register_forward_hook(self._on_embedded)
+        try:
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        finally:
+            hook.remove()  # a copy of the trained model must not take the trainer along
 
     def _is_finished(self, state: TrainerState) -> bool:
         if self.args.max_steps > 0:
@@ -327,11 +348,9 @@ class HeadlessTrainer(PretrainingTrainer):
         # Through the module and not its weight, which may be a shard outside the forward (ZeRO-3, FSDP2).
         self._embedding_targets = True
         try:
-            candidates = self.embed(ids)
+            return self.embed(ids)
         finally:
             self._embedding_targets = False
-        self.shares.watch_target(candidates)
-        return candidates
 
     def predicted_hidden(self, model, inputs, predicted):
         return model(**inputs).last_hidden_state[predicted]

@@ -12,6 +12,7 @@ The decoder is that of the paper's table 10 (GPT-2, 3 layers of width 192), the 
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -49,6 +50,13 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS)[:3], choices=VARIANTS)
     parser.add_argument("--vocab_size", type=int, default=32_000)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
+    parser.add_argument(
+        "--tokens_per_second",
+        nargs="+",
+        default=[],
+        metavar="RUN=RATE",
+        help="paces measured on a quiet machine (benchmarks/step.py), instead of those the runs logged",
+    )
     parser.add_argument("--report_only", action="store_true")
     args = parser.parse_args()
     runs = [(variant, seed) for seed in args.seeds for variant in args.variants]
@@ -103,15 +111,19 @@ def pretrain(args, variant: str, seed: int) -> None:
         subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
 
-def held_out_points(folder: Path) -> list[dict]:
-    """The evaluations of a run, each with the tokens and seconds of training before it."""
+def held_out_points(folder: Path, tokens_per_second: float | None) -> list[dict]:
+    """The evaluations of a run, each with the tokens before it and the seconds they take at the run's pace.
+
+    The pace is the 90th percentile of the logged tokens per second, so that what else the machine did in between does not
+    count, or the one measured elsewhere.
+    """
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    points, progress = [], {"tokens_seen": 0, "train_seconds": 0.0}
+    paces = sorted(logs["tokens_per_second"] for logs in history if "tokens_per_second" in logs)
+    pace, points, tokens = tokens_per_second or paces[int(0.9 * (len(paces) - 1))], [], 0
     for logs in history:
-        if "tokens_seen" in logs:
-            progress = {name: logs[name] for name in progress}
+        tokens = logs.get("tokens_seen", tokens)
         if "eval_accuracy" in logs:
-            points.append(logs | progress)
+            points.append(logs | {"tokens_seen": tokens, "seconds": tokens / pace})
     return points
 
 
@@ -120,33 +132,30 @@ def reading_at(points: list[dict], axis: str, value: float) -> dict | None:
     for before, after in zip(points, points[1:], strict=False):
         if before[axis] <= value <= after[axis]:
             weight = (value - before[axis]) / max(after[axis] - before[axis], 1e-9)
-            names = ("eval_accuracy", "eval_cross_entropy", "tokens_seen", "train_seconds")
+            names = ("eval_accuracy", "eval_cross_entropy", "tokens_seen", "seconds")
             return {name: before[name] + weight * (after[name] - before[name]) for name in names}
     return None
 
 
 def report(args, runs: list[tuple[str, int]]) -> None:
+    measured = {name: float(value) for name, _, value in (text.partition("=") for text in args.tokens_per_second)}
+    folders = {run: run_dir(args, *run) for run in runs}
     found = {
-        run: held_out_points(run_dir(args, *run))
-        for run in runs
-        if run_dir(
-            args,
-            *run,
-        ).exists()
+        run: held_out_points(folder, measured.get(run[0]))
+        for run, folder in folders.items()
+        if (folder / "trainer_state.json").is_file()
     }
-    found = {run: points for run, points in found.items() if points}
-    rows = [
-        "| run | seed | read at | seconds | tokens (M) | tokens/s | held-out accuracy | held-out cross-entropy (nats) |"
-    ]
+    rows = ["| run | seed | read at | seconds | tokens (M) | tokens/s | held-out accuracy | perplexity |"]
     rows.append("|---|---|---|---|---|---|---|---|")
     for (variant, seed), points in found.items():
         reference = found.get(("headless", seed), points)[-1]
-        readings = [("the end", points[-1])]
-        if variant != "headless":
-            readings.insert(0, ("headless's time", reading_at(points, "train_seconds", reference["train_seconds"])))
-        for label, point in readings:
-            if point is not None:
-                rows.append(table_row(variant, seed, label, point))
+        if variant == "headless":
+            plain = {name: points[-1][f"{name}_without_bias"] for name in ("eval_accuracy", "eval_cross_entropy")}
+            rows.append(table_row("headless, projected on E^T alone", seed, "the end", points[-1] | plain))
+        else:
+            point = reading_at(points, "seconds", reference["seconds"])
+            rows += [table_row(variant, seed, "headless's time", point)] if point else []
+        rows.append(table_row(variant, seed, "the end", points[-1]))
     table = "\n".join(rows)
     (args.output_dir / f"{args.task}_table.md").write_text(table + "\n")
     print(table)
@@ -154,10 +163,10 @@ def report(args, runs: list[tuple[str, int]]) -> None:
 
 
 def table_row(variant: str, seed: int, label: str, point: dict) -> str:
-    tokens, seconds = point["tokens_seen"], point["train_seconds"]
+    tokens, seconds = point["tokens_seen"], point["seconds"]
     return (
         f"| {variant} | {seed} | {label} | {seconds:,.0f} | {tokens / 1e6:.2f} | {tokens / seconds:,.0f} "
-        f"| {point['eval_accuracy']:.1%} | {point['eval_cross_entropy']:.2f} |"
+        f"| {point['eval_accuracy']:.1%} | {math.exp(point['eval_cross_entropy']):,.0f} |"
     )
 
 
@@ -169,7 +178,7 @@ def draw(args, found: dict) -> None:
 
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8), sharey=True)
     for (variant, seed), points in found.items():
-        for axis, name, scale in zip(axes, ("tokens_seen", "train_seconds"), (1e6, 60), strict=True):
+        for axis, name, scale in zip(axes, ("tokens_seen", "seconds"), (1e6, 60), strict=True):
             accuracy = [100 * point["eval_accuracy"] for point in points]
             label = variant if seed == args.seeds[0] else None
             axis.plot(
