@@ -16,7 +16,8 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)  ## pretrain a small headless decoder on the documentation of this machine
-	$(BIN)/python run_pretrain.py configs/demo.yaml
+	test -f runs/demo/model.safetensors || $(BIN)/python run_pretrain.py configs/demo.yaml \
+		$(if $(wildcard runs/demo/checkpoint-*),--resume_from_checkpoint last)
 	$(BIN)/python studies/demo.py configs/demo.yaml
 
 test: $(INSTALLED)  ## run the quick tests

@@ -137,7 +137,10 @@ def print_rows(size: tuple[int, int, int], distinct: int, figures: list[tuple[st
     base_seconds, base_memory = next((seconds, memory) for method, seconds, memory in figures if method == REFERENCE)
     for method, seconds, memory in figures:
         middle, low, high = (1e3 * take(seconds) for take in (statistics.median, min, max))
-        ratios = middle / 1e3 / statistics.median(base_seconds), memory / max(base_memory, 1.0)
+        ratios = (
+            middle / 1e3 / statistics.median(base_seconds),
+            memory / base_memory if base_memory >= 16 else float("nan"),
+        )
         sizes = f"{size[0]:,} | {distinct:,} | {size[1]:,} | {size[2]:,}"
         figure = f"{middle:,.1f} ({low:,.1f} to {high:,.1f}) | {ratios[0]:.2f} | {memory:,.0f} | {ratios[1]:.2f}"
         print(f"| {sizes} | {method} | {figure} |")

@@ -10,6 +10,7 @@ import gc
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import logging
 import platform
 import sysconfig
@@ -65,9 +66,9 @@ def demo_documents(held_out_percentage: float = 5.0, *, cache_dir: str | None = 
         Splits "train" and "validation", each with the one column "text". ``info.description`` of both says what was
         read.
     """
-    corpus = Dataset.from_generator(
-        _documents, cache_dir=cache_dir, gen_kwargs={"sources": tuple(_sources()), "recipe": _RECIPE}
-    )
+    # One string: the cache hashes pickled arguments, and those of equal tuples differ with the identity of their parts.
+    sources = json.dumps(list(_sources()))
+    corpus = Dataset.from_generator(_documents, cache_dir=cache_dir, gen_kwargs={"sources": sources, "recipe": _RECIPE})
     description = _describe(corpus)
     logger.info(description)
     corpus.info.description = description
@@ -103,10 +104,10 @@ def _sources() -> Iterator[tuple[str, str, str]]:
             yield module, version, spec.submodule_search_locations[0]
 
 
-def _documents(sources: tuple[tuple[str, str, str], ...], recipe: int) -> Iterator[dict[str, str]]:
+def _documents(sources: str, recipe: int) -> Iterator[dict[str, str]]:
     seen: set[bytes] = set()
     characters = 0
-    for name, version, folder in sources:
+    for name, version, folder in json.loads(sources):
         if characters >= MAX_CHARACTERS:
             return
         pairs = _docstrings(name, Path(folder))

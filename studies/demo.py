@@ -14,7 +14,9 @@ import textwrap
 from pathlib import Path
 
 import torch
+from datasets import disable_progress_bars
 from transformers import AutoConfig, AutoModel, AutoTokenizer, set_seed
+from transformers.utils import logging as transformers_logging
 
 from headless_trainer import HeadlessTrainingArguments, attach_lm_head, load_token_counts
 from headless_trainer.arguments import DataArguments, ModelArguments, parse_args
@@ -23,17 +25,20 @@ from headless_trainer.evaluation import log_prior
 from headless_trainer.texts import load_texts
 
 PROMPTS = ("Return the", "The function", "This module provides")
-HELD_OUT_ROWS = 200
 
 
 def main() -> None:
     logging.disable(logging.WARNING)
+    disable_progress_bars()
+    transformers_logging.disable_progress_bar()
     _, data_args, args = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments])
     folder = Path(args.output_dir)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     counts, totals = load_token_counts(folder)
     texts = load_texts(data_args)["validation"]
-    rows = first_rows(tokenize_and_pack(texts, tokenizer, max_seq_length=data_args.max_seq_length), HELD_OUT_ROWS)
+    rows = first_rows(
+        tokenize_and_pack(texts, tokenizer, max_seq_length=data_args.max_seq_length), data_args.max_eval_samples
+    )
     ids = torch.tensor(rows["input_ids"][:], dtype=torch.long)
 
     trunk = AutoModel.from_pretrained(folder)
