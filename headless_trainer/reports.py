@@ -94,7 +94,8 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
     train = [logs for logs in log_history if "loss" in logs and "tokens_seen" in logs]
     held_out = [logs for logs in log_history if "eval_accuracy" in logs]
     tokens_at = {logs["step"]: logs["tokens_seen"] / 1e6 for logs in train}
-    figure, axes = pyplot.subplots(1, 2 if held_out else 1, figsize=(9 if held_out else 5, 3.6), squeeze=False)
+    panels = 2 if len(held_out) > 1 else 1  # one evaluation is a number, not a curve
+    figure, axes = pyplot.subplots(1, panels, figsize=(4.5 * panels, 3.6), squeeze=False)
     left = axes[0, 0]
     for name, label, style in (
         ("loss", "training loss", "-"),
@@ -107,7 +108,7 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
     left.set(xlabel="tokens seen (millions)", ylabel="nats", title="Training")
     if train:
         left.legend(frameon=False)
-    if held_out:
+    if panels > 1:
         right = axes[0, 1]
         tokens = [tokens_at.get(logs["step"], max(tokens_at.values(), default=0.0)) for logs in held_out]
         right.plot(tokens, [100 * logs["eval_accuracy"] for logs in held_out], "o-", markersize=3)
