@@ -101,7 +101,7 @@ def _sources() -> Iterator[tuple[str, str, str]]:
                 version = importlib.metadata.version(distribution)
             except importlib.metadata.PackageNotFoundError:  # a source tree on the path, never installed
                 version = "unknown"
-            yield module, version, spec.submodule_search_locations[0]
+            yield module, version, str(spec.submodule_search_locations[0])
 
 
 def _documents(sources: str, recipe: int) -> Iterator[dict[str, str]]:
