@@ -4,6 +4,7 @@ import json
 import logging
 from pathlib import Path
 
+import numpy
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
 
@@ -84,6 +85,12 @@ def finish(trainer, metrics: dict[str, float]) -> None:
     logger.info("saved in %s: the model, its tokenizer, token counts, trainer_state.json and loss.png", folder)
 
 
+def tokens_at(log_history: list[dict], step: int) -> float:
+    """Tokens seen at an optimizer step, on the straight line between the logged steps around it."""
+    train = [(0, 0), *((logs["step"], logs["tokens_seen"]) for logs in log_history if "tokens_seen" in logs)]
+    return float(numpy.interp(step, *zip(*train, strict=True)))
+
+
 def draw_loss(log_history: list[dict], path: Path) -> None:
     """Draw training loss, its floor and the loss of a random guess against tokens seen, and held-out figures beside them."""
     import matplotlib
@@ -93,7 +100,6 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
 
     train = [logs for logs in log_history if "loss" in logs and "tokens_seen" in logs]
     held_out = [logs for logs in log_history if "eval_accuracy" in logs]
-    tokens_at = {logs["step"]: logs["tokens_seen"] / 1e6 for logs in train}
     panels = 2 if len(held_out) > 1 else 1  # one evaluation is a number, not a curve
     figure, axes = pyplot.subplots(1, panels, figsize=(4.5 * panels, 3.6), squeeze=False)
     left = axes[0, 0]
@@ -110,7 +116,7 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
         left.legend(frameon=False)
     if panels > 1:
         right = axes[0, 1]
-        tokens = [tokens_at.get(logs["step"], max(tokens_at.values(), default=0.0)) for logs in held_out]
+        tokens = [tokens_at(log_history, logs["step"]) / 1e6 for logs in held_out]
         right.plot(tokens, [100 * logs["eval_accuracy"] for logs in held_out], "o-", markersize=3)
         right.set(xlabel="tokens seen (millions)", ylabel="accuracy, whole vocabulary (%)", title="Held out")
     for axis in axes.flat:

@@ -19,6 +19,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from headless_trainer.reports import tokens_at
+
 MODELS = {
     "clm": [
         *("--model_type", "gpt2", "--config_overrides", "n_embd=192,n_head=3,n_layer=3"),
@@ -119,11 +121,9 @@ def held_out_points(folder: Path, tokens_per_second: float | None) -> list[dict]
     """
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     paces = sorted(logs["tokens_per_second"] for logs in history if "tokens_per_second" in logs)
-    pace, points, tokens = tokens_per_second or paces[int(0.9 * (len(paces) - 1))], [], 0
-    for logs in history:
-        tokens = logs.get("tokens_seen", tokens)
-        if "eval_accuracy" in logs:
-            points.append(logs | {"tokens_seen": tokens, "seconds": tokens / pace})
+    pace = tokens_per_second or paces[int(0.9 * (len(paces) - 1))]
+    points = [logs | {"tokens_seen": tokens_at(history, logs["step"])} for logs in history if "eval_accuracy" in logs]
+    points = [point | {"seconds": point["tokens_seen"] / pace} for point in points]
     return points
 
 
