@@ -21,17 +21,21 @@ def main(argv: list[str] | None = None) -> None:
     from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments, parse_args
 
     try:
-        model_args, data_args, args = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], argv)
-        pretrain(model_args, data_args, args)
-    except (ValueError, OSError, FloatingPointError) as error:
+        trainer, resume = prepare(*parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], argv))
+    except (ValueError, OSError) as error:
         # What a user can mend is said in one line, above which the traceback would only scroll it away.
-        if logger.isEnabledFor(logging.DEBUG):
-            raise
+        sys.exit(f"{type(error).__name__}: {error}")
+    try:
+        train(trainer, resume)
+    except (
+        FloatingPointError,
+        OSError,
+    ) as error:  # a loss that is not finite, a full disk; all else keeps its traceback
         sys.exit(f"{type(error).__name__}: {error}")
 
 
-def pretrain(model_args, data_args, args) -> None:
-    """Run one pretraining: every check that needs no data first, then the data, then the training."""
+def prepare(model_args, data_args, args):
+    """Everything before the first step: checks that need no data first, then the data. Returns trainer and checkpoint."""
     from transformers import set_seed
 
     from headless_trainer import data, loading, reports, texts
@@ -82,6 +86,13 @@ def pretrain(model_args, data_args, args) -> None:
         trainer = VanillaTrainer(model, args, token_counts=counts, **options)
     reports.use_console(trainer)
     reports.announce(trainer)
+    return trainer, resume
+
+
+def train(trainer, resume: str | None) -> None:
+    """Train, save, and only then evaluate and report: nothing after the training can lose it."""
+    from headless_trainer import reports
+
     trainer.train(resume_from_checkpoint=resume)
     if trainer.signal.stopped:
         logger.warning(
@@ -90,7 +101,7 @@ def pretrain(model_args, data_args, args) -> None:
         return
     trainer.save_model()
     trainer.save_state()
-    evaluate = args.do_eval or args.eval_strategy != "no"
+    evaluate = trainer.args.do_eval or trainer.args.eval_strategy != "no"
     reports.finish(trainer, trainer.evaluate() if evaluate else {})
 
 
