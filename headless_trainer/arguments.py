@@ -177,8 +177,9 @@ class DataArguments:
 class HeadlessTrainingArguments(TrainingArguments):
     """`transformers.TrainingArguments` and the settings of the objective.
 
-    Defaults that differ from those of ``TrainingArguments``: ``remove_unused_columns`` is False, because the trainer makes the
-    targets itself; ``logging_nan_inf_filter`` is False, because a loss that is not finite stops the run.
+    Defaults that differ from those of ``TrainingArguments``: ``remove_unused_columns`` is False, because the trainer makes
+    the targets itself; ``logging_nan_inf_filter`` is False, because a loss that is not finite stops the run;
+    ``dataloader_pin_memory`` is False on a CPU.
     """
 
     objective: Literal["headless", "vanilla"] = field(
