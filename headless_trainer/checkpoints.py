@@ -40,6 +40,11 @@ def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
         return file.get_tensor("token_counts"), totals
 
 
+def last_checkpoint(folder: str | Path) -> str | None:
+    """Path of the checkpoint with the most steps in a folder, or None if it holds none or does not exist."""
+    return get_last_checkpoint(str(folder)) if Path(folder).is_dir() else None
+
+
 def resume_argument(value: str | bool | None, output_dir: str) -> str | None:
     """The checkpoint that a ``resume_from_checkpoint`` from the command line means.
 
@@ -54,7 +59,7 @@ def resume_argument(value: str | bool | None, output_dir: str) -> str | None:
         return None
     if value not in ("last", True, "true", "True"):
         return str(value)
-    last = get_last_checkpoint(output_dir) if os.path.isdir(output_dir) else None
+    last = last_checkpoint(output_dir)
     if last is None:
         raise FileNotFoundError(
             f"resume_from_checkpoint is {value!r} but output_dir {output_dir!r} holds no checkpoint."
@@ -71,7 +76,7 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | bool 
         PermissionError: if the folder cannot be written to.
     """
     folder = Path(output_dir)
-    last = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    last = last_checkpoint(folder)
     if isinstance(resume_from_checkpoint, str) and not Path(resume_from_checkpoint).is_dir():
         raise FileNotFoundError(
             f"resume_from_checkpoint {resume_from_checkpoint!r} is not a folder. "
@@ -129,7 +134,7 @@ class CheckpointAside:
             shutil.rmtree(self.aside, ignore_errors=True)
         # safetensors and torch report a full disk as errors of their own, so the cause is passed on as it is worded.
         free = shutil.disk_usage(self.run_dir).free / 2**20 if self.run_dir.is_dir() else 0.0
-        last = get_last_checkpoint(str(self.run_dir)) if self.run_dir.is_dir() else None
+        last = last_checkpoint(self.run_dir)
         kept = f"The last whole checkpoint is {last!r}" if last else "No checkpoint was written before it"
         raise OSError(
             f"Checkpoint {str(self.final)!r} could not be written ({type(error).__name__}: {error}); {free:,.0f} MiB are "
@@ -158,8 +163,8 @@ class StopOnSignal(TrainerCallback):
             self._previous = None
 
     def on_step_end(self, args, state, control, **kwargs):
-        stopped = torch.tensor(self.stopped, dtype=torch.int32, device=args.device)
         if args.world_size > 1:  # the signal reaches processes at different steps: all stop when one was told to
+            stopped = torch.tensor(self.stopped, dtype=torch.int32, device=args.device)
             torch.distributed.all_reduce(stopped, op=torch.distributed.ReduceOp.MAX)
             self.stopped = bool(stopped)
         if self.stopped:

@@ -146,11 +146,8 @@ def _docstrings(name: str, root: Path) -> Iterator[tuple[str, str]]:
         unit = f"{name}/{(relative.parent if nested else relative).as_posix()}"
         for node in (module, *_definitions(module.body)):
             text = ast.get_docstring(node)
-            if text:
-                yield (
-                    unit,
-                    text.strip().encode("utf-8", "replace").decode("utf-8"),
-                )  # a lone surrogate cannot be written
+            if text:  # in which a lone surrogate could not be written
+                yield unit, text.strip().encode("utf-8", "replace").decode("utf-8")
 
 
 def _parsed(source: str) -> ast.Module | None:

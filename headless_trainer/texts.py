@@ -1,7 +1,6 @@
 """Texts from the Hub, from files or from this machine, in a training and a held-out part."""
 
 import glob
-import logging
 import os
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from datasets import DatasetDict, IterableDataset, IterableDatasetDict
 
 from .arguments import DataArguments
 from .demo_corpus import demo_documents
-
-logger = logging.getLogger(__name__)
 
 _BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_last_checkpoint, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
 from .arguments import HeadlessTrainingArguments
 from .checkpoints import (
     CheckpointAside,
     StopOnSignal,
     check_output_dir,
+    last_checkpoint,
     load_token_counts,
     save_token_counts,
 )
@@ -143,7 +144,7 @@ class PretrainingTrainer(Trainer):
     def training_step(self, model, inputs, num_items_in_batch=None):
         loss = super().training_step(model, inputs, num_items_in_batch)
         if not torch.isfinite(loss):
-            last = self._last_checkpoint()
+            last = last_checkpoint(self.args.output_dir)
             raise FloatingPointError(
                 f"The loss is {loss.item()} at step {self.state.global_step + 1}, so the run stops. "
                 + (f"The last good checkpoint is {last!r}. " if last else "No checkpoint was written before it. ")
@@ -169,8 +170,7 @@ class PretrainingTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:  # the log of training steps, and not that of an evaluation or of the end
-            reduce = (lambda sums: self.accelerator.reduce(sums, "sum")) if self.args.world_size > 1 else None
-            logs.update(self.window.flush(self.args.device, reduce))
+            logs.update(self.window.flush(self.args.device, self._sum_over_processes))
             logs.update(self.shares.flush())
         super().log(logs, start_time)
 
@@ -179,7 +179,7 @@ class PretrainingTrainer(Trainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs):
         check_output_dir(self.args.output_dir, resume_from_checkpoint)
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
+            resume_from_checkpoint = last_checkpoint(self.args.output_dir)
         if resume_from_checkpoint:
             state = TrainerState.load_from_json(os.path.join(resume_from_checkpoint, TRAINER_STATE_NAME))
             if self._is_finished(state):  # the parent would train one step too many
@@ -232,20 +232,17 @@ class PretrainingTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         counts = self._all_token_counts()
-        seen = self.window.tokens_seen
-        if self.args.world_size > 1:
-            seen = int(self.accelerator.reduce(torch.tensor(seen, device=self.args.device), "sum"))
+        seen = int(self._sum_over_processes(torch.tensor(self.window.tokens_seen, device=self.args.device)))
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds}
             save_token_counts(output_dir or self.args.output_dir, counts, totals)
 
     def _all_token_counts(self) -> Tensor:
-        counts = self.token_counts.to(self.args.device)
-        return self.accelerator.reduce(counts, "sum") if self.args.world_size > 1 else counts
+        return self._sum_over_processes(self.token_counts.to(self.args.device))
 
-    def _last_checkpoint(self) -> str | None:
-        return get_last_checkpoint(self.args.output_dir) if os.path.isdir(self.args.output_dir) else None
+    def _sum_over_processes(self, values: Tensor) -> Tensor:
+        return self.accelerator.reduce(values, "sum") if self.args.world_size > 1 else values
 
     # Evaluation --------------------------------------------------------------------------------------------------------
 
@@ -254,8 +251,7 @@ class PretrainingTrainer(Trainer):
         self._evaluation = EvaluationSums(pool)
         kwargs["metric_key_prefix"] = metric_key_prefix
         output = super().evaluation_loop(dataloader, description, *args, **kwargs)
-        reduce = (lambda sums: self.accelerator.reduce(sums, "sum")) if self.args.world_size > 1 else None
-        metrics = self._evaluation.metrics(self.args.device, reduce, perplexity=self.task == "clm")
+        metrics = self._evaluation.metrics(self.args.device, self._sum_over_processes, perplexity=self.task == "clm")
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         self._evaluation = None
         return output
@@ -408,9 +404,7 @@ class VanillaTrainer(PretrainingTrainer):
     def _share_step(self, targets: list[Tensor]) -> None:
         # The mean over all predicted tokens of the step, on all processes: the gradients of processes are averaged later.
         predicted = torch.tensor(sum(target_ids.numel() for target_ids in targets), device=self.args.device)
-        if self.args.world_size > 1:
-            predicted = self.accelerator.reduce(predicted, "sum") / self.args.world_size
-        self._predicted_in_step = predicted
+        self._predicted_in_step = self._sum_over_processes(predicted) / self.args.world_size
 
     def step_loss(self, model, inputs, labels):
         divisor = self._predicted_in_step if self._predicted_in_step is not None else (labels != IGNORE_INDEX).sum()
