@@ -1,73 +1,137 @@
 #!/usr/bin/env python
-"""Make an ordinary causal language model of a headless decoder, without training.
+"""Make a language model of a headless checkpoint: with its free head, without training, or fine-tuned as in the paper.
 
     python run_lm_head.py --model_name_or_path runs/decoder --output_dir runs/decoder-lm
-    python run_lm_head.py --model_name_or_path someone/headless --train_file corpus.txt --output_dir lm
+    python run_lm_head.py --model_name_or_path runs/bert --output_dir runs/bert-mlm
+    python run_lm_head.py --model_name_or_path someone/headless --counts_from corpus --train_file corpus.txt --output_dir lm
+    python run_lm_head.py configs/paper_lm_head_text.yaml --model_name_or_path runs/decoder --output_dir runs/decoder-tuned
 
-The head is E^T + log q, q being how often each token was a target in the pretraining: the counts saved beside the checkpoint,
-or those of a corpus named with --train_file or --dataset_name. The folder it writes generates and scores in every client.
-To train it further: python run_pretrain.py --objective vanilla --model_name_or_path runs/decoder-lm ...
+The head is E^T + log q, q being how often each token was a target in the pretraining. A decoder becomes a causal language
+model, an encoder a masked one. The folder that is written generates, fills masks and scores in every client. With --do_train
+the head, and the trunk unless --freeze_trunk, is then trained with cross-entropy over the vocabulary on the corpus that the
+data arguments name; --do_eval measures it on held-out rows.
 """
 
 import logging
 import sys
-from dataclasses import dataclass, field
-from typing import Literal
 
 logger = logging.getLogger("headless_trainer")
 
 
-@dataclass
-class HeadArguments:
-    """How the head is made, and where the language model goes."""
-
-    output_dir: str = field(metadata={"help": "Folder to write; it must not hold a model yet."})
-    init: Literal["prior", "embeddings"] = field(
-        default="prior",
-        metadata={"help": "prior: E^T + log q. embeddings: E^T alone, to fine-tune from as the paper does."},
-    )
-    smoothing: float = field(
-        default=1.0,
-        metadata={"help": "Added to every token's count, so that a token never seen keeps a small probability."},
-    )
-
-
 def main(argv: list[str] | None = None) -> None:
-    from headless_trainer.arguments import DataArguments, ModelArguments, parse_args
+    from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments, parse_args
 
     try:
-        make_language_model(*parse_args([ModelArguments, DataArguments, HeadArguments], argv))
+        model_args, data_args, args = parse_args([ModelArguments, DataArguments, LMHeadArguments], argv)
+        check_arguments(model_args, data_args, args)
+        if not (args.do_train or args.do_eval):
+            make_language_model(model_args, data_args, args)
+            return
+        trainer, resume = prepare_trainer(model_args, data_args, args)
     except (ValueError, OSError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    try:
+        train(trainer, resume)
+    except (
+        FloatingPointError,
+        OSError,
+    ) as error:  # a loss that is not finite, a full disk; all else keeps its traceback
         sys.exit(f"{type(error).__name__}: {error}")
 
 
+def check_arguments(model_args, data_args, args) -> None:
+    """Refuse what says two things at once."""
+    if model_args.model_name_or_path is None:
+        raise ValueError("model_name_or_path is not given: name the headless checkpoint to make a language model of.")
+    corpus = data_args.train_file or data_args.dataset_name
+    used = args.do_train or args.do_eval or args.counts_from == "corpus"
+    if corpus and not used:
+        raise ValueError(
+            f"{corpus!r} is named as training texts but nothing reads them: add --do_train, --do_eval, or --counts_from "
+            "corpus to take the counts behind log q from them."
+        )
+    if args.max_steps > 0 and not args.do_train:
+        raise ValueError(f"max_steps is {args.max_steps} but nothing is trained: add --do_train or drop max_steps.")
+
+
 def make_language_model(model_args, data_args, args) -> None:
+    """The free head: no training, and no corpus unless the counts come from one."""
     from transformers import AutoModel
 
-    from headless_trainer import attach_lm_head, data, load_token_counts, loading, texts
+    from headless_trainer import attach_lm_head, data, loading, pretraining, texts
     from headless_trainer.checkpoints import check_output_dir
 
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO)
     check_output_dir(args.output_dir, None)
-    if model_args.model_name_or_path is None:
-        raise ValueError("model_name_or_path is not given: name the headless checkpoint to make a language model of.")
+    loading.check_headless(loading.load_config(model_args), model_args.model_name_or_path)
     tokenizer = loading.load_tokenizer(model_args)
-    options = loading.hub_arguments(model_args)
-    trunk = AutoModel.from_pretrained(model_args.model_name_or_path, **options)
-    counts = None
-    if args.init == "prior" and (data_args.train_file or data_args.dataset_name):
+    trunk = AutoModel.from_pretrained(model_args.model_name_or_path, **loading.hub_arguments(model_args))
+    counts, options = head_options(model_args, args)
+    if args.init == "prior" and args.counts_from == "corpus":
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
-        rows = data.tokenize_and_pack(documents, tokenizer, max_seq_length=data_args.max_seq_length)
+        rows = pretraining.tokenized_rows(documents, tokenizer, model_args, data_args)
         embeddings = trunk.get_input_embeddings().num_embeddings
         data.check_token_ids(rows, embeddings, tokenizer)
         counts = data.token_counts(rows, embeddings)
-    elif args.init == "prior":
-        counts, _ = load_token_counts(model_args.model_name_or_path)
-    model = attach_lm_head(trunk, counts, init=args.init, smoothing=args.smoothing)
+    model = attach_lm_head(trunk, counts, smoothing=args.smoothing, **options)
     model.save_pretrained(args.output_dir)
     tokenizer.save_pretrained(args.output_dir)
-    logger.info("saved in %s: %s, an ordinary causal language model", args.output_dir, type(model).__name__)
+    kind = "causal" if model.can_generate() else "masked"
+    logger.info("saved in %s: %s, an ordinary %s language model", args.output_dir, type(model).__name__, kind)
+
+
+def head_options(model_args, args):
+    """Counts beside the checkpoint, where they are asked for, and what the pretraining says about its head."""
+    from headless_trainer import load_token_counts
+
+    options = {"init": args.init, "temperature": 1.0}
+    if args.counts_from == "corpus":
+        return None, options
+    try:
+        counts, facts = load_token_counts(model_args.model_name_or_path)
+    except FileNotFoundError:
+        if args.init == "prior":
+            raise
+        return None, options  # from another's trunk, without a prior
+    options["temperature"] = facts.get("temperature", 1.0)
+    if facts.get("log_q_correction") and args.init == "prior":
+        logger.info("pretrained with log_q_correction, so E^T alone is its head: nothing is added")
+        options["init"] = "embeddings"
+    return counts, options
+
+
+def prepare_trainer(model_args, data_args, args):
+    """The trainer of the head, whose bias stays a parameter of its own until the model is saved."""
+    from headless_trainer import attach_lm_head, loading, pretraining
+
+    counts, options = head_options(model_args, args)
+    args.head_bias = "prior" if options.pop("init") == "prior" else "none"  # which the trainer adds to E^T
+
+    def make_model(config, tokenizer):
+        loading.check_headless(config, model_args.model_name_or_path)
+        trunk = loading.load_model(model_args, config, tokenizer, objective="headless", task=args.task)
+        model = attach_lm_head(trunk, init="embeddings", new_layers=args.do_train, **options)
+        if args.freeze_trunk:
+            model.base_model.requires_grad_(False)
+        return model
+
+    return pretraining.prepare(model_args, data_args, args, make_model=make_model, token_counts=counts)
+
+
+def train(trainer, resume) -> None:
+    """Fine-tune, where that is asked for, then save and evaluate."""
+    from headless_trainer import pretraining, reports
+
+    if trainer.args.do_train:
+        pretraining.train(trainer, resume)
+        return
+    trainer.save_model()
+    metrics = trainer.evaluate()
+    reports.finish(trainer, metrics)
+    for name in ("cross_entropy", "perplexity", "accuracy"):
+        if f"eval_{name}" in metrics:
+            logger.info("held out: %s %.4g", name.replace("_", " "), metrics[f"eval_{name}"])
 
 
 if __name__ == "__main__":

@@ -199,6 +199,16 @@ class HeadlessTrainingArguments(TrainingArguments):
         },
     )
     temperature: float = field(default=1.0, metadata={"help": "Divides the scores, > 0."})
+    log_q_correction: bool = field(
+        default=False,
+        metadata={
+            "help": "headless only: subtract each candidate's log frequency from its score, so that E^T alone is the head."
+        },
+    )
+    smoothing: float = field(
+        default=1.0,
+        metadata={"help": "Added to every token's count where counts become log q: a token never seen keeps a chance."},
+    )
     loss_backend: Literal["auto", "dense", "chunked"] = field(
         default="auto", metadata={"help": "How the scores are computed: in one product, or in chunks that save memory."}
     )
@@ -239,6 +249,8 @@ class HeadlessTrainingArguments(TrainingArguments):
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         if not self.temperature > 0:
             raise ValueError(f"temperature must be above 0, got {self.temperature}.")
+        if not self.smoothing > 0:
+            raise ValueError(f"smoothing must be above 0, got {self.smoothing}.")
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"mlm_probability must be above 0 and below 1, got {self.mlm_probability}.")
         if (
@@ -257,10 +269,49 @@ class HeadlessTrainingArguments(TrainingArguments):
             raise ValueError(
                 f"negatives is {self.negatives!r} but objective is 'vanilla', which has no negatives: drop one of the two."
             )
+        if self.log_q_correction and self.objective == "vanilla":
+            raise ValueError(
+                "log_q_correction is True but objective is 'vanilla', which has no negatives to correct: drop one of the two."
+            )
         if self.head_bias != "none" and self.objective != "vanilla":
             raise ValueError(
                 f"head_bias is {self.head_bias!r} but objective is 'headless', which has no head: use --objective vanilla."
             )
+
+
+@dataclass
+class LMHeadArguments(HeadlessTrainingArguments):
+    """How a headless checkpoint gets its language-modelling head, and how it is fine-tuned with ``do_train``.
+
+    Defaults that differ from those of `HeadlessTrainingArguments`: ``objective`` is vanilla, the schedule is constant after
+    its warm-up, as in the paper, and ``learning_rate`` is that of its section 4.2.
+    """
+
+    objective: Literal["vanilla"] = field(
+        default="vanilla", metadata={"help": "A head is fine-tuned with cross-entropy over the vocabulary."}
+    )
+    init: Literal["prior", "embeddings"] = field(
+        default="prior",
+        metadata={"help": "prior: E^T + log q. embeddings: E^T alone, as the paper starts its fine-tuning."},
+    )
+    counts_from: Literal["checkpoint", "corpus"] = field(
+        default="checkpoint",
+        metadata={
+            "help": "Where the counts behind log q come from: saved beside the checkpoint, or the training texts."
+        },
+    )
+    freeze_trunk: bool = field(default=False, metadata={"help": "Fine-tune the head alone."})
+    learning_rate: float = field(default=1e-4, metadata={"help": "Peak learning rate."})
+    lr_scheduler_type: str = field(default="constant_with_warmup", metadata={"help": "Learning rate schedule."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.head_bias != "none":
+            raise ValueError(
+                f"head_bias is {self.head_bias!r}: here --init says how the head starts, so drop head_bias."
+            )
+        if self.freeze_trunk and not self.do_train:
+            raise ValueError("freeze_trunk is True but nothing is trained: add --do_train or drop freeze_trunk.")
 
 
 def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tuple:

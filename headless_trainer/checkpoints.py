@@ -33,7 +33,7 @@ def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
     if not path.is_file():
         raise FileNotFoundError(
             f"{str(folder)!r} holds no {TOKEN_COUNTS_NAME}: name a folder that run_pretrain.py wrote, or the corpus to count "
-            "tokens in, with --train_file or --dataset_name."
+            "tokens in, with --counts_from corpus and --train_file or --dataset_name."
         )
     with safe_open(path, framework="pt") as file:
         totals = {name: float(value) for name, value in (file.metadata() or {}).items()}

@@ -142,6 +142,20 @@ def load_model(
     return model
 
 
+def check_headless(config: PreTrainedConfig, source: str) -> None:
+    """Refuse to put a head on a checkpoint that has one: it would be dropped without a word.
+
+    Raises:
+        ValueError: if the configuration names a language model.
+    """
+    for name in config.architectures or ():
+        if name.endswith(("ForCausalLM", "ForMaskedLM", "LMHeadModel")):
+            raise ValueError(
+                f"model_name_or_path {source!r} holds a {name}, which has a head already. Use it as it is, or train it "
+                "further: run_pretrain.py --objective vanilla."
+            )
+
+
 def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
     """Refuse rows longer than the positions a model has.
 

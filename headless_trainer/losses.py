@@ -27,6 +27,7 @@ def cwt_loss(
     pool: NegativePool | None = None,
     *,
     temperature: float = 1.0,
+    log_q: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
@@ -43,6 +44,8 @@ def cwt_loss(
         embed: the embedding module, or any callable from ``(U,)`` ids to ``(U, D)`` vectors.
         pool: candidates, which must contain every target. The targets themselves by default.
         temperature: divides the dot products, > 0.
+        log_q: ``(V,)`` log frequency of each token, subtracted from its score, so that ``o . E(x)`` learns log p instead
+            of log p - log q: the correction of sampled softmax (https://arxiv.org/abs/1412.2007). None leaves it out.
         reduction: ``mean``, ``sum`` or ``none``.
         backend: ``dense`` (one product), ``chunked`` (rows in chunks: no K x U matrix is kept), or ``auto``. ``none`` is
             always dense.
@@ -74,11 +77,11 @@ def cwt_loss(
         hidden if temperature == 1.0 else hidden / temperature,
         candidates,
         positions,
-        bias=log_counts,
+        bias=log_counts if log_q is None else log_counts - log_q.to(log_counts)[pool.ids],
         reduction=reduction,
         backend=backend,
     )
-    # The bias also lifted the score of the target itself, which the paper's numerator does not do.
+    # The log count also lifted the score of the target itself, which the paper's numerator does not do.
     return losses + _reduce(log_counts[positions], reduction)
 
 
@@ -105,6 +108,48 @@ def vocabulary_cross_entropy(
         float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``; zero, attached, with K = 0.
     """
     return linear_cross_entropy(hidden, weight, target_ids, bias=bias, reduction=reduction, backend=backend)
+
+
+def balanced_cross_entropy(logits: Tensor, labels: Tensor, class_counts: Tensor | None = None) -> Tensor:
+    """Cross-entropy that gives every class present the same weight: the mean over them of each class's mean loss.
+
+    Up to a constant this is the balanced loss of https://arxiv.org/abs/2309.08351, appendix B.1, with class frequencies
+    taken from the labels at hand; in this normalisation it equals plain cross-entropy where classes are equally frequent.
+    Row i weighs ``1 / (count[y_i] * number of classes present)``, so with the counts of a larger scope the result is one
+    summand of that scope's loss.
+
+    Args:
+        logits: ``(N, C)`` scores of the classes.
+        labels: ``(N,)`` int64 classes, each in [0, C).
+        class_counts: ``(C,)`` rows of each class in the whole scope, all micro-batches and processes of an optimizer step.
+            The result is then this batch's part of the scope's loss: the parts are to be added up, not averaged. By
+            default the batch is its own scope.
+
+    Returns:
+        float32 (float64 for float64 logits) nats, a scalar; zero, attached to the graph, with N = 0.
+
+    Raises:
+        ValueError: if shapes differ, a label is outside [0, C), or class_counts lacks rows of this batch.
+    """
+    if logits.dim() != 2 or labels.shape != logits.shape[:1]:
+        raise ValueError(f"logits must be (N, C) and labels (N,), got {tuple(logits.shape)} and {tuple(labels.shape)}.")
+    classes = logits.shape[1]
+    if labels.numel() and (labels.min() < 0 or labels.max() >= classes):
+        raise ValueError(
+            f"labels must be in [0, {classes}) for logits of {classes} classes, got {labels.min()} to {labels.max()}. "
+            "Drop rows without a label, or give the model a head with as many classes as the task."
+        )
+    own_counts = torch.bincount(labels, minlength=classes)
+    if class_counts is None:
+        class_counts = own_counts
+    elif class_counts.shape != own_counts.shape or (class_counts < own_counts).any():
+        raise ValueError(
+            f"class_counts must count the rows of all micro-batches, this one's {own_counts.tolist()} among them, "
+            f"got {class_counts.tolist()}."
+        )
+    losses = F.cross_entropy(_widen(logits), labels, reduction="none")
+    present = (class_counts > 0).sum()
+    return (losses / (class_counts[labels] * present)).sum()
 
 
 def linear_cross_entropy(

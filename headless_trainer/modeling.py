@@ -171,7 +171,7 @@ def find_projection(model: PreTrainedModel, of_trunk: bool = False) -> nn.Linear
     if of_trunk and not reads_trunk:
         raise ValueError(
             f"model {name} has layers between its trunk and its vocabulary projection, which headless pretraining does not "
-            "train: fine-tune it as a language model, or use a decoder whose head is one projection."
+            "train and which cannot be set to return what they read: fine-tune it, with run_lm_head.py --do_train."
         )
     return projection
 

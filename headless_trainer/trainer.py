@@ -101,6 +101,10 @@ class PretrainingTrainer(Trainer):
         """Figures of each prediction, ``(K,)`` each, under the names they are reported by."""
         raise NotImplementedError
 
+    def objective_facts(self) -> dict[str, float]:
+        """What a head made from the checkpoint must know of the objective, saved beside the token counts."""
+        return {}
+
     needs_evaluation_pool = False
 
     # Targets -----------------------------------------------------------------------------------------------------------
@@ -235,7 +239,7 @@ class PretrainingTrainer(Trainer):
         seen = int(self._sum_over_processes(torch.tensor(self.window.tokens_seen, device=self.args.device)))
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
-            totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds}
+            totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.objective_facts()
             save_token_counts(output_dir or self.args.output_dir, counts, totals)
 
     def _all_token_counts(self) -> Tensor:
@@ -301,6 +305,7 @@ class HeadlessTrainer(PretrainingTrainer):
     Args:
         model: a trunk (``AutoModel``), or a ``...ForMaskedLM`` / ``...ForCausalLM``, of which the trunk is trained and saved.
         args: the settings; ``args.negatives`` says whose targets are the candidates.
+        token_counts: ``(V,)`` int64 occurrences of each token in the training data, for ``args.log_q_correction``.
         data_collator: makes ``input_ids`` and, where rows differ in length, ``attention_mask``. Pads by default.
         kwargs: everything else `Trainer` takes. ``processing_class`` is the tokenizer, which mlm needs.
 
@@ -310,7 +315,15 @@ class HeadlessTrainer(PretrainingTrainer):
 
     needs_evaluation_pool = True
 
-    def __init__(self, model=None, args: HeadlessTrainingArguments | None = None, data_collator=None, **kwargs):
+    def __init__(
+        self,
+        model=None,
+        args: HeadlessTrainingArguments | None = None,
+        data_collator=None,
+        *,
+        token_counts: Tensor | None = None,
+        **kwargs,
+    ):
         if getattr(args, "objective", "headless") != "headless":
             raise ValueError(f"args.objective is {args.objective!r}: use VanillaTrainer for it.")
         if isinstance(args, HeadlessTrainingArguments):
@@ -318,6 +331,16 @@ class HeadlessTrainer(PretrainingTrainer):
         trunk = find_trunk(model)
         self.embed = find_embed(trunk)
         super().__init__(trunk, args, data_collator, **kwargs)
+        self.log_q: Tensor | None = None
+        if args.log_q_correction:
+            if token_counts is None:
+                raise ValueError(
+                    "log_q_correction is True but token_counts is None: pass the counts of the training tokens."
+                )
+            self.log_q = log_prior(token_counts, args.smoothing).to(args.device)
+
+    def objective_facts(self) -> dict[str, float]:
+        return {"temperature": self.args.temperature, "log_q_correction": float(self.args.log_q_correction)}
 
     def _share_step(self, targets: list[Tensor]) -> None:
         if self.args.negatives == "step":
@@ -335,6 +358,7 @@ class HeadlessTrainer(PretrainingTrainer):
             self._embed_candidates,
             pool,
             temperature=self.args.temperature,
+            log_q=self.log_q,
             reduction="sum",
             backend=self.args.loss_backend,
         )
@@ -352,12 +376,13 @@ class HeadlessTrainer(PretrainingTrainer):
         return model(**inputs).last_hidden_state[predicted]
 
     def evaluation_scores(self, hidden, target_ids, pool):
-        scores = pool_scores(hidden, target_ids, self._embed_candidates, pool, temperature=self.args.temperature)
+        temperature, embed, prior = self.args.temperature, self._embed_candidates, None
+        scores = pool_scores(hidden, target_ids, embed, pool, temperature=temperature, log_q=self.log_q)
         if self.args.eval_full_vocabulary:
-            # What the objective teaches is log p - log q, so the language model it implies adds log q back.
-            prior = log_prior(self._evaluation.token_counts(self._all_token_counts))
-            hidden = hidden / self.args.temperature
-            scores |= vocabulary_scores(hidden, target_ids, self._embed_candidates, len(prior), prior)
+            if self.log_q is None:
+                # What the objective teaches is log p - log q, so the language model it implies adds log q back.
+                prior = log_prior(self._evaluation.token_counts(self._all_token_counts), self.args.smoothing)
+            scores |= vocabulary_scores(hidden / temperature, target_ids, embed, len(self.token_counts), prior)
         return scores
 
 
@@ -379,13 +404,13 @@ class VanillaTrainer(PretrainingTrainer):
         self.head = VocabularyHead(model, getattr(args, "loss_backend", "auto"))
         self._added_bias = False
         if getattr(args, "head_bias", "none") == "prior":
-            self._start_bias(model, token_counts)
+            self._start_bias(model, token_counts, args.smoothing)
         super().__init__(model, args, data_collator, **kwargs)
 
-    def _start_bias(self, model, token_counts: Tensor | None) -> None:
+    def _start_bias(self, model, token_counts: Tensor | None, smoothing: float) -> None:
         if token_counts is None:
             raise ValueError("head_bias is 'prior' but token_counts is None: pass the counts of the training tokens.")
-        prior = log_prior(token_counts).to(model.device)
+        prior = log_prior(token_counts, smoothing).to(model.device)
         projection = self.head.projection
         self._added_bias = projection.bias is None
         if self._added_bias:

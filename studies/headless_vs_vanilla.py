@@ -34,11 +34,13 @@ MODELS = {
 }
 VARIANTS = {
     "headless": [],
+    "headless, corrected": ["--log_q_correction", "true"],
     "vanilla, tied": ["--objective", "vanilla", "--tie_word_embeddings", "true"],
     "vanilla, untied": ["--objective", "vanilla", "--tie_word_embeddings", "false"],
     "vanilla, tied, bias log q": ["--objective", "vanilla", "--tie_word_embeddings", "true", "--head_bias", "prior"],
 }
 COLOURS = {"headless": "C0", "vanilla, tied": "C1", "vanilla, untied": "C2", "vanilla, tied, bias log q": "C3"}
+COLOURS["headless, corrected"] = "C4"
 
 
 def main() -> None:
@@ -49,8 +51,11 @@ def main() -> None:
     parser.add_argument("--max_steps", type=int, default=320, help="optimizer steps of every run")
     parser.add_argument("--eval_steps", type=int, default=40)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS)[:3], choices=VARIANTS)
+    parser.add_argument(
+        "--variants", nargs="+", default=["headless", "vanilla, tied", "vanilla, untied"], choices=VARIANTS
+    )
     parser.add_argument("--vocab_size", type=int, default=32_000)
+    parser.add_argument("--config_overrides", help="another size: hidden_size=256,num_hidden_layers=4,...")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
     parser.add_argument(
         "--tokens_per_second",
@@ -92,6 +97,7 @@ def pretrain(args, variant: str, seed: int) -> None:
         return
     command = [sys.executable, "run_pretrain.py", *MODELS[args.task], *VARIANTS[variant], "--task", args.task]
     command += ["--tokenizer_name", str(args.output_dir / f"{args.task}_tokenizer"), "--output_dir", str(folder)]
+    command += ["--config_overrides", args.config_overrides] if args.config_overrides else []
     command += ["--train_file", *args.train_file] if args.train_file else []
     command += ["--validation_split_percentage", "1", "--max_eval_samples", "200", "--seed", str(seed)]
     command += [
@@ -103,7 +109,7 @@ def pretrain(args, variant: str, seed: int) -> None:
         "20",
     ]
     command += ["--eval_strategy", "steps", "--eval_steps", str(args.eval_steps), "--logging_steps", "5"]
-    command += ["--save_steps", "100", "--save_total_limit", "1", "--weight_decay", "0.01", "--disable_tqdm", "true"]
+    command += ["--save_steps", str(args.eval_steps), "--weight_decay", "0.01", "--disable_tqdm", "true"]
     if any(folder.glob("checkpoint-*")):
         command += ["--resume_from_checkpoint", "last"]
     threads = max(1, (os.cpu_count() or 1) // args.jobs)

@@ -301,6 +301,11 @@ def test_a_file_that_is_not_a_mapping_is_refused(write, text, kind):
             "negatives is 'step' but objective is 'vanilla', which has no negatives: drop one of the two.",
         ),
         (
+            "--objective vanilla --log_q_correction",
+            "log_q_correction is True but objective is 'vanilla', which has no negatives to correct: drop one of the two.",
+        ),
+        ("--smoothing 0", "smoothing must be above 0, got 0.0."),
+        (
             "--head_bias prior",
             "head_bias is 'prior' but objective is 'headless', which has no head: use --objective vanilla.",
         ),

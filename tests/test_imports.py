@@ -25,6 +25,9 @@ ALLOWED = {
     "arguments": set(),
     "checkpoints": set(),
     "demo_corpus": set(),
+    "metrics": set(),
+    "task_rows": set(),
+    "tasks": {"task_rows"},
     "tokenization": set(),
     "encoding": set(),
     "collator": set(),
@@ -46,6 +49,8 @@ ALLOWED = {
         "modeling",
         "targets",
     },
+    "pretraining": LOWEST
+    | {"arguments", "checkpoints", "data", "loading", "modeling", "reports", "texts", "trainer"},
 }
 ALLOWED["__init__"] = set(ALLOWED)  # re-exports what users need
 

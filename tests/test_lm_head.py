@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, pipeline
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, pipeline
 
 from headless_trainer.evaluation import log_prior
 from headless_trainer.lm_head import attach_lm_head, fold_bias
@@ -209,13 +209,20 @@ def test_opt_without_a_final_norm_refuses_the_prior(counts):
         attach_lm_head(make_trunk("opt", _remove_final_layer_norm=True), counts)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "vit"])
-def test_what_is_no_decoder_is_refused(model_type, counts):
-    settings = DECODER if model_type == "bert" else DECODER | {"image_size": 32}
-    trunk = AutoModel.from_config(AutoConfig.for_model(model_type, **settings))
-    with pytest.raises(
-        ValueError, match="has no token embedding" if model_type == "vit" else "^model BertModel is no decoder"
-    ):
+@pytest.mark.parametrize(
+    "model_type, settings, message",
+    [
+        ("vit", {"image_size": 32}, "has no token embedding"),
+        (
+            "clip_text_model",
+            {"vocab_size": VOCAB},
+            "^model CLIPTextModel has no language-modelling head in transformers",
+        ),
+    ],
+)
+def test_what_has_no_language_model_is_refused(model_type, settings, message, counts):
+    trunk = AutoModel.from_config(AutoConfig.for_model(model_type, **DECODER | settings))
+    with pytest.raises(ValueError, match=message):
         attach_lm_head(trunk, counts)
 
 
@@ -247,6 +254,95 @@ def test_counts_that_are_missing_or_of_another_vocabulary_are_refused(counts):
         attach_lm_head(trunk, counts, smoothing=0)
     with pytest.raises(ValueError, match="^init must be 'prior' or 'embeddings', got 'zeros'"):
         attach_lm_head(trunk, counts, init="zeros")
+    with pytest.raises(ValueError, match="^temperature must be above 0, got 0"):
+        attach_lm_head(trunk, counts, temperature=0)
+
+
+# Encoders ----------------------------------------------------------------------------------------------------------------
+
+ENCODER = DECODER | {"max_position_embeddings": 40}
+ENCODERS = {
+    "bert": ENCODER,
+    "roberta": ENCODER,
+    "xlm-roberta": ENCODER,
+    "mpnet": ENCODER,
+    "deberta-v2": ENCODER,
+    "distilbert": {"dim": WIDTH, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
+    "xlm": {"emb_dim": WIDTH, "n_layers": 2, "n_heads": 2, "n_words": VOCAB},  # its head is the projection alone
+}
+NEW_LAYERS = {  # a head narrower than the trunk, or one whose dense layer has no bias to put the constant in
+    "electra": ENCODER | {"embedding_size": 8},
+    "albert": ENCODER | {"embedding_size": 8},
+    "modernbert": ENCODER | {"pad_token_id": 1, "cls_token_id": 2, "sep_token_id": 3, "global_attn_every_n_layers": 1},
+}
+
+
+def make_encoder(model_type: str, dtype=torch.float32, **changes):
+    SETTINGS[model_type] = (ENCODERS | NEW_LAYERS)[model_type]
+    return make_trunk(model_type, dtype, **changes)
+
+
+def implied(trunk, counts, ids, temperature=1.0):
+    with torch.no_grad():
+        scores = trunk(ids).last_hidden_state @ trunk.get_input_embeddings().weight.T
+    return scores / temperature + log_prior(counts).to(scores.dtype)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.float64, 1e-8)])
+@pytest.mark.parametrize("model_type", ENCODERS)
+def test_an_encoder_fills_masks_without_training(model_type, dtype, tolerance, counts, ids, tmp_path):
+    trunk = make_encoder(model_type, dtype)
+    attach_lm_head(trunk, counts).save_pretrained(tmp_path)
+    model, info = AutoModelForMaskedLM.from_pretrained(tmp_path, dtype=dtype, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    want = implied(trunk, counts, ids)
+    with torch.no_grad():
+        error = (model.eval()(ids).logits - want).abs().max() / want.abs().max()
+    assert error < tolerance  # in float64 what is left is the epsilon of a second LayerNorm
+    assert torch.equal(model.get_output_embeddings().weight, model.get_input_embeddings().weight)
+    for name, value in trunk.state_dict().items():
+        assert torch.equal(model.base_model.state_dict()[name], value), name
+
+
+def test_the_layers_before_the_projection_return_what_they_read_however_far_out(counts):
+    trunk = make_encoder("bert")
+    model = attach_lm_head(trunk, counts)
+    normalised = torch.full((1, WIDTH), -((1 / (WIDTH - 1)) ** 0.5))
+    normalised[0, 3] = (WIDTH - 1) ** 0.5  # the farthest that a normalised value can be, on either side
+    norm = trunk.encoder.layer[-1].output.LayerNorm
+    for values in (normalised, -normalised):
+        hidden = values * norm.weight + norm.bias
+        with torch.no_grad():
+            torch.testing.assert_close(model.cls.predictions.transform(hidden), hidden, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", NEW_LAYERS)
+def test_heads_that_cannot_pass_through_are_refused_or_kept_for_training(model_type, counts, ids):
+    trunk = make_encoder(model_type)
+    with pytest.raises(ValueError, match="^model .*ForMaskedLM has layers between .* run_lm_head.py --do_train"):
+        attach_lm_head(trunk, counts)
+    model = attach_lm_head(trunk, counts, new_layers=True)
+    assert model.config.tie_word_embeddings
+    assert torch.equal(model.get_output_embeddings().weight, model.get_input_embeddings().weight)
+    torch.testing.assert_close(model.get_output_embeddings().bias, log_prior(counts))
+
+
+def test_a_gain_of_zero_is_refused_and_leaves_the_layers_as_they_were(counts):
+    trunk = make_encoder("bert")
+    trunk.encoder.layer[-1].output.LayerNorm.weight.data[5] = 0.0  # nothing can be divided by it
+    with pytest.raises(ValueError, match="^model BertForMaskedLM has layers between"):
+        attach_lm_head(trunk, counts)
+    dense = attach_lm_head(trunk, counts, new_layers=True).cls.predictions.transform.dense
+    assert dense.weight.isfinite().all() and dense.weight.abs().max() < 1
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert", "phi"])
+def test_the_temperature_of_the_pretraining_divides_the_logits(model_type, counts, ids):
+    trunk = make_encoder(model_type) if model_type == "bert" else make_trunk(model_type)
+    model = attach_lm_head(trunk, counts, temperature=0.5)
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, implied(trunk, counts, ids, 0.5), rtol=1e-4, atol=1e-3)
+    assert not model.config.tie_word_embeddings
 
 
 # An ordinary checkpoint --------------------------------------------------------------------------------------------------

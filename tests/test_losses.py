@@ -433,3 +433,35 @@ def test_vocabulary_with_nothing_to_predict_reaches_every_parameter(backend, dty
     loss.sum().backward()
     assert loss.shape == ((0,) if reduction == "none" else ()) and loss.sum().item() == 0.0
     assert all(leaf.grad is not None and not leaf.grad.any() for leaf in leaves)
+
+
+# The correction of sampled softmax ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("extra", [False, True])
+def test_log_q_is_subtracted_from_every_candidate(backend, temperature, extra):
+    p = problem()
+    log_q = torch.randn(V, generator=torch.Generator().manual_seed(3), dtype=torch.float64).log_softmax(0)
+    columns = torch.cat([p.targets, p.extra] if extra else [p.targets])
+
+    def naive(hidden, weight):
+        scores = hidden @ F.embedding(columns, weight).T / temperature - log_q[columns]
+        return (scores.logsumexp(dim=1) - scores.diagonal()).mean()
+
+    def ours(hidden, weight):
+        pool = NegativePool.from_targets([p.targets, p.extra]) if extra else None
+        embed = lambda ids: F.embedding(ids, weight)  # noqa: E731
+        return cwt_loss(hidden, p.targets, embed, pool, temperature=temperature, log_q=log_q, backend=backend)
+
+    got = value_and_gradients(ours, p.hidden, p.weight)
+    for value, want in zip(got, value_and_gradients(naive, p.hidden, p.weight), strict=True):
+        torch.testing.assert_close(value, want, rtol=1e-9, atol=1e-10)
+
+
+def test_log_q_by_hand():
+    """Two candidates with equal dot products: the rarer one, of frequency 1/4 against 3/4, scores higher by log 3."""
+    hidden, weight = torch.zeros(2, 1), torch.ones(2, 1)
+    log_q = torch.tensor([0.75, 0.25]).log()
+    loss = cwt_loss(hidden, torch.tensor([0, 1]), weight.__getitem__, log_q=log_q, reduction="none")
+    torch.testing.assert_close(loss, torch.tensor([math.log(4.0), math.log(4 / 3)]))

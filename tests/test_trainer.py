@@ -432,3 +432,50 @@ def test_head_bias_that_no_checkpoint_can_hold_is_refused(tmp_path):
     args = HeadlessTrainingArguments(str(tmp_path), objective="vanilla", head_bias="prior", use_cpu=True)
     with pytest.raises(ValueError, match="does not end in a LayerNorm"):
         VanillaTrainer(LlamaForCausalLM(config), args, token_counts=torch.ones(50, dtype=torch.long))
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_log_q_correction_trains_and_evaluates_corrected_scores(tmp_path, task, tokenizer):
+    counts = torch.arange(len(tokenizer))
+    args = HeadlessTrainingArguments(
+        str(tmp_path),
+        log_q_correction=True,
+        smoothing=0.5,
+        temperature=0.8,
+        max_steps=1,
+        use_cpu=True,
+        eval_pool_size=7,
+    )
+    data = rows(tokenizer, 4)
+    trunk = model(task, tokenizer).eval()
+    run = HeadlessTrainer(
+        trunk, args, token_counts=counts, train_dataset=data, eval_dataset=data, processing_class=tokenizer
+    )
+    log_q = ((counts + 0.5) / (counts + 0.5).sum()).log()
+    ids = torch.stack([row["input_ids"] for row in data])
+    with torch.no_grad():
+        hidden, targets = trunk(ids).last_hidden_state[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
+        scores = hidden @ trunk.wte.weight.T / 0.8  # (K, V): learns log p itself, so this is the language model
+        want = torch.nn.functional.cross_entropy(scores, targets)
+        columns = targets  # of the training loss: every target of the batch is a candidate
+        corrected = scores[:, columns] - log_q[columns]
+        loss = (corrected.logsumexp(-1) - corrected.diagonal()).mean()
+        torch.testing.assert_close(run.compute_loss(trunk, {"input_ids": ids}), loss, rtol=1e-5, atol=1e-5)
+        pool = targets[:7]
+        first = scores[:7][:, pool] - log_q[pool]
+        others = scores[7:, pool] - log_q[pool]
+        own = (scores[7:].gather(1, targets[7:, None]) - log_q[targets[7:], None])[:, 0]
+        missing = ~(targets[7:, None] == pool).any(-1)
+        partition = others.logsumexp(-1)
+        partition = torch.where(missing, torch.logaddexp(partition, own), partition)
+        pool_loss = torch.cat([first.logsumexp(-1) - first.diagonal(), partition - own]).mean()
+    metrics = run.evaluate()
+    assert metrics["eval_cross_entropy"] == pytest.approx(want.item(), rel=1e-5)
+    assert metrics["eval_loss"] == pytest.approx(pool_loss.item(), rel=1e-5)
+    assert not any(name.endswith("_without_bias") for name in metrics)
+    run.save_model()
+    assert (
+        load_token_counts(tmp_path)[1] | {"log_q_correction": 1.0, "temperature": 0.8} == load_token_counts(tmp_path)[1]
+    )
+    with pytest.raises(ValueError, match="log_q_correction is True but token_counts is None"):
+        HeadlessTrainer(trunk, args, processing_class=tokenizer)

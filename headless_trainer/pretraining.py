@@ -1,0 +1,111 @@
+"""From arguments to a trained, saved and evaluated model: what the scripts that train on text have in common."""
+
+import logging
+from collections.abc import Callable
+
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from . import data, loading, reports, texts
+from .arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
+from .checkpoints import check_output_dir, resume_argument
+from .modeling import infer_task
+from .trainer import HeadlessTrainer, PretrainingTrainer, VanillaTrainer, check_trainable
+
+logger = logging.getLogger(__name__)
+
+
+def prepare(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: HeadlessTrainingArguments,
+    *,
+    make_model: Callable[[PreTrainedConfig, PreTrainedTokenizerBase], PreTrainedModel] | None = None,
+    token_counts: Tensor | None = None,
+) -> tuple[PretrainingTrainer, str | None]:
+    """Everything before the first step: checks that need no data first, then the data.
+
+    Args:
+        model_args: names the model and its tokenizer.
+        data_args: names the corpus.
+        args: the settings of the run; ``task`` is filled in from the model if it is missing.
+        make_model: what is trained, from its configuration and its tokenizer; by default what `loading.load_model` gives.
+        token_counts: ``(V,)`` int64 counts behind log q where the settings need it; those of the training rows by default.
+
+    Returns:
+        The trainer, and the checkpoint to resume from, if any.
+
+    Raises:
+        ValueError, OSError: as the modules it calls, with the argument, its value and the remedy.
+    """
+    reports.start_logging(args)
+    resume = resume_argument(args.resume_from_checkpoint, args.output_dir)
+    check_output_dir(args.output_dir, resume)
+    if data_args.streaming and args.max_steps <= 0:
+        raise ValueError(
+            f"streaming is True and max_steps is {args.max_steps}: a stream has no length, so set --max_steps."
+        )
+    config = loading.load_config(model_args)
+    args.task = args.task or infer_task(config)
+    loading.check_length(config, data_args.max_seq_length)
+    set_seed(args.seed)
+
+    with args.main_process_first(desc="reading the corpus"):
+        documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
+        tokenizer = loading.find_tokenizer(model_args, args, documents["train"], data_args.max_seq_length, resume)
+    if make_model is None:
+        model = loading.load_model(model_args, config, tokenizer, objective=args.objective, task=args.task)
+    else:
+        model = make_model(config, tokenizer)
+    loading.check_length(model.config, data_args.max_seq_length)  # again: it may depend on the tokenizer's padding id
+    check_trainable(model, tokenizer, args)  # what cannot be trained is said before the corpus is tokenized
+
+    rows = {}
+    with args.main_process_first(desc="tokenizing"):
+        for split, limit in (("train", data_args.max_train_samples), ("validation", data_args.max_eval_samples)):
+            rows[split] = tokenized_rows(documents[split], tokenizer, model_args, data_args)
+            rows[split] = data.first_rows(rows[split], limit)
+    embeddings = model.get_input_embeddings().num_embeddings
+    data.check_token_ids(rows["train"], embeddings, tokenizer)
+    if token_counts is None and (args.head_bias == "prior" or args.log_q_correction):
+        token_counts = data.token_counts(rows["train"], embeddings)
+
+    trainer_class = HeadlessTrainer if args.objective == "headless" else VanillaTrainer
+    trainer = trainer_class(
+        model,
+        args,
+        token_counts=token_counts,
+        train_dataset=rows["train"],
+        eval_dataset=rows["validation"],
+        processing_class=tokenizer,
+    )
+    reports.use_console(trainer)
+    reports.announce(trainer)
+    return trainer, resume
+
+
+def tokenized_rows(documents, tokenizer: PreTrainedTokenizerBase, model_args: ModelArguments, data_args: DataArguments):
+    """Packed rows of token ids of one split, as the arguments ask."""
+    return data.tokenize_and_pack(
+        documents,
+        tokenizer,
+        max_seq_length=data_args.max_seq_length,
+        line_by_line=data_args.line_by_line,
+        num_proc=data_args.preprocessing_num_workers,
+        overwrite_cache=data_args.overwrite_cache,
+        cache_dir=model_args.cache_dir,
+    )
+
+
+def train(trainer: PretrainingTrainer, resume: str | None) -> None:
+    """Train, save, and only then evaluate and report: nothing after the training can lose it."""
+    trainer.train(resume_from_checkpoint=resume)
+    if trainer.signal.stopped:
+        logger.warning(
+            "Stopped by SIGTERM with a checkpoint. To go on: the same command and --resume_from_checkpoint last"
+        )
+        return
+    trainer.save_model()
+    trainer.save_state()
+    evaluate = trainer.args.do_eval or trainer.args.eval_strategy != "no"
+    reports.finish(trainer, trainer.evaluate() if evaluate else {})
