@@ -1,0 +1,246 @@
+"""Checkpoints as models of the LM Evaluation Harness: only what can score text is let through.
+
+Letters used in shapes: B requests, L tokens, V vocabulary size.
+"""
+
+import inspect
+import itertools
+import logging
+from pathlib import Path
+
+import psutil
+import torch
+from lm_eval.models.huggingface import HFLM
+from torch import Tensor
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils.logging import tqdm
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH_SIZE = 64
+# Of the free memory, for the logits of a batch, their logarithms and a copy: three float32 arrays of B x L x V.
+MEMORY_SHARE = 0.25
+BYTES_PER_LOGIT = 12
+
+
+def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
+    """Refuse, from its configuration alone, what is no causal language model.
+
+    Where input and output embedding are tied, a trunk loads as a language model without a word, and would be scored as the
+    plain projection on E^T; so the class that was saved decides.
+
+    Raises:
+        ValueError: if the checkpoint is a trunk, an encoder or a model for another purpose.
+        OSError: if there is no checkpoint of that name.
+    """
+    folder = Path(name_or_path)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        inside = sorted(each.name for each in folder.iterdir())
+        runs = [each for each in inside if (folder / each / "config.json").is_file()]
+        raise OSError(
+            f"{name_or_path!r} is not a model: it holds no config.json"
+            + (
+                f". Did you mean {str(folder / runs[-1])!r}?"
+                if runs
+                else f" ({', '.join(inside[:5]) or 'it is empty'})."
+            )
+        )
+    try:
+        config = AutoConfig.from_pretrained(name_or_path)
+    except (OSError, ValueError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise OSError(
+            f"{name_or_path!r} is neither the folder of a model nor one that could be had from the Hub ({first_line})."
+        ) from error
+    kind = type(config)
+    encoder = kind not in MODEL_FOR_CAUSAL_LM_MAPPING or kind in MODEL_FOR_MASKED_LM_MAPPING
+    if encoder and not getattr(config, "is_decoder", False):
+        raise ValueError(
+            f"{name_or_path!r} is a {config.model_type}, but scoring text needs a decoder; run_glue.py scores encoders."
+        )
+    saved = set(config.architectures or [])
+    if saved & _names(MODEL_MAPPING, kind):
+        raise ValueError(
+            f"{name_or_path!r} is a trunk ({', '.join(sorted(saved))}) without a language-modelling head. "
+            + _remedy(name_or_path)
+        )
+    causal = _names(MODEL_FOR_CAUSAL_LM_MAPPING, kind)
+    if saved and not saved & causal:
+        raise ValueError(
+            f"{name_or_path!r} was saved as {', '.join(sorted(saved))}, which is no causal language model "
+            f"({', '.join(sorted(causal))})."
+        )
+    return config
+
+
+def _names(mapping, kind: type) -> set[str]:
+    classes = mapping[kind] if kind in mapping else ()
+    return {each.__name__ for each in (classes if isinstance(classes, tuple | list) else [classes])}
+
+
+def _remedy(name_or_path: str) -> str:
+    path = name_or_path.rstrip("/")
+    return f"Make one of it first: python run_lm_head.py --model_name_or_path {path} --output_dir {path}-lm"
+
+
+def load(
+    name_or_path: str,
+    *,
+    tokenizer_name: str | None = None,
+    dtype: str = "auto",
+    device: str | None = None,
+    batch_size: str = "auto",
+    max_length: int | None = None,
+) -> "ScoredPositions":
+    """Load a causal language model and its tokenizer for the harness.
+
+    Args:
+        name_or_path: checkpoint that `check_checkpoint` let through.
+        tokenizer_name: the model's own by default.
+        dtype: of the weights, ``auto`` for that of the checkpoint.
+        device: the accelerator if there is one, else the CPU, by default.
+        batch_size: a number, or ``auto``: found by trying on an accelerator, from sizes and free memory on a CPU.
+        max_length: longest input in tokens, that of the model by default.
+
+    Raises:
+        ValueError: if weights are missing, the tokenizer is missing or too large, or ``max_length`` is beyond the positions.
+    """
+    tokenizer = _load_tokenizer(tokenizer_name or name_or_path)
+    model, report = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=dtype, output_loading_info=True)
+    if report["missing_keys"]:
+        raise ValueError(
+            f"{name_or_path!r} lacks the weights {', '.join(sorted(report['missing_keys'])[:3])}, which would be scored with "
+            "random values. " + _remedy(name_or_path)
+        )
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer):,} tokens but the embedding of {name_or_path!r} has {rows:,} rows. "
+            "Give the model's own tokenizer, with --tokenizer_name."
+        )
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if max_length is not None and positions and max_length > positions:
+        raise ValueError(f"max_length is {max_length} but {name_or_path!r} has {positions} positions: lower it.")
+    if device is None:
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        device = accelerator.type if accelerator else "cpu"
+    model.to(device)
+    lm = ScoredPositions(pretrained=model, tokenizer=tokenizer, batch_size=1, max_length=max_length)
+    if max_length is None and tokenizer.model_max_length < lm.max_length:
+        logger.warning(
+            "%s has %d positions but its tokenizer says %d tokens. If its training rows were that long and its positions "
+            "are learned, it never learned the others: --max_length %d keeps inputs within what it knows.",
+            *(name_or_path, lm.max_length, tokenizer.model_max_length, tokenizer.model_max_length),
+        )
+    if batch_size == "auto" and torch.device(device).type == "cpu":
+        lm.batch_size_per_gpu = size = cpu_batch_size(rows, lm.max_length, psutil.virtual_memory().available)
+        logger.info(
+            "batch size %d, for %s tokens in the vocabulary and %d in an input", size, f"{rows:,}", lm.max_length
+        )
+    else:
+        lm.batch_size_per_gpu = batch_size if batch_size == "auto" else int(batch_size)
+    return lm
+
+
+def cpu_batch_size(vocab_size: int, max_length: int, free_bytes: int) -> int:
+    """Inputs in a batch whose logits fit into a share of the free memory: at least 1, at most 64."""
+    return int(min(max(MEMORY_SHARE * free_bytes // (BYTES_PER_LOGIT * vocab_size * max_length), 1), MAX_BATCH_SIZE))
+
+
+def _load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
+    missing = (
+        f"{name_or_path!r} holds no tokenizer: save it there with save_pretrained, or name one with --tokenizer_name."
+    )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+    except (OSError, ValueError) as error:
+        raise ValueError(missing) from error
+    # Without files, transformers makes an empty tokenizer of the model's kind and says nothing.
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        raise ValueError(missing)
+    return tokenizer
+
+
+class ScoredPositions(HFLM):
+    """The harness's model, which projects on the vocabulary only the last positions of a batch, where requests are scored.
+
+    Requests are sorted by length, so the scored positions of a batch lie near its end. What a request is, how it is
+    truncated and how it is scored stays the harness's own code.
+    """
+
+    def __init__(self, *, tokenizer: PreTrainedTokenizerBase, **kwargs):
+        self._end = _end_of_text(tokenizer)
+        if tokenizer.pad_token_id is None:  # the harness would add one, for which the embedding may have no row
+            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(self._end)
+        super().__init__(tokenizer=tokenizer, **kwargs)
+        self._keep = 0  # positions to project; 0 for all
+        self._can_keep = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+
+    @property
+    def eot_token_id(self) -> int:
+        return self._end
+
+    @property
+    def prefix_token_id(self) -> int:
+        bos = self.tokenizer.bos_token_id
+        return self._end if bos is None else bos
+
+    def _model_call(self, inps: Tensor, attn_mask: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
+        if not self._keep:
+            return super()._model_call(inps, attn_mask, labels)
+        with torch.no_grad():
+            return self.model(inps, logits_to_keep=self._keep).logits
+
+    def _loglikelihood_tokens(self, requests, disable_tqdm: bool = False, override_bs: int | None = None):
+        size = override_bs or self.batch_size
+        if size == "auto" or not self._can_keep:
+            return super()._loglikelihood_tokens(requests, disable_tqdm, override_bs)
+        order = sorted(range(len(requests)), key=lambda index: _longest_first(requests[index]))
+        answers: list = [None] * len(requests)
+        with tqdm(total=len(requests), disable=disable_tqdm, desc="requests") as bar:
+            for batch in _batches(order, requests, size):
+                chosen = [requests[index] for index in batch]
+                lengths = [min(len(ctx) + len(cont) - 1, self.max_length) for _, ctx, cont in chosen]
+                scored = [len(cont) for _, _, cont in chosen]
+                self._keep = max(max(lengths) - length + count for length, count in zip(lengths, scored, strict=True))
+                try:
+                    results = super()._loglikelihood_tokens(chosen, disable_tqdm=True, override_bs=len(chosen))
+                finally:
+                    self._keep = 0
+                for index, result in zip(batch, results, strict=True):
+                    answers[index] = result
+                bar.update(len(batch))
+        return answers
+
+
+def _longest_first(request) -> tuple[int, tuple[int, ...]]:
+    _, context, continuation = request
+    return -len(context) - len(continuation), tuple(context + continuation)
+
+
+def _batches(order: list[int], requests, size: int):
+    """Cut an order into batches of ``size`` inputs; requests that differ in their last token alone share one."""
+    groups = [
+        list(group)
+        for _, group in itertools.groupby(order, key=lambda index: (requests[index][1] + requests[index][2])[:-1])
+    ]
+    for start in range(0, len(groups), size):
+        yield [index for group in groups[start : start + size] for index in group]
+
+
+def _end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token that ends a text and stands before one: of tokenizers without one, the nearest thing they have."""
+    for role in ("eos", "bos", "sep", "cls", "pad", "unk"):
+        token = getattr(tokenizer, f"{role}_token_id")
+        if token is not None:
+            return token
+    return 0

@@ -1,0 +1,264 @@
+"""Tasks of the LM Evaluation Harness, on the datasets they name or on local files in their place."""
+
+import difflib
+import random
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import lm_eval.tasks
+import numpy as np
+import torch
+from datasets import Dataset, load_dataset
+from lm_eval.api.task import Task
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks._index import Entry, Kind
+from lm_eval.tasks._yaml_loader import load_yaml
+
+# What `--tasks paper` means: table 4 of arXiv 2309.08351, and LAMBADA.
+PAPER_TASKS = (
+    "arc_easy", "arc_challenge", "boolq", "crows_pairs_english", "race", "sciq", "pubmedqa", "qasper", "lambada_openai",
+)  # fmt: skip
+# Tasks written for another layout than the one in which their dataset is usually found: wanted column -> where it is.
+COLUMNS = {"pubmedqa": {"QUESTION": "question", "CONTEXTS": "context.contexts"}}
+# random, numpy, torch and the draw of few-shot examples, as the harness's command line seeds them.
+HARNESS_SEEDS = (0, 1234, 1234, 1234)
+
+
+def expand(names: Iterable[str]) -> list[str]:
+    """Task names with ``paper`` written out, each once."""
+    return list(dict.fromkeys(each for name in names for each in (PAPER_TASKS if name == "paper" else (name,))))
+
+
+def open_tasks(names: list[str], include_path: str | None = None) -> TaskManager:
+    """Index of the tasks in ``include_path``, and of the harness's own as far as what is asked for needs them.
+
+    Args:
+        names: tasks, groups or tags.
+        include_path: folder of task YAMLs.
+
+    Raises:
+        ValueError: if a name is unknown (the nearest known one is suggested).
+        FileNotFoundError: if the folder does not exist or holds no YAML.
+    """
+    if include_path is not None and not any(Path(include_path).glob("**/*.yaml")):
+        raise FileNotFoundError(f"include_path {include_path!r} is not a folder with task definitions (*.yaml).")
+    own = [include_path] if include_path else []
+    manager = TaskManager(include_path=own, include_defaults=False)
+    leaves = [leaf for name in names for leaf in leaf_names(manager, name)]
+    missing = [leaf for leaf in leaves if leaf not in manager.task_index]
+    has_tags = any(name in manager.all_tags for name in names)  # the harness's tasks may carry them as well
+    if not missing and not has_tags:
+        return manager
+    folders = [] if has_tags else _folders(missing)
+    manager = TaskManager(include_path=[*folders, *own], include_defaults=not folders)
+    for name in names:
+        if name not in manager.task_index:
+            nearest = _nearest(name, ["paper", *manager.all_tasks])
+            where = f" nor in include_path {include_path!r}" if include_path else ""
+            raise ValueError(
+                f"Task {name!r} is not one of the harness's{where}. The nearest known one is {nearest!r}; "
+                "`lm_eval ls tasks` lists them."
+            )
+    return manager
+
+
+def _folders(names: list[str]) -> list[Path]:
+    """Folders of the harness that define these tasks, if each is a plain task defined once; else none.
+
+    The index of everything reads 14,686 definitions and takes 4 s, to find one line.
+    """
+    pattern = re.compile(
+        rb"^task:[ \t]*[\"']?(%s)[\"']?[ \t\r]*$" % b"|".join(re.escape(name.encode()) for name in names), re.M
+    )
+    found = [
+        (match[1].decode(), path.parent)
+        for path in Path(lm_eval.tasks.__file__).parent.glob("**/*.yaml")
+        if (match := pattern.search(path.read_bytes()))
+    ]
+    folders = sorted({folder for _, folder in found})
+    return folders if sorted(name for name, _ in found) == sorted(set(names)) else []
+
+
+def leaf_names(manager: TaskManager, name: str) -> list[str]:
+    """The tasks behind a task, group or tag, as the harness will name them; an unknown name is taken to be a task."""
+    entry = manager.task_index.get(name)
+    if entry is None or entry.kind in (Kind.TASK, Kind.PY_TASK):
+        return [name]
+    if entry.kind is Kind.TAG:
+        return sorted(entry.tags)
+    return _group_members(manager, name, entry.cfg)
+
+
+def _group_members(manager: TaskManager, group: str, config: dict) -> list[str]:
+    names = []
+    for item in config.get("task") or []:
+        if isinstance(item, dict) and item.get("group", item.get("task")) not in manager.task_index:  # defined in place
+            inner = f"{group}::{item.get('group', item.get('task'))}"
+            names += _group_members(manager, inner, item) if "group" in item else [inner]
+        else:
+            names += leaf_names(manager, item if isinstance(item, str) else item.get("group", item.get("task")))
+    return list(dict.fromkeys(names))
+
+
+def parse_data_files(items: list[str] | None, manager: TaskManager, names: list[str]) -> dict[str, Path]:
+    """File of each task from ``task=file`` items; that of a task counts before that of a group or tag it belongs to.
+
+    Raises:
+        ValueError: if an item has no ``=`` or names nothing that is asked for.
+        FileNotFoundError: if a file does not exist.
+    """
+    asked = {leaf for name in names for leaf in leaf_names(manager, name)}
+    files: dict[str, Path] = {}
+    given = [item.partition("=") for item in items or []]
+    for name, equals, file in sorted(given, key=lambda each: -len(leaf_names(manager, each[0]))):
+        leaves = [leaf for leaf in leaf_names(manager, name) if leaf in asked]
+        if not equals or not file:
+            raise ValueError(f"data_files must be task=file items, got {name + equals!r}.")
+        if not leaves:
+            raise ValueError(
+                f"data_files names {name!r}, which is not among the tasks asked for. The nearest of these is "
+                f"{_nearest(name, [*names, *asked])!r}."
+            )
+        if not Path(file).is_file():
+            raise FileNotFoundError(f"data_files gives {name!r} the file {file!r}, which does not exist.")
+        files |= dict.fromkeys(leaves, Path(file))
+    return files
+
+
+def use_data_files(manager: TaskManager, files: dict[str, Path]) -> None:
+    """Replace the datasets of tasks by local files, for every split; all else of their definitions stays.
+
+    Few-shot examples then come from the scored documents, so the harness is told to leave out the document at hand.
+
+    Raises:
+        ValueError: if a task is defined inside a group, so that the harness gives no definition of it alone.
+    """
+    for name, path in files.items():
+        entry = manager.task_index.get(name)
+        if entry is None or entry.yaml_path is None:
+            raise ValueError(
+                f"data_files cannot serve {name!r}, which has no definition of its own: only tasks of a YAML file."
+            )
+        config = load_yaml(entry.yaml_path)
+        config["custom_dataset"] = _EverySplit(path, COLUMNS.get(name, {})).for_task
+        config["dataset_kwargs"] = None
+        split = config.get("test_split") or config.get("validation_split")
+        few_shot = config.get("fewshot_config")
+        if split and not (isinstance(few_shot, dict) and few_shot.get("samples")):
+            config |= {"test_split": split, "fewshot_split": split}
+            if isinstance(few_shot, dict):
+                config["fewshot_config"] = few_shot | {"split": split}
+        manager.task_index[name] = Entry(name, entry.kind, None, cfg=config, tags=entry.tags)
+
+
+class _EverySplit(dict):
+    """The documents of one file under the name of any split."""
+
+    def __init__(self, path: Path, columns: dict[str, str]):
+        super().__init__()
+        self.path, self.columns = path, columns
+
+    def __deepcopy__(self, memo) -> "_EverySplit":  # the harness copies definitions, and the method with them
+        return self
+
+    def for_task(self, **_kwargs) -> "_EverySplit":
+        return self
+
+    def __missing__(self, split: str) -> Dataset:
+        self[split] = documents = read_documents(self.path, self.columns)
+        return documents
+
+
+def read_documents(path: Path, columns: dict[str, str]) -> Dataset:
+    """Documents of a .json, .jsonl (also .gz) or .parquet file.
+
+    Args:
+        path: the file.
+        columns: wanted column -> the column, or ``column.field``, to copy if the wanted one is missing.
+
+    Raises:
+        ValueError: if the file cannot be read or holds no document.
+    """
+    kind = "parquet" if path.suffix == ".parquet" else "json"
+    try:
+        documents = load_dataset(kind, data_files=str(path), split="train")
+    except Exception as error:  # datasets wraps whatever the reader raised
+        cause = error.__cause__ or error
+        raise ValueError(
+            f"data_files: {str(path)!r} cannot be read as {kind} ({type(cause).__name__}: {cause}). "
+            "It must hold one document a line, as JSON objects, or be a .parquet file."
+        ) from error
+    if len(documents) == 0:
+        raise ValueError(f"data_files: {str(path)!r} holds no documents.")
+    for wanted, source in columns.items():
+        column, _, field = source.partition(".")
+        if wanted not in documents.column_names and column in documents.column_names:
+            values = documents[column]
+            documents = documents.add_column(wanted, [value[field] if field else value for value in values])
+    return documents
+
+
+def build(manager: TaskManager, name: str, data_files: dict[str, Path], seed: int | None) -> dict:
+    """Make the tasks behind a name, with their documents.
+
+    Args:
+        manager: from `open_tasks`, after `use_data_files`.
+        name: task, group or tag.
+        data_files: which tasks read a local file, for the wording of errors.
+        seed: of everything random in the making of documents; the harness's own seeds if None.
+
+    Returns:
+        ``tasks``: name -> task; ``groups``: name -> group.
+
+    Raises:
+        ValueError: if the documents are not what the task is written for.
+        ConnectionError: if a dataset of the Hub cannot be had.
+    """
+    set_seeds(seed)
+    try:
+        return manager.load([name])
+    except Exception as error:
+        files = {str(data_files[leaf]) for leaf in leaf_names(manager, name) if leaf in data_files}
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if isinstance(error, ValueError) and first_line.startswith("data_files"):
+            raise
+        if files:
+            raise ValueError(
+                f"Task {name!r} cannot use the documents of {', '.join(sorted(files))} ({type(error).__name__}: {first_line}). "
+                f"They need the columns of {_dataset_of(manager, name)}, for which the task is written."
+            ) from error
+        raise ConnectionError(
+            f"Task {name!r} needs {_dataset_of(manager, name)} from the Hub, which could not be had "
+            f"({type(error).__name__}: {first_line}). Give its documents as a local file, "
+            f"--data_files {name}=documents.jsonl, or define the task on local data yourself and pass --include_path."
+        ) from error
+
+
+def _dataset_of(manager: TaskManager, name: str) -> str:
+    entry = manager.task_index.get(leaf_names(manager, name)[0])
+    config = (entry and entry.cfg) or {}
+    path, subset = config.get("dataset_path"), config.get("dataset_name")
+    return f"the dataset {path!r}" + (f" ({subset})" if subset else "") if path else "its dataset"
+
+
+def prepare(task: Task, num_fewshot: int | None, seed: int | None) -> None:
+    """Set the number of few-shot examples and their draw by the harness's rules: a task that says 0 keeps 0."""
+    own = task.get_config("num_fewshot")
+    if num_fewshot is not None and own != 0:
+        task.set_config(key="num_fewshot", value=num_fewshot)
+    elif own is None:
+        task.set_config(key="num_fewshot", value=0)
+    task.set_fewshot_seed(seed=HARNESS_SEEDS[3] if seed is None else seed)
+
+
+def set_seeds(seed: int | None) -> None:
+    """Seed everything random, with one seed or as the harness does."""
+    python, array, tensor, _ = HARNESS_SEEDS if seed is None else (seed,) * 4
+    random.seed(python)
+    np.random.seed(array)
+    torch.manual_seed(tensor)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]

@@ -1,0 +1,242 @@
+"""Files and Hub datasets of classification tasks -> rows of texts and labels, whole columns at a time."""
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as arrow_csv
+from pyarrow import json as arrow_json
+
+logger = logging.getLogger(__name__)
+
+COPA_CONNECTIVES = {"cause": "because", "effect": "therefore"}
+MARK_COLUMNS = ("start1", "end1", "start2", "end2")
+
+
+def read_file(path: str | Path, text_columns: Sequence[str] = ()) -> pa.Table:
+    """All rows of a .csv, .jsonl or .json file (objects, one a line or in one list).
+
+    Args:
+        path: the file.
+        text_columns: columns to read as text whatever they look like: a sentence "2001" is no number.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if its extension is another one, or it cannot be parsed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"file {str(path)!r} does not exist. Name a .csv, .json or .jsonl file.")
+    as_text = dict.fromkeys(text_columns, pa.string())
+    try:
+        if path.suffix == ".csv":
+            return arrow_csv.read_csv(
+                path,
+                read_options=arrow_csv.ReadOptions(block_size=_whole(path)),
+                convert_options=arrow_csv.ConvertOptions(column_types=as_text),
+            )
+        if path.suffix in (".json", ".jsonl"):
+            return _read_json(path, as_text)
+    except (pa.ArrowInvalid, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"file {str(path)!r} cannot be read as {path.suffix[1:]}: {error}. Check the file.") from error
+    raise ValueError(f"file {str(path)!r} must end in .csv, .json or .jsonl. Convert it to one of these.")
+
+
+def _read_json(path: Path, as_text: dict[str, pa.DataType]) -> pa.Table:
+    with path.open(encoding="utf-8") as file:
+        first_line = file.readline()
+        if path.suffix == ".json" and first_line.lstrip()[:1] == "[":
+            file.seek(0)
+            return pa.Table.from_pylist(json.load(file))
+    # A column that is named in the schema but not in the file would come back as nulls.
+    present = json.loads(first_line) if first_line.strip() else {}
+    schema = pa.schema([(name, kind) for name, kind in as_text.items() if name in present])
+    return arrow_json.read_json(
+        path,
+        parse_options=arrow_json.ParseOptions(explicit_schema=schema),
+        read_options=arrow_json.ReadOptions(block_size=_whole(path)),
+    )
+
+
+def _whole(path: Path) -> int:
+    """Bytes of a file, to read it in one block: types then come from all rows, and a row may be of any length."""
+    return min(max(os.path.getsize(path), 1), 2**31 - 1)
+
+
+def read_hub(name: str, config: str, split: str, *, cache_dir: str | None = None, token: str | None = None) -> pa.Table:
+    """All rows of one split of a dataset on the Hub, or of its copy in the cache.
+
+    Raises:
+        ConnectionError: if the Hub cannot be reached and the cache does not hold the dataset.
+        ValueError: if the dataset, its configuration or the split does not exist.
+    """
+    settings = {"split": split, "cache_dir": cache_dir, "token": token}
+    try:
+        try:
+            rows = datasets.load_dataset(name, config, **settings)
+        except RuntimeError as error:
+            if "scripts are no longer supported" not in str(error):
+                raise
+            # The Hub keeps a Parquet copy of datasets whose own files are a script.
+            rows = datasets.load_dataset(name, config, revision="refs/convert/parquet", **settings)
+    except ConnectionError as error:
+        raise ConnectionError(
+            f"dataset {name!r} ({config}) cannot be read, because the Hub cannot be reached. Check the network and "
+            f"HF_HUB_OFFLINE, or name a local copy with --data_dir. ({str(error).splitlines()[0]})"
+        ) from error
+    except (ValueError, datasets.exceptions.DatasetNotFoundError) as error:
+        raise ValueError(
+            f"dataset {name!r} ({config}) has no split {split!r} that can be read. Choose another with --train_split or "
+            f"--validation_split. ({error})"
+        ) from error
+    return rows.with_format("arrow")[:]
+
+
+def to_texts(table: pa.Table, form: str, columns: Sequence[str], where: str) -> pa.Array:
+    """The texts of every row: a list of candidates, each of which is a list of one or two segments.
+
+    Args:
+        table: rows as they were read.
+        form: ``segments`` (one candidate: the columns as they are), ``wic`` (the same, with the word marked), or ``copa``
+            (two candidates of one sentence each).
+        columns: the text columns.
+        where: what the rows were read from, for errors.
+
+    Raises:
+        ValueError: if a column is missing, is not text, or has a gap, or a row is not of the form.
+    """
+    needed = [*columns, *(MARK_COLUMNS if form == "wic" else ())]
+    for name in needed:
+        if name not in table.column_names:
+            raise ValueError(f"{where} has no column {name!r}. Its columns are: {', '.join(table.column_names)}.")
+        column = table[name]
+        fits, expected = (_is_text, "text") if name in columns else (pa.types.is_integer, "integers")
+        if not fits(column.type):
+            raise ValueError(f"column {name!r} of {where} must hold {expected}, got {column.type}.")
+        if column.null_count:
+            row = pc.index(pc.is_null(column), True).as_py()
+            raise ValueError(f"row {row} of {where} has no {name!r}. Fill or remove it.")
+    arrays = [table[name].cast(pa.string()).combine_chunks() for name in columns]
+    if form == "wic":
+        arrays = [
+            _mark_words(array, table[f"start{number}"].to_pylist(), table[f"end{number}"].to_pylist(), where)
+            for number, array in enumerate(arrays, start=1)
+        ]
+    if form == "copa":
+        return _nest([[choice] for choice in _copa_sentences(*(array.to_pylist() for array in arrays), where)])
+    return _nest([arrays])
+
+
+def to_labels(
+    column: pa.ChunkedArray, names: Sequence[str] | None, where: str, unlabelled: int | None = None
+) -> pa.Array:
+    """Labels as class numbers, or as numbers for regression; null where there is none.
+
+    Args:
+        column: class numbers, or the names of classes; for regression the numbers to predict.
+        names: of the classes, in their order; None for regression.
+        where: what the rows were read from, for errors.
+        unlabelled: the number that stands for no label.
+
+    Returns:
+        ``(N,)`` int64, or float64 for regression.
+
+    Raises:
+        ValueError: if a label is not one of the task.
+    """
+    if names is not None and _is_text(column.type):
+        labels = pc.index_in(column.cast(pa.string()), value_set=pa.array(names, pa.string())).cast(pa.int64())
+        wrong = pc.and_(pc.is_null(labels), pc.is_valid(column))
+    else:
+        kind = "class numbers" if names is not None else "numbers"
+        try:
+            labels = column.cast(pa.float64() if names is None else pa.int64())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ValueError(f"labels of {where} must be {kind}, got {column.type}. ({error})") from error
+        if unlabelled is not None:
+            labels = pc.if_else(pc.equal(labels, unlabelled), pa.scalar(None, labels.type), labels)
+        if names is None:
+            wrong = pc.invert(pc.is_finite(labels))
+        else:
+            wrong = pc.or_(pc.less(labels, 0), pc.greater_equal(labels, len(names)))
+    row = pc.index(wrong, True).as_py()
+    if row >= 0:
+        expected = "finite numbers" if names is None else f"{', '.join(names)} or 0 to {len(names) - 1}"
+        raise ValueError(f"row {row} of {where} has label {column[row].as_py()!r}. Labels of the task are {expected}.")
+    return labels.combine_chunks()
+
+
+def drop_unlabelled(texts: pa.Array, labels: pa.Array, where: str) -> datasets.Dataset:
+    """Rows with the columns ``texts`` and ``label``, without those whose label is null: there is nothing to learn or score.
+
+    Raises:
+        ValueError: if no row is left.
+    """
+    missing = labels.null_count
+    if missing == len(labels):
+        raise ValueError(
+            f"{where} has no row with a label (benchmarks hide those of their test sets). "
+            "Choose another split with --train_split or --validation_split, or another file."
+        )
+    if missing:
+        logger.warning("%d of %d rows of %s have no label and are left out.", missing, len(labels), where)
+        texts, labels = texts.filter(labels.is_valid()), labels.drop_null()
+    return datasets.Dataset(pa.table({"texts": texts, "label": labels}))
+
+
+def _nest(candidates: list[list[pa.Array]]) -> pa.Array:
+    """``candidates[c][s]``, each ``(N,)`` strings, as ``(N,)`` lists of candidates, each a list of segments."""
+    columns = [segment for candidate in candidates for segment in candidate]
+    rows = len(columns[0])
+    order = np.arange(len(columns) * rows).reshape(len(columns), rows).T.ravel()  # row by row
+    strings = pa.concat_arrays(columns).take(pa.array(order))
+    lists = _lists_of(strings, len(candidates[0]))
+    return _lists_of(lists, len(candidates))
+
+
+def _lists_of(values: pa.Array, size: int) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(np.arange(0, len(values) + 1, size, dtype=np.int32)), values)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _copa_sentences(
+    premises: list[str], first_choices: list[str], second_choices: list[str], questions: list[str], where: str
+) -> list[pa.Array]:
+    """Premise and choice as one sentence, joined by what the question asks for, as in the LM Evaluation Harness.
+
+    Ordinary running text is what a pretrained model knows, which two segments and a question are not.
+    """
+    sentences = []
+    for row, (premise, *choices, question) in enumerate(
+        zip(premises, first_choices, second_choices, questions, strict=True)
+    ):
+        if question not in COPA_CONNECTIVES:
+            known = " or ".join(COPA_CONNECTIVES)
+            raise ValueError(f"row {row} of {where} has question {question!r}. It must be {known}.")
+        opening = f"{premise.strip().rstrip('.')} {COPA_CONNECTIVES[question]}"
+        sentences.append([f"{opening} {_in_mid_sentence(choice.strip())}" for choice in choices])
+    return [pa.array(each, pa.string()) for each in zip(*sentences, strict=True)]
+
+
+def _in_mid_sentence(text: str) -> str:
+    is_pronoun = text[:1] == "I" and not text[1:2].isalpha()
+    return text if is_pronoun else text[:1].lower() + text[1:]
+
+
+def _mark_words(texts: pa.Array, starts: list[int], ends: list[int], where: str) -> pa.Array:
+    """Asterisks around the word of each text. They stand apart, so that tokenizers see the word as they know it."""
+    marked = []
+    for row, (text, start, end) in enumerate(zip(texts.to_pylist(), starts, ends, strict=True)):
+        if not 0 <= start < end <= len(text):
+            raise ValueError(f"row {row} of {where} marks characters {start} to {end} of a text of {len(text)}.")
+        marked.append(f"{text[:start]}* {text[start:end]} *{text[end:]}")
+    return pa.array(marked, pa.string())
