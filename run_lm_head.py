@@ -57,12 +57,14 @@ def check_arguments(model_args, data_args, args) -> None:
 def make_language_model(model_args, data_args, args) -> None:
     """The free head: no training, and no corpus unless the counts come from one."""
     from transformers import AutoModel
+    from transformers.utils import logging as transformers_logging
 
     from headless_trainer import attach_lm_head, data, loading, pretraining, texts
     from headless_trainer.checkpoints import check_output_dir
 
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO)
+    transformers_logging.disable_progress_bar()  # one bar for each file read or written
     check_output_dir(args.output_dir, None)
     loading.check_headless(loading.load_config(model_args), model_args.model_name_or_path)
     tokenizer = loading.load_tokenizer(model_args)

@@ -39,9 +39,9 @@ def compare(first: Path, second: Path, *, seed: int = 0) -> list[dict[str, Any]]
     """Test the difference of two models on every task and metric that both have.
 
     ``p_means`` is the test of the paper's table 4, from what a table shows, means and standard errors: Welch's t-test over
-    documents. It gives that table's daggers and no others. ``p_paired`` is the paired t-test on the same documents, which
-    sees smaller differences. Both are one-tailed, for the model with the better score. A perplexity is tested through the
-    mean log-likelihood that it is a function of.
+    documents. Tried on all columns of that table but QASPER's, it gives the paper's daggers. ``p_paired`` is the paired
+    t-test on the same documents, which sees smaller differences. Both are one-tailed, for the model with the better score. A
+    perplexity is tested through the mean log-likelihood that it is a function of.
 
     Args:
         first: folder of results.

@@ -1,0 +1,198 @@
+#!/usr/bin/env python
+"""How many steps of fine-tuning the free head is worth: both ways to start a head, scored along their fine-tuning.
+
+    python studies/lm_head_fine_tuning.py --model_name_or_path runs/study/clm_headless_0 --train_file corpus.txt.gz \
+        --output_dir runs/head --others "vanilla=runs/study/clm_vanilla_tied_0" --lambada_file lambada.jsonl
+
+Fine-tunes a headless decoder twice, its head starting at E^T + log q (the free head) and at E^T alone (the paper's way,
+section 4.2), on other rows of its corpus than it was pretrained on, in batches of 16 x 128 tokens at the paper's learning
+rate. Held-out perplexity and accuracy come from the run itself, at step 0 and every --eval_steps; with --lambada_file, the
+models at --scored_steps and the runs under --others are scored on LAMBADA by the LM Evaluation Harness. Runs and
+scores that are there are not repeated. Writes table.md and fine_tuning.png.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+LABELS = {"prior": "tuned from the free head", "embeddings": "tuned from E^T, as the paper does"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model_name_or_path", required=True, help="headless decoder that run_pretrain.py wrote")
+    parser.add_argument("--train_file", nargs="+", help="the corpus; the documentation on this machine by default")
+    parser.add_argument("--output_dir", required=True, type=Path)
+    parser.add_argument("--max_steps", type=int, default=1000)
+    parser.add_argument("--eval_steps", type=int, default=50)
+    parser.add_argument("--scored_steps", type=int, nargs="+", default=[0, 50, 200, 1000])
+    parser.add_argument("--learning_rate", default="1e-4")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
+    parser.add_argument(
+        "--others",
+        nargs="+",
+        default=[],
+        metavar="NAME=RUN[@STEP]",
+        help="runs of run_pretrain.py to set beside them, at their end or at the checkpoint of a step",
+    )
+    parser.add_argument("--lambada_file", type=Path, help="LAMBADA documents, one JSON object with 'text' a line")
+    parser.add_argument("--max_length", default="128", help="longest input on LAMBADA: that of the training rows")
+    args = parser.parse_args()
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(lambda init: fine_tune(args, init), LABELS))
+    tuned = [tuned_model(args, init, step) for init in LABELS for step in args.scored_steps]
+    models = tuned + [other_model(args, *text.partition("=")[::2]) for text in args.others]
+    if args.lambada_file:
+        score(args, models)
+    report(args, models)
+
+
+def fine_tune(args, init: str) -> None:
+    folder = args.output_dir / init
+    if (folder / "model.safetensors").is_file():
+        return
+    command = [sys.executable, "run_lm_head.py", "--model_name_or_path", args.model_name_or_path, "--init", init]
+    command += ["--output_dir", str(folder), *(["--train_file", *args.train_file] if args.train_file else [])]
+    command += ["--do_train", "--max_steps", str(args.max_steps), "--per_device_train_batch_size", "16"]
+    command += ["--learning_rate", args.learning_rate, "--warmup_steps", "10", "--seed", "1"]
+    command += ["--validation_split_percentage", "1", "--max_eval_samples", "200", "--eval_on_start", "true"]
+    command += ["--eval_strategy", "steps", "--eval_steps", str(args.eval_steps), "--logging_steps", "10"]
+    command += ["--save_steps", str(args.eval_steps), "--disable_tqdm", "true"]
+    if any(folder.glob("checkpoint-*")):
+        command += ["--resume_from_checkpoint", "last"]
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // args.jobs))}
+    with open(folder / "console.log", "a") as log:
+        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+
+def tuned_model(args, init: str, step: int) -> dict:
+    """Label, folder of an ordinary language model, and held-out figures after some steps of a fine-tuning."""
+    folder = args.output_dir / f"{init}_{step}"
+    if not (folder / "model.safetensors").is_file():
+        if step == 0:
+            free_head(args.model_name_or_path, folder, init)
+        else:
+            from_checkpoint(args.output_dir / init / f"checkpoint-{step}", folder)
+    label = f"{LABELS[init]}, {step:,} steps" if step else {"prior": "free head", "embeddings": "E^T alone"}[init]
+    return {"label": label, "folder": folder} | held_out(args.output_dir / init)[step]
+
+
+def other_model(args, name: str, spec: str) -> dict:
+    """The same of another run, at its end or at a step."""
+    run, _, step = spec.partition("@")
+    figures = held_out(Path(run))
+    if not step and json.loads(Path(run, "config.json").read_text())["architectures"][0].endswith("LMHeadModel"):
+        return {"label": name, "folder": Path(run)} | figures[max(figures)]
+    folder = args.output_dir / name.replace(" ", "_").replace(",", "")
+    if not (folder / "model.safetensors").is_file():
+        from_checkpoint(Path(run, f"checkpoint-{step}"), folder) if step else free_head(run, folder, "prior")
+    return {"label": name, "folder": folder} | figures[int(step or max(figures))]
+
+
+def free_head(checkpoint: str, folder: Path, init: str) -> None:
+    command = [sys.executable, "run_lm_head.py", "--model_name_or_path", checkpoint, "--init", init]
+    subprocess.run([*command, "--output_dir", str(folder)], check=True)
+
+
+def from_checkpoint(checkpoint: Path, folder: Path) -> None:
+    """The language model of a checkpoint to resume from, whose head may have a bias that its class does not know."""
+    from safetensors.torch import load_file
+    from torch import nn
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from headless_trainer.lm_head import fold_head_bias
+
+    model, weights = AutoModelForCausalLM.from_pretrained(checkpoint), load_file(checkpoint / "model.safetensors")
+    if "lm_head.bias" in weights and model.get_output_embeddings().bias is None:
+        model.get_output_embeddings().bias = nn.Parameter(weights["lm_head.bias"])
+        model = fold_head_bias(model)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
+
+
+def score(args, models: list[dict]) -> None:
+    """Add accuracy and perplexity on LAMBADA, as the LM Evaluation Harness computes them."""
+    command = [sys.executable, "run_lm_eval.py", "--tasks", "lambada_openai", "--max_length", args.max_length]
+    command += ["--data_files", f"lambada_openai={args.lambada_file}", "--output_dir", str(args.output_dir / "lambada")]
+    subprocess.run([*command, "--model_name_or_path", *(str(model["folder"]) for model in models)], check=True)
+    found = [json.loads(path.read_text()) for path in args.output_dir.glob("lambada/*/results.json")]
+    scores = {results["model"]: results["tasks"]["lambada_openai"]["metrics"] for results in found}
+    for model in models:
+        metrics = scores[str(model["folder"])]
+        model["lambada_accuracy"], model["lambada_perplexity"] = (
+            metrics[f"{name},none"]["value"] for name in ("acc", "perplexity")
+        )
+
+
+def held_out(run: Path) -> dict[int, dict]:
+    """Held-out accuracy and perplexity of a run by its optimizer steps."""
+    history = json.loads((run / "trainer_state.json").read_text())["log_history"]
+    names = ("eval_accuracy", "eval_perplexity")
+    return {logs["step"]: {name: logs[name] for name in names} for logs in history if "eval_accuracy" in logs}
+
+
+def steps_worth(args) -> int | None:
+    """Steps of fine-tuning from E^T until its held-out perplexity is that of the free head before any."""
+    free = held_out(args.output_dir / "prior")[0]["eval_perplexity"]
+    tuned = held_out(args.output_dir / "embeddings")
+    return next((step for step in sorted(tuned) if tuned[step]["eval_perplexity"] <= free), None)
+
+
+def report(args, models: list[dict]) -> None:
+    lambada = args.lambada_file is not None
+    rows = ["| model | held-out accuracy | perplexity |" + (" LAMBADA accuracy | perplexity |" if lambada else "")]
+    rows.append("|---|---|---|" + ("---|---|" if lambada else ""))
+    for model in models:
+        row = f"| {model['label']} | {model['eval_accuracy']:.1%} | {model['eval_perplexity']:,.0f} |"
+        rows.append(
+            row + (f" {model['lambada_accuracy']:.2%} | {model['lambada_perplexity']:,.0f} |" if lambada else "")
+        )
+    worth = steps_worth(args)
+    reached = f"after {worth:,} steps" if worth is not None else f"not within {args.max_steps:,} steps"
+    rows.append(f"\nFine-tuning from E^T reaches the held-out perplexity of the free head {reached}.")
+    table = "\n".join(rows)
+    (args.output_dir / "table.md").write_text(table + "\n")
+    print(table)
+    draw(args, models, lambada)
+
+
+def draw(args, models: list[dict], lambada: bool) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 1 + lambada, figsize=(5 + 4.5 * lambada, 4), squeeze=False)
+    panels = [(axes[0, 0], "eval_perplexity", "held-out perplexity")]
+    panels += [(axes[0, 1], "lambada_perplexity", "LAMBADA perplexity")] if lambada else []
+    scored = len(args.scored_steps)
+    for axis, name, title in panels:
+        for index, init in enumerate(LABELS):
+            if name == "eval_perplexity":
+                points = [(step, figures[name]) for step, figures in sorted(held_out(args.output_dir / init).items())]
+            else:
+                own = models[index * scored : (index + 1) * scored]
+                points = [(step, model[name]) for step, model in zip(args.scored_steps, own, strict=True)]
+            axis.plot(*zip(*points, strict=True), "o-", ms=3, label=LABELS[init])
+        for index, model in enumerate(models[len(LABELS) * scored :]):
+            axis.axhline(
+                model[name], ls=("--", ":", "-.")[index % 3], lw=1, color=f"C{2 + index}", label=model["label"]
+            )
+        axis.set(xlabel="steps of fine-tuning", title=title, yscale="log")
+        axis.set_xscale("symlog", linthresh=10)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3)
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncol=2, fontsize=8
+    )
+    figure.tight_layout(rect=(0, 0.2, 1, 1))
+    figure.savefig(args.output_dir / "fine_tuning.png", dpi=150)
+
+
+if __name__ == "__main__":
+    main()
