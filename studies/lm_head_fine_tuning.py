@@ -184,7 +184,8 @@ def draw(args, models: list[dict], lambada: bool) -> None:
                 model[name], ls=("--", ":", "-.")[index % 3], lw=1, color=f"C{2 + index}", label=model["label"]
             )
         axis.set(xlabel="steps of fine-tuning", title=title, yscale="log")
-        axis.set_xscale("symlog", linthresh=10)
+        for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+            ticks(lambda value, _: f"{value:,.0f}" if f"{value:e}"[0] in "1235" else "")
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
     figure.legend(

@@ -6,10 +6,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments, parse_args
+from headless_trainer.arguments import (
+    DataArguments,
+    HeadlessTrainingArguments,
+    LMHeadArguments,
+    ModelArguments,
+    parse_args,
+)
+from headless_trainer.glue_arguments import GlueArguments, GlueTrainingArguments
+from headless_trainer.tasks import select_tasks
 
 ROOT = Path(__file__).parents[1]
-PRESETS = sorted((ROOT / "configs").glob("*.yaml"))
+PRESETS = [path for path in sorted((ROOT / "configs").glob("*.yaml")) if "\nobjective: " in path.read_text("utf-8")]
 PAIRS = ["encoder", "decoder", "multilingual", "small_encoder", "small_decoder"]
 OBJECTIVES = ["headless", "vanilla"]
 
@@ -141,6 +149,21 @@ def test_a_pair_differs_only_where_the_paper_says_so(pair):
     assert differences == {"objective", "output_dir"} | batch
 
 
+@pytest.mark.parametrize(("source", "learning_rate", "weight_decay"), [("text", 1e-4, 0.1), ("table14", 1e-5, 0.0)])
+def test_fine_tuning_presets_hold_the_numbers_of_section_4_2_and_table_14(source, learning_rate, weight_decay):
+    path = ROOT / "configs" / f"paper_lm_head_{source}.yaml"
+    model, data, training = parse_args([ModelArguments, DataArguments, LMHeadArguments], [str(path)])
+    assert training.do_train and training.init == "embeddings" and not training.freeze_trunk
+    assert training.per_device_train_batch_size * training.gradient_accumulation_steps * 16 == 256
+    assert (training.max_steps, training.get_warmup_steps(10_000)) == (10_000, 2_000)
+    assert (training.learning_rate, training.weight_decay) == (learning_rate, weight_decay)
+    assert training.lr_scheduler_type == "constant_with_warmup"
+    pretraining = parse("paper_decoder_headless")
+    assert model.model_name_or_path == pretraining[2].output_dir
+    assert (data.dataset_name, data.max_seq_length) == (pretraining[1].dataset_name, pretraining[1].max_seq_length)
+    assert training.output_dir == f"runs/{path.stem}"
+
+
 def test_flags_override_a_preset():
     flags = ["--fp16", "false", "--bf16", "true", "--dataset_name", "other"]
     # without a GPU, transformers takes bf16 only together with use_cpu
@@ -151,6 +174,28 @@ def test_flags_override_a_preset():
 def test_small_encoder_can_take_the_tokenizer_of_the_table():
     flags = ["--train_tokenizer", "false", "--tokenizer_name", "google/bert_uncased_L-4_H-512_A-8"]
     assert not parse("paper_small_encoder_headless", *flags)[0].train_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("name", "loss", "learning_rate", "weight_decay", "batch_size"),
+    [
+        ("paper_glue_cross_entropy", "cross_entropy", 5e-6, 0.01, 32),  # table 11
+        ("paper_glue_balanced", "balanced", 1e-5, 0.0, 32),  # table 13
+        ("paper_xnli", "cross_entropy", 2e-5, 0.0, 128),  # table 15
+    ],
+)
+def test_fine_tuning_presets_hold_the_numbers_of_the_tables(name, loss, learning_rate, weight_decay, batch_size):
+    path = ROOT / "configs" / f"{name}.yaml"
+    grid, training = parse_args([GlueArguments, GlueTrainingArguments], [str(path), "--model_name_or_path", "any"])
+    assert (training.output_dir, grid.seeds, grid.loss) == (f"runs/{name}", [0, 1, 2], loss)
+    assert (training.learning_rate, training.weight_decay) == (learning_rate, weight_decay)
+    assert training.per_device_train_batch_size * training.gradient_accumulation_steps == batch_size
+    assert (training.lr_scheduler_type, training.get_warmup_steps(500)) == ("constant_with_warmup", 50)
+    assert (training.num_train_epochs, grid.max_seq_length, grid.metrics) == (10, 128, "paper")
+    names = [task.name for task in select_tasks(grid.tasks, grid.languages)]
+    languages = ["ar", "de", "en", "es", "fr", "hi", "zh"]  # table 5
+    xnli = ["xnli", *(f"xnli_{language}" for language in languages)]
+    assert names == (xnli if name == "paper_xnli" else ["mrpc", "cola", "stsb", "sst2", "qnli", "qqp", "mnli"])
 
 
 def test_demo_needs_no_network_and_no_gpu():

@@ -37,6 +37,30 @@ ALLOWED = {
     "lm_head": LOWEST | {"evaluation", "modeling"},
     "reports": LOWEST,
     "targets": LOWEST | {"arguments", "masking"},
+    "significance": set(),
+    "score_store": set(),
+    "comparison": {"score_store", "significance"},
+    "harness_tasks": set(),
+    "harness_model": set(),
+    "zero_shot": {"harness_model", "harness_tasks", "score_store"},
+    "classification_rows": {"collator"},
+    "classification": LOWEST | {"classification_rows"},
+    "classifiers": {"loading"},
+    "glue_arguments": set(),
+    "glue_results": set(),
+    "glue_tables": {"glue_results", "significance"},
+    "glue_figures": {"glue_results"},
+    "glue_report": {"glue_figures", "glue_results", "glue_tables"},
+    "glue_grid": {"checkpoints", "classifiers", "glue_arguments", "glue_results", "loading", "tasks"},
+    "glue_runs": {
+        "classification",
+        "classification_rows",
+        "classifiers",
+        "glue_arguments",
+        "glue_grid",
+        "glue_results",
+        "metrics",
+    },
     "trainer": LOWEST
     | {
         "arguments",
@@ -49,8 +73,7 @@ ALLOWED = {
         "modeling",
         "targets",
     },
-    "pretraining": LOWEST
-    | {"arguments", "checkpoints", "data", "loading", "modeling", "reports", "texts", "trainer"},
+    "pretraining": LOWEST | {"arguments", "checkpoints", "data", "loading", "modeling", "reports", "texts", "trainer"},
 }
 ALLOWED["__init__"] = set(ALLOWED)  # re-exports what users need
 

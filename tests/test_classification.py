@@ -1,0 +1,467 @@
+"""Rows, batches, checkpoints and the trainer of fine-tuning: the gradient of a step is that of its rows as one batch."""
+
+import os
+import socket
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from datasets import Dataset
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    GPT2LMHeadModel,
+    T5Config,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from headless_trainer.classification import ClassificationTrainer
+from headless_trainer.classification_rows import (
+    ClassificationCollator,
+    EncodedRows,
+    SimilarLengthSampler,
+    SortedSampler,
+    encode_rows,
+)
+from headless_trainer.classifiers import agree_on_tokens, describe_new_weights, load_classifier, load_config
+
+VOCAB = 50
+BERT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "pad_token_id": 0}
+
+
+def bert(cls=BertForSequenceClassification, vocab=VOCAB, **settings):
+    torch.manual_seed(0)
+    silent = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return cls(BertConfig(vocab_size=vocab, **BERT, **silent, **settings))
+
+
+def gpt2(cls=GPT2ForSequenceClassification, vocab=VOCAB, **settings):
+    torch.manual_seed(0)
+    silent = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    return cls(GPT2Config(vocab_size=vocab, **GPT2, **silent, **settings))
+
+
+def encoded(labels, candidates: int = 1, seed: int = 0) -> EncodedRows:
+    """Rows of 2 to 9 random tokens, none of which is the padding token."""
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(2, 10, size=len(labels) * candidates)
+    ids = generator.integers(1, VOCAB, size=lengths.sum()).astype(np.int32)
+    return EncodedRows(ids, None, lengths, candidates, np.array(labels))
+
+
+CLASSES = [0] * 20 + [1] * 9 + [2] * 3  # 32 rows, of very unequal classes
+NUMBERS = np.linspace(0, 5, 32).astype(np.float32)
+CHOICES = [0] * 25 + [1] * 7
+
+
+# Rows ------------------------------------------------------------------------------------------------------------------
+
+
+def texts_of(rows: EncodedRows, index: int, tokenizer) -> list[str]:
+    return [tokenizer.decode(candidate["input_ids"]) for candidate in rows[index]["candidates"]]
+
+
+def test_rows_of_an_encoder(mlm_tokenizer):
+    rows = Dataset.from_dict({"texts": [[["a river", "her letter"]], [["the sky", ""]]], "label": [1, 0]})
+    config = BertConfig(vocab_size=300)
+    found = encode_rows(rows, mlm_tokenizer, config, max_seq_length=32)
+    assert texts_of(found, 0, mlm_tokenizer) == ["[CLS]a river[SEP]her letter[SEP]"]
+    assert texts_of(found, 1, mlm_tokenizer) == ["[CLS]the sky[SEP][SEP]"]
+    assert found.labels.tolist() == [1, 0] and found.labels.dtype == np.int64
+    assert found.lengths.tolist() == [len(found[i]["candidates"][0]["input_ids"]) for i in range(2)]
+    assert set(found[0]["candidates"][0]) == {"input_ids", "token_type_ids"}
+    cut = encode_rows(rows, mlm_tokenizer, config, max_seq_length=5)
+    assert cut.lengths.max() == 5 and cut[0]["candidates"][0]["input_ids"][-1] == mlm_tokenizer.sep_token_id
+
+
+def test_rows_of_a_decoder_have_an_end_token_between_segments_and_no_segment_ids(clm_tokenizer):
+    rows = Dataset.from_dict({"texts": [[["a river", "her letter"]], [["a", "b"]]], "label": [0.5, 2.0]})
+    found = encode_rows(rows, clm_tokenizer, GPT2Config(), max_seq_length=32, is_regression=True)
+    assert texts_of(found, 0, clm_tokenizer) == ["a river<|endoftext|>her letter"]
+    assert set(found[0]["candidates"][0]) == {"input_ids"}  # GPT-2 would look segment ids up among its tokens
+    assert found.labels.tolist() == [0.5, 2.0] and found.labels.dtype == np.float32
+
+
+def test_segment_ids_are_those_of_the_tokenizer():
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({"[PAD]": 0, "[SEP]": 1, "a": 2, "b": 3}, unk_token="[PAD]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A [SEP]", pair="$A [SEP] $B:1 [SEP]:1", special_tokens=[("[SEP]", 1)]
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", sep_token="[SEP]")
+    rows = Dataset.from_dict({"texts": [[["a", "b b"]], [["a b", "a"]]], "label": [0, 1]})
+    batch = ClassificationCollator(tokenizer)(
+        [row for row in encode_rows(rows, tokenizer, BertConfig(), max_seq_length=8)]
+    )
+    assert batch["input_ids"].tolist() == [[2, 1, 3, 3, 1], [2, 3, 1, 2, 1]]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 1, 1, 1], [0, 0, 0, 1, 1]]
+    assert "attention_mask" not in batch  # rows of one length need none
+    assert "token_type_ids" not in encode_rows(rows, tokenizer, GPT2Config(), max_seq_length=8)[0]["candidates"][0]
+
+
+def test_an_empty_text_is_one_padding_token(clm_tokenizer):
+    rows = Dataset.from_dict({"texts": [[[""]], [["a"]]], "label": [0, 1]})
+    found = encode_rows(rows, clm_tokenizer, GPT2Config(), max_seq_length=8)
+    assert found[0]["candidates"][0]["input_ids"].tolist() == [clm_tokenizer.pad_token_id]
+
+
+def test_candidates_follow_each_other(clm_tokenizer):
+    rows = Dataset.from_dict({"texts": [[["a"], ["bcd"]], [["ef"], ["g"]]], "label": [1, 0]})
+    found = encode_rows(rows, clm_tokenizer, GPT2Config(), max_seq_length=8)
+    assert texts_of(found, 0, clm_tokenizer) == ["a", "bcd"] and texts_of(found, 1, clm_tokenizer) == ["ef", "g"]
+    assert found.lengths.tolist() == [3, 2]
+    batch = ClassificationCollator(clm_tokenizer)([found[1], found[0]])
+    lengths = batch["attention_mask"].sum(-1)
+    shown = [clm_tokenizer.decode(ids[:length]) for ids, length in zip(batch["input_ids"], lengths, strict=True)]
+    assert shown == ["ef", "g", "a", "bcd"]
+    assert batch["labels"].tolist() == [0, 1] and batch["labels"].dtype == torch.int64
+
+
+@pytest.mark.parametrize("texts, numbers", [([[["a"]], [["a"], ["b"]]], "[1, 2]"), ([], "[]")])
+def test_rows_must_have_as_many_candidates(clm_tokenizer, texts, numbers):
+    rows = Dataset.from_dict({"texts": texts, "label": [0] * len(texts)})
+    with pytest.raises(ValueError, match="same number of candidates, got " + numbers.replace("[", r"\[")):
+        encode_rows(rows, clm_tokenizer, GPT2Config(), max_seq_length=8)
+
+
+# Order of rows ---------------------------------------------------------------------------------------------------------
+
+
+def epoch_order(sampler: SimilarLengthSampler, epoch: int) -> list[int]:
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+def test_similar_lengths_share_a_step_and_every_row_comes_once():
+    lengths = np.random.default_rng(0).integers(2, 100, size=1003)
+    sampler = SimilarLengthSampler(lengths, 10, seed=3)
+    order = epoch_order(sampler, 0)
+    assert sorted(order) == list(range(1003)) and len(sampler) == 1003
+    steps = lengths[np.array(order[:1000]).reshape(-1, 10)]
+    assert (steps.max(1) - steps.min(1)).mean() < 5  # 88 in random order
+    means = steps.mean(1)
+    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.3  # but steps are in no order
+
+
+def test_the_order_depends_on_seed_and_epoch_alone():
+    lengths = np.arange(100)
+    first, again, other = (SimilarLengthSampler(lengths, 8, seed) for seed in (0, 0, 1))
+    assert epoch_order(first, 1) == epoch_order(again, 1)
+    assert epoch_order(first, 0) != epoch_order(first, 1) != epoch_order(other, 1)
+
+
+def test_rows_left_over_are_neither_long_nor_short():
+    lengths = np.arange(103)
+    left = [lengths[epoch_order(SimilarLengthSampler(lengths, 100, seed), 0)[-3:]].mean() for seed in range(200)]
+    assert abs(np.mean(left) - 51) < 8
+
+
+def test_evaluation_goes_from_the_longest_row_to_the_shortest():
+    assert list(SortedSampler(np.array([3, 9, 1, 9]))) == [1, 3, 0, 2]
+
+
+# The step --------------------------------------------------------------------------------------------------------------
+
+
+class Gradients(TrainerCallback):
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def step_gradients(model, rows, tmp_path, split, trainer_class=ClassificationTrainer, **kwargs):
+    """Gradients and logged loss of one step over 32 rows, in ``split``: (rows of a micro-batch, micro-batches)."""
+    args = TrainingArguments(
+        tmp_path, per_device_train_batch_size=split[0], gradient_accumulation_steps=split[1], max_steps=1,
+        learning_rate=0.0, max_grad_norm=0.0, use_cpu=True, save_strategy="no", logging_steps=1, disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )  # fmt: skip
+    collator = kwargs.pop("data_collator", None) or ClassificationCollator(None)
+    trainer = trainer_class(model, args, data_collator=collator, train_dataset=rows, **kwargs)
+    gradients = Gradients()
+    trainer.add_callback(gradients)
+    trainer.train()
+    return gradients.found, trainer.state.log_history[0]["loss"]
+
+
+def naive(model, rows: EncodedRows, loss: str) -> dict[str, torch.Tensor]:
+    """The loss of all rows as one batch, row by row and without padding, as its definition has it."""
+    model.zero_grad()
+    scores, labels = [], torch.from_numpy(rows.labels)
+    for row in (rows[index] for index in range(len(rows))):
+        ids = [torch.tensor(each["input_ids"]).long()[None] for each in row["candidates"]]
+        scores.append(torch.cat([model(input_ids=each).logits[0] for each in ids]))
+    scores = torch.stack(scores)
+    if labels.is_floating_point():
+        value = ((scores[:, 0] - labels) ** 2).mean()
+    elif loss == "cross_entropy":
+        value = torch.stack([-row.log_softmax(-1)[label] for row, label in zip(scores, labels, strict=True)]).mean()
+    else:
+        means = [F.cross_entropy(scores[labels == c], labels[labels == c]) for c in labels.unique()]
+        value = sum(means) / len(means)
+    value.backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None} | {"loss": value.detach()}
+
+
+@pytest.mark.parametrize("make", [bert, gpt2])
+@pytest.mark.parametrize(
+    "kind, loss",
+    [("classes", "balanced"), ("classes", "cross_entropy"), ("choices", "balanced"), ("numbers", "balanced")],
+)
+def test_any_split_of_a_step_has_the_gradient_of_all_its_rows(tmp_path, make, kind, loss):
+    labels, outputs, candidates = {"classes": (CLASSES, 3, 1), "choices": (CHOICES, 1, 2), "numbers": (NUMBERS, 1, 1)}[
+        kind
+    ]
+    rows = encoded(labels, candidates)
+    want = naive(make(num_labels=outputs).train(), rows, loss)
+    value = want.pop("loss").item()
+    assert sum(grad.abs().sum() for grad in want.values()) > 0
+    for split in [(32, 1), (8, 4)]:
+        got, logged = step_gradients(make(num_labels=outputs), rows, tmp_path, split, loss=loss)
+        assert got.keys() == want.keys() and logged == pytest.approx(value, rel=1e-5)
+        for name in want:
+            torch.testing.assert_close(got[name], want[name], rtol=1e-4, atol=1e-6)
+
+
+def test_balanced_differs_from_cross_entropy_and_leaves_numbers_alone(tmp_path):
+    rows, numbers = encoded(CLASSES), encoded(NUMBERS)
+    found = [
+        step_gradients(bert(num_labels=3), rows, tmp_path, (32, 1), loss=loss)[1]
+        for loss in ("balanced", "cross_entropy")
+    ]
+    assert abs(found[0] - found[1]) > 1e-3
+    found = [
+        step_gradients(bert(num_labels=1), numbers, tmp_path, (32, 1), loss=loss)[1]
+        for loss in ("balanced", "cross_entropy")
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("make", [bert, gpt2])
+def test_transformers_own_gradient_would_be_four_times_too_large(tmp_path, make):
+    """If this fails, transformers has mended https://github.com/huggingface/transformers/issues/47688."""
+    rows = encoded([0, 1] * 16)
+    whole, parts = (step_gradients(make(num_labels=2), rows, tmp_path, split, Plain)[0] for split in [(32, 1), (8, 4)])
+    for name in whole:
+        torch.testing.assert_close(parts[name], 4 * whole[name], rtol=1e-3, atol=1e-5)
+
+
+class Plain(Trainer):
+    """`Trainer` with the rows of `EncodedRows`: its own loss, and its own scaling."""
+
+    def __init__(self, model, args, **kwargs):
+        args.remove_unused_columns = False
+        super().__init__(model, args, **kwargs)
+
+
+def test_scores_of_candidates_are_compared_within_their_row(tmp_path):
+    rows, model = encoded(CHOICES, candidates=2), bert(num_labels=1).eval()
+    args = TrainingArguments(
+        tmp_path, per_device_eval_batch_size=5, use_cpu=True, dataloader_pin_memory=False, disable_tqdm=True
+    )
+    trainer = ClassificationTrainer(model, args, ClassificationCollator(None))
+    output = trainer.predict(rows)
+    order = list(SortedSampler(rows.lengths))
+    assert output.predictions.shape == (32, 2) and output.label_ids.tolist() == [CHOICES[index] for index in order]
+    with torch.no_grad():
+        for place, index in enumerate(order):
+            ids = [torch.tensor(each["input_ids"]).long()[None] for each in rows[index]["candidates"]]
+            want = [model(input_ids=each).logits.item() for each in ids]
+            assert output.predictions[place].tolist() == pytest.approx(want, abs=1e-5)
+
+
+def test_an_epoch_has_another_order_than_the_one_before(tmp_path):
+    seen = []
+
+    class Watched(ClassificationTrainer):
+        def compute_loss(self, model, inputs, **kwargs):
+            seen.append(inputs["input_ids"].flatten().tolist())
+            return super().compute_loss(model, inputs, **kwargs)
+
+    args = TrainingArguments(
+        tmp_path, per_device_train_batch_size=8, num_train_epochs=2, use_cpu=True, save_strategy="no",
+        dataloader_pin_memory=False, disable_tqdm=True,
+    )  # fmt: skip
+    Watched(bert(num_labels=3), args, ClassificationCollator(None), train_dataset=encoded(CLASSES)).train()
+    assert len(seen) == 8 and seen[:4] != seen[4:]
+
+
+@pytest.mark.parametrize(
+    "loss, changes, message",
+    [
+        ("focal", {}, "loss must be one of balanced, cross_entropy, got 'focal'"),
+        ("balanced", {"label_smoothing_factor": 0.1}, "label_smoothing_factor is 0.1"),
+    ],
+)
+def test_settings_that_cannot_work(tmp_path, loss, changes, message):
+    args = TrainingArguments(tmp_path, use_cpu=True, **changes)
+    with pytest.raises(ValueError, match=message):
+        ClassificationTrainer(bert(), args, ClassificationCollator(None), loss=loss)
+
+
+def test_labels_beyond_the_head_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"labels must be in \[0, 2\) for 2 classes, got 0 to 2"):
+        step_gradients(bert(num_labels=2), encoded(CLASSES), tmp_path, (32, 1))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    model = bert(num_labels=3)
+    model.classifier.bias.data[0] = torch.nan
+    with pytest.raises(FloatingPointError, match="The loss is nan at step 1"):
+        step_gradients(model, encoded(CLASSES), tmp_path, (32, 1))
+
+
+def _process(rank: int, port: int, folder: str) -> None:
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    found, loss = step_gradients(bert(num_labels=3), encoded(CLASSES), folder, (4, 4))
+    if rank == 0:
+        torch.save((found, loss), os.path.join(folder, "found.pt"))
+    torch.distributed.barrier()
+    os._exit(0)  # gloo may abort an orderly exit
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_gradient_of_one(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(_process, (port, str(tmp_path)), nprocs=2)
+    found, loss = torch.load(tmp_path / "found.pt")
+    want = naive(bert(num_labels=3), encoded(CLASSES), "balanced")
+    assert loss == pytest.approx(want.pop("loss").item(), rel=1e-5)
+    for name, grad in want.items():
+        torch.testing.assert_close(
+            found[f"module.{name}" if f"module.{name}" in found else name], grad, rtol=1e-4, atol=1e-6
+        )
+
+
+# Checkpoints -----------------------------------------------------------------------------------------------------------
+
+
+def saved(folder, model, tokenizer) -> str:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def load(source: str, tokenizer, num_labels: int = 3, seed: int = 0, **options):
+    config = load_config(source, num_labels, **options)
+    config.num_labels = num_labels
+    agree_on_tokens(tokenizer, config)
+    return load_classifier(source, config, tokenizer, seed=seed, **options)
+
+
+def test_a_trunk_gets_a_head_from_the_seed_and_keeps_its_weights(tmp_path, mlm_tokenizer, caplog):
+    trunk = bert(BertModel, vocab=300)
+    source = saved(tmp_path / "trunk", trunk, mlm_tokenizer)
+    (first, new), (again, _), (other, _) = (load(source, mlm_tokenizer, seed=seed) for seed in (0, 0, 1))
+    assert not caplog.records
+    for name, value in trunk.state_dict().items():
+        torch.testing.assert_close(first.state_dict()[f"bert.{name}"], value)
+    assert first.classifier.weight.equal(again.classifier.weight)
+    assert not first.classifier.weight.equal(other.classifier.weight)
+    assert first.classifier.weight.shape == (3, 16)
+
+
+def test_new_weights_are_said_in_a_line(tmp_path, mlm_tokenizer):
+    trunk = bert(BertModel, vocab=300)
+    trunk.pooler = None
+    _, new = load(saved(tmp_path / "trunk", trunk, mlm_tokenizer), mlm_tokenizer)
+    assert describe_new_weights(new) == "bert.pooler.dense, classifier"
+    classifier = bert(vocab=300, num_labels=3)
+    _, new = load(saved(tmp_path / "classifier", classifier, mlm_tokenizer), mlm_tokenizer)
+    assert describe_new_weights(new) == "none: the checkpoint has its own classifier"
+
+
+@pytest.mark.parametrize("make, cls", [(bert, BertForMaskedLM), (gpt2, GPT2LMHeadModel)])
+def test_language_models_can_be_fine_tuned(tmp_path, mlm_tokenizer, make, cls):
+    language_model = make(cls, vocab=300)
+    model, new = load(saved(tmp_path / "lm", language_model, mlm_tokenizer), mlm_tokenizer)
+    want = language_model.get_input_embeddings().weight
+    assert model.get_input_embeddings().weight.equal(want)
+    assert describe_new_weights(new) in ("bert.pooler.dense, classifier", "score")
+
+
+def test_a_decoder_pools_its_last_token_before_the_padding(clm_tokenizer):
+    model = gpt2(vocab=300, num_labels=2).eval()
+    rows = Dataset.from_dict({"texts": [[["a river"]], [["her letter crossed the river"]]], "label": [0, 1]})
+    agree_on_tokens(clm_tokenizer, model.config)
+    found = encode_rows(rows, clm_tokenizer, model.config, max_seq_length=32)
+    batch = ClassificationCollator(clm_tokenizer)([found[0], found[1]])
+    with torch.no_grad():
+        together = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        for index in range(2):
+            ids = torch.from_numpy(found[index]["candidates"][0]["input_ids"]).long()[None]
+            torch.testing.assert_close(together[index], model(input_ids=ids).logits[0])
+
+
+def test_the_end_token_pads_where_there_is_no_padding_token(clm_tokenizer):
+    import copy
+
+    tokenizer, config = copy.deepcopy(clm_tokenizer), GPT2Config()
+    tokenizer.pad_token, tokenizer.padding_side = None, "left"
+    agree_on_tokens(tokenizer, config)
+    assert (tokenizer.pad_token, config.pad_token_id, tokenizer.padding_side) == ("<|endoftext|>", 0, "right")
+    tokenizer.pad_token = tokenizer.eos_token = None
+    with pytest.raises(ValueError, match="neither a padding nor an end token"):
+        agree_on_tokens(tokenizer, config)
+
+
+def test_a_classifier_of_another_size(tmp_path, mlm_tokenizer):
+    source = saved(tmp_path / "two", bert(vocab=300, num_labels=2), mlm_tokenizer)
+    with pytest.raises(
+        ValueError, match="has a classifier of 2 outputs and the task needs 3.*--ignore_mismatched_sizes"
+    ):
+        load_config(source, 3)
+    model, new = load(source, mlm_tokenizer, ignore_mismatched_sizes=True)
+    assert model.classifier.weight.shape == (3, 16) and describe_new_weights(new) == "classifier"
+    assert load_config(source, 2).num_labels == 2
+
+
+def test_what_is_no_model_is_refused(tmp_path, mlm_tokenizer):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="holds no config.json, so it is not a model"):
+        load_config(str(tmp_path / "empty"), 2)
+    BertConfig().save_pretrained(tmp_path / "config")
+    with pytest.raises(ValueError, match="holds no weights"):
+        load_config(str(tmp_path / "config"), 2)
+    with pytest.raises(ValueError, match="is a file"):
+        load_config(str(tmp_path / "config" / "config.json"), 2)
+    with pytest.raises(OSError, match="'no/such-model' is not a folder here, and the Hub does not give it"):
+        load_config("no/such-model", 2)
+    T5Config(d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2).save_pretrained(tmp_path / "t5")
+    (tmp_path / "t5" / "model.safetensors").touch()
+    with pytest.raises(ValueError, match=r"is an encoder-decoder \(t5\)"):
+        load_config(str(tmp_path / "t5"), 2)
+    (tmp_path / "vit").mkdir()
+    (tmp_path / "vit" / "config.json").write_text('{"model_type": "vit"}')
+    (tmp_path / "vit" / "model.safetensors").touch()
+    with pytest.raises(ValueError, match="is a vit, for which transformers has no sequence classifier"):
+        load_config(str(tmp_path / "vit"), 2)
+
+
+def test_weights_that_are_not_those_of_the_configuration_are_refused(tmp_path, mlm_tokenizer):
+    model = bert(BertModel, vocab=300)
+    source = saved(tmp_path / "model", model, mlm_tokenizer)
+    model.config.num_hidden_layers = 2
+    model.config.save_pretrained(source)
+    with pytest.raises(ValueError, match="lacks 16 weights of a bert, such as 'bert.encoder.layer.1"):
+        load(source, mlm_tokenizer)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_embedding_is_refused(tmp_path, mlm_tokenizer):
+    source = saved(tmp_path / "model", bert(BertModel, vocab=200), mlm_tokenizer)
+    with pytest.raises(ValueError, match="has 300 tokens but its embedding has 200 rows"):
+        load(source, mlm_tokenizer)
