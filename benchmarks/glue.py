@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 
+import datasets
 import numpy as np
 import torch
 from datasets import Dataset
@@ -69,11 +70,10 @@ def trainers(rows: Dataset, tokenizer, options: argparse.Namespace, folder: str)
         folder,
         per_device_train_batch_size=32,
         num_train_epochs=1,
-        eval_strategy="epoch",
         logging_strategy="no",
         disable_tqdm=True,
     )
-    args.eval_strategy = "no"
+    args.eval_strategy = "no"  # only the training is timed
     encoded = encode_rows(rows, tokenizer, config, max_seq_length=options.max_seq_length)
     padded = run_glue_rows(rows, tokenizer, options.max_seq_length)
     return {
@@ -116,6 +116,7 @@ def main() -> None:
     parser.add_argument("--vocab_size", type=int, default=32_000)
     parser.add_argument("--repeats", type=int, default=3, help="Timed epochs of each way; the median counts.")
     options = parser.parse_args()
+    datasets.disable_progress_bars()
     names = options.tasks if options.data_dir else ["random words"]
     print(f"{'task':14}{'way':38}{'rows':>8}{'seconds an epoch: median (range)':>36}{'ratio':>8}")
     for name in names:

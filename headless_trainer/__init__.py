@@ -12,6 +12,7 @@ _EXPORTS = {
     "NegativePool": "negatives",
     "cwt_loss": "losses",
     "vocabulary_cross_entropy": "losses",
+    "balanced_cross_entropy": "losses",
     "attach_lm_head": "lm_head",
     "load_token_counts": "checkpoints",
     "train_tokenizer": "tokenization",

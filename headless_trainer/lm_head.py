@@ -208,6 +208,7 @@ def fold_head_bias(model: PreTrainedModel) -> PreTrainedModel:
     """
     config = copy.deepcopy(model.config)
     config.tie_word_embeddings = False
+    config.use_cache = True
     folded = type(model)._from_config(config, dtype=model.dtype).to(model.device)
     folded.base_model.load_state_dict(model.base_model.state_dict())
     head, biased = folded.get_output_embeddings(), model.get_output_embeddings()

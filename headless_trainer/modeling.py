@@ -3,7 +3,8 @@
 Letters used in shapes: B rows, T tokens in a row, K predicted positions, D width, V vocabulary size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -125,6 +126,22 @@ def probe(model: PreTrainedModel, ids: Tensor):
     finally:
         model.config._attn_implementation = attention
         model.train(training)
+
+
+@contextmanager
+def cache_for_generation(model: PreTrainedModel) -> Iterator[None]:
+    """Save a model within this, and it generates with a cache, which training had turned off in its configuration."""
+    configs = [
+        config for config in (model.config, getattr(model, "generation_config", None)) if hasattr(config, "use_cache")
+    ]
+    before = [config.use_cache for config in configs]
+    for config in configs:
+        config.use_cache = True
+    try:
+        yield
+    finally:
+        for config, value in zip(configs, before, strict=True):
+            config.use_cache = value
 
 
 def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:

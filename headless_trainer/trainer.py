@@ -29,7 +29,7 @@ from .evaluation import EvaluationSums, log_prior, mean_cosine, pool_scores, voc
 from .lm_head import fold_bias, fold_head_bias
 from .losses import cwt_loss
 from .masking import IGNORE_INDEX
-from .modeling import VocabularyHead, check_causal, find_embed, find_trunk, infer_task
+from .modeling import VocabularyHead, cache_for_generation, check_causal, find_embed, find_trunk, infer_task
 from .negatives import NegativePool
 from .targets import TargetBatch, TargetMaker
 
@@ -237,7 +237,8 @@ class PretrainingTrainer(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         counts = self._all_token_counts()
         seen = int(self._sum_over_processes(torch.tensor(self.window.tokens_seen, device=self.args.device)))
-        super().save_model(output_dir, _internal_call)
+        with cache_for_generation(self.model):
+            super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.objective_facts()
             save_token_counts(output_dir or self.args.output_dir, counts, totals)

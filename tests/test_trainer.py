@@ -479,3 +479,24 @@ def test_log_q_correction_trains_and_evaluates_corrected_scores(tmp_path, task, 
     )
     with pytest.raises(ValueError, match="log_q_correction is True but token_counts is None"):
         HeadlessTrainer(trunk, args, processing_class=tokenizer)
+
+
+@pytest.mark.parametrize("task", ["clm"])
+@pytest.mark.parametrize("head_bias", ["none", "prior"])
+def test_what_is_saved_generates_with_a_cache(tmp_path, task, tokenizer, head_bias):
+    """Training turns the cache off; a language model that was saved so would generate many times slower."""
+    args = HeadlessTrainingArguments(
+        str(tmp_path), objective="vanilla", head_bias=head_bias, max_steps=1, use_cpu=True, save_strategy="no"
+    )
+    run = VanillaTrainer(
+        model(task, tokenizer, "vanilla"),
+        args,
+        token_counts=torch.ones(len(tokenizer), dtype=torch.long),
+        train_dataset=rows(tokenizer),
+        processing_class=tokenizer,
+    )
+    run.train()
+    run.save_model()
+    assert run.model.config.use_cache is False
+    loaded = GPT2LMHeadModel.from_pretrained(tmp_path)
+    assert loaded.config.use_cache is True and loaded.generation_config.use_cache is True
