@@ -4,6 +4,7 @@ import copy
 import gc
 import logging
 import math
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -173,7 +174,9 @@ class EpochScorer(TrainerCallback):
 
     def keep_best_model(self) -> None:
         if self.arguments.save_models and self.trainer.args.should_save:
-            self._best.rename(self.run.path.with_suffix(""))
+            kept = self.run.path.with_suffix("")
+            shutil.rmtree(kept, ignore_errors=True)  # of a run that was killed between its model and its scores
+            self._best.rename(kept)
 
     def score(self, rows: EncodedRows) -> dict:
         """Metrics, mean loss (plain cross-entropy in nats, or squared error) and calibration on one set."""

@@ -180,6 +180,9 @@ def test_a_saved_model_is_that_of_the_best_epoch(tmp_path, data, encoders, monke
         return output
 
     monkeypatch.setattr(ClassificationTrainer, "predict", watched)
+    left = tmp_path / "balanced/run_checkpoint-5/cola/seed_0"
+    left.mkdir(parents=True)
+    (left / "old").touch()  # as after a kill between the model and its scores
     run(
         encoders[0],
         tmp_path,
