@@ -192,10 +192,11 @@ class HeadlessTrainingArguments(TrainingArguments):
         default=None,
         metadata={"help": "Masked (mlm) or next (clm) token prediction. From the model's class by default."},
     )
-    negatives: Literal["micro_batch", "step"] = field(
+    negatives: Literal["micro_batch", "step", "world"] = field(
         default="micro_batch",
         metadata={
-            "help": "Whose targets are candidates: those of one forward (the paper) or of the whole optimizer step."
+            "help": "Whose targets are candidates: those of one forward (the paper), of the whole optimizer step of this "
+            "process, or of the step over all processes."
         },
     )
     temperature: float = field(default=1.0, metadata={"help": "Divides the scores, > 0."})

@@ -19,6 +19,7 @@ class TrainingWindow:
     Attributes:
         tokens_seen: tokens that entered the model in the whole run, padding left out, on this process.
         train_seconds: seconds spent in training steps in the whole run, evaluation and saving left out.
+        exchanged_bytes: what this process received of the other processes' pools since the last log.
     """
 
     def __init__(self):
@@ -29,6 +30,7 @@ class TrainingWindow:
     def _reset(self) -> None:
         self._tokens = self._predicted = self._steps = self._losses = self._pool_tokens = self._pool_size = 0
         self._seconds = 0.0
+        self.exchanged_bytes = 0
         self._floor: Tensor | float = 0.0
         self._started: float | None = None
 
@@ -67,7 +69,8 @@ class TrainingWindow:
             ``tokens_per_second`` and ``tokens_seen`` (tokens over all processes), ``predicted_tokens`` (a step, all
             processes), ``train_seconds``, ``peak_memory_mib`` (of this process) and, for the contrastive loss,
             ``pool_tokens`` (U), ``pool_size`` (K), ``loss_floor`` (nats: the loss cannot go below it) and
-            ``random_guess_loss`` (nats: log of the pool size).
+            ``random_guess_loss`` (nats: log of the pool size). With pools of all processes also ``pool_exchange_bytes``
+            (a step, received by this process).
         """
         sums = torch.tensor(
             [self._tokens, self._predicted, self.tokens_seen, self._losses, self._pool_tokens, self._pool_size]
@@ -91,6 +94,8 @@ class TrainingWindow:
             logs["pool_size"] = round(pool_size / losses, 1)
             logs["loss_floor"] = floor / losses
             logs["random_guess_loss"] = torch.tensor(pool_size / losses).log().item()
+        if self.exchanged_bytes:
+            logs["pool_exchange_bytes"] = round(self.exchanged_bytes / steps)
         self._reset()
         return logs
 

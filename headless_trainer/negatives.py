@@ -34,6 +34,18 @@ class NegativePool:
             targets = torch.cat(batches) if batches else torch.empty(0, dtype=torch.long)
         return cls(*torch.unique(targets, return_counts=True))
 
+    @classmethod
+    def merged(cls, ids: Tensor, counts: Tensor) -> "NegativePool":
+        """Pool of the targets of several pools together.
+
+        Args:
+            ids: ``(N,)`` int64 tokens of all of them, a token of several pools several times.
+            counts: ``(N,)`` int64 occurrences of each; rows with none, such as padding, are dropped.
+        """
+        ids, counts = ids[counts > 0], counts[counts > 0]
+        distinct, positions = torch.unique(ids, return_inverse=True)
+        return cls(distinct, torch.zeros_like(distinct).index_add_(0, positions, counts))
+
     def __len__(self) -> int:
         """Distinct tokens, U."""
         return self.ids.numel()

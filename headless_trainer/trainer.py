@@ -344,9 +344,26 @@ class HeadlessTrainer(PretrainingTrainer):
         return {"temperature": self.args.temperature, "log_q_correction": float(self.args.log_q_correction)}
 
     def _share_step(self, targets: list[Tensor]) -> None:
-        if self.args.negatives == "step":
-            self._pool = NegativePool.from_targets(targets)
-            self._predicted_in_step = sum(target_ids.numel() for target_ids in targets)
+        if self.args.negatives == "micro_batch":
+            return
+        self._pool = NegativePool.from_targets(targets)
+        self._predicted_in_step = sum(target_ids.numel() for target_ids in targets)
+        if self.args.negatives == "world" and self.args.world_size > 1:
+            self._pool = self._pool_of_all_processes(self._pool)
+            # The gradients of processes are going to be averaged: each divides its sum by its share of all predictions.
+            self._predicted_in_step = self._pool.size / self.args.world_size
+
+    def _pool_of_all_processes(self, pool: NegativePool) -> NegativePool:
+        """Exchange distinct ids and their counts, 16 bytes a token; the embeddings behind them are everywhere already."""
+        rows = torch.stack([pool.ids, pool.counts], dim=1)  # (U, 2)
+        longest = self.accelerator.gather(torch.tensor([len(rows)], device=rows.device)).max()
+        padded = rows.new_zeros(int(longest), 2)  # a count of zero is nobody's token
+        padded[: len(rows)] = rows
+        everyone = self.accelerator.gather(padded)
+        self.window.exchanged_bytes += (
+            everyone.numel() * everyone.element_size() - padded.numel() * padded.element_size()
+        )
+        return NegativePool.merged(*everyone.unbind(dim=1))
 
     def step_loss(self, model, inputs, labels):
         predicted = labels != IGNORE_INDEX
@@ -363,7 +380,8 @@ class HeadlessTrainer(PretrainingTrainer):
             reduction="sum",
             backend=self.args.loss_backend,
         )
-        return loss / max(1, self._predicted_in_step or target_ids.numel() * self._micro_batches)
+        own = target_ids.numel() * self._micro_batches
+        return loss / ((own if self._predicted_in_step is None else self._predicted_in_step) or 1)
 
     def _embed_candidates(self, ids: Tensor) -> Tensor:
         # Through the module and not its weight, which may be a shard outside the forward (ZeRO-3, FSDP2).

@@ -199,7 +199,7 @@ def test_names_that_transformers_5_removed_are_unknown(write, gone):
     [
         ("objective", "headles"),
         ("task", "nsp"),
-        ("negatives", "world"),
+        ("negatives", "universe"),
         ("loss_backend", "fast"),
         ("head_bias", "log_q"),
         ("tokenizer_type", "unigram"),

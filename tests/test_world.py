@@ -1,0 +1,139 @@
+"""Negatives of all processes: the gradient of several processes is that of one process with the whole batch."""
+
+import os
+import socket
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, TrainerCallback
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, NegativePool
+
+VOCAB, LENGTH, ROWS = 40, 9, 8
+
+
+def rows(task: str, empty: bool) -> list[dict]:
+    """Rows of different lengths and numbers of targets; ``empty`` leaves the odd ones, a process's own, without any."""
+    generator = torch.Generator().manual_seed(3)
+    made = []
+    for index in range(ROWS):
+        length = LENGTH - index % 4
+        ids = torch.randint(1, VOCAB, (length,), generator=generator)
+        labels = ids.clone()
+        if task == "mlm":
+            labels[torch.rand(length, generator=generator) < 0.6] = -100
+        if empty and index % 2:
+            labels[:] = -100
+        made.append({"input_ids": ids, "labels": labels})
+    return made
+
+
+def trunk(task: str):
+    torch.manual_seed(0)
+    if task == "clm":
+        dropout = {"embd_pdrop": 0, "attn_pdrop": 0, "resid_pdrop": 0}
+        return GPT2Model(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=16, vocab_size=VOCAB, **dropout))
+    return BertModel(
+        BertConfig(
+            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=VOCAB,
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=16,
+        )
+    )  # fmt: skip
+
+
+class Tokenizer:
+    """What a trainer asks of a tokenizer whose labels are given."""
+
+    pad_token_id, mask_token_id, all_special_ids, name_or_path = 0, 1, [0, 1], "toy"
+
+    def __len__(self) -> int:
+        return VOCAB
+
+    def save_pretrained(self, folder) -> None:
+        """Nothing to save."""
+
+
+class FirstGradients(TrainerCallback):
+    def __init__(self):
+        self.kept = {}
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if not self.kept:
+            self.kept = {
+                name.removeprefix("module."): parameter.grad.clone()
+                for name, parameter in model.named_parameters()
+                if parameter.grad is not None
+            }
+
+
+def train(folder, task: str, empty: bool, *, batch_size: int, accumulation: int, negatives: str, steps: int = 3):
+    args = HeadlessTrainingArguments(
+        str(folder), task=task, negatives=negatives, per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulation, max_steps=steps, learning_rate=1e-2, max_grad_norm=0.0, use_cpu=True,
+        logging_steps=1, save_strategy="no", disable_tqdm=True, report_to="none", train_sampling_strategy="sequential",
+    )  # fmt: skip
+    gradients = FirstGradients()
+    run = HeadlessTrainer(
+        trunk(task), args, train_dataset=rows(task, empty), processing_class=Tokenizer(), callbacks=[gradients]
+    )
+    run.train()
+    losses = [logs["loss"] for logs in run.state.log_history if "loss" in logs]
+    return gradients.kept, losses, [logs.get("pool_exchange_bytes") for logs in run.state.log_history if "loss" in logs]
+
+
+def _process(rank: int, port: int, folder: str, task: str, empty: bool, processes: int, accumulation: int) -> None:
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    batch_size = ROWS // processes // accumulation
+    found = train(folder, task, empty, batch_size=batch_size, accumulation=accumulation, negatives="world")
+    if rank == 0:
+        torch.save(found, os.path.join(folder, "found.pt"))
+    torch.distributed.barrier()
+    os._exit(0)  # gloo may abort an orderly exit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "task, empty, processes, accumulation",
+    [
+        ("mlm", False, 2, 1),
+        ("mlm", False, 2, 4),
+        ("mlm", True, 2, 4),  # with one row a micro-batch, the second process has no target in the whole step
+        ("mlm", False, 4, 2),
+        ("clm", False, 2, 2),
+        ("clm", False, 4, 1),
+    ],
+)
+def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, task, empty, processes, accumulation):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = (port, str(tmp_path), task, empty, processes, accumulation)
+    torch.multiprocessing.spawn(_process, arguments, nprocs=processes)
+    gradients, losses, exchanged = torch.load(tmp_path / "found.pt")
+    want, want_losses, _ = train(tmp_path, task, empty, batch_size=ROWS, accumulation=1, negatives="step")
+    assert gradients.keys() == want.keys()
+    largest = max(grad.abs().max() for grad in want.values())
+    for name, grad in want.items():
+        scale = grad.abs().max().clamp(min=1e-3 * largest)  # the gradient of a key's bias is rounding alone
+        assert (gradients[name] - grad).abs().max() < 2e-6 * scale, name
+    assert losses == pytest.approx(want_losses, rel=1e-5)
+    distinct = [len(NegativePool.from_targets(row["labels"][row["labels"] >= 0])) for row in rows(task, empty)]
+    assert 0 < exchanged[0] <= (processes - 1) * 16 * sum(distinct)
+
+
+def test_one_process_has_the_pool_of_its_step(tmp_path):
+    step = train(tmp_path, "clm", False, batch_size=4, accumulation=2, negatives="step")
+    world = train(tmp_path, "clm", False, batch_size=4, accumulation=2, negatives="world")
+    assert step[1] == world[1] and world[2] == [None] * 3
+    assert all(torch.equal(grad, world[0][name]) for name, grad in step[0].items())
+
+
+def test_pools_merge_by_adding_counts():
+    ids = torch.tensor([2, 5, 0, 5, 7, 0])
+    counts = torch.tensor([3, 1, 0, 4, 2, 0])  # the zeros are padding
+    pool = NegativePool.merged(ids, counts)
+    assert pool.ids.tolist() == [2, 5, 7] and pool.counts.tolist() == [3, 5, 2]
+    nothing = NegativePool.merged(torch.zeros(3, dtype=torch.long), torch.zeros(3, dtype=torch.long))
+    assert len(nothing) == 0 and nothing.size == 0
