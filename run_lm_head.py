@@ -61,14 +61,18 @@ def make_language_model(model_args, data_args, args) -> None:
 
     from headless_trainer import attach_lm_head, data, loading, pretraining, texts
     from headless_trainer.checkpoints import check_output_dir
+    from headless_trainer.modeling import infer_task
 
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO)
     transformers_logging.disable_progress_bar()  # one bar for each file read or written
     check_output_dir(args.output_dir, None)
-    loading.check_headless(loading.load_config(model_args), model_args.model_name_or_path)
+    config = loading.load_config(model_args)
+    loading.check_headless(config, model_args.model_name_or_path)
     tokenizer = loading.load_tokenizer(model_args)
-    trunk = AutoModel.from_pretrained(model_args.model_name_or_path, **loading.hub_arguments(model_args))
+    # What passes through an encoder's head is added to a large constant there, beside which bfloat16 would lose its digits.
+    dtype = loading.MASTER_DTYPE if infer_task(config) == "mlm" else "auto"
+    trunk = AutoModel.from_pretrained(model_args.model_name_or_path, dtype=dtype, **loading.hub_arguments(model_args))
     counts, options = head_options(model_args, args)
     if args.init == "prior" and args.counts_from == "corpus":
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]

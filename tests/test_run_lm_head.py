@@ -209,8 +209,11 @@ def encoder(tmp_path, mlm_tokenizer):
     return tmp_path / "encoder", trunk.eval(), counts
 
 
-def test_an_encoder_fills_masks_without_training(tmp_path, encoder):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_encoder_fills_masks_without_training(tmp_path, encoder, dtype):
     folder, trunk, counts = encoder
+    trunk.to(dtype).save_pretrained(folder)
+    trunk.float()
     main(["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "mlm")])
     fill = pipeline("fill-mask", str(tmp_path / "mlm"), top_k=300)
     found = {answer["token"]: answer["score"] for answer in fill("the miller [MASK] the river.")}
