@@ -13,31 +13,23 @@ command goes on where it was interrupted: finished runs are skipped, and the one
 """
 
 import logging
-import sys
 
 logger = logging.getLogger("headless_trainer")
 
 
 def main(argv: list[str] | None = None) -> None:
-    from headless_trainer.arguments import parse_args
+    from headless_trainer.arguments import errors_in_one_line, parse_args
     from headless_trainer.glue_arguments import GlueArguments, GlueTrainingArguments
 
-    try:
+    with errors_in_one_line(ValueError, OSError):
         arguments, training = parse_args([GlueArguments, GlueTrainingArguments], argv)
         grid = None if arguments.report_only else prepare(arguments, training)
-    except (ValueError, OSError) as error:
-        # What a user can mend is said in one line, above which the traceback would only scroll it away.
-        sys.exit(f"{type(error).__name__}: {error}")
-    try:
+    with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
         if grid is not None:
             run(grid)
-    except (FloatingPointError, OSError) as error:  # a loss that is not finite, a full disk
-        sys.exit(f"{type(error).__name__}: {error}")  # all else keeps its traceback
-    try:
+    with errors_in_one_line(ValueError, OSError):
         if training.process_index == 0:
             report(training.output_dir, arguments.metrics)
-    except (ValueError, OSError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
 
 
 def prepare(arguments, training):

@@ -95,12 +95,10 @@ class ZeroShotArguments:
 
 
 def main(argv: list[str] | None = None) -> None:
-    from headless_trainer.arguments import parse_args
+    from headless_trainer.arguments import errors_in_one_line, parse_args
 
-    try:
+    with errors_in_one_line(ValueError, OSError):
         evaluate(*parse_args([ZeroShotArguments], argv))
-    except (ValueError, OSError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
 
 
 def evaluate(args: ZeroShotArguments) -> None:

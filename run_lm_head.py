@@ -13,30 +13,28 @@ data arguments name; --do_eval measures it on held-out rows.
 """
 
 import logging
-import sys
 
 logger = logging.getLogger("headless_trainer")
 
 
 def main(argv: list[str] | None = None) -> None:
-    from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments, parse_args
+    from headless_trainer.arguments import (
+        DataArguments,
+        LMHeadArguments,
+        ModelArguments,
+        errors_in_one_line,
+        parse_args,
+    )
 
-    try:
+    with errors_in_one_line(ValueError, OSError):
         model_args, data_args, args = parse_args([ModelArguments, DataArguments, LMHeadArguments], argv)
         check_arguments(model_args, data_args, args)
         if not (args.do_train or args.do_eval):
             make_language_model(model_args, data_args, args)
             return
         trainer, resume = prepare_trainer(model_args, data_args, args)
-    except (ValueError, OSError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
-    try:
+    with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
         train(trainer, resume)
-    except (
-        FloatingPointError,
-        OSError,
-    ) as error:  # a loss that is not finite, a full disk; all else keeps its traceback
-        sys.exit(f"{type(error).__name__}: {error}")
 
 
 def check_arguments(model_args, data_args, args) -> None:

@@ -11,27 +11,23 @@ The first argument may be a YAML or JSON file of arguments; flags that follow ov
 --train_file, the documentation that is already on this machine is the corpus.
 """
 
-import sys
-
 
 def main(argv: list[str] | None = None) -> None:
-    from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments, parse_args
+    from headless_trainer.arguments import (
+        DataArguments,
+        HeadlessTrainingArguments,
+        ModelArguments,
+        errors_in_one_line,
+        parse_args,
+    )
 
-    try:
+    with errors_in_one_line(ValueError, OSError):
         arguments = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], argv)
         from headless_trainer.pretraining import prepare, train
 
         trainer, resume = prepare(*arguments)
-    except (ValueError, OSError) as error:
-        # What a user can mend is said in one line, above which the traceback would only scroll it away.
-        sys.exit(f"{type(error).__name__}: {error}")
-    try:
+    with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
         train(trainer, resume)
-    except (
-        FloatingPointError,
-        OSError,
-    ) as error:  # a loss that is not finite, a full disk; all else keeps its traceback
-        sys.exit(f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

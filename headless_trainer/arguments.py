@@ -4,6 +4,8 @@ import difflib
 import json
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -341,6 +343,18 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.0)
         raise ValueError(f"Unknown argument {flag!r}. The nearest known one is {nearest[0]!r}; --help lists all.")
     return tuple(parsed)
+
+
+@contextmanager
+def errors_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
+    """End the program on errors of these kinds with their message alone: a traceback would only scroll it away.
+
+    For what a user can mend; all other errors keep their traceback.
+    """
+    try:
+        yield
+    except kinds as error:
+        sys.exit(f"{type(error).__name__}: {error}")
 
 
 def _file_as_flags(path: Path) -> list[str]:

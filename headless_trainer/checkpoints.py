@@ -40,6 +40,14 @@ def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
         return file.get_tensor("token_counts"), totals
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file aside and rename it: under its own name it is whole, whenever the process was killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + INCOMPLETE_NAME)
+    aside.write_bytes(content)
+    os.replace(aside, path)
+
+
 def last_checkpoint(folder: str | Path) -> str | None:
     """Path of the checkpoint with the most steps in a folder, or None if it holds none or does not exist."""
     return get_last_checkpoint(str(folder)) if Path(folder).is_dir() else None

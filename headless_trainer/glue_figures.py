@@ -4,6 +4,7 @@ import math
 import statistics
 from pathlib import Path
 
+from . import figures
 from .glue_results import TASK_NAMES, average, best_epoch, in_order, scores_by_column
 
 BIN_AXIS = (0.0, 1.0)
@@ -37,7 +38,7 @@ def draw_pretraining(runs: list[dict], path: Path, metrics: str = "paper") -> bo
     curves = pretraining_curves(runs, metrics)
     if not curves:
         return False
-    pyplot = _pyplot()
+    pyplot = figures.load_pyplot()
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True)
     largest = max(point["tokens"] for points in curves.values() for point in points)
     scale, unit = (1e9, "billions") if largest >= 1e9 else (1e6, "millions")
@@ -51,7 +52,7 @@ def draw_pretraining(runs: list[dict], path: Path, metrics: str = "paper") -> bo
     axes[0].set(xlabel="pretraining time (hours)", ylabel="average score")
     axes[1].set(xlabel=f"pretraining tokens ({unit})")
     axes[1].legend(frameon=False)
-    _save(figure, axes, path)
+    figures.save(figure, path)
     return True
 
 
@@ -82,7 +83,7 @@ def draw_reliability(runs: list[dict], path: Path, metrics: str = "paper") -> bo
     curves = reliability(runs, metrics)
     if not curves:
         return False
-    pyplot = _pyplot()
+    pyplot = figures.load_pyplot()
     tasks = in_order({task for task, *_ in curves})
     columns = min(4, len(tasks))
     rows = math.ceil(len(tasks) / columns)
@@ -104,23 +105,5 @@ def draw_reliability(runs: list[dict], path: Path, metrics: str = "paper") -> bo
         row[0].set_ylabel("accuracy")
     handles = {label: line for axis in axes.flat for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=2, frameon=False)
-    _save(figure, axes.flat, path, bottom=0.12 * (1 + len(series) // 4))
+    figures.save(figure, path, bottom=0.12 * (1 + len(series) // 4))
     return True
-
-
-def _pyplot():
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _save(figure, axes, path: Path, bottom: float = 0.0) -> None:
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.3)
-    figure.tight_layout(rect=(0, bottom, 1, 1))
-    figure.savefig(path, dpi=150)
-    _pyplot().close(figure)

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTr
 
 from . import classifiers, loading
 from .checkpoints import TOKEN_COUNTS_NAME, load_token_counts
+from .data import first_rows
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .glue_results import check_settings, read_runs, run_path
 from .tasks import Task, load_task, select_tasks, user_task
@@ -113,12 +114,8 @@ def read_task(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, 
         cache_dir=arguments.cache_dir,
         token=arguments.token,
     )
-    sets = {name: _first(rows, arguments.max_eval_samples) for name, rows in sets.items()}
-    return _first(train, arguments.max_train_samples), sets
-
-
-def _first(rows: Dataset, limit: int | None) -> Dataset:
-    return rows if limit is None else rows.select(range(min(limit, len(rows))))
+    sets = {name: first_rows(rows, arguments.max_eval_samples) for name, rows in sets.items()}
+    return first_rows(train, arguments.max_train_samples), sets
 
 
 def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
@@ -135,7 +132,8 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
         for config in configs.values():
             classifiers.agree_on_tokens(tokenizer, config)
             loading.check_length(config, arguments.max_seq_length)
-        model, new = load_classifier(source, next(iter(configs.values())), tokenizer, 0, arguments)
+        config = next(iter(configs.values()))
+        model, new = load_classifier(source, config, tokenizer, 0, arguments)
         described = classifiers.describe_new_weights(new)
         logger.info("%s: %s, new weights in %s", name, type(model).__name__, described)
         pretraining = None

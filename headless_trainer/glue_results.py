@@ -17,10 +17,11 @@ A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
 
 import json
 import math
-import os
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
+
+from .checkpoints import write_whole
 
 METRICS = ("paper", "official")
 REQUIRED = (
@@ -48,11 +49,8 @@ def run_path(output_dir: str | Path, loss: str, model: str, task: str, seed: int
 
 
 def write_run(path: Path, run: dict) -> None:
-    """Write a result aside and rename it: a file under its own name is whole, whenever the process was killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".incomplete")
-    aside.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
-    os.replace(aside, path)
+    """Write the result of one run, whole or not at all."""
+    write_whole(path, (json.dumps(run, indent=1) + "\n").encode())
 
 
 def read_runs(output_dir: str | Path) -> list[dict]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 
 from .evaluation import log_prior
-from .modeling import LOGIT_TRANSFORMS, find_embed, find_projection, find_trunk, probe, probe_ids
+from .modeling import LOGIT_TRANSFORMS, find_embed, find_projection, find_trunk, probe, probe_ids, watch_projection
 
 # GELU is the identity from here on, to the last digit of float32.
 IDENTITY_FROM = 6.0
@@ -119,15 +119,9 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
 
 def _reads_trunk(model: PreTrainedModel, head: nn.Linear) -> bool:
     """Whether the projection reads what the trunk returns, up to a rounding that no client would notice."""
-    read: list[Tensor] = []
-    handle = head.register_forward_pre_hook(lambda module, args: read.append(args[0]))
-    ids = probe_ids(model)
-    try:
-        probe(model, ids)
-    finally:
-        handle.remove()
-    hidden = probe(model.base_model, ids).last_hidden_state
-    return read[0].shape == hidden.shape and bool((read[0] - hidden).abs().max() <= 1e-4 * hidden.abs().max())
+    read, _ = watch_projection(head, model)[0][0]
+    hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
+    return read.shape == hidden.shape and bool((read - hidden).abs().max() <= 1e-4 * hidden.abs().max())
 
 
 def _pass_through(model: PreTrainedModel, head: nn.Linear) -> bool:

@@ -195,17 +195,23 @@ def find_projection(model: PreTrainedModel, of_trunk: bool = False) -> nn.Linear
 
 def _place_in_head(projection: nn.Linear, model: PreTrainedModel) -> tuple[bool, bool]:
     """Whether a projection reads what the trunk returns, and returns the logits, whatever its settings are called."""
-    ids, passed = probe_ids(model), []
-    handle = projection.register_forward_hook(lambda module, args, output: passed.append((args[0], output)))
-    try:
-        logits = probe(model, ids).logits
-    finally:
-        handle.remove()
+    passed, logits = watch_projection(projection, model)
     if len(passed) != 1:
         return False, False
     read, returned = passed[0]
-    hidden = probe(model.base_model, ids).last_hidden_state
+    hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
     return torch.equal(read, hidden), torch.equal(returned.to(logits.dtype), logits)
+
+
+def watch_projection(projection: nn.Linear, model: PreTrainedModel) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """What a projection reads and returns at each of its calls in one forward of `probe_ids`, and the logits."""
+    passed: list[tuple[Tensor, Tensor]] = []
+    handle = projection.register_forward_hook(lambda module, args, output: passed.append((args[0], output)))
+    try:
+        logits = probe(model, probe_ids(model)).logits
+    finally:
+        handle.remove()
+    return passed, logits
 
 
 class VocabularyHead:

@@ -8,6 +8,8 @@ import numpy
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
 
+from . import figures
+
 logger = logging.getLogger(__name__)
 
 # What a log line shows, in this order: name in the logs, label, format. The rest goes to the run's trainer_state.json and to
@@ -93,15 +95,10 @@ def tokens_at(log_history: list[dict], step: int) -> float:
 
 def draw_loss(log_history: list[dict], path: Path) -> None:
     """Draw training loss, its floor and the loss of a random guess against tokens seen, and held-out figures beside them."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     train = [logs for logs in log_history if "loss" in logs and "tokens_seen" in logs]
     held_out = [logs for logs in log_history if "eval_accuracy" in logs]
     panels = 2 if len(held_out) > 1 else 1  # one evaluation is a number, not a curve
-    figure, axes = pyplot.subplots(1, panels, figsize=(4.5 * panels, 3.6), squeeze=False)
+    figure, axes = figures.load_pyplot().subplots(1, panels, figsize=(4.5 * panels, 3.6), squeeze=False)
     left = axes[0, 0]
     for name, label, style in (
         ("loss", "training loss", "-"),
@@ -119,9 +116,4 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
         tokens = [tokens_at(log_history, logs["step"]) / 1e6 for logs in held_out]
         right.plot(tokens, [100 * logs["eval_accuracy"] for logs in held_out], "o-", markersize=3)
         right.set(xlabel="tokens seen (millions)", ylabel="accuracy, whole vocabulary (%)", title="Held out")
-    for axis in axes.flat:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.3)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    figures.save(figure, path)

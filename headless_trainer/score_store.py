@@ -2,10 +2,11 @@
 
 import gzip
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
+
+from .checkpoints import write_whole
 
 RESULTS_NAME = "results.json"
 
@@ -56,7 +57,7 @@ class Store:
         """Write the documents of a task, and then its entry."""
         name = re.sub(r"[^\w.-]+", "__", task) + ".json.gz"
         text = json.dumps(documents, default=_plain, separators=(",", ":"))
-        _write(self.folder / name, gzip.compress(text.encode(), mtime=0))
+        write_whole(self.folder / name, gzip.compress(text.encode(), mtime=0))
         self.results["tasks"][task] = entry | {"documents_file": name}
         self._save()
 
@@ -85,7 +86,7 @@ class Store:
 
     def _save(self) -> None:
         text = json.dumps(self.results, indent=2, default=_plain) + "\n"
-        _write(self.folder / RESULTS_NAME, text.encode())
+        write_whole(self.folder / RESULTS_NAME, text.encode())
 
 
 def _harness_metrics(entry: dict[str, Any]) -> dict[str, Any]:
@@ -100,14 +101,6 @@ def _harness_metrics(entry: dict[str, Any]) -> dict[str, Any]:
 def _plain(value):
     """NumPy's numbers and arrays for JSON."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".incomplete")
-    aside.write_bytes(content)
-    os.replace(aside, path)
 
 
 def read_results(folder: str | Path) -> dict[str, Any]:

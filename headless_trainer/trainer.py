@@ -298,6 +298,12 @@ class PretrainingTrainer(Trainer):
         return NegativePool.from_targets(targets)
 
 
+def _training_prior(setting: str, token_counts: Tensor | None, smoothing: float) -> Tensor:
+    if token_counts is None:
+        raise ValueError(f"{setting} but token_counts is None: pass the counts of the training tokens.")
+    return log_prior(token_counts, smoothing)
+
+
 class HeadlessTrainer(PretrainingTrainer):
     """`Trainer` that pretrains a trunk with Contrastive Weight Tying: no vocabulary projection, before, during or after.
 
@@ -334,11 +340,7 @@ class HeadlessTrainer(PretrainingTrainer):
         super().__init__(trunk, args, data_collator, **kwargs)
         self.log_q: Tensor | None = None
         if args.log_q_correction:
-            if token_counts is None:
-                raise ValueError(
-                    "log_q_correction is True but token_counts is None: pass the counts of the training tokens."
-                )
-            self.log_q = log_prior(token_counts, args.smoothing).to(args.device)
+            self.log_q = _training_prior("log_q_correction is True", token_counts, args.smoothing).to(args.device)
 
     def objective_facts(self) -> dict[str, float]:
         return {"temperature": self.args.temperature, "log_q_correction": float(self.args.log_q_correction)}
@@ -427,9 +429,7 @@ class VanillaTrainer(PretrainingTrainer):
         super().__init__(model, args, data_collator, **kwargs)
 
     def _start_bias(self, model, token_counts: Tensor | None, smoothing: float) -> None:
-        if token_counts is None:
-            raise ValueError("head_bias is 'prior' but token_counts is None: pass the counts of the training tokens.")
-        prior = log_prior(token_counts, smoothing).to(model.device)
+        prior = _training_prior("head_bias is 'prior'", token_counts, smoothing).to(model.device)
         projection = self.head.projection
         self._added_bias = projection.bias is None
         if self._added_bias:

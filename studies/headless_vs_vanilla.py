@@ -19,6 +19,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from headless_trainer import figures
 from headless_trainer.reports import tokens_at
 
 MODELS = {
@@ -39,8 +40,13 @@ VARIANTS = {
     "vanilla, untied": ["--objective", "vanilla", "--tie_word_embeddings", "false"],
     "vanilla, tied, bias log q": ["--objective", "vanilla", "--tie_word_embeddings", "true", "--head_bias", "prior"],
 }
-COLOURS = {"headless": "C0", "vanilla, tied": "C1", "vanilla, untied": "C2", "vanilla, tied, bias log q": "C3"}
-COLOURS["headless, corrected"] = "C4"
+COLOURS = {
+    "headless": "C0",
+    "vanilla, tied": "C1",
+    "vanilla, untied": "C2",
+    "vanilla, tied, bias log q": "C3",
+    "headless, corrected": "C4",
+}
 
 
 def main() -> None:
@@ -110,10 +116,20 @@ def pretrain(args, variant: str, seed: int) -> None:
     ]
     command += ["--eval_strategy", "steps", "--eval_steps", str(args.eval_steps), "--logging_steps", "5"]
     command += ["--save_steps", str(args.eval_steps), "--weight_decay", "0.01", "--disable_tqdm", "true"]
+    run_or_resume(command, folder, args.jobs)
+
+
+def run_or_resume(command: list[str], folder: Path, jobs: int) -> None:
+    """Run a training of ours, from its last checkpoint if it was interrupted, with its console in a file of its folder.
+
+    Args:
+        command: without the checkpoint to resume from.
+        folder: output folder of the run.
+        jobs: trainings at a time, each on its share of the cores.
+    """
     if any(folder.glob("checkpoint-*")):
-        command += ["--resume_from_checkpoint", "last"]
-    threads = max(1, (os.cpu_count() or 1) // args.jobs)
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        command = [*command, "--resume_from_checkpoint", "last"]
+    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "console.log", "a") as log:
         subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment)
@@ -177,12 +193,7 @@ def table_row(variant: str, seed: int, label: str, point: dict) -> str:
 
 
 def draw(args, found: dict) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8), sharey=True)
+    figure, axes = figures.load_pyplot().subplots(1, 2, figsize=(10, 3.8), sharey=True)
     for (variant, seed), points in found.items():
         for axis, name, scale in zip(axes, ("tokens_seen", "seconds"), (1e6, 60), strict=True):
             accuracy = [100 * point["eval_accuracy"] for point in points]
@@ -192,12 +203,9 @@ def draw(args, found: dict) -> None:
             )
     for axis, label in zip(axes, ("tokens seen (millions)", "training time (minutes)"), strict=True):
         axis.set_xlabel(label)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.3)
     axes[0].set_ylabel(f"held-out {'masked' if args.task == 'mlm' else 'next'}-token accuracy (%)")
     axes[0].legend(frameon=False)
-    figure.tight_layout()
-    figure.savefig(args.output_dir / f"{args.task}_accuracy.png", dpi=150)
+    figures.save(figure, args.output_dir / f"{args.task}_accuracy.png")
 
 
 if __name__ == "__main__":

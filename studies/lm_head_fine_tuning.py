@@ -13,11 +13,14 @@ scores that are there are not repeated. Writes table.md and fine_tuning.png.
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from headless_vs_vanilla import run_or_resume
+
+from headless_trainer import figures
 
 LABELS = {"prior": "tuned from the free head", "embeddings": "tuned from E^T, as the paper does"}
 
@@ -62,12 +65,7 @@ def fine_tune(args, init: str) -> None:
     command += ["--validation_split_percentage", "1", "--max_eval_samples", "200", "--eval_on_start", "true"]
     command += ["--eval_strategy", "steps", "--eval_steps", str(args.eval_steps), "--logging_steps", "10"]
     command += ["--save_steps", str(args.eval_steps), "--disable_tqdm", "true"]
-    if any(folder.glob("checkpoint-*")):
-        command += ["--resume_from_checkpoint", "last"]
-    folder.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // args.jobs))}
-    with open(folder / "console.log", "a") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    run_or_resume(command, folder, args.jobs)
 
 
 def tuned_model(args, init: str, step: int) -> dict:
@@ -162,12 +160,7 @@ def report(args, models: list[dict]) -> None:
 
 
 def draw(args, models: list[dict], lambada: bool) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 1 + lambada, figsize=(5 + 4.5 * lambada, 4), squeeze=False)
+    figure, axes = figures.load_pyplot().subplots(1, 1 + lambada, figsize=(5 + 4.5 * lambada, 4), squeeze=False)
     panels = [(axes[0, 0], "eval_perplexity", "held-out perplexity")]
     panels += [(axes[0, 1], "lambada_perplexity", "LAMBADA perplexity")] if lambada else []
     scored = len(args.scored_steps)
@@ -186,13 +179,10 @@ def draw(args, models: list[dict], lambada: bool) -> None:
         axis.set(xlabel="steps of fine-tuning", title=title, yscale="log")
         for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
             ticks(lambda value, _: f"{value:,.0f}" if f"{value:e}"[0] in "1235" else "")
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.3)
     figure.legend(
         *axes[0, 0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncol=2, fontsize=8
     )
-    figure.tight_layout(rect=(0, 0.2, 1, 1))
-    figure.savefig(args.output_dir / "fine_tuning.png", dpi=150)
+    figures.save(figure, args.output_dir / "fine_tuning.png", bottom=0.2)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def test_a_result_comes_back_as_it_was_written(tmp_path):
 def test_a_half_written_result_is_no_result(tmp_path):
     path = run_path(tmp_path, "balanced", "a", "cola", 0)
     path.parent.mkdir(parents=True)
-    path.with_suffix(".incomplete").write_text('{"model": "a"')
+    path.with_name(path.name + ".incomplete").write_text('{"model": "a"')
     assert read_runs(tmp_path) == []
 
 
