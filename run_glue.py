@@ -18,7 +18,7 @@ logger = logging.getLogger("headless_trainer")
 
 
 def main(argv: list[str] | None = None) -> None:
-    from headless_trainer.arguments import errors_in_one_line, parse_args
+    from headless_trainer.command_line import errors_in_one_line, parse_args
     from headless_trainer.glue_arguments import GlueArguments, GlueTrainingArguments
 
     with errors_in_one_line(ValueError, OSError):

@@ -95,7 +95,7 @@ class ZeroShotArguments:
 
 
 def main(argv: list[str] | None = None) -> None:
-    from headless_trainer.arguments import errors_in_one_line, parse_args
+    from headless_trainer.command_line import errors_in_one_line, parse_args
 
     with errors_in_one_line(ValueError, OSError):
         evaluate(*parse_args([ZeroShotArguments], argv))

@@ -18,13 +18,8 @@ logger = logging.getLogger("headless_trainer")
 
 
 def main(argv: list[str] | None = None) -> None:
-    from headless_trainer.arguments import (
-        DataArguments,
-        LMHeadArguments,
-        ModelArguments,
-        errors_in_one_line,
-        parse_args,
-    )
+    from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
+    from headless_trainer.command_line import errors_in_one_line, parse_args
 
     with errors_in_one_line(ValueError, OSError):
         model_args, data_args, args = parse_args([ModelArguments, DataArguments, LMHeadArguments], argv)

@@ -13,13 +13,8 @@ The first argument may be a YAML or JSON file of arguments; flags that follow ov
 
 
 def main(argv: list[str] | None = None) -> None:
-    from headless_trainer.arguments import (
-        DataArguments,
-        HeadlessTrainingArguments,
-        ModelArguments,
-        errors_in_one_line,
-        parse_args,
-    )
+    from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
+    from headless_trainer.command_line import errors_in_one_line, parse_args
 
     with errors_in_one_line(ValueError, OSError):
         arguments = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], argv)

@@ -8,9 +8,10 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from . import data, loading, reports, texts
 from .arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
+from .base_trainer import PretrainingTrainer
 from .checkpoints import check_output_dir, resume_argument
 from .modeling import infer_task
-from .trainer import HeadlessTrainer, PretrainingTrainer, VanillaTrainer, check_trainable
+from .trainer import HeadlessTrainer, VanillaTrainer, check_trainable
 
 logger = logging.getLogger(__name__)
 

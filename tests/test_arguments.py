@@ -6,12 +6,8 @@ import json
 import pytest
 import yaml
 
-from headless_trainer.arguments import (
-    DataArguments,
-    HeadlessTrainingArguments,
-    ModelArguments,
-    parse_args,
-)
+from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
+from headless_trainer.command_line import parse_args
 
 ALL = [ModelArguments, DataArguments, HeadlessTrainingArguments]
 

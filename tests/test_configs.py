@@ -6,13 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headless_trainer.arguments import (
-    DataArguments,
-    HeadlessTrainingArguments,
-    LMHeadArguments,
-    ModelArguments,
-    parse_args,
-)
+from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, LMHeadArguments, ModelArguments
+from headless_trainer.command_line import parse_args
 from headless_trainer.glue_arguments import GlueArguments, GlueTrainingArguments
 from headless_trainer.tasks import select_tasks
 

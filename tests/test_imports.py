@@ -22,7 +22,8 @@ ALLOWED = {
     "diagnostics": LOWEST,
     "evaluation": LOWEST,
     "modeling": LOWEST,
-    "arguments": set(),
+    "command_line": set(),
+    "arguments": {"command_line"},
     "checkpoints": set(),
     "demo_corpus": set(),
     "metrics": set(),
@@ -62,19 +63,22 @@ ALLOWED = {
         "glue_results",
         "metrics",
     },
-    "trainer": LOWEST
+    "resumable": {"checkpoints"},
+    "base_trainer": LOWEST
     | {
         "arguments",
         "checkpoints",
         "collator",
         "diagnostics",
         "evaluation",
-        "lm_head",
         "masking",
         "modeling",
+        "resumable",
         "targets",
     },
-    "pretraining": LOWEST | {"arguments", "checkpoints", "data", "loading", "modeling", "reports", "texts", "trainer"},
+    "trainer": LOWEST | {"arguments", "base_trainer", "evaluation", "lm_head", "masking", "modeling", "targets"},
+    "pretraining": LOWEST
+    | {"arguments", "base_trainer", "checkpoints", "data", "loading", "modeling", "reports", "texts", "trainer"},
 }
 ALLOWED["__init__"] = set(ALLOWED)  # re-exports what users need
 
