@@ -13,17 +13,11 @@ def load_pyplot():
     return pyplot
 
 
-def save(figure, path: str | Path, *, bottom: float = 0.0) -> None:
-    """Style the axes of a figure, write it as PNG and close it.
-
-    Args:
-        figure: of matplotlib.
-        path: of the file.
-        bottom: share of the height that is kept free for a legend below the axes.
-    """
+def save(figure, path: str | Path) -> None:
+    """Style the axes of a figure of matplotlib, leave room for its legends outside of them, write it as PNG and close it."""
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
-    figure.tight_layout(rect=(0, bottom, 1, 1))
+    figure.set_layout_engine("constrained")
     figure.savefig(path, dpi=150)
     load_pyplot().close(figure)

@@ -85,10 +85,10 @@ def draw_reliability(runs: list[dict], path: Path, metrics: str = "paper") -> bo
         return False
     pyplot = figures.load_pyplot()
     tasks = in_order({task for task, *_ in curves})
-    columns = min(4, len(tasks))
+    columns = len(tasks) if len(tasks) < 4 else min(4, 3, key=lambda count: -len(tasks) % count)  # fewest empty panels
     rows = math.ceil(len(tasks) / columns)
-    figure, axes = pyplot.subplots(rows, columns, figsize=(3 * columns, 3 * rows + 0.6), squeeze=False)
     series = list(dict.fromkeys((model, loss) for _, model, loss in curves))
+    figure, axes = pyplot.subplots(rows, columns, figsize=(3 * columns, 3 * rows + 0.2 * len(series)), squeeze=False)
     for axis, task in zip(axes.flat, tasks, strict=False):
         axis.plot(BIN_AXIS, BIN_AXIS, ":", color="grey")
         for index, (model, loss) in enumerate(series):
@@ -104,6 +104,6 @@ def draw_reliability(runs: list[dict], path: Path, metrics: str = "paper") -> bo
     for row in axes:
         row[0].set_ylabel("accuracy")
     handles = {label: line for axis in axes.flat for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=2, frameon=False)
-    figures.save(figure, path, bottom=0.12 * (1 + len(series) // 4))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, frameon=False)
+    figures.save(figure, path)
     return True

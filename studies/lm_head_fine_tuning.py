@@ -182,7 +182,7 @@ def draw(args, models: list[dict], lambada: bool) -> None:
     figure.legend(
         *axes[0, 0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncol=2, fontsize=8
     )
-    figures.save(figure, args.output_dir / "fine_tuning.png", bottom=0.2)
+    figures.save(figure, args.output_dir / "fine_tuning.png")
 
 
 if __name__ == "__main__":
