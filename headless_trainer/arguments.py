@@ -9,6 +9,7 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from .command_line import Yaml
+from .sparse_embedding import check_settings
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
@@ -220,6 +221,13 @@ class HeadlessTrainingArguments(TrainingArguments):
     input_grad_scale: float = field(
         default=1.0, metadata={"help": "Multiplies the gradient that reaches the embedding from the input side."}
     )
+    sparse_embedding_updates: bool = field(
+        default=False,
+        metadata={
+            "help": "headless only: gradients and AdamW touch the embedding's rows that a step reads, so that its cost does "
+            "not grow with the vocabulary."
+        },
+    )
     head_bias: Literal["none", "prior"] = field(
         default="none",
         metadata={"help": "vanilla clm only: a trained head bias that starts at the log of token frequencies."},
@@ -270,10 +278,26 @@ class HeadlessTrainingArguments(TrainingArguments):
             raise ValueError(
                 "log_q_correction is True but objective is 'vanilla', which has no negatives to correct: drop one of the two."
             )
+        if self.sparse_embedding_updates:
+            self._check_sparse_updates()
         if self.head_bias != "none" and self.objective != "vanilla":
             raise ValueError(
                 f"head_bias is {self.head_bias!r} but objective is 'headless', which has no head: use --objective vanilla."
             )
+
+    def _check_sparse_updates(self) -> None:
+        wrong = ""
+        if self.objective == "vanilla":
+            wrong = "objective is 'vanilla', whose head gives every row a gradient: use --objective headless,"
+        elif self.optim not in ("adamw_torch", "adamw_torch_fused"):
+            wrong = f"optim is {str(getattr(self.optim, 'value', self.optim))!r}: use --optim adamw_torch,"
+        elif self.deepspeed_plugin is not None:
+            wrong = "DeepSpeed cuts the embedding or its optimizer into shards: start without it,"
+        elif self.fsdp:
+            wrong = f"fsdp is {self.fsdp!r}, which cuts the embedding into shards: start without it,"
+        if wrong:
+            raise ValueError(f"sparse_embedding_updates is True but {wrong} or leave sparse_embedding_updates out.")
+        check_settings(self.adam_beta1, self.adam_beta2, self.adam_epsilon)
 
 
 @dataclass

@@ -99,7 +99,8 @@ class PretrainingTrainer(ResumableTrainer):
 
     def _count(self, target_ids: Tensor) -> None:
         self.token_counts = self.token_counts.to(target_ids.device)
-        self.token_counts += torch.bincount(target_ids, minlength=len(self.token_counts))
+        # Not bincount, which goes over the whole vocabulary.
+        self.token_counts.index_add_(0, target_ids, torch.ones_like(target_ids))
 
     # Loss --------------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from .losses import cwt_loss
 from .masking import IGNORE_INDEX
 from .modeling import VocabularyHead, check_causal, find_embed, find_trunk, infer_task
 from .negatives import NegativePool
+from .sparse_trainer import SparseEmbeddingTrainer, check_rows
 from .targets import TargetMaker
 
 
@@ -31,6 +32,7 @@ def check_trainable(model, tokenizer, args: HeadlessTrainingArguments) -> None:
     TargetMaker(task, model, tokenizer, args)
     if args.objective == "headless":
         find_embed(trunk)
+        check_rows(trunk, args)
 
 
 def _training_prior(setting: str, token_counts: Tensor | None, smoothing: float) -> Tensor:
@@ -39,7 +41,7 @@ def _training_prior(setting: str, token_counts: Tensor | None, smoothing: float)
     return log_prior(token_counts, smoothing)
 
 
-class HeadlessTrainer(PretrainingTrainer):
+class HeadlessTrainer(SparseEmbeddingTrainer):
     """`Trainer` that pretrains a trunk with Contrastive Weight Tying: no vocabulary projection, before, during or after.
 
     Source: https://arxiv.org/abs/2309.08351.

@@ -23,7 +23,8 @@ ALLOWED = {
     "evaluation": LOWEST,
     "modeling": LOWEST,
     "command_line": set(),
-    "arguments": {"command_line"},
+    "sparse_embedding": set(),
+    "arguments": {"command_line", "sparse_embedding"},
     "checkpoints": set(),
     "demo_corpus": set(),
     "metrics": set(),
@@ -76,13 +77,15 @@ ALLOWED = {
         "resumable",
         "targets",
     },
-    "trainer": LOWEST | {"arguments", "base_trainer", "evaluation", "lm_head", "masking", "modeling", "targets"},
+    "sparse_trainer": {"arguments", "base_trainer", "masking", "sparse_embedding"},
+    "trainer": LOWEST
+    | {"arguments", "base_trainer", "evaluation", "lm_head", "masking", "modeling", "sparse_trainer", "targets"},
     "pretraining": LOWEST
     | {"arguments", "base_trainer", "checkpoints", "data", "loading", "modeling", "reports", "texts", "trainer"},
 }
 ALLOWED["__init__"] = set(ALLOWED)  # re-exports what users need
 
-ONLY_TORCH = ["negatives", "losses", "masking"]
+ONLY_TORCH = ["negatives", "losses", "masking", "sparse_embedding"]
 
 
 def imports_of(source: str) -> tuple[set[str], set[str]]:

@@ -1,0 +1,230 @@
+#!/usr/bin/env python
+"""Seconds and memory of one training step as the vocabulary grows: headless with and without sparse updates, and vanilla.
+
+    python benchmarks/vocabulary.py
+    python benchmarks/vocabulary.py --sizes 32000 1000000 --repeats 15 --figure vocabulary.png
+
+The trunk, the rows of a batch and the distinct tokens in them are the same at every size: the tokens follow Zipf's law over
+a fixed number of types, spread over the vocabulary. Every configuration is a process of its own in the ordinary training
+loop. Its steps are timed in turn with those of another process that is headless with sparse updates at the smallest size;
+the ratio is the median over these turns. Peak memory is that of the process, Python and its libraries included.
+"""
+
+import argparse
+import multiprocessing
+import os
+import platform
+import resource
+import statistics
+import sys
+import tempfile
+import time
+
+METHODS = {
+    "headless, sparse": dict(objective="headless", sparse_embedding_updates=True),
+    "headless, dense": dict(objective="headless"),
+    "vanilla": dict(objective="vanilla"),
+}
+# Tables of the embedding's size held at once: weights and moments, then gradients and what they are summed from.
+TABLES = {"headless, sparse": 3, "headless, dense": 5, "vanilla": 7}
+BATCHES, SPECIAL, WARM_UP = 64, 5, 3
+STEPS = 3  # in a turn, of which the median counts; one where steps are long
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[32_000, 128_000, 512_000, 1_000_000, 2_000_000])
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--types", type=int, default=20_000, help="Different tokens in the data, at every size.")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--largest_vanilla", type=int, default=1_000_000, help="Largest vocabulary of vanilla.")
+    parser.add_argument("--memory_gib", type=float, default=8.0, help="Leave out what needs more.")
+    parser.add_argument("--figure", default="docs/vocabulary.png")
+    args = parser.parse_args()
+    if min(args.sizes) < args.types + SPECIAL:
+        parser.error(f"--types is {args.types}, which does not fit into the smallest of --sizes, {min(args.sizes)}.")
+    print_header(args)
+    results = []
+    reference = Worker("headless, sparse", args.sizes[0], args)
+    for vocab_size in args.sizes:
+        for method in args.methods:
+            reason = why_not(method, vocab_size, args)
+            if reason:
+                print(f"| {vocab_size:,} | {method} | {reason} | | | | |", flush=True)
+                continue
+            results.append(measure(method, vocab_size, reference, args))
+            print_row(results[-1])
+    reference.stop()
+    draw(results, args.figure)
+
+
+def why_not(method: str, vocab_size: int, args) -> str:
+    needed = TABLES[method] * vocab_size * args.width * 4 / 2**30 + 0.8
+    if method == "vanilla" and vocab_size > args.largest_vanilla:
+        return f"left out: above --largest_vanilla {args.largest_vanilla:,}"
+    return f"left out: about {needed:.1f} GiB, --memory_gib {args.memory_gib:g}" if needed > args.memory_gib else ""
+
+
+def measure(method: str, vocab_size: int, reference: "Worker", args) -> dict:
+    from headless_trainer.sparse_embedding import embedding_memory
+
+    worker = Worker(method, vocab_size, args)
+    for _ in range(WARM_UP):
+        own, peak, rows = worker.step()
+        reference.step()
+    steps = 1 if own > 1 else STEPS
+    seconds, ratios = [], []
+    for _ in range(args.repeats):
+        own, compared = ([process.step() for _ in range(steps)] for process in (worker, reference))
+        peak = own[-1][1]
+        seconds.append(statistics.median(step[0] for step in own))
+        ratios.append(seconds[-1] / statistics.median(step[0] for step in compared))
+    worker.stop()
+    sparse = METHODS[method].get("sparse_embedding_updates", False)
+    state = embedding_memory(vocab_size, args.width, round(rows) if sparse else None)
+    return {
+        "method": method, "vocab_size": vocab_size, "seconds": seconds, "ratio": statistics.median(ratios),
+        "peak": peak, "state": state, "rows": rows,
+    }  # fmt: skip
+
+
+class Worker:
+    """A process that trains one configuration and takes a step when it is told to."""
+
+    def __init__(self, method: str, vocab_size: int, args):
+        context = multiprocessing.get_context("spawn")
+        self.connection, other = context.Pipe()
+        self.process = context.Process(target=train, args=(other, method, vocab_size, args), daemon=True)
+        self.process.start()
+        other.close()
+
+    def step(self) -> tuple[float, float, float]:
+        """Seconds of one step, GiB of the process's peak memory, mean distinct tokens of a step."""
+        self.connection.send("step")
+        return self.connection.recv()
+
+    def stop(self) -> None:
+        self.connection.send("stop")
+        self.process.join()
+
+
+def train(connection, method: str, vocab_size: int, args) -> None:
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model, TrainerCallback
+
+    from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
+
+    rows, distinct = make_rows(vocab_size, args)
+
+    class Pace(TrainerCallback):
+        """Waits between two steps, so that a step is all that the loop does: data, targets, forward to optimizer."""
+
+        def __init__(self):
+            self.started = None
+
+        def on_train_begin(self, arguments, state, control, **kwargs):
+            connection.recv()
+            self.started = time.perf_counter()
+
+        def on_step_end(self, arguments, state, control, **kwargs):
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            connection.send((time.perf_counter() - self.started, peak_gib(), distinct))
+            control.should_training_stop = connection.recv() == "stop"
+            self.started = time.perf_counter()
+
+    def peak_gib() -> float:
+        if torch.cuda.is_available():
+            return torch.cuda.max_memory_allocated() / 2**30
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / 2**30 if sys.platform == "darwin" else peak / 2**20
+
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=vocab_size, n_embd=args.width, n_layer=args.layers, n_head=max(1, args.width // 64),
+        n_positions=args.length, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        settings = HeadlessTrainingArguments(
+            folder, task="clm", per_device_train_batch_size=args.batch_size, max_steps=10**6, learning_rate=1e-4,
+            weight_decay=0.01, lr_scheduler_type="constant", logging_strategy="no", save_strategy="no",
+            report_to="none", disable_tqdm=True, **METHODS[method],
+        )  # fmt: skip
+        headless = settings.objective == "headless"
+        trainer_class, model_class = (HeadlessTrainer, GPT2Model) if headless else (VanillaTrainer, GPT2LMHeadModel)
+        model = model_class(config)
+        trainer = trainer_class(model, settings, train_dataset=rows, processing_class=Tokenizer(), callbacks=[Pace()])
+        # What comes after the last step is not measured.
+        trainer._finalize_training = lambda *ignored: None
+        trainer.train()
+
+
+class Tokenizer:
+    """What a trainer asks of a tokenizer when the rows are made of ids and equally long."""
+
+    pad_token_id, all_special_ids, name_or_path = 0, list(range(SPECIAL)), "none"
+
+
+def make_rows(vocab_size: int, args) -> tuple[list[dict], float]:
+    """Rows of ids, and the mean number of distinct ids in a batch: the same at every size, though the ids differ."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    shares = 1.0 / (torch.arange(args.types) + 2.7)
+    ranks = torch.multinomial(shares, BATCHES * args.batch_size * args.length, True, generator=generator)
+    spread = torch.randperm(args.types, generator=generator)[ranks]
+    ids = SPECIAL + spread * ((vocab_size - SPECIAL) // args.types)
+    batches = ids.view(BATCHES, -1)
+    distinct = statistics.mean(len(batch.unique()) for batch in batches)
+    return [{"input_ids": row} for row in ids.view(-1, args.length)], distinct
+
+
+def print_header(args) -> None:
+    import torch
+    import transformers
+
+    hardware = (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"{os.cpu_count()} CPU cores ({platform.machine()})"
+    )
+    _, distinct = make_rows(min(args.sizes), args)
+    print(
+        f"GPT-2, {args.layers} layers of width {args.width}, {args.batch_size} x {args.length} tokens with on average ",
+        end="",
+    )
+    print(f"{distinct:.0f} distinct ones, {hardware}, float32, ", end="")
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}\n")
+    print("| V | step | median ms | min ms | over headless, sparse, at the smallest V | peak GiB | E's state, GiB |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+
+
+def print_row(result: dict) -> None:
+    median, low = 1000 * statistics.median(result["seconds"]), 1000 * min(result["seconds"])
+    peak, state = result["peak"], result["state"]["total"] / 2**30
+    name = f"| {result['vocab_size']:,} | {result['method']}"
+    print(f"{name} | {median:.1f} | {low:.1f} | {result['ratio']:.2f} | {peak:.2f} | {state:.3f} |", flush=True)
+
+
+def draw(results: list[dict], path: str) -> None:
+    from headless_trainer.figures import load_pyplot, save
+
+    figure, (left, right) = load_pyplot().subplots(1, 2, figsize=(9, 3.6))
+    for method in METHODS:
+        own = [result for result in results if result["method"] == method]
+        if own:
+            sizes = [result["vocab_size"] for result in own]
+            left.plot(sizes, [result["ratio"] for result in own], marker="o", label=method)
+            right.plot(sizes, [result["peak"] for result in own], marker="o", label=method)
+    for axis, title in ((left, "step time over the smallest sparse one"), (right, "peak memory, GiB")):
+        axis.set(xscale="log", yscale="log", xlabel="tokens in the vocabulary", title=title)
+    left.legend(frameon=False)
+    save(figure, path)
+
+
+if __name__ == "__main__":
+    main()
