@@ -211,6 +211,8 @@ def print_row(result: dict) -> None:
 
 
 def draw(results: list[dict], path: str) -> None:
+    from matplotlib.ticker import LogLocator
+
     from headless_trainer.figures import load_pyplot, save
 
     figure, (left, right) = load_pyplot().subplots(1, 2, figsize=(9, 3.6))
@@ -222,6 +224,11 @@ def draw(results: list[dict], path: str) -> None:
             right.plot(sizes, [result["peak"] for result in own], marker="o", label=method)
     for axis, title in ((left, "step time over the smallest sparse one"), (right, "peak memory, GiB")):
         axis.set(xscale="log", yscale="log", xlabel="tokens in the vocabulary", title=title)
+        axis.set_xticks(sorted({result["vocab_size"] for result in results}))
+        axis.xaxis.set_major_formatter(lambda size, _: f"{size / 1e6:g}M" if size >= 1e6 else f"{size / 1e3:g}k")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.minorticks_off()
     left.legend(frameon=False)
     save(figure, path)
 

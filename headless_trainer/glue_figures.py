@@ -8,6 +8,7 @@ from . import figures
 from .glue_results import TASK_NAMES, average, best_epoch, in_order, scores_by_column
 
 BIN_AXIS = (0.0, 1.0)
+SMALLEST_BIN = 0.01  # of the rows; the accuracy of fewer is chance, and would draw spikes
 
 
 def pretraining_curves(runs: list[dict], metrics: str = "paper") -> dict[str, list[dict]]:
@@ -79,7 +80,11 @@ def _pooled(parts: list[tuple[float, float, int]]) -> tuple[float, float, int]:
 
 
 def draw_reliability(runs: list[dict], path: Path, metrics: str = "paper") -> bool:
-    """Draw accuracy against confidence, a panel for each task. Returns whether there was anything to draw."""
+    """Draw accuracy against confidence, a panel for each task, without bins that hold almost no rows.
+
+    Returns:
+        Whether there was anything to draw.
+    """
     curves = reliability(runs, metrics)
     if not curves:
         return False
@@ -94,9 +99,11 @@ def draw_reliability(runs: list[dict], path: Path, metrics: str = "paper") -> bo
         for index, (model, loss) in enumerate(series):
             points = curves.get((task, model, loss))
             if points:
-                confidence, accuracy, counts = zip(*points, strict=True)
+                total = sum(count for *_, count in points)
+                drawn = [point for point in points if point[2] >= SMALLEST_BIN * total]
+                confidence, accuracy, counts = zip(*drawn, strict=True)
                 line = axis.plot(confidence, accuracy, "-", color=f"C{index}", label=f"{model}, {loss}")[0]
-                sizes = [4 + 60 * count / sum(counts) for count in counts]  # how many rows stand behind a point
+                sizes = [4 + 60 * count / total for count in counts]  # how many rows stand behind a point
                 axis.scatter(confidence, accuracy, sizes, color=line.get_color())
         axis.set(title=TASK_NAMES.get(task, task), xlabel="confidence", xlim=BIN_AXIS, ylim=(-0.02, 1.02))
     for axis in axes.flat[len(tasks) :]:
