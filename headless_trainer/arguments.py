@@ -50,8 +50,11 @@ class ModelArguments:
     train_tokenizer: bool = field(
         default=False, metadata={"help": "Train a tokenizer on the training texts and save it with the checkpoint."}
     )
-    tokenizer_type: Literal["bpe", "wordpiece"] = field(
-        default="bpe", metadata={"help": "Kind of tokenizer to train: byte-level BPE or WordPiece."}
+    tokenizer_type: Literal["bpe", "wordpiece", "words"] = field(
+        default="bpe",
+        metadata={
+            "help": "Kind of tokenizer to train: byte-level BPE, WordPiece, or words: all that stands between spaces."
+        },
     )
     vocab_size: int = field(default=32_000, metadata={"help": "Tokens in the tokenizer to train, specials included."})
     resize_embeddings: bool = field(

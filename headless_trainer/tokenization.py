@@ -28,7 +28,7 @@ _MLM_SPECIALS = {
 def train_tokenizer(
     texts: Iterable[str] | Iterable[dict],
     *,
-    kind: Literal["bpe", "wordpiece"] = "bpe",
+    kind: Literal["bpe", "wordpiece", "words"] = "bpe",
     vocab_size: int = 32_000,
     task: Literal["clm", "mlm"] = "clm",
     max_seq_length: int = 512,
@@ -41,7 +41,8 @@ def train_tokenizer(
 
     Args:
         texts: strings, or rows with a column "text" (a dataset, streamed or not).
-        kind: byte-level BPE, which keeps every text exactly, or WordPiece as in BERT (cased), which keeps words only.
+        kind: byte-level BPE, which keeps every text exactly; WordPiece as in BERT (cased), which keeps words only; or words,
+            where all that stands between spaces is one token, as in histories of items.
         vocab_size: tokens to reach, specials included.
         task: what the model will predict.
         max_seq_length: tokens in a row, saved as ``model_max_length``.
@@ -53,12 +54,12 @@ def train_tokenizer(
     Raises:
         ValueError: if a choice is unknown, ``vocab_size`` leaves no room for the specials, or the texts are empty.
     """
-    for name, value, choices in (("kind", kind, ("bpe", "wordpiece")), ("task", task, ("clm", "mlm"))):
+    for name, value, choices in (("kind", kind, ("bpe", "wordpiece", "words")), ("task", task, ("clm", "mlm"))):
         if value not in choices:
             raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
     specials = dict(_CLM_SPECIALS if task == "clm" else _MLM_SPECIALS)
-    if task == "clm" and kind == "wordpiece":
-        specials["unk_token"] = "[UNK]"  # a word of unseen characters must not look like the end of a document
+    if task == "clm" and kind != "bpe":
+        specials["unk_token"] = "[UNK]"  # an unknown word must not look like the end of a document
     if iter(texts) is texts and kind == "wordpiece":
         texts = list(texts)  # which reads its texts twice
     reader = _Reader(texts, max_characters)
@@ -102,6 +103,10 @@ def _untrained(
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
         trainer_class, minimum, settings = trainers.BpeTrainer, len(alphabet), {"initial_alphabet": alphabet}
+    elif kind == "words":
+        backend = Tokenizer(models.WordLevel(unk_token=unknown))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        trainer_class, minimum, settings = trainers.WordLevelTrainer, 1, {}
     else:
         backend = Tokenizer(models.WordPiece(unk_token=unknown))
         backend.normalizer = normalizers.BertNormalizer(lowercase=False)

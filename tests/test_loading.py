@@ -176,7 +176,7 @@ def test_a_mask_token_is_added_or_an_existing_token_taken(checkpoint):
     assert (taken.mask_token_id, len(taken)) == (plain.convert_tokens_to_ids("z"), len(plain))
 
 
-@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "words"])
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 def test_a_trained_tokenizer_is_saved_and_read_on_resume(task, kind, tmp_path, text_lines):
     args = arguments(model_type="bert", train_tokenizer=True, tokenizer_type=kind, vocab_size=320)

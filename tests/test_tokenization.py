@@ -45,9 +45,8 @@ def unigram_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])
-@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
-def test_trained_tokenizer_has_the_size_and_the_specials(kind, task):
-    size = 330 if kind == "bpe" else 120
+@pytest.mark.parametrize(("kind", "size"), [("bpe", 330), ("wordpiece", 120), ("words", 30)])
+def test_trained_tokenizer_has_the_size_and_the_specials(kind, size, task):
     tokenizer = train_tokenizer(TEXTS, kind=kind, vocab_size=size, task=task, max_seq_length=64)
     assert len(tokenizer) == size
     assert tokenizer.model_max_length == 64
@@ -59,7 +58,7 @@ def test_trained_tokenizer_has_the_size_and_the_specials(kind, task):
     else:
         assert tokenizer.eos_token == "<|endoftext|>" and tokenizer.mask_token is None
         assert tokenizer.pad_token_id != tokenizer.eos_token_id  # padding is no target, the end of a document is one
-        assert not set(ids) & set(tokenizer.all_special_ids)
+        assert not set(ids) & {tokenizer.eos_token_id, tokenizer.pad_token_id}
 
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])
@@ -73,6 +72,22 @@ def test_wordpiece_keeps_words():
     tokenizer = train_tokenizer(TEXTS, kind="wordpiece", vocab_size=330, task="mlm")
     ids = tokenizer("The gradient of temperature", add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ids) == "The gradient of temperature"
+
+
+def test_words_are_what_stands_between_spaces():
+    histories = ["item-7 item/2 ITEM-7\titem-7", "item/2  item-7"]
+    tokenizer = train_tokenizer(histories, kind="words", vocab_size=6)
+    assert tokenizer.get_vocab() == {
+        "<|endoftext|>": 0,
+        "<|pad|>": 1,
+        "[UNK]": 2,
+        "item-7": 3,
+        "item/2": 4,
+        "ITEM-7": 5,
+    }
+    assert tokenizer("item/2\nitem-7 item-9")["input_ids"] == [4, 3, tokenizer.unk_token_id]
+    assert tokenizer.decode([4, 3, 5]) == "item/2 item-7 ITEM-7"
+    assert len(train_tokenizer(histories, kind="words", vocab_size=5)) == 5  # the least frequent is left out
 
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])
@@ -124,7 +139,8 @@ def test_training_stops_at_the_limit_of_characters(caplog):
         ({"texts": []}, "texts holds no characters"),
         ({"texts": ["", ""]}, "texts holds no characters"),
         ({"vocab_size": 257}, "vocab_size must be at least 258 .* got 257"),
-        ({"kind": "unigram"}, "kind must be one of bpe, wordpiece, got 'unigram'"),
+        ({"kind": "words", "vocab_size": 3}, "vocab_size must be at least 4 for words .* got 3"),
+        ({"kind": "unigram"}, "kind must be one of bpe, wordpiece, words, got 'unigram'"),
         ({"task": "seq2seq"}, "task must be one of clm, mlm, got 'seq2seq'"),
     ],
 )
@@ -143,6 +159,7 @@ def _tokenizers():
     yield "bpe mlm", train_tokenizer(TEXTS, vocab_size=330, task="mlm"), True
     yield "bpe nfc", nfc, True
     yield "wordpiece", train_tokenizer(TEXTS, kind="wordpiece", vocab_size=330, task="mlm"), True
+    yield "words", train_tokenizer(TEXTS, kind="words", vocab_size=60), False
     yield "unigram", unigram_tokenizer(), False
     yield "python", ByT5Tokenizer(), False
 
