@@ -16,11 +16,11 @@ from .evaluation import EvaluationSums, mean_cosine
 from .masking import IGNORE_INDEX
 from .modeling import cache_for_generation, check_causal, find_trunk, infer_task
 from .negatives import NegativePool
-from .resumable import ResumableTrainer
+from .stream_trainer import StreamTrainer
 from .targets import TargetBatch, TargetMaker
 
 
-class PretrainingTrainer(ResumableTrainer):
+class PretrainingTrainer(StreamTrainer):
     """What headless and vanilla pretraining share. Use `HeadlessTrainer` or `VanillaTrainer`.
 
     Differences from `transformers.Trainer`: targets are drawn by the trainer, for a whole optimizer step before its first
