@@ -264,12 +264,14 @@ def test_sides_of_the_split_complete_each_other(tmp_path):
 @pytest.mark.parametrize("files", [1, 40])
 def test_a_stream_splits_like_memory(tmp_path, files):
     """In one file, and where each file is a document."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
     for file in range(files):
         lines = [f"{file} {i}" for i in range(40 // files)]
-        (tmp_path / f"{file:02}.txt").write_text("\n".join(lines) + "\n")
+        (corpus / f"{file:02}.txt").write_text("\n".join(lines) + "\n")
     held_out = []
     for streamed in (False, True):
-        args = DataArguments(train_file=[str(tmp_path)], streaming=streamed, validation_split_percentage=20)
+        args = DataArguments(train_file=[str(corpus)], streaming=streamed, validation_split_percentage=20)
         texts = load_texts(args, cache_dir=str(tmp_path / "cache"))
         held_out.append([row["text"] for row in texts["validation"]])
     assert held_out[0] == held_out[1] and 7 <= len(held_out[0]) <= 9
