@@ -82,6 +82,8 @@ def prepare(
         eval_dataset=rows["validation"],
         processing_class=tokenizer,
     )
+    if data_args.streaming and resume and not args.ignore_data_skip:
+        trainer.load_place(resume)  # now, so that a place which cannot be found is said before the training
     reports.use_console(trainer)
     reports.announce(trainer)
     return trainer, resume

@@ -37,13 +37,13 @@ class StreamTrainer(ResumableTrainer):
     def get_train_dataloader(self) -> DataLoader:
         if self._stream is None:
             return super().get_train_dataloader()
-        args, workers = self.args, self.args.dataloader_num_workers
-        self._stream.deal(args.process_index, args.world_size, max(1, workers))
+        self._deal()
+        args = self.args
         return DataLoader(
             self._stream,
             batch_size=self._train_batch_size,
             collate_fn=PlacedCollator(self.data_collator),
-            num_workers=workers,
+            num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             prefetch_factor=args.dataloader_prefetch_factor,
             multiprocessing_context=args.dataloader_multiprocessing_context,
@@ -82,17 +82,26 @@ class StreamTrainer(ResumableTrainer):
         if self._stream is None:
             return epochs, batches
         if resume_from_checkpoint is not None and not self.args.ignore_data_skip:
-            self._load_place(Path(resume_from_checkpoint))
+            self.load_place(resume_from_checkpoint)
         return epochs, 0  # nothing is left to skip
 
-    def _load_place(self, checkpoint: Path) -> None:
-        path = checkpoint / STATE_NAME.format(self.args.process_index)
-        found = path if path.is_file() else checkpoint / STATE_NAME.format(0)
-        if not found.is_file():
+    def _deal(self) -> None:
+        args = self.args
+        self._stream.deal(args.process_index, args.world_size, max(1, args.dataloader_num_workers))
+
+    def load_place(self, checkpoint: str) -> None:
+        """Let the stream go on where it stood in a checkpoint; a training that resumes does this by itself.
+
+        Raises:
+            ValueError: if the checkpoint holds no place, or one that means nothing under the settings of this run.
+        """
+        self._deal()
+        # One of more processes than before finds the place of the first, whose settings say so.
+        names = [STATE_NAME.format(process) for process in (self.args.process_index, 0)]
+        found = next((path for name in names if (path := Path(checkpoint, name)).is_file()), None)
+        if found is None:
             raise ValueError(
-                f"resume_from_checkpoint {str(checkpoint)!r} holds no {path.name}: its run did not read a stream. Resume it "
+                f"resume_from_checkpoint {checkpoint!r} holds no {names[0]}, for its run did not read a stream: resume it "
                 "without --streaming, or add --ignore_data_skip to begin the stream at its start."
             )
-        state = json.loads(found.read_text(encoding="utf-8"))
-        self._stream.check_settings(state["settings"])  # with fewer processes before, what was found is another one's
-        self._stream.load_state_dict(state)
+        self._stream.load_state_dict(json.loads(found.read_text(encoding="utf-8")))

@@ -108,22 +108,15 @@ class PackedStream(torch.utils.data.IterableDataset):
         Raises:
             ValueError: if the settings were others.
         """
-        self.check_settings(state["settings"])
+        for name, value in self.settings().items():
+            before = state["settings"].get(name)
+            if value != before:
+                raise ValueError(
+                    f"{name} is {value!r} but the stream of the checkpoint was read with {before!r}, in another order: resume "
+                    "with the same settings, or add --ignore_data_skip to begin the stream anew."
+                )
         self.next_reader = state["next_reader"]
         self.places = [Place(**place) for place in state["places"]]
-
-    def check_settings(self, saved: dict[str, Any]) -> None:
-        """Refuse places of a stream with other settings.
-
-        Raises:
-            ValueError: if one differs.
-        """
-        for name, value in self.settings().items():
-            if value != saved.get(name):
-                raise ValueError(
-                    f"{name} is {value!r} but the stream of the checkpoint was read with {saved.get(name)!r}, in another "
-                    "order: resume with the same settings, or add --ignore_data_skip to begin the stream anew."
-                )
 
     def advance(self, place: torch.Tensor) -> None:
         """Note that a batch was used: ``place`` is its entry `PLACE`, ``(6,)`` int64."""
