@@ -49,6 +49,7 @@ def prepare(
     config = loading.load_config(model_args)
     args.task = args.task or infer_task(config)
     loading.check_length(config, data_args.max_seq_length)
+    loading.check_attention(model_args, args, config)
     set_seed(args.seed)
 
     with args.main_process_first(desc="reading the corpus"):
