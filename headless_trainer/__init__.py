@@ -10,6 +10,7 @@ _EXPORTS = {
     "VanillaTrainer": "trainer",
     "HeadlessTrainingArguments": "arguments",
     "NegativePool": "negatives",
+    "PackedStream": "streaming",
     "cwt_loss": "losses",
     "vocabulary_cross_entropy": "losses",
     "balanced_cross_entropy": "losses",

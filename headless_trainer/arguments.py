@@ -142,6 +142,12 @@ class DataArguments:
         default=5.0, metadata={"help": "Share of the documents held out when there is no validation part, in percent."}
     )
     streaming: bool = field(default=False, metadata={"help": "Read while training instead of before it."})
+    shuffle_buffer_size: int = field(
+        default=10_000,
+        metadata={
+            "help": "Documents of a stream shuffled among each other, from data_seed. 0 for the order of the files."
+        },
+    )
     max_seq_length: int = HfArg(default=128, aliases=["--block_size"], help="Tokens in a row.")
     line_by_line: bool = field(
         default=False,
@@ -165,6 +171,13 @@ class DataArguments:
             raise ValueError(
                 f"validation_split_percentage must be above 0 and below 100, got {self.validation_split_percentage}."
             )
+        if self.streaming and self.max_train_samples is not None:
+            raise ValueError(
+                f"streaming is True and max_train_samples is {self.max_train_samples}: a stream has no first rows once it is "
+                "shuffled and shared out. Say how much is trained on with --max_steps, and drop max_train_samples."
+            )
+        if self.shuffle_buffer_size < 0:
+            raise ValueError(f"shuffle_buffer_size must not be negative, got {self.shuffle_buffer_size}.")
         if self.max_seq_length < 2:
             raise ValueError(f"max_seq_length must be at least 2, got {self.max_seq_length}.")
         for name in ("max_train_samples", "max_eval_samples", "preprocessing_num_workers"):

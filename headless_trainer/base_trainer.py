@@ -16,11 +16,11 @@ from .evaluation import EvaluationSums, mean_cosine
 from .masking import IGNORE_INDEX
 from .modeling import cache_for_generation, check_causal, find_trunk, infer_task
 from .negatives import NegativePool
-from .resumable import ResumableTrainer
+from .stream_trainer import StreamTrainer
 from .targets import TargetBatch, TargetMaker
 
 
-class PretrainingTrainer(ResumableTrainer):
+class PretrainingTrainer(StreamTrainer):
     """What headless and vanilla pretraining share. Use `HeadlessTrainer` or `VanillaTrainer`.
 
     Differences from `transformers.Trainer`: targets are drawn by the trainer, for a whole optimizer step before its first
@@ -113,6 +113,10 @@ class PretrainingTrainer(ResumableTrainer):
         )
         return (loss, {}) if return_outputs else loss
 
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True):
+        """What a loss is computed in: accelerate casts inside the model's forward alone, and candidates are scored outside."""
+        return self.accelerator.autocast()
+
     def training_step(self, model, inputs, num_items_in_batch=None):
         loss = super().training_step(model, inputs, num_items_in_batch)
         if not torch.isfinite(loss):
@@ -124,6 +128,8 @@ class PretrainingTrainer(ResumableTrainer):
             )
         return loss
 
+    # Outside the graph of a compiled trunk: what it does changes from step to step, and would compile the trunk anew.
+    @torch.compiler.disable
     def _on_embedded(self, module: nn.Module, args: tuple, output: Tensor) -> None:
         if not output.requires_grad:
             return

@@ -22,6 +22,7 @@ from datasets.fingerprint import Hasher, get_temporary_cache_files_directory, up
 from transformers import PreTrainedTokenizerBase
 
 from .encoding import DocumentEncoder
+from .text_stream import TextStream
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ _BATCH_BYTES = 1_000_000  # of text for one step of a worker: large enough to hi
 
 
 def tokenize_and_pack(
-    texts: Dataset | IterableDataset,
+    texts: Dataset | IterableDataset | TextStream,
     tokenizer: PreTrainedTokenizerBase,
     *,
     max_seq_length: int,
@@ -45,7 +46,8 @@ def tokenize_and_pack(
     `DocumentEncoder`). All documents are then joined, and the result is cut every ``max_seq_length`` tokens.
 
     The rows are written to disk as they come, so neither texts nor tokens need to fit into memory, and are found again
-    by a later call with the same texts, tokenizer and settings. A stream is encoded while it is read.
+    by a later call with the same texts, tokenizer and settings. A stream is encoded while it is read, once and in order; for
+    training there is `PackedStream`.
 
     Args:
         texts: documents in the column "text".
@@ -69,7 +71,7 @@ def tokenize_and_pack(
     fixed = not (line_by_line or keep_remainder)
     row_type = datasets.Sequence(datasets.Value("int32"), length=max_seq_length if fixed else -1)
     features = datasets.Features({"input_ids": row_type})
-    if isinstance(texts, IterableDataset):
+    if not isinstance(texts, Dataset):
         settings = {"texts": texts, "tokenizer": tokenizer, "pack": pack}
         return IterableDataset.from_generator(_stream_rows, features=features, gen_kwargs=settings)
     path = _cache_path(texts, tokenizer, cache_dir, pack.keywords)
@@ -118,7 +120,7 @@ def _rows(
     """
     if line_by_line:
         for ids, lengths in batches:
-            yield _cut_documents(ids, lengths[lengths > 0], max_seq_length)
+            yield cut_documents(ids, lengths[lengths > 0], max_seq_length)
         return
     carried = np.empty(0, np.int32)
     tokens = 0
@@ -138,7 +140,16 @@ def _rows(
         )
 
 
-def _cut_documents(ids: np.ndarray, lengths: np.ndarray, max_seq_length: int) -> tuple[np.ndarray, np.ndarray]:
+def cut_documents(ids: np.ndarray, lengths: np.ndarray, max_seq_length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Shorten documents to ``max_seq_length`` tokens, their last one kept.
+
+    Args:
+        ids: of all documents one after the other, int32 ``(tokens,)``.
+        lengths: of each document, above 0, int64 ``(documents,)``.
+
+    Returns:
+        What is left of ``ids``, and where each document begins and the last ends, int32 ``(documents + 1,)``.
+    """
     starts = lengths.cumsum() - lengths
     position = np.arange(len(ids)) - np.repeat(starts, lengths)
     # A document that is too long loses tokens before its last one, which is the sep or eos token.
@@ -161,7 +172,7 @@ def _write_rows(rows: Iterable[tuple[np.ndarray, np.ndarray]], features: dataset
             writer.write_table(pa.table([column], schema=schema))
 
 
-def _stream_rows(texts: IterableDataset, tokenizer: PreTrainedTokenizerBase, pack) -> Iterator[dict]:
+def _stream_rows(texts: IterableDataset | TextStream, tokenizer: PreTrainedTokenizerBase, pack) -> Iterator[dict]:
     encode = DocumentEncoder(tokenizer)
     batches = (encode(_filled(batch["text"])) for batch in texts.iter(batch_size=1000))
     for ids, offsets in pack(batches):
@@ -239,7 +250,7 @@ def _quiet_tokenizers() -> Iterator[None]:
 
 
 def check_token_ids(
-    dataset: Dataset | IterableDataset, num_embeddings: int, tokenizer: PreTrainedTokenizerBase
+    dataset: Dataset | torch.utils.data.IterableDataset, num_embeddings: int, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     """Make sure that every id has a row in the embedding, before a device fails on it with an unreadable message.
 
@@ -252,7 +263,7 @@ def check_token_ids(
         ValueError: if an id, or the tokenizer's length in the case of a stream, is beyond the embedding.
     """
     remedy = "Pass --resize_embeddings, or use the tokenizer that matches the model."
-    if isinstance(dataset, IterableDataset):
+    if not isinstance(dataset, Dataset):
         if len(tokenizer) > num_embeddings:
             raise ValueError(
                 f"Tokenizer has {len(tokenizer)} tokens but the embedding has {num_embeddings} rows. {remedy}"

@@ -1,5 +1,6 @@
 """From arguments to a configuration, a tokenizer and a model that fit each other."""
 
+import copy
 import difflib
 import logging
 from pathlib import Path
@@ -140,6 +141,45 @@ def load_model(
             )
         model.resize_token_embeddings(len(tokenizer))
     return model
+
+
+def check_attention(args: ModelArguments, training_args, config: PreTrainedConfig) -> None:
+    """Refuse an attention that the architecture, this machine or the precision does not allow.
+
+    Args:
+        args: ``attn_implementation``.
+        training_args: ``bf16`` and ``fp16``.
+        config: of the model to come.
+
+    Raises:
+        ValueError: with what to install, or to choose instead.
+    """
+    name = args.attn_implementation
+    if name is None:
+        return
+    try:
+        with torch.device("meta"):  # all of the library's own checks, and no weights
+            AutoModel.from_config(
+                copy.deepcopy(config), attn_implementation=name, trust_remote_code=args.trust_remote_code
+            )
+    except (ImportError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        if isinstance(error, ValueError):
+            reason = reason.partition(". ")[0]  # what follows is about asking for support upstream
+        remedy = "Use sdpa or eager, or leave attn_implementation out."
+        if "flash" in name:
+            remedy = (
+                "Install flash-attn (pip install flash-attn --no-build-isolation) on a machine with a CUDA GPU, name a Hub "
+                "kernel such as kernels-community/flash-attn2 (pip install kernels), or use sdpa."
+            )
+        raise ValueError(
+            f"attn_implementation {name!r} cannot be used for {config.model_type} here: {reason.rstrip('.')}. {remedy}"
+        ) from error
+    if "flash" in name and not (training_args.bf16 or training_args.fp16):
+        raise ValueError(
+            f"attn_implementation is {name!r}, which computes in 16 bits alone, but neither bf16 nor fp16 is on: add --bf16 "
+            "true, or use sdpa."
+        )
 
 
 def check_headless(config: PreTrainedConfig, source: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from . import data, loading, reports, texts
+from . import data, loading, reports, streaming, texts
 from .arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from .base_trainer import PretrainingTrainer
 from .checkpoints import check_output_dir, resume_argument
@@ -49,6 +49,7 @@ def prepare(
     config = loading.load_config(model_args)
     args.task = args.task or infer_task(config)
     loading.check_length(config, data_args.max_seq_length)
+    loading.check_attention(model_args, args, config)
     set_seed(args.seed)
 
     with args.main_process_first(desc="reading the corpus"):
@@ -70,6 +71,8 @@ def prepare(
     data.check_token_ids(rows["train"], embeddings, tokenizer)
     if token_counts is None and (args.head_bias == "prior" or args.log_q_correction):
         token_counts = data.token_counts(rows["train"], embeddings)
+    if data_args.streaming:  # what was read once and in order until now is shuffled and repeated for the training
+        rows["train"] = endless_rows(documents["train"], tokenizer, data_args, args)
 
     trainer_class = HeadlessTrainer if args.objective == "headless" else VanillaTrainer
     trainer = trainer_class(
@@ -80,6 +83,8 @@ def prepare(
         eval_dataset=rows["validation"],
         processing_class=tokenizer,
     )
+    if data_args.streaming and resume and not args.ignore_data_skip:
+        trainer.load_place(resume)  # now, so that a place which cannot be found is said before the training
     reports.use_console(trainer)
     reports.announce(trainer)
     return trainer, resume
@@ -95,6 +100,20 @@ def tokenized_rows(documents, tokenizer: PreTrainedTokenizerBase, model_args: Mo
         num_proc=data_args.preprocessing_num_workers,
         overwrite_cache=data_args.overwrite_cache,
         cache_dir=model_args.cache_dir,
+    )
+
+
+def endless_rows(
+    documents, tokenizer: PreTrainedTokenizerBase, data_args: DataArguments, args: HeadlessTrainingArguments
+):
+    """The stream of packed rows that a training reads, as the arguments ask."""
+    return streaming.PackedStream(
+        documents,
+        tokenizer,
+        max_seq_length=data_args.max_seq_length,
+        line_by_line=data_args.line_by_line,
+        shuffle_buffer_size=data_args.shuffle_buffer_size,
+        seed=args.seed if args.data_seed is None else args.data_seed,
     )
 
 

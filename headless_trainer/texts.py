@@ -7,24 +7,25 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from datasets import DatasetDict, IterableDataset, IterableDatasetDict
+from datasets import Dataset, DatasetDict, IterableDataset
 
 from .arguments import DataArguments
 from .demo_corpus import demo_documents
+from .text_stream import TextStream, kept_documents
 
 _BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
 def load_texts(
     args: DataArguments, *, cache_dir: str | None = None, token: str | None = None
-) -> DatasetDict | IterableDatasetDict:
+) -> dict[str, Dataset | TextStream]:
     """Read the texts that ``args`` names, or the documentation on this machine when it names none.
 
     Documents that are empty or only white space are dropped. When there is no validation part,
     ``validation_split_percentage`` of the documents are held out: document ``i`` is, if the fractional part of ``i``
-    times the golden ratio is below that share. This needs no length, so a stream splits like a file; it gives the same
-    documents in every run; and it spreads them evenly, whatever the period of the source. A stream is then read twice.
+    times the golden ratio is below that share. This needs no length, so a stream splits like a file (of several files,
+    `TextStream` counts each apart); it gives the same documents in every run; and it spreads them evenly, whatever the period
+    of the source. A stream is then read twice.
 
     Args:
         args: where the texts are.
@@ -32,7 +33,7 @@ def load_texts(
         token: Hub token for private datasets.
 
     Returns:
-        Splits "train" and "validation", each with the one column "text".
+        Splits "train" and "validation", each with the one column "text"; with ``args.streaming`` they are `TextStream`.
 
     Raises:
         ValueError: if a file has an unknown extension, the files differ in theirs, a part holds no documents, or the
@@ -66,7 +67,7 @@ def load_texts(
                 remedy += f", or change validation_split_percentage (now {args.validation_split_percentage})"
             given = "" if args.dataset_name or not args.train_file else f" {args.train_file!r}"
             raise ValueError(f"{source}{given} leaves no documents for the {name} part. {remedy}.")
-    return (IterableDatasetDict if args.streaming else DatasetDict)(texts)
+    return texts if args.streaming else DatasetDict(texts)
 
 
 def _load_from_hub(args: DataArguments, cache_dir: str | None, token: str | None) -> dict:
@@ -162,29 +163,16 @@ def _text_documents(dataset, text_column: str | None, *, held_out: bool = False,
         dataset = dataset.rename_column(column, "text")
     if dataset.features["text"].dtype != "string":
         dataset = dataset.cast(datasets.Features({"text": datasets.Value("string")}))
-    dataset = dataset.with_format("arrow")
-    settings = {
-        "batched": True,
-        "batch_size": 10_000,
-        "with_indices": True,
-        "fn_kwargs": {"held_out": held_out, "share": share},
-    }
+    split = {"held_out": held_out, "share": share}
     if isinstance(dataset, IterableDataset):
-        return dataset.filter(_is_kept, **settings).with_format(None)
+        return TextStream(dataset, **split)
     # The kept rows are written again, where `filter` would note their numbers: rows by number are slow to read.
-    return dataset.map(_kept, desc="Reading", **settings).with_format(None)
-
-
-def _is_kept(table: pa.Table, indices: list[int], *, held_out: bool, share: float) -> pa.BooleanArray:
-    # 32 bits of the golden ratio: exact integers, so that every machine draws the same line.
-    position = np.asarray(indices, dtype=np.uint64) * np.uint64(2654435769) % np.uint64(2**32)
-    on_this_side = pa.array((position < share * 2**32) == held_out)
-    filled = pc.fill_null(pc.not_equal(pc.utf8_trim_whitespace(table["text"]), ""), False)
-    return pc.and_(filled, on_this_side)
+    settings = {"batched": True, "batch_size": 10_000, "with_indices": True, "fn_kwargs": split}
+    return dataset.with_format("arrow").map(_kept, desc="Reading", **settings).with_format(None)
 
 
 def _kept(table: pa.Table, indices: list[int], **split) -> pa.Table:
-    return table.filter(_is_kept(table, indices, **split))
+    return table.filter(kept_documents(table["text"], np.array(indices), **split))
 
 
 def _find_text_column(features: dict, text_column: str | None) -> str:

@@ -33,8 +33,10 @@ ALLOWED = {
     "tokenization": set(),
     "encoding": set(),
     "collator": set(),
-    "texts": {"arguments", "demo_corpus"},
-    "data": {"encoding"},
+    "text_stream": set(),
+    "texts": {"arguments", "demo_corpus", "text_stream"},
+    "data": {"encoding", "text_stream"},
+    "streaming": {"data", "encoding", "text_stream"},
     "loading": {"arguments", "tokenization"},
     "lm_head": LOWEST | {"evaluation", "modeling"},
     "figures": set(),
@@ -65,6 +67,7 @@ ALLOWED = {
         "metrics",
     },
     "resumable": {"checkpoints"},
+    "stream_trainer": {"resumable", "streaming"},
     "base_trainer": LOWEST
     | {
         "arguments",
@@ -74,14 +77,25 @@ ALLOWED = {
         "evaluation",
         "masking",
         "modeling",
-        "resumable",
+        "stream_trainer",
         "targets",
     },
     "sparse_trainer": {"arguments", "base_trainer", "masking", "sparse_embedding"},
     "trainer": LOWEST
     | {"arguments", "base_trainer", "evaluation", "lm_head", "masking", "modeling", "sparse_trainer", "targets"},
     "pretraining": LOWEST
-    | {"arguments", "base_trainer", "checkpoints", "data", "loading", "modeling", "reports", "texts", "trainer"},
+    | {
+        "arguments",
+        "base_trainer",
+        "checkpoints",
+        "data",
+        "loading",
+        "modeling",
+        "reports",
+        "streaming",
+        "texts",
+        "trainer",
+    },
 }
 ALLOWED["__init__"] = set(ALLOWED)  # re-exports what users need
 

@@ -224,10 +224,13 @@ def losses(folder: Path) -> dict[int, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model, workers", [(DECODER, 0), (ENCODER, 2)])
-def test_killed_and_resumed_equals_never_killed(tmp_path, text_file, model, workers):
+@pytest.mark.parametrize(
+    "model, workers, flags",
+    [(DECODER, 0, []), (ENCODER, 2, []), (DECODER, 2, ["--streaming", "--shuffle_buffer_size", "50"])],
+)
+def test_killed_and_resumed_equals_never_killed(tmp_path, text_file, model, workers, flags):
     """SIGKILL at random moments, three times: losses and weights are those of the run that was not killed."""
-    command = [sys.executable, "run_pretrain.py", *QUICK, *model, "--train_file", str(text_file), "--seed", "3"]
+    command = [sys.executable, "run_pretrain.py", *QUICK, *model, *flags, "--train_file", str(text_file), "--seed", "3"]
     command += ["--max_steps", "120", "--gradient_accumulation_steps", "2", "--logging_steps", "1", "--save_steps", "7"]
     command += ["--save_strategy", "steps", "--dataloader_num_workers", str(workers), "--negatives", "step"]
     environment = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}

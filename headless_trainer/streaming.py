@@ -1,0 +1,217 @@
+"""An endless stream of packed rows whose place is a few integers, so that a run resumes without reading all again."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from datasets import IterableDataset
+from transformers import PreTrainedTokenizerBase
+
+from .data import cut_documents
+from .encoding import DocumentEncoder
+from .text_stream import TextStream
+
+PLACE = "stream_place"  # the column of a row, and the entry of a batch, that says where the stream stands after it
+_ENCODED_AT_ONCE = 256  # documents: enough for the encoder to be fast, few enough to have the first row soon
+_FILES_FOR_EACH_READER = 16  # files differ in size: from this many on, readers that share them out come out nearly even
+_UNSHUFFLED_BLOCK = 1000  # documents that are read at a time when their order is that of the files
+
+
+class Place(NamedTuple):
+    """Where a reader of the stream stands: at the next token that it is going to hand out.
+
+    Attributes:
+        epoch: passes over the texts that it has finished.
+        file: of the files it reads in this pass, in their order.
+        block: of documents in the file.
+        document: of those in the block that are this reader's, in their shuffled order.
+        token: of the document.
+    """
+
+    epoch: int = 0
+    file: int = 0
+    block: int = 0
+    document: int = 0
+    token: int = 0
+
+
+class PackedStream(torch.utils.data.IterableDataset):
+    """Rows of token ids, pass after pass over the texts, shuffled, and dealt out to readers.
+
+    A reader is a worker process of the data loader, or the training process itself without workers; there are as many as
+    processes times workers. In each pass the order of the files is drawn anew, and so is the order of the documents in every
+    block of ``shuffle_buffer_size``, from the seed and the block's place alone: no buffer has to be saved. With at least 16
+    files for each reader, whole files are dealt out; with fewer every reader reads all of them and keeps every n-th document.
+    A document is read once in a pass, by one reader. Rows are cut across documents, blocks and passes, so nothing is left over.
+
+    Each row carries the `Place` after it. A batch thus knows where its reader stands, however far worker processes have read
+    ahead, and a reader that starts at that place goes on with the next row: it reads the files up to its block again, without
+    decoding or encoding what it skips.
+
+    Args:
+        texts: documents, as `load_texts` gives them, or any stream with the column "text".
+        tokenizer: what encodes them, see `DocumentEncoder`.
+        max_seq_length: tokens in a row.
+        line_by_line: one document a row instead, cut to ``max_seq_length`` with its closing token kept.
+        shuffle_buffer_size: documents shuffled among each other; 0 or 1 for the order of the files.
+        seed: of the shuffling.
+    """
+
+    def __init__(
+        self,
+        texts: TextStream | IterableDataset,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_seq_length: int,
+        line_by_line: bool = False,
+        shuffle_buffer_size: int = 10_000,
+        seed: int = 0,
+    ):
+        self.texts = texts if isinstance(texts, TextStream) else TextStream(texts)
+        self.tokenizer = tokenizer
+        self.max_seq_length, self.line_by_line = max_seq_length, line_by_line
+        self.shuffle_buffer_size, self.seed = shuffle_buffer_size, seed
+        self.deal()
+
+    def deal(self, process: int = 0, processes: int = 1, workers: int = 1) -> None:
+        """Make this the part of one of several processes, with so many readers each, at the beginning of the texts."""
+        self.process, self.processes = process, processes
+        self.places = [Place()] * workers
+        self.next_reader = 0
+
+    # What a checkpoint holds of it ---------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the order of the rows: a place means something only under the same settings."""
+        return {
+            "number of processes": self.processes,
+            "dataloader_num_workers": len(self.places),
+            "number of files": self.texts.num_files,
+            "validation_split_percentage": 100 * self.texts.share,
+            "max_seq_length": self.max_seq_length,
+            "line_by_line": self.line_by_line,
+            "shuffle_buffer_size": self.shuffle_buffer_size,
+            "data_seed": self.seed,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The places of this process's readers, and whose turn it is, as plain numbers."""
+        places = [place._asdict() for place in self.places]
+        return {"settings": self.settings(), "next_reader": self.next_reader, "places": places}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken.
+
+        Raises:
+            ValueError: if the settings were others.
+        """
+        for name, value in self.settings().items():
+            before = state["settings"].get(name)
+            if value != before:
+                raise ValueError(
+                    f"{name} is {value!r} but the stream of the checkpoint was read with {before!r}, in another order: resume "
+                    "with the same settings, or add --ignore_data_skip to begin the stream anew."
+                )
+        self.next_reader = state["next_reader"]
+        self.places = [Place(**place) for place in state["places"]]
+
+    def advance(self, place: torch.Tensor) -> None:
+        """Note that a batch was used: ``place`` is its entry `PLACE`, ``(6,)`` int64."""
+        reader, *numbers = place.tolist()
+        self.places[reader] = Place(*numbers)
+        self.next_reader = (reader + 1) % len(self.places)
+
+    # Reading -----------------------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None:
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are as many workers as there is work for processors
+        # The loader takes batches from its workers in turn, and begins with the first: the reader whose turn it is.
+        reader = (self.next_reader + (worker.id if worker else 0)) % len(self.places)
+        for ids, place in self._rows(reader):
+            yield {"input_ids": ids, PLACE: (reader, *place)}
+
+    def _rows(self, reader: int) -> Iterator[tuple[np.ndarray, Place]]:
+        """Rows of one reader from its place on, int32 ``(max_seq_length,)`` or shorter line by line, and the place after."""
+        encode, place = DocumentEncoder(self.tokenizer), self.places[reader]
+        carried = np.empty(0, np.int32)
+        while True:
+            begun, tokens = place, 0
+            for place, documents in self._documents(begun, reader):
+                ids, lengths = encode(documents)
+                tokens += len(ids)
+                if self.line_by_line:
+                    yield from self._cut(ids, lengths, place)
+                else:
+                    starts = len(carried) - place.token + np.append(0, lengths.cumsum())
+                    ids = np.concatenate((carried, ids[place.token :]))
+                    yield from self._packed(ids, starts, place)
+                    carried = ids[len(ids) - len(ids) % self.max_seq_length :]
+            if begun == Place(begun.epoch) and tokens < (1 if self.line_by_line else self.max_seq_length):
+                raise ValueError(
+                    f"max_seq_length is {self.max_seq_length} but one of the {self._readers} readers of the stream finds "
+                    f"{tokens} tokens in all texts, less than one row. Give more text, a smaller --max_seq_length, or fewer "
+                    "--dataloader_num_workers."
+                )
+            place = Place(begun.epoch + 1)
+
+    def _packed(self, ids: np.ndarray, starts: np.ndarray, place: Place) -> Iterator[tuple[np.ndarray, Place]]:
+        """Cut ``ids`` into full rows; ``starts`` says where in it documents begin, from that of ``place`` on, and the end."""
+        for end in range(self.max_seq_length, len(ids) + 1, self.max_seq_length):
+            whole = int(np.searchsorted(starts[1:], end, side="right"))  # documents that are used up
+            after = place._replace(document=place.document + whole, token=int(end - starts[whole]))
+            yield ids[end - self.max_seq_length : end], after
+
+    def _cut(self, ids: np.ndarray, lengths: np.ndarray, place: Place) -> Iterator[tuple[np.ndarray, Place]]:
+        filled = np.flatnonzero(lengths)
+        ids, offsets = cut_documents(ids, lengths[filled], self.max_seq_length)
+        for number, (start, end) in zip(filled.tolist(), itertools.pairwise(offsets), strict=True):
+            yield ids[start:end], place._replace(document=place.document + number + 1)
+
+    @property
+    def _readers(self) -> int:
+        return self.processes * len(self.places)
+
+    def _documents(self, begun: Place, reader: int) -> Iterator[tuple[Place, list[str]]]:
+        """A reader's documents of one pass from ``begun`` on, some at a time, with the place of the first of them."""
+        number = self.process * len(self.places) + reader  # of the reader, among those of all processes
+        files = np.arange(self.texts.num_files)
+        if self.shuffle_buffer_size > 1:
+            files = np.random.default_rng((0, self.seed, begun.epoch)).permutation(files)
+        by_file = len(files) >= _FILES_FOR_EACH_READER * self._readers
+        if by_file:
+            files = files[number :: self._readers]
+        size = self.shuffle_buffer_size if self.shuffle_buffer_size > 1 else _UNSHUFFLED_BLOCK
+        for file in range(begun.file, len(files)):
+            first = begun.block if file == begun.file else 0
+            for block, texts in enumerate(self.texts.blocks(int(files[file]), size, first), first):
+                place = Place(begun.epoch, file, block)
+                order = self._order(len(texts), place)
+                if not by_file:  # the one who gets the first document changes, so that small blocks go round as well
+                    order = order[(number - file - block) % self._readers :: self._readers]
+                place = begun if place[:3] == begun[:3] else place
+                for start in range(place.document, len(order), _ENCODED_AT_ONCE):
+                    some = texts.take(order[start : start + _ENCODED_AT_ONCE])
+                    yield place, some.to_pylist()
+                    place = place._replace(document=start + len(some), token=0)
+
+    def _order(self, documents: int, place: Place) -> np.ndarray:
+        if self.shuffle_buffer_size <= 1:
+            return np.arange(documents)
+        return np.random.default_rng((1, self.seed, *place[:3])).permutation(documents)
+
+
+class PlacedCollator:
+    """A collator for the rows of a `PackedStream`, whose batches carry the place of their last row as `PLACE`."""
+
+    def __init__(self, collate: Callable[[list[dict]], dict]):
+        self.collate = collate
+
+    def __call__(self, rows: list[dict]) -> dict:
+        batch = self.collate([{name: value for name, value in row.items() if name != PLACE} for row in rows])
+        batch[PLACE] = torch.tensor(rows[-1][PLACE])
+        return batch

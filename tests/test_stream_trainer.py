@@ -1,0 +1,169 @@
+"""Training on a stream: resumed equals never stopped, in any pass, with workers and with several processes."""
+
+import json
+import os
+import socket
+
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, PackedStream
+from run_pretrain import main
+
+STEPS, ROWS, MICRO_BATCHES, LENGTH = 24, 3, 2, 12
+
+
+def tokenizer_of(lines, task):
+    from conftest import _byte_level_bpe
+
+    special = ["[PAD]", "[MASK]", "[SEP]"]
+    names = dict(zip(("pad_token", "mask_token", "sep_token"), special, strict=True)) | {"eos_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=_byte_level_bpe(lines, special), **names)
+
+
+def trunk(task: str, vocab_size: int):
+    torch.manual_seed(0)
+    if task == "clm":
+        return GPT2Model(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=16, vocab_size=vocab_size))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    return BertModel(BertConfig(**sizes, vocab_size=vocab_size, max_position_embeddings=16))
+
+
+def trainer(folder, lines, task: str, *, stream=None, **settings) -> HeadlessTrainer:
+    """Dropout is on, and a pass over the texts ends before the run does."""
+    tokenizer = tokenizer_of(lines, task)
+    texts = Dataset.from_dict({"text": lines[::7]}).to_iterable_dataset(num_shards=3)
+    stream = {"max_seq_length": LENGTH, "shuffle_buffer_size": 12, "seed": 1} | (stream or {})
+    settings = {
+        "max_steps": STEPS, "per_device_train_batch_size": ROWS, "gradient_accumulation_steps": MICRO_BATCHES,
+        "learning_rate": 1e-2, "logging_steps": 1, "save_steps": 5, "use_cpu": True, "disable_tqdm": True,
+        "report_to": "none",
+    } | settings  # fmt: skip
+    return HeadlessTrainer(
+        trunk(task, len(tokenizer)),
+        HeadlessTrainingArguments(str(folder), task=task, **settings),
+        train_dataset=PackedStream(texts, tokenizer, **stream),
+        processing_class=tokenizer,
+    )
+
+
+def logs_of(run) -> dict[int, tuple]:
+    logged = [log for log in run.state.log_history if "loss" in log]
+    return {log["step"]: (log["loss"], log["grad_norm"], log["epoch"], log["tokens_seen"]) for log in logged}
+
+
+@pytest.mark.parametrize(("task", "workers"), [("clm", 0), ("clm", 2), ("mlm", 0)])
+def test_resumed_equals_never_stopped(tmp_path, text_lines, task, workers):
+    settings = {"dataloader_num_workers": workers, "negatives": "step"}
+    whole = trainer(tmp_path / "whole", text_lines, task, **settings)
+    whole.train()
+    passes = []
+    for step in (5, 15, 20):
+        checkpoint = tmp_path / "whole" / f"checkpoint-{step}"
+        passes.append(json.loads((checkpoint / "stream_0.json").read_text())["places"][0]["epoch"])
+        resumed = trainer(tmp_path / f"from-{step}", text_lines, task, **settings)
+        resumed.train(resume_from_checkpoint=str(checkpoint))
+        assert logs_of(resumed) == logs_of(whole) and len(logs_of(whole)) == STEPS
+        for name, weight in whole.model.state_dict().items():
+            assert torch.equal(weight, resumed.model.state_dict()[name]), name
+        assert resumed.train_dataset.state_dict() == whole.train_dataset.state_dict()
+    assert passes[0] == 0 and passes[1] == 1, "a checkpoint in the first pass, and others in later ones"
+
+
+def test_a_second_training_begins_at_the_start(tmp_path, text_lines):
+    run = trainer(tmp_path, text_lines, "clm", max_steps=2, save_strategy="no", learning_rate=0.0)
+    seen = []
+    for _ in range(2):
+        run.train()
+        seen.append(run.train_dataset.state_dict())
+    assert seen[0] == seen[1] and seen[0]["places"][0]["document"] > 0
+
+
+def test_ignore_data_skip_begins_anew(tmp_path, text_lines):
+    whole = trainer(tmp_path / "a", text_lines, "clm", max_steps=6)
+    whole.train()
+    places = whole.train_dataset.state_dict()["places"]
+    again = trainer(
+        tmp_path / "b", text_lines, "clm", max_steps=11, ignore_data_skip=True, stream={"max_seq_length": LENGTH}
+    )
+    again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-5"))
+    assert again.state.global_step == 11 and again.train_dataset.state_dict()["places"] == places  # after 6 steps
+
+
+def test_refusals(tmp_path, text_lines):
+    trainer(tmp_path / "a", text_lines, "clm", max_steps=5).train()
+    checkpoint = str(tmp_path / "a" / "checkpoint-5")
+    other = trainer(tmp_path / "b", text_lines, "clm", dataloader_num_workers=2)
+    with pytest.raises(
+        ValueError, match="dataloader_num_workers is 2 but the stream of the checkpoint was read with 1"
+    ):
+        other.train(resume_from_checkpoint=checkpoint)
+    os.remove(os.path.join(checkpoint, "stream_0.json"))
+    with pytest.raises(
+        ValueError, match="holds no stream_0.json, for its run did not read a stream.*--ignore_data_skip"
+    ):
+        trainer(tmp_path / "c", text_lines, "clm").train(resume_from_checkpoint=checkpoint)
+    with pytest.raises(ValueError, match="dataloader_in_order is False but train_dataset is a stream"):
+        trainer(tmp_path / "d", text_lines, "clm", dataloader_in_order=False)
+
+
+DECODER = ["--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=2,n_head=2,n_positions=32"]
+
+
+def test_the_script_resumes_a_stream(tmp_path, text_file, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    command = [
+        *(*DECODER, "--train_file", str(text_file), "--train_tokenizer", "--vocab_size", "320", "--streaming"),
+        *("--max_seq_length", "16", "--max_steps", "30", "--logging_steps", "1", "--save_steps", "7", "--use_cpu"),
+        *("--per_device_train_batch_size", "16", "--shuffle_buffer_size", "40", "--data_seed", "3"),
+        *("--disable_tqdm", "true"),
+    ]
+    main([*command, "--output_dir", str(tmp_path / "whole")])
+    middle = str(tmp_path / "whole" / "checkpoint-21")
+    place = json.loads((tmp_path / "whole" / "checkpoint-21" / "stream_0.json").read_text())
+    assert place["settings"]["data_seed"] == 3 and place["settings"]["shuffle_buffer_size"] == 40
+    assert place["places"][0]["epoch"] > 0
+    main([*command, "--output_dir", str(tmp_path / "resumed"), "--resume_from_checkpoint", middle])
+    want, got = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
+    assert want.keys() == got.keys() and all(torch.equal(want[name], got[name]) for name in want)
+    with pytest.raises(SystemExit, match="ValueError: data_seed is 4 but the stream of the checkpoint was read with 3"):
+        main([*command, "--output_dir", str(tmp_path / "b"), "--resume_from_checkpoint", middle, "--data_seed", "4"])
+
+
+def _process(rank: int, port: int, folder: str, lines: list[str], resume: str | None) -> None:
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    run = trainer(folder, lines, "mlm", negatives="world", dataloader_num_workers=2)
+    run.train(resume_from_checkpoint=resume)
+    found = {"logs": logs_of(run), "weights": run.model.state_dict(), "stream": run.train_dataset.state_dict()}
+    torch.save(found, os.path.join(folder, f"found-{rank}.pt"))
+    torch.distributed.barrier()
+    os._exit(0)  # gloo may abort an orderly exit
+
+
+@pytest.mark.slow
+def test_two_processes_resume_exactly(tmp_path, text_lines):
+    def run(name, resume=None):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        folder = tmp_path / name
+        folder.mkdir()
+        torch.multiprocessing.spawn(_process, (port, str(folder), text_lines, resume), nprocs=2)
+        return [torch.load(folder / f"found-{rank}.pt") for rank in range(2)]
+
+    whole = run("whole")
+    checkpoint = tmp_path / "whole" / "checkpoint-15"
+    places = [json.loads((checkpoint / f"stream_{rank}.json").read_text())["places"] for rank in range(2)]
+    assert all(place["epoch"] > 0 for of_process in places for place in of_process)
+    resumed = run("resumed", str(checkpoint))
+    for want, got in zip(whole, resumed, strict=True):
+        assert got["logs"] == want["logs"] and got["stream"] == want["stream"]
+        assert all(torch.equal(got["weights"][name], weight) for name, weight in want["weights"].items())
+    one = trainer(tmp_path / "one", text_lines, "mlm")
+    with pytest.raises(ValueError, match="number of processes is 1 but the stream of the checkpoint was read with 2"):
+        one.train(resume_from_checkpoint=str(checkpoint))
