@@ -25,7 +25,9 @@ ALLOWED = {
     "command_line": set(),
     "sparse_embedding": set(),
     "arguments": {"command_line", "sparse_embedding"},
-    "checkpoints": set(),
+    "manifest": set(),
+    "checkpoints": {"manifest"},
+    "checkpoint_aside": {"checkpoints", "manifest"},
     "demo_corpus": set(),
     "metrics": set(),
     "task_rows": set(),
@@ -64,7 +66,7 @@ ALLOWED = {
         "glue_results",
         "metrics",
     },
-    "resumable": {"checkpoints"},
+    "resumable": {"checkpoint_aside", "checkpoints", "manifest"},
     "base_trainer": LOWEST
     | {
         "arguments",
