@@ -92,9 +92,9 @@ class CheckpointAside:
         needed = total_size(last) if last else written
         # safetensors and torch report a full disk as errors of their own.
         if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) and free >= needed:
-            return f"{kept}. Mend that, then --resume_from_checkpoint last."
+            return f"{kept}. Mend that, then --resume_from_checkpoint auto."
         return (
             f"A checkpoint of this run takes {'' if last else 'more than '}{needed / 2**20:,.1f} MiB; {free / 2**20:,.1f} MiB "
             f"are free there{', so a quota may be used up' if free >= needed else ''}. {kept}. Make room, lower "
-            "save_total_limit or choose another --output_dir, then --resume_from_checkpoint last."
+            "save_total_limit or choose another --output_dir, then --resume_from_checkpoint auto."
         )
