@@ -8,6 +8,7 @@ from typing import Any
 
 from .checkpoints import INCOMPLETE_NAME, checkpoints_in, last_whole_checkpoint
 from .manifest import find_fault, sync_folder, total_size, write_manifest
+from .processes import is_lost_connection
 
 
 def remove_checkpoint(folder: str | Path) -> None:
@@ -80,6 +81,8 @@ class CheckpointAside:
         written = total_size(self.aside) if self.aside.is_dir() else 0
         if self.is_main:
             shutil.rmtree(self.aside, ignore_errors=True)
+        if is_lost_connection(error):
+            return
         raise OSError(
             f"Checkpoint {str(self.final)!r} could not be written ({type(error).__name__}: {error}). "
             + self._advice(error, written)

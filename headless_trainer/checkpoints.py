@@ -5,9 +5,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -16,13 +14,12 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from .manifest import MANIFEST_NAME, find_fault
+from .processes import on_first_process
 
 logger = logging.getLogger(__name__)
 
 TOKEN_COUNTS_NAME = "token_counts.safetensors"
 INCOMPLETE_NAME = ".incomplete"
-
-Result = TypeVar("Result")
 
 
 def save_token_counts(folder: str | Path, token_counts: Tensor, totals: dict[str, float]) -> None:
@@ -96,22 +93,6 @@ def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> st
     if value in (None, False, "", "false", "False"):
         return None
     return on_first_process(lambda: _find_checkpoint(value, Path(output_dir)))
-
-
-def on_first_process(find: Callable[[], Result]) -> Result:
-    """What ``find`` returns or raises on the first process, on every process: a shared disk may show them different things."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return find()
-    answer: list[Any] = [None, None]
-    if torch.distributed.get_rank() == 0:
-        try:
-            answer[0] = find()
-        except (OSError, ValueError) as error:
-            answer[1] = error
-    torch.distributed.broadcast_object_list(answer, src=0)
-    if answer[1] is not None:
-        raise answer[1]
-    return answer[0]
 
 
 def _find_checkpoint(value: str | bool, output_dir: Path) -> str | None:

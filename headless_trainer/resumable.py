@@ -15,6 +15,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from .checkpoint_aside import CheckpointAside, rotate_checkpoints
 from .checkpoints import StopOnSignal, check_output_dir, checkpoint_to_resume, last_whole_checkpoint
 from .manifest import read_facts
+from .processes import lost_processes_named
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,8 @@ class ResumableTrainer(Trainer):
             if not (self.args.ignore_data_skip or self.args.auto_find_batch_size):
                 saved = read_facts(resume_from_checkpoint)
                 check_processes(saved, self.args.world_size, self._rows_a_step(), self.is_deepspeed_enabled)
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        with lost_processes_named():
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _is_finished(self, state: TrainerState) -> bool:
         if self.args.max_steps > 0:

@@ -26,8 +26,9 @@ ALLOWED = {
     "sparse_embedding": set(),
     "arguments": {"command_line", "sparse_embedding"},
     "manifest": set(),
-    "checkpoints": {"manifest"},
-    "checkpoint_aside": {"checkpoints", "manifest"},
+    "processes": set(),
+    "checkpoints": {"manifest", "processes"},
+    "checkpoint_aside": {"checkpoints", "manifest", "processes"},
     "demo_corpus": set(),
     "metrics": set(),
     "task_rows": set(),
@@ -66,7 +67,7 @@ ALLOWED = {
         "glue_results",
         "metrics",
     },
-    "resumable": {"checkpoint_aside", "checkpoints", "manifest"},
+    "resumable": {"checkpoint_aside", "checkpoints", "manifest", "processes"},
     "base_trainer": LOWEST
     | {
         "arguments",
