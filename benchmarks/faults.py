@@ -201,10 +201,10 @@ def wait_for_moment(run_dir: Path, process: subprocess.Popen, moments: random.Ra
 
 
 def half_written(run_dir: Path) -> tuple[Path, int] | None:
-    """The checkpoint that is, or was, being written, and when its folder was made: it stays until the next one is written."""
+    """The checkpoint that is, or was, being written, and when its folder last changed: it stays until the next one is."""
     for path in checkpoints_in(run_dir / INCOMPLETE_NAME):
         try:
-            return path, path.stat().st_ino
+            return path, path.stat().st_ctime_ns
         except FileNotFoundError:  # it has just been renamed
             return None
     return None
