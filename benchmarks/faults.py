@@ -86,7 +86,7 @@ def fault_run(args, folder: Path, started: float) -> bool:
         else:
             place = plan
         places[plan] += 1
-        print(f"kill {number:>2}: {place:<38}{ledger.inspect()}", flush=True)
+        print(f"kill {number:>2}: {place:<40}{ledger.inspect()}", flush=True)
     assert run.start(folder / "killed").wait() == 0, (folder / "log").read_text()
     print(f"to the end: {ledger.inspect()}")
 

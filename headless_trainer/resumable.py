@@ -46,8 +46,8 @@ def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int, dee
             rows = old_rows // processes
             remedy = f"Set per_device_train_batch_size times gradient_accumulation_steps to {rows}"
         raise ValueError(
-            f"The checkpoint was written with {old_rows} rows a step ({old_processes} processes) but this run has "
-            f"{rows_a_step} ({processes} processes), so its place in the data would be another. {remedy}, or start the data "
+            f"The checkpoint was written with {old_rows} rows a step (processes: {old_processes}) but this run has "
+            f"{rows_a_step} (processes: {processes}), so its place in the data would be another. {remedy}, or start the data "
             "anew with --ignore_data_skip."
         )
     if old_processes != processes:

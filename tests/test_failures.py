@@ -112,7 +112,7 @@ class TestOtherProcesses:
 
     def test_other_rows_a_step_are_refused_with_what_would_do(self):
         want = (
-            r"64 rows a step \(4 processes\) but this run has 32 \(2 processes\).*_steps to 32, or .*ignore_data_skip"
+            r"64 rows a step \(processes: 4\) but this run has 32 \(processes: 2\).*_steps to 32, or .*ignore_data_skip"
         )
         with pytest.raises(ValueError, match=want):
             check_processes(self.SAVED, 2, 32)

@@ -152,9 +152,7 @@ class TestWhichToResume:
         flip(tmp_path / "checkpoint-9" / "optimizer.pt")
         assert checkpoint_to_resume(True, tmp_path) == str(tmp_path / "checkpoint-2")
         text = caplog.text
-        assert (
-            "checkpoint-10 is not whole, so it is passed over: model.safetensors has 91 bytes instead of 96" in text
-        )
+        assert "checkpoint-10 is not whole, so it is passed over: model.safetensors has 91 bytes instead of 96" in text
         assert "checkpoint-9 is not whole, so it is passed over: optimizer.pt is not what was written" in text
 
     def test_none_whole_is_an_error_that_names_each(self, tmp_path):
