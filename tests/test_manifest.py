@@ -1,5 +1,6 @@
 """Manifests of checkpoints, and which checkpoint a run resumes from, replaces and deletes."""
 
+import errno
 import hashlib
 import json
 import logging
@@ -227,6 +228,21 @@ class TestWriting:
             aside.publish()
         assert names(tmp_path) == [".incomplete"]
         assert checkpoint_to_resume("last", tmp_path) == str(tmp_path / "checkpoint-5")
+
+    def test_a_full_disk_is_told_what_a_whole_one_takes(self, tmp_path):
+        (checkpoint(tmp_path, 4) / "large").write_bytes(
+            bytes(3 << 20)
+        )  # more than the half that was written of the next
+        write_manifest(tmp_path / "checkpoint-4")
+        with (
+            pytest.raises(
+                OSError, match=r"A checkpoint of this run takes 3\.0 MiB; .* last whole checkpoint is '.*-4'"
+            ),
+            CheckpointAside(str(tmp_path), "checkpoint-5", True) as aside,
+        ):
+            (fill(aside.aside / "checkpoint-5") / "large").write_bytes(bytes(1 << 20))
+            raise OSError(errno.ENOSPC, "No space left on device")
+        assert names(tmp_path) == ["checkpoint-4"]
 
     def test_another_process_neither_cleans_nor_renames(self, tmp_path):
         fill(tmp_path / ".incomplete" / "checkpoint-5")
