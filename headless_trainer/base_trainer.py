@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .arguments import HeadlessTrainingArguments
-from .checkpoints import last_checkpoint, load_token_counts, save_token_counts
+from .checkpoints import load_token_counts, save_token_counts
 from .collator import PaddingCollator
 from .diagnostics import GradientShares, TrainingWindow
 from .evaluation import EvaluationSums, mean_cosine
@@ -24,7 +24,7 @@ class PretrainingTrainer(StreamTrainer):
     """What headless and vanilla pretraining share. Use `HeadlessTrainer` or `VanillaTrainer`.
 
     Differences from `transformers.Trainer`: targets are drawn by the trainer, for a whole optimizer step before its first
-    forward; the loss is scaled here for gradient accumulation; a loss that is not finite stops the run; checkpoints are
+    forward; the loss is scaled here for gradient accumulation; what is not finite stops the run; checkpoints are
     written aside and renamed; evaluation reports sums over tokens, so it does not depend on the batch size.
     """
 
@@ -120,12 +120,7 @@ class PretrainingTrainer(StreamTrainer):
     def training_step(self, model, inputs, num_items_in_batch=None):
         loss = super().training_step(model, inputs, num_items_in_batch)
         if not torch.isfinite(loss):
-            last = last_checkpoint(self.args.output_dir)
-            raise FloatingPointError(
-                f"The loss is {loss.item()} at step {self.state.global_step + 1}, so the run stops. "
-                + (f"The last good checkpoint is {last!r}. " if last else "No checkpoint was written before it. ")
-                + "Lower learning_rate, add warmup_steps or lower max_grad_norm, and resume."
-            )
+            raise self.diverged(f"The loss is {loss.item()} at step {self.state.global_step + 1}")
         return loss
 
     # Outside the graph of a compiled trunk: what it does changes from step to step, and would compile the trunk anew.

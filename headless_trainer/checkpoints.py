@@ -1,7 +1,8 @@
-"""Checkpoints that are whole or absent, token counts beside them, and a clean end on SIGTERM."""
+"""Which checkpoint to resume from, token counts beside it, files written whole, and a clean end on SIGTERM."""
 
+import logging
 import os
-import shutil
+import re
 import signal
 import threading
 from pathlib import Path
@@ -11,7 +12,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
+
+from .manifest import MANIFEST_NAME, find_fault
+from .processes import on_first_process
+
+logger = logging.getLogger(__name__)
 
 TOKEN_COUNTS_NAME = "token_counts.safetensors"
 INCOMPLETE_NAME = ".incomplete"
@@ -48,105 +53,117 @@ def write_whole(path: Path, content: bytes) -> None:
     os.replace(aside, path)
 
 
+def checkpoints_in(folder: str | Path) -> list[Path]:
+    """Folders of the checkpoints in a run's folder, that with the most steps first, whole or not."""
+    numbered = []
+    for path in Path(folder).iterdir() if Path(folder).is_dir() else ():
+        match = re.fullmatch(r"checkpoint-(\d+)", path.name)
+        if match and path.is_dir():
+            numbered.append((int(match[1]), path))
+    return [path for _, path in sorted(numbered, reverse=True)]
+
+
 def last_checkpoint(folder: str | Path) -> str | None:
-    """Path of the checkpoint with the most steps in a folder, or None if it holds none or does not exist."""
-    return get_last_checkpoint(str(folder)) if Path(folder).is_dir() else None
+    """Path of the checkpoint with the most steps in a folder, whole or not, or None if there is none."""
+    return next(map(str, checkpoints_in(folder)), None)
 
 
-def resume_argument(value: str | bool | None, output_dir: str) -> str | None:
-    """The checkpoint that a ``resume_from_checkpoint`` from the command line means.
+def last_whole_checkpoint(folder: str | Path) -> str | None:
+    """Path of the checkpoint with the most steps that is whole, or None; a warning for each with more steps that is not."""
+    for path in checkpoints_in(folder):
+        fault = find_fault(path)
+        if fault is None:
+            return str(path)
+        logger.warning("Checkpoint %s is not whole, so it is passed over: %s.", path, fault)
+    return None
+
+
+def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> str | None:
+    """The checkpoint that a ``resume_from_checkpoint`` means, found whole. The same answer, or error, on every process.
 
     Args:
-        value: a folder, ``last`` for the last checkpoint in ``output_dir``, or nothing.
+        value: a folder; ``last`` or True for the last whole checkpoint in ``output_dir``; ``auto`` for the same, or nothing
+            where there is no checkpoint at all; or nothing.
         output_dir: folder of the run.
 
     Raises:
-        FileNotFoundError: if ``last`` is asked for and there is no checkpoint.
+        FileNotFoundError: if the folder does not exist, or ``last`` is asked for and there is no checkpoint.
+        ValueError: if the folder is not a whole checkpoint, or there are checkpoints and none is whole.
     """
     if value in (None, False, "", "false", "False"):
         return None
-    if value not in ("last", True, "true", "True"):
-        return str(value)
-    last = last_checkpoint(output_dir)
-    if last is None:
+    return on_first_process(lambda: _find_checkpoint(value, Path(output_dir)))
+
+
+def _find_checkpoint(value: str | bool, output_dir: Path) -> str | None:
+    if value not in ("last", "auto", True, "true", "True"):
+        folder = str(value)
+        if not Path(folder).is_dir():
+            last = last_checkpoint(output_dir)
+            known = f"The last checkpoint of this run is {last!r}." if last else f"{str(output_dir)!r} holds none."
+            raise FileNotFoundError(f"resume_from_checkpoint {folder!r} is not a folder. {known}")
+        fault = find_fault(folder)
+        if fault is not None:
+            raise ValueError(
+                f"resume_from_checkpoint {folder!r} is not a whole checkpoint: {fault}. Name another one, or pass "
+                "--resume_from_checkpoint last for the last one that is whole."
+            )
+        return folder
+    finish_interrupted(output_dir)
+    last = last_whole_checkpoint(output_dir)
+    if last is None and (found := checkpoints_in(output_dir)):
+        faults = "; ".join(f"{path.name}: {find_fault(path)}" for path in found)
+        raise ValueError(
+            f"resume_from_checkpoint is {value!r} but no checkpoint in output_dir {str(output_dir)!r} is whole ({faults}). "
+            "Bring one back from a copy, or start anew in another --output_dir."
+        )
+    if last is None and value != "auto":
         raise FileNotFoundError(
-            f"resume_from_checkpoint is {value!r} but output_dir {output_dir!r} holds no checkpoint."
+            f"resume_from_checkpoint is {value!r} but output_dir {str(output_dir)!r} holds no checkpoint. "
+            "To start one where there is none, pass --resume_from_checkpoint auto."
         )
     return last
 
 
-def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | bool | None) -> None:
-    """Refuse to write over what an earlier run left, and to resume from what is not there.
+def finish_interrupted(run_dir: str | Path) -> None:
+    """Publish a checkpoint that was whole already, manifest and all, when its process was killed before the rename."""
+    for folder in checkpoints_in(Path(run_dir) / INCOMPLETE_NAME):
+        final = Path(run_dir) / folder.name
+        if (folder / MANIFEST_NAME).is_file() and not final.exists() and find_fault(folder) is None:
+            os.replace(folder, final)
+
+
+def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None) -> None:
+    """Refuse to write over what an earlier run left, and to resume from what this process does not see.
+
+    Args:
+        output_dir: folder of the run.
+        resume_from_checkpoint: what `checkpoint_to_resume` found.
 
     Raises:
         ValueError: if the folder holds a checkpoint or a model and the run does not resume.
-        FileNotFoundError: if the checkpoint to resume from does not exist.
+        FileNotFoundError: if the checkpoint to resume from is there for the first process alone.
         PermissionError: if the folder cannot be written to.
     """
     folder = Path(output_dir)
     last = last_checkpoint(folder)
     if isinstance(resume_from_checkpoint, str) and not Path(resume_from_checkpoint).is_dir():
         raise FileNotFoundError(
-            f"resume_from_checkpoint {resume_from_checkpoint!r} is not a folder. "
-            + (f"The last checkpoint of this run is {last!r}." if last else f"{str(folder)!r} holds no checkpoint.")
+            f"resume_from_checkpoint {resume_from_checkpoint!r} is not a folder for this process: choose an --output_dir on "
+            "a disk that all processes share."
         )
-    if resume_from_checkpoint is True and last is None:
-        raise FileNotFoundError(f"resume_from_checkpoint is True but output_dir {str(folder)!r} holds no checkpoint.")
     if not resume_from_checkpoint and (last or (folder / "model.safetensors").is_file()):
         found = last or str(folder / "model.safetensors")
-        remedy = f"Pass --resume_from_checkpoint {last} to go on, or choose" if last else "Choose"
+        remedy = "Pass --resume_from_checkpoint last to go on, or choose" if last else "Choose"
         raise ValueError(f"output_dir {str(folder)!r} already holds {found!r}. {remedy} another --output_dir.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # several processes probe at once
     except OSError as error:
         raise PermissionError(
             f"output_dir {str(folder)!r} cannot be written to ({error}). Choose another one, or change its permissions."
-        ) from error
-
-
-class CheckpointAside:
-    """Context in which a checkpoint is written to a folder aside, and renamed to its own name once it is whole.
-
-    A process killed while it writes leaves no folder that looks like a checkpoint.
-
-    Args:
-        run_dir: folder of the run.
-        name: the checkpoint's folder name in it.
-        is_main: whether this process renames and cleans up.
-    """
-
-    def __init__(self, run_dir: str, name: str, is_main: bool):
-        self.run_dir, self.name, self.is_main = Path(run_dir), name, is_main
-        self.aside = self.run_dir / INCOMPLETE_NAME
-        self.final = self.run_dir / name
-
-    def __enter__(self) -> "CheckpointAside":
-        if self.is_main:
-            shutil.rmtree(self.aside, ignore_errors=True)
-        return self
-
-    def publish(self) -> None:
-        """Rename the finished checkpoint. One of the same step, from before a resume, is replaced."""
-        if self.is_main:
-            shutil.rmtree(self.final, ignore_errors=True)
-            os.replace(self.aside / self.name, self.final)
-            shutil.rmtree(self.aside, ignore_errors=True)
-
-    def __exit__(self, kind, error, traceback) -> None:
-        if not isinstance(error, Exception):
-            return
-        if self.is_main:
-            shutil.rmtree(self.aside, ignore_errors=True)
-        # safetensors and torch report a full disk as errors of their own, so the cause is passed on as it is worded.
-        free = shutil.disk_usage(self.run_dir).free / 2**20 if self.run_dir.is_dir() else 0.0
-        last = last_checkpoint(self.run_dir)
-        kept = f"The last whole checkpoint is {last!r}" if last else "No checkpoint was written before it"
-        raise OSError(
-            f"Checkpoint {str(self.final)!r} could not be written ({type(error).__name__}: {error}); {free:,.0f} MiB are "
-            f"free there. {kept}. Make room or choose another --output_dir, then --resume_from_checkpoint."
         ) from error
 
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from . import data, loading, reports, streaming, texts
 from .arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from .base_trainer import PretrainingTrainer
-from .checkpoints import check_output_dir, resume_argument
+from .checkpoints import check_output_dir, checkpoint_to_resume
 from .modeling import infer_task
 from .trainer import HeadlessTrainer, VanillaTrainer, check_trainable
 
@@ -40,7 +40,7 @@ def prepare(
         ValueError, OSError: as the modules it calls, with the argument, its value and the remedy.
     """
     reports.start_logging(args)
-    resume = resume_argument(args.resume_from_checkpoint, args.output_dir)
+    resume = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
     check_output_dir(args.output_dir, resume)
     if data_args.streaming and args.max_steps <= 0:
         raise ValueError(

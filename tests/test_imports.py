@@ -25,7 +25,10 @@ ALLOWED = {
     "command_line": set(),
     "sparse_embedding": set(),
     "arguments": {"command_line", "sparse_embedding"},
-    "checkpoints": set(),
+    "manifest": set(),
+    "processes": set(),
+    "checkpoints": {"manifest", "processes"},
+    "checkpoint_aside": {"checkpoints", "manifest", "processes"},
     "demo_corpus": set(),
     "metrics": set(),
     "task_rows": set(),
@@ -66,7 +69,7 @@ ALLOWED = {
         "glue_results",
         "metrics",
     },
-    "resumable": {"checkpoints"},
+    "resumable": {"checkpoint_aside", "checkpoints", "manifest", "processes"},
     "stream_trainer": {"resumable", "streaming"},
     "base_trainer": LOWEST
     | {
