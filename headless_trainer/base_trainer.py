@@ -4,19 +4,23 @@ Letters used in shapes: B rows, T tokens in a row, K predicted positions, U dist
 """
 
 import itertools
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from .arguments import HeadlessTrainingArguments
+from .card_file import read_card
 from .checkpoints import last_checkpoint, load_token_counts, save_token_counts
 from .collator import PaddingCollator
 from .diagnostics import GradientShares, TrainingWindow
 from .evaluation import EvaluationSums, mean_cosine
 from .masking import IGNORE_INDEX
+from .model_card import write_model_card
 from .modeling import cache_for_generation, check_causal, find_trunk, infer_task
 from .negatives import NegativePool
 from .resumable import ResumableTrainer
+from .run_facts import RunFacts
 from .targets import TargetBatch, TargetMaker
 
 
@@ -47,6 +51,8 @@ class PretrainingTrainer(ResumableTrainer):
         self.embedding = self.model.get_input_embeddings()
         self.window = TrainingWindow()
         self.shares = GradientShares()
+        self.facts = RunFacts()
+        self.add_callback(self.facts)
         self.token_counts = torch.zeros(self.embedding.num_embeddings, dtype=torch.long)
         self._embedding_targets = False
         self._pool: NegativePool | None = None
@@ -162,6 +168,7 @@ class PretrainingTrainer(ResumableTrainer):
         self.token_counts = counts if self.is_world_process_zero() else torch.zeros_like(counts)
         self.window.tokens_seen = int(totals["tokens_seen"]) if self.is_world_process_zero() else 0
         self.window.train_seconds = totals["train_seconds"]
+        self.facts.restore(totals)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         counts = self._all_token_counts()
@@ -169,8 +176,16 @@ class PretrainingTrainer(ResumableTrainer):
         with cache_for_generation(self.model):
             super().save_model(output_dir, _internal_call)
         if self.args.should_save:
-            totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.objective_facts()
-            save_token_counts(output_dir or self.args.output_dir, counts, totals)
+            totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.facts.totals()
+            folder = Path(output_dir or self.args.output_dir)
+            save_token_counts(folder, counts, totals | self.objective_facts())
+            if folder != Path(self.args.output_dir):  # the run's own card waits for the evaluation at its end
+                write_model_card(self, folder=folder)
+
+    def create_model_card(self, *args, **kwargs) -> None:
+        """`push_to_hub` asks the parent for a draft of a card, which would replace what is there."""
+        if read_card(self.args.output_dir) is None:
+            write_model_card(self)
 
     def _all_token_counts(self) -> Tensor:
         return self._sum_over_processes(self.token_counts.to(self.args.device))

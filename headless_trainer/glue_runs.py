@@ -15,6 +15,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from .card_results import write_classifier_card
 from .classification import ClassificationTrainer
 from .classification_rows import EncodedRows, encode_rows
 from .classifiers import agree_on_tokens
@@ -111,6 +112,8 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
         "versions": {name: metadata.version(name) for name in PACKAGES},
     }
     scorer.keep_best_model()
+    if arguments.save_models and grid.training.process_index == 0:
+        write_classifier_card(run.path.with_suffix(""), trainer.model, run.model.tokenizer, run.model.source, result)
     return result
 
 

@@ -10,6 +10,7 @@ from . import data, loading, reports, texts
 from .arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from .base_trainer import PretrainingTrainer
 from .checkpoints import check_output_dir, resume_argument
+from .model_card import write_model_card
 from .modeling import infer_task
 from .trainer import HeadlessTrainer, VanillaTrainer, check_trainable
 
@@ -80,6 +81,7 @@ def prepare(
         eval_dataset=rows["validation"],
         processing_class=tokenizer,
     )
+    trainer.facts.model_args, trainer.facts.data_args = model_args, data_args
     reports.use_console(trainer)
     reports.announce(trainer)
     return trainer, resume
@@ -109,4 +111,6 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
     trainer.save_model()
     trainer.save_state()
     evaluate = trainer.args.do_eval or trainer.args.eval_strategy != "no"
-    reports.finish(trainer, trainer.evaluate() if evaluate else {})
+    metrics = trainer.evaluate() if evaluate else {}
+    reports.finish(trainer, metrics)
+    write_model_card(trainer, metrics)

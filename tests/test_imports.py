@@ -38,6 +38,12 @@ ALLOWED = {
     "loading": {"arguments", "tokenization"},
     "lm_head": LOWEST | {"evaluation", "modeling"},
     "figures": set(),
+    "run_facts": set(),
+    "card_file": {"checkpoints"},
+    "card_usage": set(),
+    "card_facts": {"arguments", "checkpoints", "reports", "run_facts"},
+    "card_results": {"card_facts", "card_file", "glue_report", "glue_results", "model_card", "tasks"},
+    "model_card": {"arguments", "card_facts", "card_file", "card_usage"},
     "reports": LOWEST | {"figures"},
     "targets": LOWEST | {"arguments", "masking"},
     "significance": set(),
@@ -45,7 +51,7 @@ ALLOWED = {
     "comparison": {"score_store", "significance"},
     "harness_tasks": set(),
     "harness_model": set(),
-    "zero_shot": {"harness_model", "harness_tasks", "score_store"},
+    "zero_shot": {"card_file", "card_results", "harness_model", "harness_tasks", "score_store"},
     "classification_rows": {"collator"},
     "classification": LOWEST | {"classification_rows"},
     "classifiers": {"loading"},
@@ -56,6 +62,7 @@ ALLOWED = {
     "glue_report": {"glue_figures", "glue_results", "glue_tables"},
     "glue_grid": {"checkpoints", "classifiers", "data", "glue_arguments", "glue_results", "loading", "tasks"},
     "glue_runs": {
+        "card_results",
         "classification",
         "classification_rows",
         "classifiers",
@@ -68,20 +75,34 @@ ALLOWED = {
     "base_trainer": LOWEST
     | {
         "arguments",
+        "card_file",
         "checkpoints",
         "collator",
         "diagnostics",
         "evaluation",
         "masking",
+        "model_card",
         "modeling",
         "resumable",
+        "run_facts",
         "targets",
     },
     "sparse_trainer": {"arguments", "base_trainer", "masking", "sparse_embedding"},
     "trainer": LOWEST
     | {"arguments", "base_trainer", "evaluation", "lm_head", "masking", "modeling", "sparse_trainer", "targets"},
     "pretraining": LOWEST
-    | {"arguments", "base_trainer", "checkpoints", "data", "loading", "modeling", "reports", "texts", "trainer"},
+    | {
+        "arguments",
+        "base_trainer",
+        "checkpoints",
+        "data",
+        "loading",
+        "model_card",
+        "modeling",
+        "reports",
+        "texts",
+        "trainer",
+    },
 }
 ALLOWED["__init__"] = set(ALLOWED)  # re-exports what users need
 
