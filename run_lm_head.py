@@ -77,7 +77,7 @@ def make_language_model(model_args, data_args, args) -> None:
     model = attach_lm_head(trunk, counts, smoothing=args.smoothing, **options)
     model.save_pretrained(args.output_dir)
     tokenizer.save_pretrained(args.output_dir)
-    write_head_card(args.output_dir, model, tokenizer, model_args, options["init"])
+    write_head_card(model, tokenizer, model_args, data_args, args, options["init"] == "prior")
     kind = "causal" if model.can_generate() else "masked"
     logger.info("saved in %s: %s, an ordinary %s language model", args.output_dir, type(model).__name__, kind)
 
@@ -131,7 +131,7 @@ def train(trainer, resume) -> None:
     trainer.save_model()
     metrics = trainer.evaluate()
     reports.finish(trainer, metrics)
-    write_model_card(trainer, metrics)
+    write_model_card(trainer, metrics=metrics)
     for name in ("cross_entropy", "perplexity", "accuracy"):
         if f"eval_{name}" in metrics:
             logger.info("held out: %s %.4g", name.replace("_", " "), metrics[f"eval_{name}"])

@@ -79,6 +79,8 @@ class PretrainingTrainer(ResumableTrainer):
         return {}
 
     needs_evaluation_pool = False
+    # Whether the head was given a bias that its class does not know.
+    added_bias = False
 
     # Targets -----------------------------------------------------------------------------------------------------------
 
@@ -179,13 +181,11 @@ class PretrainingTrainer(ResumableTrainer):
             totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.facts.totals()
             folder = Path(output_dir or self.args.output_dir)
             save_token_counts(folder, counts, totals | self.objective_facts())
-            if folder != Path(self.args.output_dir):  # the run's own card waits for the evaluation at its end
-                write_model_card(self, folder=folder)
+            if not (_internal_call and read_card(folder)):  # `push_to_hub` saves again what may have results by now
+                write_model_card(self, folder)
 
     def create_model_card(self, *args, **kwargs) -> None:
-        """`push_to_hub` asks the parent for a draft of a card, which would replace what is there."""
-        if read_card(self.args.output_dir) is None:
-            write_model_card(self)
+        """`save_model` has written it: the parent's, which `push_to_hub` asks for, would take its place."""
 
     def _all_token_counts(self) -> Tensor:
         return self._sum_over_processes(self.token_counts.to(self.args.device))

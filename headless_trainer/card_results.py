@@ -1,16 +1,18 @@
 """Scores of run_glue.py and run_lm_eval.py as results of a card, and the card of a model that run_glue.py fine-tuned."""
 
+import math
 import statistics
 from pathlib import Path
 
 from huggingface_hub import EvalResult
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from . import card_facts, card_usage
-from .card_file import OWN_TAG, add_results, read_card, render, results_table, save_card
+from . import card_facts, card_usage, run_facts
+from .arguments import ModelArguments
+from .card_file import add_results, never_raises, table
 from .glue_report import LOSS_TITLES, METRIC_NAMES
 from .glue_results import TASK_NAMES, best_epoch, read_runs
-from .model_card import CITATION, described_source, earlier_sections, never_raises
+from .model_card import write_card
 from .tasks import HUB_DATASETS, TASKS
 
 BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI"}
@@ -19,7 +21,7 @@ HUB_METRICS = {"acc": "accuracy"}
 FILE_BUILDERS = ("json", "csv", "text", "parquet")
 SHOWN_SETTINGS = (
     "batch_size", "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "num_train_epochs", "max_steps",
-    "max_seq_length", "max_train_samples",
+    "max_seq_length", "max_train_samples", "train_split", "validation_split",
 )  # fmt: skip
 
 
@@ -36,12 +38,14 @@ def glue_results(runs: list[dict], metrics: str = "paper") -> list[EvalResult]:
             continue
         for name, scored in run["epochs"][best_epoch(run, metrics)]["sets"].items():
             for metric in run[f"{metrics}_metrics"]:
-                values.setdefault((run["task"], run["loss"], name, metric), []).append(scored["metrics"][metric])
-    described = {(run["task"], run["loss"]): run for run in runs}
-    return [_glue_result(described[key[:2]], key[2], key[3], numbers) for key, numbers in values.items()]
+                # A regression is trained on the squared error, whatever the loss of the grid.
+                loss = run["loss"] if scored["calibration"] is not None else None
+                values.setdefault((run["task"], loss, name, metric), []).append(scored["metrics"][metric])
+    described = {run["task"]: run for run in runs}
+    return [_glue_result(described[task], *figure, numbers) for (task, *figure), numbers in values.items()]
 
 
-def _glue_result(run: dict, evaluation_set: str, metric: str, values: list[float]) -> EvalResult:
+def _glue_result(run: dict, loss: str | None, evaluation_set: str, metric: str, values: list[float]) -> EvalResult:
     task, settings = run["task"], run["settings"]
     how = {"seeds": len(values)}
     if len(values) > 1:
@@ -62,7 +66,7 @@ def _glue_result(run: dict, evaluation_set: str, metric: str, values: list[float
         dataset_name=Path(settings["validation_file"]).name if own else f"{BENCHMARK_NAMES[run['benchmark']]} {name}",
         dataset_split=None if own else settings.get("validation_split") or "+".join(splits),
         metric_type=metric,
-        metric_name=f"{METRIC_NAMES.get(metric, metric)}, {LOSS_TITLES[run['loss']].lower()}",
+        metric_name=METRIC_NAMES.get(metric, metric) + (f", {LOSS_TITLES[loss].lower()}" if loss else ""),
         metric_value=_rounded(statistics.fmean(values)),
         metric_args=how,
     )
@@ -82,51 +86,60 @@ def add_grid_results(grid) -> None:
 
 
 @never_raises
-def write_classifier_card(
-    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, result: dict
-) -> None:
+def write_classifier_card(run, model: PreTrainedModel, result: dict, metrics: str) -> None:
     """Write the card of a fine-tuned model that run_glue.py keeps. Never raises: a failure is a warning.
 
     Args:
-        folder: where it is saved.
+        run: a `glue_grid.Run`; the model is saved beside its result file.
         model: with its classifier.
-        tokenizer: saved with it.
-        source: folder or Hub name of the checkpoint that was fine-tuned.
-        result: the run's result file.
+        result: content of the result file.
+        metrics: ``paper`` or ``official``: which chose the epoch that is kept.
     """
-    settings, source_card = result["settings"], read_card(source)
-    task = TASK_NAMES.get(result["task"], result["task"])
-    scores = glue_results([result])
-    rows = [(name, settings[name]) for name in SHOWN_SETTINGS if settings.get(name) not in (None, -1)]
-    described = described_source(source)
-    facts = card_facts.model_facts(folder, model, tokenizer, None) | card_facts.environment_facts()
-    facts |= {
-        "name": f"{Path(source).resolve().name} fine-tuned on {task}",
-        "base": described,
-        "fine_tuning_task": task if result["benchmark"] != "user" else "a task of its user's",
-        "labels": card_facts.count(model.config.num_labels, "output"),
-        "snippet": card_usage.snippet(folder.name, model, tokenizer, "text-classification"),
-        "training_title": "Fine-tuning",
-        "classification_loss": f"{LOSS_TITLES[result['loss']]}." if result["task"] != "stsb" else "Squared error.",
-        "hyperparameters": card_facts.table(("setting", "value"), [*rows, ("seed", result["seed"])]),
-        "time": card_facts.duration(result["train_seconds"]),
-        "earlier": earlier_sections(source, folder),
-        "results": results_table(scores),
-        "citation": CITATION,
+    folder, task, settings = run.path.with_suffix(""), run.task, result["settings"]
+    rows = [(setting, settings[setting]) for setting in SHOWN_SETTINGS if settings.get(setting) not in (None, -1)]
+    hub_name, config = task.dataset or (None, None)
+    if hub_name is None:
+        name = Path(task.train_file).name
+        texts = f"the local file `{name}`"
+    else:
+        name = f"XNLI, {config}" if task.benchmark == "xnli" else TASK_NAMES[task.name]
+        texts = f"{card_facts.linked(hub_name, 'datasets/')}, configuration `{config}`"
+        texts += ", from local files" if settings["data_dir"] else ""
+    title = f"{card_facts.model_name(run.model.source)} fine-tuned on {name}"
+    usage = card_usage.usage_facts(folder.name, model, run.model.tokenizer)
+    facts = {
+        "title": title,
+        "task": name,
+        "is_choice": task.is_multiple_choice,
+        "usage": usage | {"is_pair": len(task.columns) > 1, "has_labels": task.num_labels > 1},
+        "training": {
+            "data": {"Texts": texts},
+            "loss": "Squared error" if task.is_regression else LOSS_TITLES[result["loss"]],
+            "settings": table(("setting", "value"), [*rows, ("seed", run.seed)]),
+            "picture": None,
+            "curve": None,
+        },
+        "environment": {"Time": run_facts.duration(result["train_seconds"])} | run_facts.software(),
     }
-    inherited = source_card.data.to_dict() if source_card else {}
-    metadata = {name: inherited.get(name) for name in ("license", "language", "base_model")}
-    if card_facts.on_hub(source):
-        metadata["base_model"] = source
-    metadata |= {
-        "library_name": "transformers",
-        "pipeline_tag": "text-classification",
-        "tags": [OWN_TAG],
-        "datasets": [HUB_DATASETS[result["benchmark"]]] if result["benchmark"] in HUB_DATASETS else None,
-        "model_name": folder.name if scores else None,
-        "eval_results": scores or None,
-    }
-    save_card(folder, render(facts, {"classifier"}), metadata)
+    write_card(
+        folder,
+        folder.name,
+        "classifier",
+        model,
+        run.model.tokenizer,
+        causal=False,
+        model_args=ModelArguments(model_name_or_path=run.model.source),
+        dataset=hub_name,
+        results=glue_results([result], metrics),
+        facts=facts,
+        model_name=title,
+    )
+
+
+@never_raises
+def add_harness_results(model: str, tasks: dict[str, dict]) -> None:
+    """Add zero-shot scores to the card of a model, if it is a folder here and has one; ``tasks`` as in `harness_results`."""
+    add_results(model, harness_results(tasks))
 
 
 def harness_results(tasks: dict[str, dict]) -> list[EvalResult]:
@@ -142,9 +155,11 @@ def harness_results(tasks: dict[str, dict]) -> list[EvalResult]:
         path, config = entry.get("dataset") or (None, None)
         local = path is None or path in FILE_BUILDERS or not card_facts.on_hub(path)
         for key, metric in entry["metrics"].items():
+            if not isinstance(metric["value"], int | float):
+                continue
             name, _, filter_name = key.partition(",")
-            how = {"num_fewshot": entry["num_fewshot"], "documents": entry["documents"]}
-            if metric["stderr"] is not None:
+            how = {"shots": entry["num_fewshot"], "documents": entry["documents"]}
+            if metric["stderr"] is not None and math.isfinite(metric["stderr"]):
                 how["standard_error"] = _rounded(metric["stderr"])
             result = EvalResult(
                 task_type="text-generation",

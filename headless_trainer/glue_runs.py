@@ -113,7 +113,7 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
     }
     scorer.keep_best_model()
     if arguments.save_models and grid.training.process_index == 0:
-        write_classifier_card(run.path.with_suffix(""), trainer.model, run.model.tokenizer, run.model.source, result)
+        write_classifier_card(run, trainer.model, result, arguments.metrics)
     return result
 
 

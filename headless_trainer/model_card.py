@@ -1,59 +1,33 @@
 """Model cards of what was pretrained, or given a head, here: the README.md beside the weights."""
 
-import logging
+import math
 import re
 import shutil
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import EvalResult
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from . import card_facts, card_usage
+from . import card_facts, card_usage, run_facts
 from .arguments import DataArguments, LMHeadArguments, ModelArguments
-from .card_file import OWN_TAG, read_card, render, results_table, save_card
+from .card_file import OWN_TAG, finite, never_raises, read_card, results_table, save_card
+from .checkpoints import load_token_counts
 
-logger = logging.getLogger(__name__)
-
-CITATION = r"""```bibtex
-@article{godey2023headless,
-  title   = {Headless Language Models: Learning without Predicting with Contrastive Weight Tying},
-  author  = {Godey, Nathan and de la Clergerie, {\'E}ric and Sagot, Beno{\^i}t},
-  journal = {arXiv preprint arXiv:2309.08351},
-  year    = {2023}
-}
-```"""
-PIPELINE_TAGS = {
-    "ForMaskedLM": "fill-mask", "WithLMHeadModel": "fill-mask", "ForCausalLM": "text-generation",
-    "LMHeadModel": "text-generation", "ForSequenceClassification": "text-classification",
-}  # fmt: skip
-HELD_OUT_FIGURES = {
-    "eval_accuracy": ("accuracy", "accuracy"),
-    "eval_perplexity": ("perplexity", "perplexity"),
-    "eval_cross_entropy": ("cross_entropy", "cross-entropy (nats)"),
-}
+# Figures of an evaluation: name in the logs, metric on the Hub, name in the card.
+HELD_OUT_FIGURES = (
+    ("eval_accuracy", "accuracy", "accuracy"),
+    ("eval_perplexity", "perplexity", "perplexity"),
+    ("eval_cross_entropy", "cross_entropy", "cross-entropy (nats)"),
+)
 SECTIONS = re.compile(r"^## (?:Pretraining|Fine-tuning)\b.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 PICTURE = "loss.png"
-
-
-def never_raises(write: Callable[..., None]) -> Callable[..., None]:
-    """Make a failure a warning: the model is saved by now, and nothing that describes it may lose it."""
-
-    @wraps(write)
-    def guarded(*args, **kwargs) -> None:
-        try:
-            write(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001
-            logger.warning(
-                "The model is saved, but its card could not be written (%s: %s).", type(error).__name__, error
-            )
-
-    return guarded
+HEADLESS_TAG = "contrastive-weight-tying"
 
 
 @never_raises
-def write_model_card(trainer, metrics: dict[str, float] | None = None, folder: str | Path | None = None) -> None:
+def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[str, float] | None = None) -> None:
     """Write the card of what a trainer saved: README.md beside the weights, on the main process alone.
 
     Results that were added to an earlier card of the folder are not kept, since they are those of other weights. A README.md
@@ -61,149 +35,145 @@ def write_model_card(trainer, metrics: dict[str, float] | None = None, folder: s
 
     Args:
         trainer: a `PretrainingTrainer` that has saved its model.
-        metrics: of the evaluation of these weights; by default what was logged last, if that was at this step.
         folder: of the model, ``args.output_dir`` by default.
+        metrics: of the evaluation at the end of a run, with which comes a sample of what a decoder writes. By default what
+            was logged last, if that was at this step.
     """
     if not trainer.is_world_process_zero():
         return
-    args, model_args = trainer.args, trainer.facts.model_args
-    folder = Path(folder or args.output_dir)
-    if metrics is None:
-        logged = next((logs for logs in reversed(trainer.state.log_history) if "eval_loss" in logs), {})
-        metrics = logged if logged.get("step") == trainer.state.global_step else {}
+    args, run, state = trainer.args, trainer.facts, trainer.state
+    folder, totals = Path(folder or args.output_dir), load_token_counts(folder or args.output_dir)[1]
     kind = "trunk" if args.objective == "headless" else "vanilla"
     if isinstance(args, LMHeadArguments):
-        kind = "tuned" if trainer.state.global_step else "free_head"
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    results = held_out_results(
-        metrics, trainer.task, trainer.facts.data_args, "of the free head" if kind == "trunk" else ""
-    )
-    card = _Card(folder, _name(folder, args), kind, trainer.task, model, trainer.processing_class, model_args)
-    card.facts["results"] = results_table(results)
-    card.conditions |= {"free_head_figures"} if kind == "trunk" and results else set()
+        kind = "tuned" if state.global_step else "free_head"
+    logged = next((logs for logs in reversed(state.log_history) if "eval_loss" in logs), {})
+    figures = metrics if metrics is not None else logged if logged.get("step") == state.global_step else {}
+    results = held_out_results(figures, trainer.task, run.data_args, kind)
+    facts: dict[str, Any] = {"environment": run_facts.software()}
     if kind != "free_head":
-        card.facts |= card_facts.data_facts(trainer, folder) | card_facts.training_facts(trainer, folder)
-        card.facts |= card_facts.cost_facts(trainer, folder)
-        card.add_settings(args)
+        picture = PICTURE if (folder / PICTURE).is_file() else None
+        facts["training"] = card_facts.training_facts(trainer, totals) | {"picture": picture}
+        facts["environment"] = run_facts.environment(trainer, totals)
+        facts["bias_apart"] = trainer.added_bias and folder.name.startswith("checkpoint-")
     if isinstance(args, LMHeadArguments):
-        card.conditions.add(f"{kind}_{'prior' if args.head_bias == 'prior' else 'embeddings'}")
-    card.save(trainer.facts.data_args, results, co2_eq_emissions=_emissions(trainer.facts, kind))
+        facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)
+    causal = trainer.task == "clm"
+    if metrics is not None and causal and kind != "trunk":
+        facts["sample"] = card_usage.sample(folder)
+    write_card(
+        folder,
+        _name(folder, args),
+        kind,
+        trainer.accelerator.unwrap_model(trainer.model),
+        trainer.processing_class,
+        causal=causal,
+        model_args=run.model_args,
+        dataset=run.data_args and run.data_args.dataset_name,
+        results=results,
+        facts=facts,
+        co2_eq_emissions=_emissions(totals, run.country, kind),
+    )
 
 
 @never_raises
 def write_head_card(
-    folder: str | Path,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     model_args: ModelArguments,
-    init: str,
+    data_args: DataArguments,
+    args: LMHeadArguments,
+    has_prior: bool,
 ) -> None:
     """Write the card of a language model that was made of a headless checkpoint without training.
 
     Never raises: a failure is a warning.
 
     Args:
-        folder: where model and tokenizer are saved.
-        model: the checkpoint with its head.
-        tokenizer: of both.
+        model: the checkpoint with its head, saved in ``args.output_dir``.
+        tokenizer: saved with it.
         model_args: names the checkpoint.
-        init: of the head: ``prior`` or ``embeddings``.
+        data_args: names the corpus, if the head has its counts from there.
+        args: how the head was made.
+        has_prior: whether log q was added to the scores.
     """
-    folder, task = Path(folder), "clm" if model.can_generate() else "mlm"
-    card = _Card(folder, folder.resolve().name, "free_head", task, model, tokenizer, model_args)
-    card.conditions.add(f"free_head_{init}")
-    card.save(None, [])
+    folder, causal = Path(args.output_dir), model.can_generate()
+    facts = {"prior": described_prior(has_prior, args, data_args), "environment": run_facts.software()}
+    if causal:
+        facts["sample"] = card_usage.sample(folder)
+    options = {"causal": causal, "model_args": model_args, "facts": facts}
+    write_card(folder, folder.resolve().name, "free_head", model, tokenizer, **options)
 
 
-class _Card:
-    """The facts, conditions and metadata of one card.
+def write_card(
+    folder: Path,
+    name: str,
+    kind: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    causal: bool,
+    model_args: ModelArguments | None,
+    dataset: str | None = None,
+    results: Sequence[EvalResult] = (),
+    facts: dict[str, Any],
+    **metadata,
+) -> None:
+    """Put together what every kind of card has, and write it.
 
     Args:
-        folder: where the model is saved and the card goes.
+        folder: where the model is saved.
         name: of the model: on the Hub, or of its folder.
-        kind: trunk, vanilla, free_head or tuned.
-        task: mlm or clm.
+        kind: trunk, vanilla, free_head, tuned or classifier.
         model: that is saved.
         tokenizer: of the model, if it is known.
-        model_args: of the script, None where a trainer was made by hand.
+        causal: whether a token sees those before it alone.
+        model_args: name the checkpoint that the model was made of; None where a trainer was made by hand.
+        dataset: that it was trained on.
+        results: of the model's evaluation.
+        facts: names in the template that this kind has, or has other values for.
+        metadata: more of it, or other values.
     """
-
-    def __init__(self, folder: Path, name: str, kind: str, task: str, model, tokenizer, model_args):
-        self.folder, self.name, self.kind, self.model, self.model_args = folder, name, kind, model, model_args
-        self.tag = next((tag for end, tag in PIPELINE_TAGS.items() if type(model).__name__.endswith(end)), None)
-        self.tag = self.tag or "feature-extraction"
-        self.source = model_args.model_name_or_path if model_args else None
-        self.source_card = read_card(self.source) if self.source else None
-        causal, is_trunk = task == "clm", kind == "trunk"
-        self.conditions = {kind, ("decoder" if causal else "encoder") + "_trunk" if is_trunk else ""}
-        self.conditions |= set() if is_trunk else {"generates" if causal else "fills"}
-        self.conditions |= set() if kind == "free_head" else {"causal_training" if causal else "masked_training"}
-        language_model = "a causal language model" if causal else "a masked language model"
-        titles = {"tuned": "Fine-tuning", "free_head": "How the head was made"}
-        self.facts = card_facts.model_facts(folder, model, tokenizer, model_args) | card_facts.environment_facts()
-        self.facts |= {
-            "name": name,
-            "kind_article": language_model,
-            "training_title": titles.get(kind, "Pretraining"),
-            "citation": CITATION,
-            "trunk": described_source(self.source),
-            "earlier": earlier_sections(self.source, folder),
-        }
-        if is_trunk:
-            short = name.rpartition("/")[2]
-            command = f"python run_lm_head.py --model_name_or_path {name} --output_dir {short}-lm"
-            self.facts["make_language_model"] = f"```bash\n{command}\n```"
-        if tokenizer is not None:
-            self.facts["snippet"] = card_usage.snippet(name, model, tokenizer, self.tag)
-        if kind in ("tuned", "free_head") and causal and "checkpoint-" not in folder.name:
-            self.facts["sample"] = card_usage.sample(folder)
-            self.conditions |= {"sampled"} if self.facts["sample"] else set()
-
-    def add_settings(self, args) -> None:
-        """What the settings of a training say in words."""
-        self.conditions |= {
-            name
-            for name, holds in (
-                ("isolated", args.isolate_documents),
-                ("log_q_corrected", args.log_q_correction),
-                ("frozen", getattr(args, "freeze_trunk", False)),
-            )
-            if holds
-        }
-
-    def save(self, data_args: DataArguments | None, results: list[EvalResult], **metadata) -> None:
-        """Write the card."""
-        inherited = self.source_card.data.to_dict() if self.source_card else {}
-        own = (found := read_card(self.folder)) and found.data.to_dict() or {}  # what an earlier card here was given
-        given = {"license": None, "language": None}
-        if self.model_args is not None:
-            given = {"license": self.model_args.license, "language": self.model_args.language}
-        for name in given:
-            given[name] = given[name] or own.get(name) or inherited.get(name)
-        tags = [OWN_TAG, *(() if self.kind == "vanilla" else ("contrastive-weight-tying",))]
-        datasets = list(inherited.get("datasets") or ())
-        if data_args is not None and card_facts.on_hub(data_args.dataset_name):
-            datasets = list(dict.fromkeys([*datasets, data_args.dataset_name]))
-        data = given | {
-            "library_name": "transformers",
-            "pipeline_tag": self.tag,
-            "tags": tags,
-            "base_model": self.source if card_facts.on_hub(self.source) else inherited.get("base_model"),
-            "datasets": datasets or None,
-            "model_name": self.name if results else None,
-            "eval_results": results or None,
-            **metadata,
-        }
-        save_card(self.folder, render(self.facts, self.conditions), data)
-
-
-def described_source(source: str | None) -> str | None:
-    """The checkpoint that a model comes from, without its path."""
-    if source is None:
-        return None
+    results, source = finite(results), model_args.model_name_or_path if model_args else None
+    facts = {
+        "title": name,
+        "name": name,
+        "kind": kind,
+        "causal": causal,
+        "language_model": "a causal language model" if causal else "a masked language model",
+        "base": card_facts.linked(source) if source else None,
+        "model": card_facts.model_facts(folder, model, tokenizer, model_args),
+        "usage": card_usage.usage_facts(name, model, tokenizer) if tokenizer is not None else None,
+        "sample": None,
+        "bias_apart": False,
+        "training": None,
+        "earlier": earlier_sections(source, folder),
+        "results": results_table(results),
+    } | facts
+    inherited = (card := read_card(source) if source else None) and card.data.to_dict() or {}
+    headless = kind not in ("vanilla", "classifier") or HEADLESS_TAG in inherited.get("tags", ())
+    tags = {"trunk": "feature-extraction", "classifier": "text-classification"}
+    data = {name: inherited.get(name) for name in ("license", "language", "base_model", "datasets")}
+    for given in ("license", "language"):
+        data[given] = getattr(model_args, given, None) or data[given]
     if card_facts.on_hub(source):
-        return f"[{source}](https://huggingface.co/{source})"
-    return f"`{Path(source).resolve().name}`"
+        data["base_model"] = source
+    if card_facts.on_hub(dataset):
+        data["datasets"] = list(dict.fromkeys([*(data["datasets"] or ()), dataset]))
+    data |= {
+        "library_name": "transformers",
+        "pipeline_tag": tags.get(kind, "text-generation" if causal else "fill-mask"),
+        "tags": [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG],
+        "model_name": name if results else None,
+        "eval_results": results or None,
+    }
+    save_card(folder, facts | {"headless": headless}, data | metadata)
+
+
+def described_prior(has_prior: bool, args: LMHeadArguments, data_args: DataArguments | None) -> str | None:
+    """Where the log frequencies in a head come from, None if it has none."""
+    if not has_prior:
+        return None
+    return f"`{card_facts.data_name(data_args)}`" if args.counts_from == "corpus" else "its pretraining"
 
 
 def earlier_sections(source: str | None, folder: Path) -> str | None:
@@ -216,11 +186,11 @@ def earlier_sections(source: str | None, folder: Path) -> str | None:
     card = read_card(source) if source else None
     if card is None:
         return None
-    name = Path(source).resolve().name
+    name = card_facts.model_name(source)
     text = "\n".join(section.rstrip() + "\n" for section in SECTIONS.findall(card.text))
     text = re.sub(r"^## (Pretraining|Fine-tuning)$", rf"## \1 of `{name}`", text, flags=re.MULTILINE)
     for picture in re.findall(r"\]\(([\w.-]+\.png)\)", text):
-        copied = f"{name}_{picture}" if picture == PICTURE else picture
+        copied = f"{name.replace('/', '_')}_{picture}" if picture == PICTURE else picture
         if (Path(source) / picture).is_file():
             shutil.copyfile(Path(source) / picture, folder / copied)
             text = text.replace(f"]({picture})", f"]({copied})")
@@ -229,45 +199,44 @@ def earlier_sections(source: str | None, folder: Path) -> str | None:
 
 def _name(folder: Path, args) -> str:
     """What users call the model: its name on the Hub, or its folder, within that of its run if it is a checkpoint."""
-    run = Path(args.output_dir).resolve().name
-    if folder.name.startswith("checkpoint-"):
-        return f"{run}/{folder.name}"
-    own = folder.resolve() == Path(args.output_dir).resolve()
+    run = Path(args.output_dir).resolve()
+    if folder.name.startswith("checkpoint-"):  # which is written aside, and renamed
+        return f"{run.name}/{folder.name}"
+    own = folder.resolve() == run
     return args.hub_model_id if own and args.push_to_hub and args.hub_model_id else folder.resolve().name
 
 
 def held_out_results(
-    metrics: dict[str, float], task: str, data_args: DataArguments | None, whose: str = ""
+    metrics: dict[str, float], task: str, data_args: DataArguments | None, kind: str
 ) -> list[EvalResult]:
-    """The held-out figures of a pretraining as results of the card's metadata."""
+    """The held-out figures of a pretraining, or of its head, as results of the card's metadata."""
     hub = data_args is not None and card_facts.on_hub(data_args.dataset_name)
     name = card_facts.data_name(data_args)
-    figures = [figure for figure in HELD_OUT_FIGURES if figure in metrics]
-    if "eval_perplexity" in figures:  # the same figure, exponentiated
-        figures.remove("eval_cross_entropy")
+    figures = [figure for figure in HELD_OUT_FIGURES if math.isfinite(metrics.get(figure[0], math.nan))]
+    if any(figure[0] == "eval_perplexity" for figure in figures):  # the cross-entropy exponentiated
+        figures = [figure for figure in figures if figure[0] != "eval_cross_entropy"]
     return [
         EvalResult(
             task_type="text-generation" if task == "clm" else "fill-mask",
             dataset_type=data_args.dataset_name if hub else "local",
             dataset_config=data_args.dataset_config_name if hub else None,
             dataset_name=f"held-out part of {name}" if name else "held-out data",
-            metric_type=HELD_OUT_FIGURES[figure][0],
-            metric_name=f"{HELD_OUT_FIGURES[figure][1]} {whose}".strip(),
+            metric_type=metric,
+            metric_name=f"{label} of the free head" if kind == "trunk" else label,
             metric_value=float(f"{metrics[figure]:.6g}"),
             metric_args={"predicted_tokens": metrics["eval_predicted_tokens"]},
         )
-        for figure in figures
+        for figure, metric, label in figures
     ]
 
 
-def _emissions(facts, kind: str) -> dict | None:
+def _emissions(totals: dict[str, float], country: str | None, kind: str) -> dict[str, Any] | None:
     """The metadata that the Hub shows as a carbon footprint, where codecarbon was told the country."""
-    kilograms = facts.totals().get("emissions_kg")
-    if kilograms is None or facts.country is None:
+    if "emissions_kg" not in totals or country is None:
         return None
     return {
-        "emissions": float(f"{1000 * kilograms:.3g}"),
+        "emissions": float(f"{1000 * totals['emissions_kg']:.3g}"),
         "source": "codecarbon",
         "training_type": "fine-tuning" if kind == "tuned" else "pre-training",
-        "geographical_location": facts.country,
+        "geographical_location": country,
     }

@@ -113,4 +113,4 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
     evaluate = trainer.args.do_eval or trainer.args.eval_strategy != "no"
     metrics = trainer.evaluate() if evaluate else {}
     reports.finish(trainer, metrics)
-    write_model_card(trainer, metrics)
+    write_model_card(trainer, metrics=metrics)

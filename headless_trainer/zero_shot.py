@@ -20,8 +20,7 @@ from lm_eval.api.metrics import mean, perplexity, stderr_for_metric
 from lm_eval.api.task import Task
 
 from . import harness_model, harness_tasks
-from .card_file import add_results
-from .card_results import harness_results
+from .card_results import add_harness_results
 from .score_store import Store, folder_name
 
 logger = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ def score_models(models: Sequence[str], args) -> list[str]:
             failures += _score_model(store, todo, args, settings[model], prints)
         for name in needed:
             store.add_groups(built[name]["groups"])
-        add_results(model, harness_results(store.results["tasks"]))
+        add_harness_results(model, store.results["tasks"])
     return failures
 
 
