@@ -125,7 +125,7 @@ def write_card(
         name: of the model: on the Hub, or of its folder.
         kind: trunk, vanilla, free_head, tuned or classifier.
         model: that is saved.
-        tokenizer: of the model, if it is known.
+        tokenizer: of the model, if it has one.
         causal: whether a token sees those before it alone.
         model_args: name the checkpoint that the model was made of; None where a trainer was made by hand.
         dataset: that it was trained on.
@@ -133,6 +133,8 @@ def write_card(
         facts: names in the template that this kind has, or has other values for.
         metadata: more of it, or other values.
     """
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):  # a trainer takes anything that pads
+        tokenizer = None
     results, source = finite(results), model_args.model_name_or_path if model_args else None
     facts = {
         "title": name,
