@@ -22,7 +22,15 @@ from headless_trainer.checkpoints import load_token_counts, save_token_counts
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz"
 SMALL = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32,max_position_embeddings=32"
-LOOKED_AT = ["decoder", "decoder/checkpoint-2", "encoder", "vanilla", "vanilla/checkpoint-2", "decoder-lm", "encoder-lm"]
+LOOKED_AT = [
+    "decoder",
+    "decoder/checkpoint-2",
+    "encoder",
+    "vanilla",
+    "vanilla/checkpoint-2",
+    "decoder-lm",
+    "encoder-lm",
+]
 LOOKED_AT += ["embeddings", "tuned", "tuned/checkpoint-2", "tuned-encoder"]
 CITED = "Headless Language Models: Learning without Predicting with Contrastive Weight Tying"
 
@@ -37,7 +45,9 @@ def here(tmp_path_factory, text_lines) -> Path:
     folder = tmp_path_factory.mktemp("cards")
     (folder / "lines.txt").write_text("\n".join(text_lines) + "\n", encoding="utf-8")
     data = argv("--train_file", folder / "lines.txt", "--max_seq_length", 16, "--validation_split_percentage", 10)
-    steps = argv("--max_steps", 4, "--save_steps", 2, "--logging_steps", 1, "--eval_strategy", "steps", "--eval_steps", 2)
+    steps = argv(
+        "--max_steps", 4, "--save_steps", 2, "--logging_steps", 1, "--eval_strategy", "steps", "--eval_steps", 2
+    )
     steps += argv("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", 4, *data)
     secrets = argv("--token", TOKEN, "--hub_token", TOKEN, "--run_name", f"a run of {folder}")
     new = argv("--config_overrides", SMALL, "--train_tokenizer", "--vocab_size", 300, *steps, *secrets)
@@ -56,7 +66,9 @@ def here(tmp_path_factory, text_lines) -> Path:
     run_pretrain.main([*new, *vanilla, *out("vanilla")])
     run_lm_head.main([*source("decoder"), *out("decoder-lm")])
     run_lm_head.main([*source("encoder"), *out("encoder-lm")])
-    run_lm_head.main([*source("decoder"), *out("embeddings"), "--init", "embeddings", "--do_eval", *data, *steps[-8:-6]])
+    run_lm_head.main(
+        [*source("decoder"), *out("embeddings"), "--init", "embeddings", "--do_eval", *data, *steps[-8:-6]]
+    )
     corpus = ["--counts_from", "corpus", *steps, "--do_train"]
     run_lm_head.main([*source("decoder/checkpoint-2"), *out("tuned"), *corpus])
     run_lm_head.main([*source("encoder"), *out("tuned-encoder"), *steps, "--do_train", "--freeze_trunk"])
@@ -111,7 +123,9 @@ def test_a_language_model_says_where_its_head_comes_from(here):
         + instructions
     )
     made = "made without further training of `{}`, which was pretrained without a vocabulary head.\n"
-    prior = "Its head is the input embedding, with the log frequency of each token in its pretraining added to the scores."
+    prior = (
+        "Its head is the input embedding, with the log frequency of each token in its pretraining added to the scores."
+    )
     assert introduction(here / "decoder-lm") == (
         f"This is a causal language model, a `GPTNeoXForCausalLM`, {made.format('decoder')}{prior}{instructions}"
     )
@@ -152,7 +166,9 @@ def test_objectives(here):
     assert section(text_of(here / "encoder"), "Objective").endswith(
         "15 % of the tokens are predicted; of these, 80 % become the mask token, 10 % another token, and 10 % stay as they are."
     )
-    want = "Cross-entropy over the vocabulary, at the predicted positions.\nEach token is predicted from those before it."
+    want = (
+        "Cross-entropy over the vocabulary, at the predicted positions.\nEach token is predicted from those before it."
+    )
     assert section(text_of(here / "vanilla"), "Objective") == want
 
 
