@@ -1,4 +1,8 @@
-"""Scores of run_glue.py and run_lm_eval.py as results of a card, and the card of a model that run_glue.py fine-tuned."""
+"""Scores of run_glue.py and run_lm_eval.py as results of a card, and the card of a model that run_glue.py fine-tuned.
+
+In metadata, results share the name of their data where task, type, configuration and split of the data are the same. So data
+that are not on the Hub have their name for a configuration, and what else differs is said in the name of the figure.
+"""
 
 import math
 import statistics
@@ -9,6 +13,7 @@ from transformers import PreTrainedModel
 
 from . import card_facts, card_usage, run_facts
 from .arguments import ModelArguments
+from .card_facts import count
 from .card_file import add_results, never_raises, table
 from .glue_report import LOSS_TITLES, METRIC_NAMES
 from .glue_results import TASK_NAMES, best_epoch, read_runs
@@ -54,19 +59,22 @@ def _glue_result(run: dict, loss: str | None, evaluation_set: str, metric: str, 
     if settings.get("max_train_samples"):
         how["training_rows"] = settings["max_train_samples"]
     own = run["benchmark"] == "user"
-    name, config = TASK_NAMES.get(task, task), task
+    name, config, figure = TASK_NAMES.get(task, task), task, METRIC_NAMES.get(metric, metric)
     if run["benchmark"] == "xnli":
-        name, config = f"{evaluation_set}, fine-tuned on {run['train_language']}", evaluation_set
+        name = config = evaluation_set
+        figure += f", fine-tuned on {run['train_language']}"
+    if own:
+        name = config = Path(settings["validation_file"]).name
     splits = TASKS[task].evaluation_splits if task in TASKS else ("validation",)
     return EvalResult(
         task_type="text-classification",
         task_name="fine-tuned",
         dataset_type="local" if own else HUB_DATASETS[run["benchmark"]],
-        dataset_config=None if own else config,
-        dataset_name=Path(settings["validation_file"]).name if own else f"{BENCHMARK_NAMES[run['benchmark']]} {name}",
+        dataset_config=config,
+        dataset_name=name if own else f"{BENCHMARK_NAMES[run['benchmark']]} {name}",
         dataset_split=None if own else settings.get("validation_split") or "+".join(splits),
         metric_type=metric,
-        metric_name=METRIC_NAMES.get(metric, metric) + (f", {LOSS_TITLES[loss].lower()}" if loss else ""),
+        metric_name=figure + (f", {LOSS_TITLES[loss].lower()}" if loss else ""),
         metric_value=_rounded(statistics.fmean(values)),
         metric_args=how,
     )
@@ -153,22 +161,24 @@ def harness_results(tasks: dict[str, dict]) -> list[EvalResult]:
         if entry["settings"].get("limit") is not None:
             continue
         path, config = entry.get("dataset") or (None, None)
-        local = path is None or path in FILE_BUILDERS or not card_facts.on_hub(path)
+        own_file, shots = entry["settings"].get("data_file"), entry["num_fewshot"]
+        local = bool(own_file) or path in FILE_BUILDERS or not card_facts.on_hub(path)
+        own_name = task + (", local documents" if own_file else "")
         for key, metric in entry["metrics"].items():
             if not isinstance(metric["value"], int | float):
                 continue
             name, _, filter_name = key.partition(",")
-            how = {"shots": entry["num_fewshot"], "documents": entry["documents"]}
+            figure = name if filter_name == "none" else f"{name} ({filter_name})"
+            how = {"shots": shots, "documents": entry["documents"]}
             if metric["stderr"] is not None and math.isfinite(metric["stderr"]):
                 how["standard_error"] = _rounded(metric["stderr"])
             result = EvalResult(
                 task_type="text-generation",
-                task_name="zero-shot" if entry["num_fewshot"] == 0 else "few-shot",
                 dataset_type="local" if local else path,
-                dataset_config=None if local else config,
-                dataset_name=task + (", local documents" if entry["settings"].get("data_file") else ""),
+                dataset_config=own_name if local else config,
+                dataset_name=own_name if local else path,
                 metric_type=HUB_METRICS.get(name, name),
-                metric_name=name if filter_name == "none" else f"{name} ({filter_name})",
+                metric_name=("" if local else f"{task} ") + figure + (f", {count(shots, 'shot')}" if shots else ""),
                 metric_value=_rounded(metric["value"]),
                 metric_args=how,
             )

@@ -124,7 +124,8 @@ def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrai
     if run.task.id2label:
         config.id2label = run.task.id2label
         config.label2id = {name: index for index, name in run.task.id2label.items()}
-    config.problem_type = "regression" if run.task.is_regression else "single_label_classification"
+    # A candidate of a multiple choice has a score too: transformers does not load a class of its own with a single output.
+    config.problem_type = "regression" if run.task.num_labels == 1 else "single_label_classification"
     agree_on_tokens(run.model.tokenizer, config)
     model, _ = load_classifier(run.model.source, config, run.model.tokenizer, run.seed, grid.arguments)
     args = copy.copy(grid.training)

@@ -214,6 +214,7 @@ def held_out_results(
     """The held-out figures of a pretraining, or of its head, as results of the card's metadata."""
     hub = data_args is not None and card_facts.on_hub(data_args.dataset_name)
     name = card_facts.data_name(data_args)
+    described = f"held-out part of {name}" if name else "held-out data"
     figures = [figure for figure in HELD_OUT_FIGURES if math.isfinite(metrics.get(figure[0], math.nan))]
     if any(figure[0] == "eval_perplexity" for figure in figures):  # the cross-entropy exponentiated
         figures = [figure for figure in figures if figure[0] != "eval_cross_entropy"]
@@ -221,8 +222,9 @@ def held_out_results(
         EvalResult(
             task_type="text-generation" if task == "clm" else "fill-mask",
             dataset_type=data_args.dataset_name if hub else "local",
-            dataset_config=data_args.dataset_config_name if hub else None,
-            dataset_name=f"held-out part of {name}" if name else "held-out data",
+            dataset_config=data_args.dataset_config_name if hub else described,
+            dataset_name=described,
+            dataset_split="held out" if hub else None,
             metric_type=metric,
             metric_name=f"{label} of the free head" if kind == "trunk" else label,
             metric_value=float(f"{metrics[figure]:.6g}"),
