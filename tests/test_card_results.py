@@ -408,3 +408,25 @@ def test_results_of_all_kinds_are_told_apart_in_the_metadata(folder):
     add_results(folder, results)
     found = read_card(folder).data.eval_results
     assert sorted(flat(found), key=str) == sorted(flat(results), key=str)
+
+
+def test_run_lm_eval_adds_its_scores(trunk, tmp_path, clm_tokenizer, text_lines, capsys):
+    pytest.importorskip("lm_eval")
+    import harness_inputs
+
+    import run_lm_eval
+
+    documents = harness_inputs.write_jsonl(tmp_path / "texts.jsonl", [{"text": text} for text in text_lines[:6]])
+    tasks = harness_inputs.write_tasks(tmp_path / "tasks", documents)
+    models = [tmp_path / "with-card", tmp_path / "without"]
+    for model in models:
+        harness_inputs.save(model, harness_inputs.train(clm_tokenizer, text_lines, steps=1), clm_tokenizer)
+    shutil.copy(trunk / "README.md", models[0])
+    flags = ["--model_name_or_path", *map(str, models), "--tasks", "tiny_lambada", "--include_path", tasks]
+    run_lm_eval.main([*flags, "--device", "cpu", "--bootstrap_iters", "10", "--output_dir", str(tmp_path / "out")])
+    results = {result.metric_type: result for result in read_card(models[0]).data.eval_results}
+    found = json.loads(next((tmp_path / "out").glob("*with-card/results.json")).read_text())["tasks"]["tiny_lambada"]
+    assert found["dataset"] == ["json", None]
+    assert results["perplexity"].metric_value == pytest.approx(found["metrics"]["perplexity,none"]["value"], rel=1e-5)
+    assert results["accuracy"].metric_args["documents"] == 6 and results["accuracy"].dataset_name == "tiny_lambada"
+    assert not (models[1] / "README.md").exists()

@@ -17,6 +17,7 @@ from transformers import GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 import run_lm_head
 import run_pretrain
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer, card_facts, model_card
+from headless_trainer.arguments import ModelArguments
 from headless_trainer.card_file import read_card
 from headless_trainer.checkpoints import load_token_counts, save_token_counts
 
@@ -490,3 +491,19 @@ def test_weights_in_other_files_leave_the_parameters_out(tmp_path, clm_tokenizer
 )
 def test_counts_in_words(number, noun, want):
     assert card_facts.count(number, noun) == want
+
+
+@pytest.mark.parametrize("given", ["MIT License", "MIT", "-", "mit\nbase_model: x"])
+def test_a_licence_is_one_of_the_hubs_names(given):
+    with pytest.raises(ValueError, match=r"license must be one of the Hub's names, such as apache-2.0, mit"):
+        ModelArguments(license=given)
+    assert ModelArguments(license="cc-by-nc-sa-4.0").license == "cc-by-nc-sa-4.0"
+
+
+@pytest.mark.parametrize("given", ["English", "EN", "e", "en-US"])
+def test_languages_are_codes(given):
+    with pytest.raises(
+        ValueError, match=re.escape(f"language must hold codes of ISO 639, such as en or deu, got {given!r}")
+    ):
+        ModelArguments(language=["fr", given])
+    assert ModelArguments(language=["fr", "deu", "code", "multilingual"]).language
