@@ -45,17 +45,18 @@ class OfflineEmissionsTracker:
 
 
 @pytest.fixture
-def codecarbon(tmp_path, monkeypatch):
+def codecarbon(tmp_path):
     """A package of that name, which finds a quarter of a kilowatt-hour, whenever it is asked."""
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "codecarbon.py").write_text(FAKE_CODECARBON)
-    monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.delitem(sys.modules, "codecarbon", raising=False)
-    import codecarbon
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.setitem(sys.modules, "codecarbon", None)  # to have it put back
+        del sys.modules["codecarbon"]
+        import codecarbon
 
-    yield codecarbon
-    monkeypatch.delitem(sys.modules, "codecarbon", raising=False)
+        yield codecarbon
 
 
 @pytest.fixture
