@@ -192,7 +192,7 @@ def earlier_sections(source: str | None, folder: Path) -> str | None:
     text = "\n".join(section.rstrip() + "\n" for section in SECTIONS.findall(card.text))
     text = re.sub(r"^## (Pretraining|Fine-tuning)$", rf"## \1 of `{name}`", text, flags=re.MULTILINE)
     for picture in re.findall(r"\]\(([\w.-]+\.png)\)", text):
-        copied = f"{name.replace('/', '_')}_{picture}" if picture == PICTURE else picture
+        copied = f"{Path(source).resolve().name}_{picture}" if picture == PICTURE else picture
         if (Path(source) / picture).is_file():
             shutil.copyfile(Path(source) / picture, folder / copied)
             text = text.replace(f"]({picture})", f"]({copied})")

@@ -1,6 +1,7 @@
 """Model cards as users find them: true, whole, valid, and with lines of Python that run."""
 
 import contextlib
+import copy
 import io
 import json
 import re
@@ -13,12 +14,31 @@ import torch
 import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
-from transformers import GPT2Config, GPT2Model, LlamaConfig, LlamaModel
+from safetensors.torch import save_file
+from transformers import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Model,
+    GPTNeoXConfig,
+    GPTNeoXModel,
+    LlamaConfig,
+    LlamaModel,
+)
 
 import run_lm_head
 import run_pretrain
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer, card_facts, model_card
+from headless_trainer import (
+    HeadlessTrainer,
+    HeadlessTrainingArguments,
+    VanillaTrainer,
+    card_facts,
+    card_usage,
+    model_card,
+)
 from headless_trainer.arguments import ModelArguments
+from headless_trainer.base_trainer import PretrainingTrainer
 from headless_trainer.card_file import read_card
 from headless_trainer.checkpoints import load_token_counts, save_token_counts
 
@@ -366,14 +386,15 @@ def test_the_command_makes_a_language_model(here, name, tmp_path, monkeypatch):
 # Trainers made by hand -----------------------------------------------------------------------------------------------------
 
 
-def make_trainer(folder, tokenizer, model=None, **settings) -> HeadlessTrainer:
+def make_trainer(folder, tokenizer, model=None, token_counts=None, **settings) -> PretrainingTrainer:
     torch.manual_seed(0)
     model = model or GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=32, vocab_size=300))
     rows = [{"input_ids": list(range(start, start + 8))} for start in range(12)]
     defaults = {"use_cpu": True, "disable_tqdm": True, "max_steps": 2, "save_strategy": "no", "logging_steps": 1}
     args = HeadlessTrainingArguments(str(folder), **defaults | settings)
     kind = HeadlessTrainer if args.objective == "headless" else VanillaTrainer
-    return kind(model, args, train_dataset=rows, eval_dataset=rows[:2], processing_class=tokenizer)
+    data = {"train_dataset": rows, "eval_dataset": rows[:2], "processing_class": tokenizer}
+    return kind(model, args, token_counts=token_counts, **data)
 
 
 def test_a_model_saved_by_hand_has_a_card_too(tmp_path, clm_tokenizer):
@@ -385,6 +406,50 @@ def test_a_model_saved_by_hand_has_a_card_too(tmp_path, clm_tokenizer):
     assert "- Training set: 12 rows\n" in text and "- Texts:" not in text and "## Evaluation" not in text
     trainer.save_model(str(tmp_path / "copy"))
     assert '"copy"' in text_of(tmp_path / "copy") and '"run"' in text
+
+
+def test_a_head_with_a_bias_of_its_own_is_counted_as_it_leaves_the_run(tmp_path, clm_tokenizer):
+    config = GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=32, vocab_size=300)
+    model = GPT2LMHeadModel(config)
+    settings = {"objective": "vanilla", "head_bias": "prior"}
+    trainer = make_trainer(tmp_path, clm_tokenizer, model, token_counts=torch.ones(300, dtype=torch.long), **settings)
+    trainer.save_model()
+    assert "| head | 4,800 |\n" in text_of(tmp_path)  # 300 x 16, untied, with the bias in it
+
+
+def test_figures_of_another_step_are_not_those_of_a_checkpoint(tmp_path, clm_tokenizer):
+    steps = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 2}
+    make_trainer(tmp_path, clm_tokenizer, **steps, max_steps=4).train()
+    found = [read_card(tmp_path / f"checkpoint-{step}").data.eval_results for step in (1, 2, 3)]
+    assert [bool(results) for results in found] == [False, True, False]
+
+
+def test_parameters_of_the_trunk_are_those_below_its_name(tmp_path):
+    save_file(
+        {"model.a": torch.ones(2, 3), "model_head.b": torch.ones(5)}, tmp_path / "model-00001-of-00002.safetensors"
+    )
+    save_file(
+        {"model.c.d": torch.ones(()), "lm_head.weight": torch.ones(7)}, tmp_path / "model-00002-of-00002.safetensors"
+    )
+    save_file({"token_counts": torch.ones(99)}, tmp_path / "token_counts.safetensors")
+    assert card_facts.parameter_counts(tmp_path, "model") == (7, 12)
+    assert card_facts.parameter_counts(tmp_path, None) == (19, 0)
+
+
+def test_what_a_decoder_cannot_read_is_not_given_to_it(mlm_tokenizer, clm_tokenizer):
+    shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 300}
+    decoder, neox = (
+        GPT2LMHeadModel(GPT2Config(**shape)),
+        GPTNeoXModel(GPTNeoXConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2)),
+    )
+    encoder = BertModel(BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=300))
+    typed = copy.deepcopy(mlm_tokenizer)
+    typed.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    options = [card_usage.usage_facts("x", model, typed)["options"] for model in (decoder, neox, encoder)]
+    assert options == [", return_token_type_ids=False"] * 2 + [""]
+    usage = card_usage.usage_facts("x", decoder, clm_tokenizer)
+    assert usage["options"] == "" and usage["beginning"] == '"<|endoftext|>"'
+    assert usage["generation"] == "max_new_tokens=40, do_sample=True, top_p=0.9, temperature=0.8"
 
 
 def test_settings_are_put_into_words(tmp_path, clm_tokenizer):
