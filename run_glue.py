@@ -41,13 +41,16 @@ def prepare(arguments, training):
 
 
 def run(grid) -> None:
-    """Train and score what is left, with log lines above the bar."""
+    """Train and score what is left, with log lines above the bar, and add the scores to the cards of local models."""
     from tqdm.contrib.logging import logging_redirect_tqdm
 
+    from headless_trainer.card_results import add_grid_results
     from headless_trainer.glue_runs import run_grid
 
     with logging_redirect_tqdm():
         run_grid(grid)
+    if grid.training.process_index == 0:
+        add_grid_results(grid)
 
 
 def report(output_dir: str, metrics: str) -> None:

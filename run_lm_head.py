@@ -54,6 +54,7 @@ def make_language_model(model_args, data_args, args) -> None:
 
     from headless_trainer import attach_lm_head, data, loading, pretraining, texts
     from headless_trainer.checkpoints import check_output_dir
+    from headless_trainer.model_card import write_head_card
     from headless_trainer.modeling import infer_task
 
     logging.basicConfig(format="%(message)s")
@@ -76,6 +77,7 @@ def make_language_model(model_args, data_args, args) -> None:
     model = attach_lm_head(trunk, counts, smoothing=args.smoothing, **options)
     model.save_pretrained(args.output_dir)
     tokenizer.save_pretrained(args.output_dir)
+    write_head_card(model, tokenizer, model_args, data_args, args, options["init"] == "prior")
     kind = "causal" if model.can_generate() else "masked"
     logger.info("saved in %s: %s, an ordinary %s language model", args.output_dir, type(model).__name__, kind)
 
@@ -121,6 +123,7 @@ def prepare_trainer(model_args, data_args, args):
 def train(trainer, resume) -> None:
     """Fine-tune, where that is asked for, then save and evaluate."""
     from headless_trainer import pretraining, reports
+    from headless_trainer.model_card import write_model_card
 
     if trainer.args.do_train:
         pretraining.train(trainer, resume)
@@ -128,6 +131,7 @@ def train(trainer, resume) -> None:
     trainer.save_model()
     metrics = trainer.evaluate()
     reports.finish(trainer, metrics)
+    write_model_card(trainer, metrics=metrics)
     for name in ("cross_entropy", "perplexity", "accuracy"):
         if f"eval_{name}" in metrics:
             logger.info("held out: %s %.4g", name.replace("_", " "), metrics[f"eval_{name}"])

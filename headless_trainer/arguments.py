@@ -1,6 +1,7 @@
 """Argument dataclasses of the scripts that train on text."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -61,6 +62,13 @@ class ModelArguments:
         default=False,
         metadata={"help": "Add rows to the embedding of a loaded checkpoint when the tokenizer has more tokens."},
     )
+    license: str | None = field(
+        default=None,
+        metadata={"help": "Licence of the weights, for the model card: apache-2.0, mit, cc-by-4.0, other."},
+    )
+    language: list[str] | None = field(
+        default=None, metadata={"help": "Languages of the texts, for the model card, as codes: en fr."}
+    )
     attn_implementation: str | None = field(
         default=None, metadata={"help": "Attention: sdpa, eager, flash_attention_2, flex_attention, or a Hub kernel."}
     )
@@ -92,6 +100,13 @@ class ModelArguments:
             raise ValueError(
                 f"train_tokenizer makes a new tokenizer and tokenizer_name names {self.tokenizer_name!r}: give one of the two."
             )
+        if self.license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
+            raise ValueError(
+                f"license must be one of the Hub's names, such as apache-2.0, mit, cc-by-4.0 or other, got {self.license!r}."
+            )
+        wrong = [code for code in self.language or () if not re.fullmatch(r"[a-z]{2,3}|code|multilingual", code)]
+        if wrong:
+            raise ValueError(f"language must hold codes of ISO 639, such as en or deu, got {wrong[0]!r}.")
         if self.vocab_size < 300:
             raise ValueError(
                 f"vocab_size must be at least 300 (256 bytes and the special tokens), got {self.vocab_size}."

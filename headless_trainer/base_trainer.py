@@ -4,18 +4,22 @@ Letters used in shapes: B rows, T tokens in a row, K predicted positions, U dist
 """
 
 import itertools
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from .arguments import HeadlessTrainingArguments
+from .card_file import read_card
 from .checkpoints import load_token_counts, save_token_counts
 from .collator import PaddingCollator
 from .diagnostics import GradientShares, TrainingWindow
 from .evaluation import EvaluationSums, mean_cosine
 from .masking import IGNORE_INDEX
+from .model_card import write_model_card
 from .modeling import cache_for_generation, check_causal, find_trunk, infer_task
 from .negatives import NegativePool
+from .run_facts import RunFacts
 from .stream_trainer import StreamTrainer
 from .targets import TargetBatch, TargetMaker
 
@@ -47,6 +51,8 @@ class PretrainingTrainer(StreamTrainer):
         self.embedding = self.model.get_input_embeddings()
         self.window = TrainingWindow()
         self.shares = GradientShares()
+        self.facts = RunFacts()
+        self.add_callback(self.facts)
         self.token_counts = torch.zeros(self.embedding.num_embeddings, dtype=torch.long)
         self._embedding_targets = False
         self._pool: NegativePool | None = None
@@ -73,6 +79,8 @@ class PretrainingTrainer(StreamTrainer):
         return {}
 
     needs_evaluation_pool = False
+    # Whether the head was given a bias that its class does not know.
+    added_bias = False
 
     # Targets -----------------------------------------------------------------------------------------------------------
 
@@ -163,6 +171,7 @@ class PretrainingTrainer(StreamTrainer):
         self.token_counts = counts if self.is_world_process_zero() else torch.zeros_like(counts)
         self.window.tokens_seen = int(totals["tokens_seen"]) if self.is_world_process_zero() else 0
         self.window.train_seconds = totals["train_seconds"]
+        self.facts.restore(totals)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         counts = self._all_token_counts()
@@ -170,8 +179,14 @@ class PretrainingTrainer(StreamTrainer):
         with cache_for_generation(self.model):
             super().save_model(output_dir, _internal_call)
         if self.args.should_save:
-            totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.objective_facts()
-            save_token_counts(output_dir or self.args.output_dir, counts, totals)
+            totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.facts.totals()
+            folder = Path(output_dir or self.args.output_dir)
+            save_token_counts(folder, counts, totals | self.objective_facts())
+            if not (_internal_call and read_card(folder)):  # `push_to_hub` saves again what may have results by now
+                write_model_card(self, folder)
+
+    def create_model_card(self, *args, **kwargs) -> None:
+        """`save_model` has written it: the parent's, which `push_to_hub` asks for, would take its place."""
 
     def _all_token_counts(self) -> Tensor:
         return self._sum_over_processes(self.token_counts.to(self.args.device))

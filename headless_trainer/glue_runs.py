@@ -15,6 +15,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from .card_results import write_classifier_card
 from .classification import ClassificationTrainer
 from .classification_rows import EncodedRows, encode_rows
 from .classifiers import agree_on_tokens
@@ -111,6 +112,8 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
         "versions": {name: metadata.version(name) for name in PACKAGES},
     }
     scorer.keep_best_model()
+    if arguments.save_models and grid.training.process_index == 0:
+        write_classifier_card(run, trainer.model, result, arguments.metrics)
     return result
 
 
@@ -121,7 +124,8 @@ def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrai
     if run.task.id2label:
         config.id2label = run.task.id2label
         config.label2id = {name: index for index, name in run.task.id2label.items()}
-    config.problem_type = "regression" if run.task.is_regression else "single_label_classification"
+    # A candidate of a multiple choice has a score too: transformers does not load a class of its own with a single output.
+    config.problem_type = "regression" if run.task.num_labels == 1 else "single_label_classification"
     agree_on_tokens(run.model.tokenizer, config)
     model, _ = load_classifier(run.model.source, config, run.model.tokenizer, run.seed, grid.arguments)
     args = copy.copy(grid.training)

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 MANIFEST_NAME = "manifest.json"
 TRAINER_STATE_NAME = "trainer_state.json"  # transformers' own name: importing its trainer for it would take seconds
+CARD_NAME = "README.md"  # not checked: people edit it, and scores are added to it later; no run resumes from it
 ALGORITHM = "sha256"  # the processor's own instructions make it the fastest of hashlib's on most machines
 
 # What this process found of folders that have not changed since: checking a checkpoint means reading all of it.
@@ -19,7 +20,7 @@ _found: dict[tuple, str | None] = {}
 
 
 def write_manifest(folder: str | Path, **facts: Any) -> None:
-    """Write size and checksum of every file in a folder beside them, and have all of it reach the disk.
+    """Write size and checksum of every file in a folder but its card beside them, and have all of it reach the disk.
 
     The checksums are taken from what the operating system still holds in memory, right after the files were written.
 
@@ -98,7 +99,8 @@ def total_size(folder: str | Path) -> int:
 
 
 def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST_NAME]
+    unchecked = folder / MANIFEST_NAME, folder / CARD_NAME
+    return [path for path in folder.rglob("*") if path.is_file() and path not in unchecked]
 
 
 def _signature(folder: Path) -> tuple:

@@ -10,6 +10,7 @@ from . import data, loading, reports, streaming, texts
 from .arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from .base_trainer import PretrainingTrainer
 from .checkpoints import check_output_dir, checkpoint_to_resume
+from .model_card import write_model_card
 from .modeling import infer_task
 from .trainer import HeadlessTrainer, VanillaTrainer, check_trainable
 
@@ -85,6 +86,7 @@ def prepare(
     )
     if data_args.streaming and resume and not args.ignore_data_skip:
         trainer.load_place(resume)  # now, so that a place which cannot be found is said before the training
+    trainer.facts.model_args, trainer.facts.data_args = model_args, data_args
     reports.use_console(trainer)
     reports.announce(trainer)
     return trainer, resume
@@ -128,4 +130,6 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
     trainer.save_model()
     trainer.save_state()
     evaluate = trainer.args.do_eval or trainer.args.eval_strategy != "no"
-    reports.finish(trainer, trainer.evaluate() if evaluate else {})
+    metrics = trainer.evaluate() if evaluate else {}
+    reports.finish(trainer, metrics)
+    write_model_card(trainer, metrics=metrics)

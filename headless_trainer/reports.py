@@ -84,7 +84,9 @@ def finish(trainer, metrics: dict[str, float]) -> None:
         draw_loss(trainer.state.log_history, folder / "loss.png")
     except Exception as error:  # noqa: BLE001
         logger.warning("The model is saved in %s, but its report could not be written: %s", folder, error)
-    logger.info("saved in %s: the model, its tokenizer, token counts, trainer_state.json and loss.png", folder)
+    logger.info(
+        "saved in %s: the model, its tokenizer, token counts, trainer_state.json, loss.png and README.md", folder
+    )
 
 
 def tokens_at(log_history: list[dict], step: int) -> float:

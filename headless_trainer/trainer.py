@@ -14,6 +14,7 @@ from .evaluation import log_prior, pool_scores, vocabulary_scores
 from .lm_head import fold_bias, fold_head_bias
 from .losses import cwt_loss
 from .masking import IGNORE_INDEX
+from .model_card import write_model_card
 from .modeling import VocabularyHead, check_causal, find_embed, find_trunk, infer_task
 from .negatives import NegativePool
 from .sparse_trainer import SparseEmbeddingTrainer, check_rows
@@ -160,7 +161,6 @@ class VanillaTrainer(PretrainingTrainer):
     def __init__(self, model=None, args=None, data_collator=None, *, token_counts: Tensor | None = None, **kwargs):
         find_trunk(model)
         self.head = VocabularyHead(model, getattr(args, "loss_backend", "auto"))
-        self._added_bias = False
         if getattr(args, "head_bias", "none") == "prior":
             self._start_bias(model, token_counts, args.smoothing)
         super().__init__(model, args, data_collator, **kwargs)
@@ -168,8 +168,8 @@ class VanillaTrainer(PretrainingTrainer):
     def _start_bias(self, model, token_counts: Tensor | None, smoothing: float) -> None:
         prior = _training_prior("head_bias is 'prior'", token_counts, smoothing).to(model.device)
         projection = self.head.projection
-        self._added_bias = projection.bias is None
-        if self._added_bias:
+        self.added_bias = projection.bias is None
+        if self.added_bias:
             # Tried now, so that a run does not end with a bias that no checkpoint can hold.
             fold_bias(copy.deepcopy(model), projection.weight.double(), prior.double())
             projection.bias = nn.Parameter(prior)
@@ -179,8 +179,9 @@ class VanillaTrainer(PretrainingTrainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
         # A checkpoint to resume from keeps the bias; the model that leaves the run has it in its weights.
-        if self._added_bias and not _internal_call and self.args.should_save:
+        if self.added_bias and not _internal_call and self.args.should_save:
             fold_head_bias(self.model).save_pretrained(output_dir or self.args.output_dir)
+            write_model_card(self, output_dir)  # which counts the parameters
 
     def _share_step(self, targets: list[Tensor]) -> None:
         # The mean over all predicted tokens of the step, on all processes: the gradients of processes are averaged later.

@@ -20,6 +20,7 @@ from lm_eval.api.metrics import mean, perplexity, stderr_for_metric
 from lm_eval.api.task import Task
 
 from . import harness_model, harness_tasks
+from .card_results import add_harness_results
 from .score_store import Store, folder_name
 
 logger = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ def score_models(models: Sequence[str], args) -> list[str]:
             failures += _score_model(store, todo, args, settings[model], prints)
         for name in needed:
             store.add_groups(built[name]["groups"])
+        add_harness_results(model, store.results["tasks"])
     return failures
 
 
@@ -156,6 +158,7 @@ def score_task(
         "documents_available": results["n-samples"][name]["original"],
         "num_fewshot": results["n-shot"][name],
         "output_type": task.get_config("output_type"),
+        "dataset": [task.get_config("dataset_path"), task.get_config("dataset_name")],
         "task_version": results["versions"][name],
         "batch_size": lm.batch_size,
         "max_length": lm.max_length,

@@ -67,6 +67,13 @@ class TestManifest:
         assert written["files"]["trainer_state.json"]["checksum"].startswith("076e9758")
         assert find_fault(folder) is None
 
+    def test_a_card_may_change(self, tmp_path):
+        """Scores are added to it later, and people edit it."""
+        (fill(tmp_path / "checkpoint-3") / "README.md").write_text("a card")
+        write_manifest(tmp_path / "checkpoint-3")
+        (tmp_path / "checkpoint-3" / "README.md").write_text("a card with scores")
+        assert find_fault(tmp_path / "checkpoint-3") is None
+
     def test_facts_are_kept(self, tmp_path):
         write_manifest(fill(tmp_path / "a"), processes=2, rows_a_step=64)
         facts = read_facts(tmp_path / "a")
