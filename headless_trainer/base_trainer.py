@@ -164,13 +164,14 @@ class PretrainingTrainer(ResumableTrainer):
         self.window.train_seconds = totals["train_seconds"]
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        counts = self._all_token_counts()
-        seen = int(self._sum_over_processes(torch.tensor(self.window.tokens_seen, device=self.args.device)))
-        with cache_for_generation(self.model):
-            super().save_model(output_dir, _internal_call)
-        if self.args.should_save:
-            totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.objective_facts()
-            save_token_counts(output_dir or self.args.output_dir, counts, totals)
+        with self.one_push():
+            counts = self._all_token_counts()
+            seen = int(self._sum_over_processes(torch.tensor(self.window.tokens_seen, device=self.args.device)))
+            with cache_for_generation(self.model):
+                super().save_model(output_dir, _internal_call)
+            if self.args.should_save:
+                totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.objective_facts()
+                save_token_counts(output_dir or self.args.output_dir, counts, totals)
 
     def _all_token_counts(self) -> Tensor:
         return self._sum_over_processes(self.token_counts.to(self.args.device))

@@ -3,16 +3,17 @@
 import logging
 import os
 
-from transformers import Trainer, TrainerState
+from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
 from .checkpoints import CheckpointAside, StopOnSignal, check_output_dir, last_checkpoint
+from .hub_trainer import HubTrainer
 
 logger = logging.getLogger(__name__)
 
 
-class ResumableTrainer(Trainer):
+class ResumableTrainer(HubTrainer):
     """`Trainer` that writes its checkpoints aside and renames them, and that knows when a run is finished.
 
     Attributes:
@@ -46,6 +47,13 @@ class ResumableTrainer(Trainer):
     def _get_output_dir(self, trial) -> str:
         return str(self._aside.aside) if self._aside is not None else super()._get_output_dir(trial)
 
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self._aside is None:  # the parent calls it before the checkpoint is whole and has its name
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def _must_leave(self) -> bool:
+        return self.signal.stopped
+
     def _save_checkpoint(self, model, trial) -> None:
         run_dir = super()._get_output_dir(trial)
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
@@ -63,6 +71,8 @@ class ResumableTrainer(Trainer):
                     self.state.save_to_json(os.path.join(aside.aside, name, TRAINER_STATE_NAME))
             self.accelerator.wait_for_everyone()
             aside.publish()
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(aside.final))
         if self.args.should_save:
             best = self.state.best_model_checkpoint
             rotate_checkpoints(run_dir, save_total_limit=self.args.save_total_limit, best_model_checkpoint=best)
