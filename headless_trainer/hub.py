@@ -5,11 +5,13 @@ import logging
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,7 +152,7 @@ class HubUploads:
 
     def check(self) -> None:
         """Create the repository in the background, so that a refusal is known at the start of a training."""
-        self.start(Upload(None, "the repository"))
+        self.start(Upload(None, self.repo))
 
     def start(self, upload: Upload) -> None:
         """Upload in the background, after what was asked for before."""
@@ -164,13 +166,14 @@ class HubUploads:
 
         Links to its files are uploaded, so that it may be rotated away meanwhile.
         """
-        folder = Path(checkpoint)
-        aside = self.output_dir / ASIDE_NAME / f"{folder.name}{'-whole' if whole else ''}"
+        folder, parent = Path(checkpoint), self.output_dir / ASIDE_NAME
         exclude = (".*",) if whole else MODEL_EXCLUDED
         try:
+            parent.mkdir(parents=True, exist_ok=True)
+            aside = Path(tempfile.mkdtemp(dir=parent))
             shutil.copytree(folder, aside, copy_function=_link, dirs_exist_ok=True)
         except OSError as error:
-            logger.warning("%s was not pushed to %s: %s. The training goes on.", folder.name, self.repo, error)
+            logger.warning("%s was not pushed on the Hub: %s.", folder.name, error)
             return
         self.start(Upload(aside, folder.name, message, path_in_repo, exclude, temporary=True))
 
@@ -188,8 +191,9 @@ class HubUploads:
         minutes = sum(_limit(each) for each in self.unfinished) / 60
         logger.info("pushing %s (%.1f MB) to %s, for %.0f minutes at most", self.output_dir, size, self.repo, minutes)
         try:
-            self.wait()
-        except KeyboardInterrupt:
+            with _exit_on_sigterm():
+                self.wait()
+        except (KeyboardInterrupt, SystemExit):
             self.stop()
             raise
 
@@ -271,6 +275,8 @@ class HubUploads:
             finally:
                 process.kill()
                 self._process = None
+                with suppress(BrokenPipeError):
+                    process.stdin.close()
             if upload.ended:
                 return {"error": "it was ended"}
             answer = process.stdout.read()
@@ -293,18 +299,27 @@ class HubUploads:
         elif upload.folder == self.output_dir:
             logger.warning("%s is saved, but not on the Hub: %s. %s", upload.label, upload.error, self.later(upload))
         elif upload.error != self._last_error:  # the same at every checkpoint is said once
-            logger.warning(
-                "%s was not pushed to %s: %s. The training goes on, all is saved in %s, and the next push tries again.",
-                upload.label,
-                self.repo,
-                upload.error,
-                self.output_dir,
-            )
+            failed = f"{self.repo} was not created" if upload.folder is None else f"{upload.label} was not pushed"
+            saved = f"All is saved in {self.output_dir}, and the next push tries again."
+            logger.warning("%s on the Hub: %s. %s", failed, upload.error, saved)
         self._last_error = upload.error
 
 
 def _limit(upload: Upload) -> float:
     return LIMIT_SECONDS + upload.size() / LIMIT_BYTES_PER_SECOND
+
+
+@contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """Leave as on any other error, saying what was not done, instead of without a word."""
+    if threading.current_thread() is not threading.main_thread():  # Python only sets handlers there
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _link(source: str, target: str) -> None:

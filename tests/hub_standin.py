@@ -224,6 +224,9 @@ class StandIn:
         headers |= {"ETag": f'"{digest}"', "X_Linked_ETag": f'"{digest}"', "X_Linked_Size": str(len(content))}
         return Answer(200, content, Content_Type="application/octet-stream", **headers)
 
+    def unknown(self, request) -> Answer:
+        return Answer(404, {"error": f"{request.command} {request.path} is not part of the stand-in"})
+
     def _repository(self, repo: str) -> Repository:
         if repo not in self.repositories:
             raise Answer(404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
@@ -242,15 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def answer(self) -> None:
-        path = urlsplit(self.path).path
-        for name, methods, pattern in ROUTES:
-            match = re.fullmatch(pattern, path)
-            if match and self.command in methods.split("|"):
-                break
-        else:
-            self._read_body()
-            self._send(Answer(404, {"error": f"{self.command} {path} is not part of the stand-in"}))
-            return
+        name, arguments = self._route()
         with self.hub.lock:
             self.hub.requests.append(name)
             failure = self.hub.failures[name].pop(0) if self.hub.failures[name] else None
@@ -263,13 +258,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.ending.wait()
             self.close_connection = True
             return
-        if isinstance(failure, int):
-            self._send(Answer(failure, {"error": f"failing on purpose with {failure}"}))
-            return
-        groups = {key: None if value is None else unquote(value) for key, value in match.groupdict().items()}
         try:
+            if isinstance(failure, int):
+                raise Answer(failure, {"error": f"failing on purpose with {failure}"})
             with self.hub.lock:
-                answer = getattr(self.hub, name)(self, **groups)
+                answer = getattr(self.hub, name)(self, **arguments)
         except Answer as refused:
             answer = refused
         self._send(answer, truncated=failure == "truncate")
@@ -293,6 +286,14 @@ class _Handler(BaseHTTPRequestHandler):
             if revision in (name, self.hub._commit_id(repo, name)):
                 return held
         raise Answer(404, {"error": "Invalid rev id"}, X_Error_Code="RevisionNotFound")
+
+    def _route(self) -> tuple[str, dict[str, str | None]]:
+        path = urlsplit(self.path).path
+        for name, methods, pattern in ROUTES:
+            match = re.fullmatch(pattern, path)
+            if match and self.command in methods.split("|"):
+                return name, {key: value and unquote(value) for key, value in match.groupdict().items()}
+        return "unknown", {}
 
     def _read_body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
@@ -329,3 +330,8 @@ def _git_hash(content: bytes) -> str:
 def clean_environment() -> dict[str, str]:
     """This process's variables without proxies, which would stand between a client and localhost."""
     return {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+
+
+def messages(caplog) -> str:
+    """What the package has said."""
+    return "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("headless_trainer"))
