@@ -1,25 +1,22 @@
 """Uploads to the Hub that can neither stop nor delay a training: each is a process of its own, one after the other."""
 
-import json
 import logging
 import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from huggingface_hub import get_token
 from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 
-from .hub_upload import without_secrets
+from .hub_process import UploadProcess
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -32,7 +29,7 @@ STALL_SECONDS = 60.0  # a connection on which nothing moves for so long is given
 # An upload is ended after so long in all, tries included.
 LIMIT_SECONDS, LIMIT_BYTES_PER_SECOND = 600.0, 1e6
 
-ASIDE_NAME = ".push"
+ASIDE_PREFIX = ".push-"
 # What stays here: checkpoints, what is unfinished or hidden, and training_args.bin, a pickle with this machine's paths.
 RUN_EXCLUDED = ("checkpoint-*", ".*", "*.bin")
 # Of a checkpoint as a model, also what only resuming reads: optimizer, schedule, random states, shards of DeepSpeed and FSDP.
@@ -71,9 +68,10 @@ class Upload:
         exclude: patterns of paths that stay here.
         revision: branch; None is that of the run.
         temporary: whether the folder is removed once it is done.
-        ended: whether it was ended from outside.
         url: where it is now on the Hub.
         error: why it is not there.
+        process: what does it.
+        done: whether it was done, or has failed.
     """
 
     folder: Path | None
@@ -83,9 +81,9 @@ class Upload:
     exclude: tuple[str, ...] = RUN_EXCLUDED
     revision: str | None = None
     temporary: bool = False
-    ended: bool = False
     url: str | None = None
     error: str | None = None
+    process: UploadProcess = field(default_factory=UploadProcess)
     done: threading.Event = field(default_factory=threading.Event)
 
     def size(self) -> int:
@@ -95,6 +93,10 @@ class Upload:
         paths = [path for path in self.folder.rglob("*") if path.is_file()]
         names = {path.relative_to(self.folder).as_posix(): path.stat().st_size for path in paths}
         return sum(names[name] for name in filter_repo_objects(names, ignore_patterns=list(self.exclude)))
+
+    def limit(self) -> float:
+        """Seconds it may take in all, tries included."""
+        return LIMIT_SECONDS + self.size() / LIMIT_BYTES_PER_SECOND
 
 
 class HubUploads:
@@ -129,10 +131,10 @@ class HubUploads:
         self._token, self.private, self.revision = token, private, revision
         self._uploads: list[Upload] = []
         self._thread: threading.Thread | None = None
-        self._process: subprocess.Popen | None = None
         self._last_error: str | None = None
         self.pushed: str | None = None
-        shutil.rmtree(self.output_dir / ASIDE_NAME, ignore_errors=True)  # of a run that was killed
+        for aside in self.output_dir.glob(f"{ASIDE_PREFIX}*"):  # of a run that was killed
+            shutil.rmtree(aside, ignore_errors=True)
 
     @classmethod
     def of_run(cls, args: "TrainingArguments", token: str | None = None, private: bool | None = None) -> "HubUploads":
@@ -156,7 +158,7 @@ class HubUploads:
 
     def start(self, upload: Upload) -> None:
         """Upload in the background, after what was asked for before."""
-        self._uploads = [*self.unfinished, upload]
+        self._uploads = [each for each in self._uploads if not each.done.is_set()] + [upload]
         previous = self._thread
         self._thread = threading.Thread(target=self._run, args=(upload, previous), daemon=True)
         self._thread.start()
@@ -166,11 +168,10 @@ class HubUploads:
 
         Links to its files are uploaded, so that it may be rotated away meanwhile.
         """
-        folder, parent = Path(checkpoint), self.output_dir / ASIDE_NAME
+        folder = Path(checkpoint)
         exclude = (".*",) if whole else MODEL_EXCLUDED
         try:
-            parent.mkdir(parents=True, exist_ok=True)
-            aside = Path(tempfile.mkdtemp(dir=parent))
+            aside = Path(tempfile.mkdtemp(prefix=ASIDE_PREFIX, dir=self.output_dir))
             shutil.copytree(folder, aside, copy_function=_link, dirs_exist_ok=True)
         except OSError as error:
             logger.warning("%s was not pushed on the Hub: %s.", folder.name, error)
@@ -188,7 +189,7 @@ class HubUploads:
         if not blocking:
             return
         size = upload.size() / 1e6
-        minutes = sum(_limit(each) for each in self.unfinished) / 60
+        minutes = sum(each.limit() for each in self.unfinished) / 60
         logger.info("pushing %s (%.1f MB) to %s, for %.0f minutes at most", self.output_dir, size, self.repo, minutes)
         try:
             with _exit_on_sigterm():
@@ -205,10 +206,7 @@ class HubUploads:
     def stop(self) -> None:
         """End all uploads now."""
         for upload in self._uploads:
-            upload.ended = True
-        process = self._process
-        if process is not None:
-            process.kill()
+            upload.process.end()
         for upload in self._uploads:
             upload.done.wait(5)
 
@@ -225,19 +223,17 @@ class HubUploads:
         if previous is not None:
             previous.join()
         try:
-            answer = {"error": "it was ended"} if upload.ended else self._upload(upload)
+            answer = upload.process.run(self._job(upload), upload.limit())
         except Exception as error:  # noqa: BLE001  a thread that dies would leave others waiting for it
-            answer = {"error": without_secrets(f"{type(error).__name__}: {error}", self._secrets())}
+            answer = {"error": f"{type(error).__name__}: {error}"}
         upload.url, upload.error = answer.get("url"), answer.get("error")
         if upload.temporary:
             shutil.rmtree(upload.folder, ignore_errors=True)
-            with suppress(OSError):  # others are still in it
-                upload.folder.parent.rmdir()
         self._say(upload)
         upload.done.set()
 
-    def _upload(self, upload: Upload) -> dict[str, str]:
-        job = {
+    def _job(self, upload: Upload) -> dict:
+        return {
             "repo": self.repo,
             "token": self._token,
             "private": self.private,
@@ -250,46 +246,6 @@ class HubUploads:
             "first_wait": FIRST_WAIT,
             "stall_seconds": STALL_SECONDS,
         }
-        limit = _limit(upload)
-        program = str(Path(__file__).with_name("hub_upload.py"))
-        with (
-            tempfile.TemporaryFile("w+") as noise,
-            subprocess.Popen(
-                [sys.executable, "-P", program],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=noise,
-                text=True,
-                env=os.environ | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"},
-            ) as process,
-        ):
-            self._process = process
-            try:
-                with suppress(BrokenPipeError):  # it ended at once: what it said of that is read below
-                    process.stdin.write(json.dumps(job) + "\n")
-                    process.stdin.flush()
-                if not upload.ended:
-                    process.wait(limit)
-            except subprocess.TimeoutExpired:
-                return {"error": f"it took longer than {limit / 60:.0f} minutes"}
-            finally:
-                process.kill()
-                self._process = None
-                with suppress(BrokenPipeError):
-                    process.stdin.close()
-            if upload.ended:
-                return {"error": "it was ended"}
-            answer = process.stdout.read()
-            if answer:
-                return json.loads(answer)
-            noise.seek(0)
-            last = (noise.read().strip().splitlines() or ["no message"])[-1]
-            return {
-                "error": without_secrets(f"the upload ended with code {process.returncode}: {last}", self._secrets())
-            }
-
-    def _secrets(self) -> list[str | None]:
-        return [self._token, get_token()]
 
     def _say(self, upload: Upload) -> None:
         if upload.error is None:
@@ -303,10 +259,6 @@ class HubUploads:
             saved = f"All is saved in {self.output_dir}, and the next push tries again."
             logger.warning("%s on the Hub: %s. %s", failed, upload.error, saved)
         self._last_error = upload.error
-
-
-def _limit(upload: Upload) -> float:
-    return LIMIT_SECONDS + upload.size() / LIMIT_BYTES_PER_SECOND
 
 
 @contextmanager

@@ -90,8 +90,8 @@ def test_size_is_that_of_what_is_pushed(folder):
 
 
 def test_an_upload_may_take_longer_the_more_there_is(folder):
-    assert hub_module._limit(Upload(None, "repository")) == 600
-    assert hub_module._limit(Upload(folder, "run")) == pytest.approx(600 + 0.03004)
+    assert Upload(None, "repository").limit() == 600
+    assert Upload(folder, "run").limit() == pytest.approx(600 + 0.03004)
 
 
 def test_the_command_that_pushes_later(folder):
@@ -292,19 +292,19 @@ def test_an_upload_that_takes_too_long_is_ended(hub, folder, monkeypatch, caplog
     monkeypatch.setattr(hub_module, "LIMIT_SECONDS", 2.0)
     hub.failures["commit"].append("stall")
     start = time.monotonic()
-    uploads = push(folder)
+    push(folder)
     assert time.monotonic() - start < 4
     assert "not on the Hub: it took longer than 0 minutes" in messages(caplog)
-    assert uploads._process is None
 
 
 def test_uploads_can_be_ended_and_others_started(hub, folder, caplog):
     uploads = HubUploads(str(folder), "me/model")
     hub.failures["create"].append("stall")
-    uploads.start(uploads.of_folder("one"))
+    first = uploads.of_folder("one")
+    uploads.start(first)
     uploads.start(uploads.of_folder("two"))
     assert hub.stalled.wait(10)
-    start, process = time.monotonic(), uploads._process
+    start, process = time.monotonic(), first.process._process
     uploads.stop()
     assert time.monotonic() - start < 1
     assert process.returncode == -signal.SIGKILL and not uploads.unfinished
@@ -323,7 +323,7 @@ def test_uploads_run_one_after_the_other(hub, folder):
     uploads.wait()
     assert hub.repositories["me/model"].messages == ["one", "two", "three"]
     assert hub.files("me/model")["config.json"] == b"three"
-    assert not uploads.unfinished and not (folder / ".push").exists()
+    assert not uploads.unfinished and not list(folder.glob(".push-*"))
 
 
 def test_a_checkpoint_may_be_deleted_while_it_is_pushed(hub, folder, tmp_path):
@@ -337,7 +337,7 @@ def test_a_checkpoint_may_be_deleted_while_it_is_pushed(hub, folder, tmp_path):
     uploads.wait()
     whole = {"last-checkpoint/model.safetensors": b"weights", "last-checkpoint/optimizer.pt": b"moments"}
     assert hub.files("me/model") == {"model.safetensors": b"weights"} | whole
-    assert not (folder / ".push").exists()
+    assert not list(folder.glob(".push-*"))
 
 
 def test_a_file_system_without_links_is_copied(hub, folder, monkeypatch):
@@ -352,9 +352,9 @@ def test_a_file_system_without_links_is_copied(hub, folder, monkeypatch):
 
 
 def test_what_a_killed_run_left_aside_is_removed(folder):
-    (folder / ".push" / "checkpoint-2").mkdir(parents=True)
+    (folder / ".push-x" / "checkpoint-2").mkdir(parents=True)
     HubUploads(str(folder), "me/model")
-    assert not (folder / ".push").exists()
+    assert not list(folder.glob(".push-*"))
 
 
 @pytest.mark.slow
@@ -364,10 +364,11 @@ def test_an_upload_ends_with_the_process_that_started_it(hub, folder):
 from headless_trainer.hub import HubUploads
 import time
 uploads = HubUploads({str(folder)!r}, "me/model")
-uploads.start(uploads.of_folder("one"))
-while uploads._process is None:
+upload = uploads.of_folder("one")
+uploads.start(upload)
+while upload.process._process is None:
     time.sleep(0.05)
-print(uploads._process.pid, flush=True)
+print(upload.process._process.pid, flush=True)
 time.sleep(60)
 """
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
