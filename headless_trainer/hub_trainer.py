@@ -63,11 +63,10 @@ class HubTrainer(Trainer):
             self._noted = request
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        elsewhere = output_dir is not None and Path(output_dir) != Path(
-            self.args.output_dir
-        )  # a copy, and not the run's
+        own = self.args.output_dir
+        is_copy = Path(output_dir or own) != Path(own)  # somewhere else, where nobody asked for it to be pushed from
         with self.one_push():
-            super().save_model(output_dir, _internal_call or elsewhere)
+            super().save_model(output_dir, _internal_call or is_copy)
 
     @contextmanager
     def one_push(self) -> Iterator[None]:
@@ -129,10 +128,8 @@ class HubTrainer(Trainer):
     def _finish_current_push(self) -> None:
         if self._must_leave():
             self._leave()
-        elif (
-            self.hub is not None and not self._held
-        ):  # within one_push there is more to save before anything is waited for
-            self.hub.wait()
+        elif self.hub is not None and not self._held:
+            self.hub.wait()  # and within one_push at its end, when all is saved
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         token, self.args.hub_token = self.args.hub_token, None  # training_args.bin is a pickle of the settings

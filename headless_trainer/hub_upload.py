@@ -77,8 +77,9 @@ def describe(error: BaseException, secrets: list[str | None]) -> str:
 
 def without_secrets(text: str, secrets: list[str | None]) -> str:
     """The text with each secret replaced by ``<token>``."""
-    for secret in filter(None, secrets):
-        text = text.replace(secret, "<token>").replace(secret.strip() or secret, "<token>")
+    for secret in secrets:
+        if secret and secret.strip():  # one read from a file may end in a line break, which messages leave out
+            text = text.replace(secret.strip(), "<token>")
     return text
 
 

@@ -118,18 +118,21 @@ def test_only_the_main_process_pushes(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_saving_pushes_once_with_all_that_belongs_to_the_model(hub, tmp_path):
-    trainer = trainer_of(tmp_path / "run", "vanilla", head_bias="prior", save_strategy="no")
+@pytest.mark.parametrize("objective, head_bias", [("headless", "none"), ("vanilla", "prior")])
+def test_saving_pushes_once_with_all_that_belongs_to_the_model(hub, tmp_path, objective, head_bias):
+    trainer = trainer_of(tmp_path / "run", objective, head_bias=head_bias, save_strategy="no")
     trainer.train()
     assert not hub.repositories or not hub.repositories["me/model"].messages
     trainer.save_model()
     assert hub.repositories["me/model"].messages == ["Model save"]
     pushed = hub.files("me/model")
-    assert set(pushed) == {"config.json", "generation_config.json", "model.safetensors", "token_counts.safetensors"}
+    generation = {"generation_config.json"} if objective == "vanilla" else set()
+    assert set(pushed) == {"config.json", "model.safetensors", "token_counts.safetensors"} | generation
     for name, content in pushed.items():
         assert content == (tmp_path / "run" / name).read_bytes()
-    head = AutoModelForCausalLM.from_pretrained(tmp_path / "run").lm_head.weight
-    assert not torch.equal(head, trainer.model.lm_head.weight)  # the head's bias is folded into what was saved last
+    if objective == "vanilla":  # the head's bias is folded into what was saved last
+        head = AutoModelForCausalLM.from_pretrained(tmp_path / "run").lm_head.weight
+        assert not torch.equal(head, trainer.model.lm_head.weight)
 
 
 @pytest.mark.slow
@@ -150,7 +153,7 @@ def test_a_copy_saved_elsewhere_is_not_pushed(hub, tmp_path):
     trainer.save_model(str(tmp_path / "copy"))
     assert (tmp_path / "copy" / "model.safetensors").is_file()
     trainer.hub.wait()
-    assert "commit" not in hub.requests
+    assert hub.requests == ["create"]
 
 
 @pytest.mark.slow
@@ -164,6 +167,11 @@ def test_strategies(hub, tmp_path, strategy):
     folders = {"checkpoint": ["last-checkpoint"], "all_checkpoints": ["checkpoint-2", "checkpoint-4"]}
     expected = {f"{folder}/{name}" for folder in folders.get(strategy, []) for name in model | state}
     assert pushed == (set() if strategy == "end" else expected | model | {"trainer_state.json"})
+    steps = [f"Training in progress, step {step}" for step in (2, 4)]
+    whole = [f"{message}{end}" for message in steps for end in ("", ", checkpoint")]
+    said = {"end": [], "every_save": steps}.get(strategy, whole)
+    assert hub.repositories["me/model"].messages == said
+    assert hub.requests.count("create") == 1 + len(said)
     assert trainer.hub.pushed == (None if strategy == "end" else "checkpoint-4")
     if strategy == "all_checkpoints":  # checkpoint-2 was rotated away meanwhile
         assert hub.files("me/model")["checkpoint-2/model.safetensors"] != hub.files("me/model")["model.safetensors"]
