@@ -21,13 +21,13 @@ PASSING = {408, 409, 412, 425, 429}
 LONGEST_WAIT = 60.0
 
 
-def status_of(error: BaseException) -> int | None:
-    """HTTP status behind an error of huggingface_hub, or None."""
+def answer_of(error: BaseException) -> tuple[int | None, str | None]:
+    """HTTP status and words of the Hub behind an error of huggingface_hub, None where it has not answered."""
     for each in (error, error.__cause__):
         response = getattr(each, "response", None)
         if response is not None:
-            return response.status_code
-    return None
+            return response.status_code, getattr(each, "server_message", None)
+    return None, None
 
 
 def is_final(error: BaseException) -> bool:
@@ -36,7 +36,7 @@ def is_final(error: BaseException) -> bool:
 
     if isinstance(error, (HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled)):
         return True
-    status = status_of(error)
+    status, _ = answer_of(error)
     return status is not None and 400 <= status < 500 and status not in PASSING
 
 
@@ -58,7 +58,7 @@ def describe(error: BaseException, secrets: list[str | None]) -> str:
     """An error in one line, with its remedy where there is one, and without the secrets."""
     from huggingface_hub.errors import LocalTokenNotFoundError, OfflineModeIsEnabled
 
-    status = status_of(error)
+    status, words = answer_of(error)
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set"
     if isinstance(error, LocalTokenNotFoundError) or (status == 401 and not any(secrets)):
@@ -67,11 +67,9 @@ def describe(error: BaseException, secrets: list[str | None]) -> str:
         return "the Hub refused the token (401): log in with `hf auth login`, or set HF_TOKEN"
     if status == 403:
         return "the token may not write there (403): give it that right, or choose another --hub_model_id"
-    if getattr(error, "server_message", None):  # and not the address, which may be signed
-        text = f"the Hub answered {status}: {error.server_message}"
-    else:
-        text = f"{type(error).__name__}: {error}"
-    text = re.sub(r"(https?://[^\s?]+)\?\S*", r"\1", re.sub(r"\s+", " ", text).strip())
+    text = f"the Hub answered {status}: {words}" if words else f"{type(error).__name__}: {error}"
+    text = re.sub(r"\s+", " ", text).strip(". ")
+    text = re.sub(r"(https?://[^\s?]+)\?\S*", r"\1", text)  # signed addresses are as good as a token for a while
     return without_secrets(text, secrets)[:400]
 
 

@@ -146,8 +146,9 @@ def test_only_what_may_pass_is_tried_again(error, final):
 
 def test_a_refusal_behind_another_error_is_found():
     error = ValueError("Invalid metadata in README.md")
-    error.__cause__ = HubError(400)
+    error.__cause__ = HubError(400, "Bad request", "license is no license")
     assert is_final(error)
+    assert describe(error, []) == "the Hub answered 400: license is no license"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_a_refusal_behind_another_error_is_found():
             "the token may not write there (403): give it that right, or choose another --hub_model_id",
         ),
         (HubError(500, "long", "no\n room"), [], "the Hub answered 500: no room"),
-        (OSError("one\n  two"), [], "OSError: one two"),
+        (OSError("one\n  two."), [], "OSError: one two"),
         (OSError(f"header 'Bearer {TOKEN}' is illegal"), [f"{TOKEN}\n"], "OSError: header 'Bearer <token>' is illegal"),
         (OSError("at http://storage/x?signature=abc now"), [], "OSError: at http://storage/x now"),
     ],

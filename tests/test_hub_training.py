@@ -335,7 +335,7 @@ def test_sigterm_ends_a_training_whose_push_hangs(hub, tmp_path, text_file):
     process.send_signal(signal.SIGTERM)
     start = time.monotonic()
     said, _ = process.communicate(timeout=60)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 20
     assert process.returncode == 0 and "Stopped by SIGTERM with a checkpoint" in said
     last = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
     assert f"{last} is saved, but not on the Hub. To push it later: hf upload me/tiny" in said
@@ -352,7 +352,7 @@ def test_sigterm_ends_a_last_push_that_hangs(hub, tmp_path, text_file):
     process.send_signal(signal.SIGTERM)
     start = time.monotonic()
     said, _ = process.communicate(timeout=60)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
     assert process.returncode == 128 + signal.SIGTERM
     assert (
         f"{folder} is saved, but not on the Hub: it was ended. To push it later: hf upload me/tiny {folder} ." in said
