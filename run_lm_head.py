@@ -54,6 +54,7 @@ def make_language_model(model_args, data_args, args) -> None:
 
     from headless_trainer import attach_lm_head, data, loading, pretraining, texts
     from headless_trainer.checkpoints import check_output_dir
+    from headless_trainer.hub import HubUploads
     from headless_trainer.model_card import write_head_card
     from headless_trainer.modeling import infer_task
 
@@ -61,6 +62,9 @@ def make_language_model(model_args, data_args, args) -> None:
     logger.setLevel(logging.INFO)
     transformers_logging.disable_progress_bar()  # one bar for each file read or written
     check_output_dir(args.output_dir, None)
+    uploads = HubUploads.of_run(args) if args.push_to_hub else None
+    if uploads is not None:
+        uploads.check()
     config = loading.load_config(model_args)
     loading.check_headless(config, model_args.model_name_or_path)
     tokenizer = loading.load_tokenizer(model_args)
@@ -80,6 +84,8 @@ def make_language_model(model_args, data_args, args) -> None:
     write_head_card(model, tokenizer, model_args, data_args, args, options["init"] == "prior")
     kind = "causal" if model.can_generate() else "masked"
     logger.info("saved in %s: %s, an ordinary %s language model", args.output_dir, type(model).__name__, kind)
+    if uploads is not None:
+        uploads.push_run("Language modelling head")
 
 
 def head_options(model_args, args):
@@ -128,10 +134,11 @@ def train(trainer, resume) -> None:
     if trainer.args.do_train:
         pretraining.train(trainer, resume)
         return
-    trainer.save_model()
-    metrics = trainer.evaluate()
-    reports.finish(trainer, metrics)
-    write_model_card(trainer, metrics=metrics)
+    with trainer.one_push():
+        trainer.save_model()
+        metrics = trainer.evaluate()
+        reports.finish(trainer, metrics)
+        write_model_card(trainer, metrics=metrics)
     for name in ("cross_entropy", "perplexity", "accuracy"):
         if f"eval_{name}" in metrics:
             logger.info("held out: %s %.4g", name.replace("_", " "), metrics[f"eval_{name}"])

@@ -10,6 +10,7 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from .command_line import Yaml
+from .hub import repository_name
 from .sparse_embedding import check_settings
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
@@ -283,6 +284,8 @@ class HeadlessTrainingArguments(TrainingArguments):
         super().__post_init__()
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
+        if self.push_to_hub:
+            repository_name(self.hub_model_id, self.output_dir)
         if not self.temperature > 0:
             raise ValueError(f"temperature must be above 0, got {self.temperature}.")
         if not self.smoothing > 0:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from .arguments import HeadlessTrainingArguments
-from .card_file import read_card
 from .checkpoints import load_token_counts, save_token_counts
 from .collator import PaddingCollator
 from .diagnostics import GradientShares, TrainingWindow
@@ -174,19 +173,19 @@ class PretrainingTrainer(StreamTrainer):
         self.facts.restore(totals)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        counts = self._all_token_counts()
-        seen = int(self._sum_over_processes(torch.tensor(self.window.tokens_seen, device=self.args.device)))
-        with cache_for_generation(self.model):
-            super().save_model(output_dir, _internal_call)
-        if self.args.should_save:
-            totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.facts.totals()
-            folder = Path(output_dir or self.args.output_dir)
-            save_token_counts(folder, counts, totals | self.objective_facts())
-            if not (_internal_call and read_card(folder)):  # `push_to_hub` saves again what may have results by now
+        with self.one_push():
+            counts = self._all_token_counts()
+            seen = int(self._sum_over_processes(torch.tensor(self.window.tokens_seen, device=self.args.device)))
+            with cache_for_generation(self.model):
+                super().save_model(output_dir, _internal_call)
+            if self.args.should_save:
+                totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.facts.totals()
+                folder = Path(output_dir or self.args.output_dir)
+                save_token_counts(folder, counts, totals | self.objective_facts())
                 write_model_card(self, folder)
 
     def create_model_card(self, *args, **kwargs) -> None:
-        """`save_model` has written it: the parent's, which `push_to_hub` asks for, would take its place."""
+        """`save_model` has written it: the parent's, which scripts ask for at their end, would take its place."""
 
     def _all_token_counts(self) -> Tensor:
         return self._sum_over_processes(self.token_counts.to(self.args.device))

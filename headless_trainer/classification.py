@@ -6,15 +6,15 @@ Letters used in shapes: N rows, C classes or candidates, T tokens.
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import Trainer
 
 from .classification_rows import ClassificationCollator, SimilarLengthSampler, SortedSampler
+from .hub_trainer import HubTrainer
 from .losses import balanced_cross_entropy
 
 LOSSES = ("balanced", "cross_entropy")
 
 
-class ClassificationTrainer(Trainer):
+class ClassificationTrainer(HubTrainer):
     """`Trainer` for classes, for candidates (multiple choice) and, with float labels, for numbers.
 
     The loss is computed here from the logits, over the whole optimizer step: class frequencies and the number of rows are

@@ -26,7 +26,7 @@ DECIDED = {
     "resume_from_checkpoint": (None, "the same command goes on with what is not finished"),
     "label_smoothing_factor": (0.0, "its losses have none"),
     "train_sampling_strategy": ("random", "batches are always of similar length"),
-    "push_to_hub": (False, "--save_models writes models that can be pushed"),
+    "push_to_hub": (False, "--save_models writes models, and `hf upload me/name FOLDER .` pushes one"),
     "seed": (42, "--seeds names one or several"),
 }
 

@@ -120,16 +120,17 @@ def endless_rows(
 
 
 def train(trainer: PretrainingTrainer, resume: str | None) -> None:
-    """Train, save, and only then evaluate and report: nothing after the training can lose it."""
-    trainer.train(resume_from_checkpoint=resume)
-    if trainer.signal.stopped:
-        logger.warning(
-            "Stopped by SIGTERM with a checkpoint. To go on: the same command and --resume_from_checkpoint last"
-        )
-        return
-    trainer.save_model()
-    trainer.save_state()
-    evaluate = trainer.args.do_eval or trainer.args.eval_strategy != "no"
-    metrics = trainer.evaluate() if evaluate else {}
-    reports.finish(trainer, metrics)
-    write_model_card(trainer, metrics=metrics)
+    """Train, save, and only then evaluate, report and push: nothing after the training can lose it."""
+    with trainer.one_push():
+        trainer.train(resume_from_checkpoint=resume)
+        if trainer.signal.stopped:
+            logger.warning(
+                "Stopped by SIGTERM with a checkpoint. To go on: the same command and --resume_from_checkpoint last"
+            )
+            return
+        trainer.save_model()
+        trainer.save_state()
+        evaluate = trainer.args.do_eval or trainer.args.eval_strategy != "no"
+        metrics = trainer.evaluate() if evaluate else {}
+        reports.finish(trainer, metrics)
+        write_model_card(trainer, metrics=metrics)

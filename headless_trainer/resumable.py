@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from transformers import Trainer, TrainerState
+from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from .checkpoint_aside import CheckpointAside, rotate_checkpoints
 from .checkpoints import StopOnSignal, check_output_dir, checkpoint_to_resume, last_whole_checkpoint
+from .hub_trainer import HubTrainer
 from .manifest import read_facts
 from .processes import lost_processes_named
 
@@ -59,7 +60,7 @@ def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int, dee
         )
 
 
-class ResumableTrainer(Trainer):
+class ResumableTrainer(HubTrainer):
     """`Trainer` that writes its checkpoints aside and renames them, and that knows when a run is finished.
 
     A checkpoint gets a manifest of its files when everything else is in it: what `save_model`, `_save_checkpoint` of a
@@ -149,6 +150,13 @@ class ResumableTrainer(Trainer):
     def _get_output_dir(self, trial) -> str:
         return str(self._aside.aside) if self._aside is not None else super()._get_output_dir(trial)
 
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self._aside is None:  # the parent calls it before the checkpoint is whole and has its name
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def _must_leave(self) -> bool:
+        return self.signal.stopped
+
     def _save_checkpoint(self, model, trial) -> None:
         self._check_weights()
         run_dir = super()._get_output_dir(trial)
@@ -168,6 +176,8 @@ class ResumableTrainer(Trainer):
                     self.state.save_to_json(os.path.join(aside.aside, name, TRAINER_STATE_NAME))
             self.accelerator.wait_for_everyone()
             aside.publish(processes=self.args.world_size, rows_a_step=self._rows_a_step())
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(aside.final))
         if self.args.should_save:
             keep = {str(aside.final), self.state.best_model_checkpoint or str(aside.final)}
             rotate_checkpoints(run_dir, self.args.save_total_limit, keep)

@@ -177,11 +177,12 @@ class VanillaTrainer(PretrainingTrainer):
             projection.bias.data.copy_(prior)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        super().save_model(output_dir, _internal_call)
-        # A checkpoint to resume from keeps the bias; the model that leaves the run has it in its weights.
-        if self.added_bias and not _internal_call and self.args.should_save:
-            fold_head_bias(self.model).save_pretrained(output_dir or self.args.output_dir)
-            write_model_card(self, output_dir)  # which counts the parameters
+        with self.one_push():
+            super().save_model(output_dir, _internal_call)
+            # A checkpoint to resume from keeps the bias; the model that leaves the run has it in its weights.
+            if self.added_bias and not _internal_call and self.args.should_save:
+                fold_head_bias(self.model).save_pretrained(output_dir or self.args.output_dir)
+                write_model_card(self, output_dir)  # which counts the parameters
 
     def _share_step(self, targets: list[Tensor]) -> None:
         # The mean over all predicted tokens of the step, on all processes: the gradients of processes are averaged later.

@@ -9,6 +9,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
 import torch
+from hub_standin import StandIn, clean_environment
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -74,3 +75,14 @@ def mlm_tokenizer(text_lines) -> PreTrainedTokenizerFast:
         sep_token="[SEP]",
         mask_token="[MASK]",
     )
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A stand-in for the Hub, which the processes started from here talk to."""
+    with StandIn() as server:
+        for name in set(os.environ) - set(clean_environment()):
+            monkeypatch.delenv(name)
+        for name, value in server.environment(tmp_path / "home").items():
+            monkeypatch.setenv(name, value)
+        yield server

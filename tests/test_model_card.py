@@ -523,12 +523,11 @@ def test_a_card_that_cannot_be_written_loses_nothing(tmp_path, clm_tokenizer, ca
     assert GPT2Model.from_pretrained(tmp_path) and load_token_counts(tmp_path)[1]["tokens_seen"] == 96
 
 
-def test_saving_again_to_push_keeps_the_card(tmp_path, clm_tokenizer):
+def test_the_parents_card_does_not_take_its_place(tmp_path, clm_tokenizer):
     trainer = make_trainer(tmp_path, clm_tokenizer)
-    trainer.save_model(_internal_call=True)
+    trainer.save_model()
     assert "pipeline_tag: feature-extraction" in text_of(tmp_path)
     (tmp_path / "README.md").write_text(text_of(tmp_path) + "\nA user's own words.\n")
-    trainer.save_model(_internal_call=True)
     trainer.create_model_card(tags="x", dataset="y")
     assert text_of(tmp_path).endswith("A user's own words.\n")
     trainer.save_model()  # other weights, for all it knows
