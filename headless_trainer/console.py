@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 TIME_FORMAT = "%H:%M:%S"
 INDENT = " " * len("00:00:00 ")
 BAR_FORMAT = "{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}, {remaining} left{postfix}"
+REFRESH_SECONDS = 0.1
 
 
 def compact(number: float) -> str:
@@ -107,18 +109,23 @@ class ConsoleCallback(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         if self._bar is not None:
-            pace = self._pace()
-            shown = [] if self._loss is None else [f"loss {self._loss:.3f}"]
-            shown += [] if math.isnan(pace) else [f"{compact(pace)} tok/s"]
-            self._bar.set_postfix_str(", ".join(shown), refresh=False)
+            self._show_figures()
             self._bar.update(state.global_step - self._bar.n)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         logs = logs or {}
         self._loss = logs.get("loss", self._loss)
+        if self._bar is not None and self._training:
+            self._show_figures()
         shown = [f"{label} {form(logs[name])}" for name, label, form in CONSOLE_COLUMNS if name in logs]
         if state.is_world_process_zero and shown:
             logger.info("step %s/%s  %s", state.global_step, state.max_steps, "  ".join(shown))
+
+    def _show_figures(self) -> None:
+        pace = self._pace()
+        shown = [] if self._loss is None else [f"loss {self._loss:.3f}"]
+        shown += [] if math.isnan(pace) else [f"{compact(pace)} tok/s"]
+        self._bar.set_postfix_str(", ".join(shown), refresh=False)
 
     def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
         total = len(eval_dataloader) if has_length(eval_dataloader) else None
@@ -130,7 +137,7 @@ class ConsoleCallback(TrainerCallback):
         if not self._training:
             self._bar.set_description_str("evaluating ", refresh=False)
             self._bar.update()
-        elif time.monotonic() - self._described > self._bar.mininterval:  # it stands still meanwhile, and says why
+        elif time.monotonic() - self._described > REFRESH_SECONDS:  # it stands still meanwhile, and says why
             self._described = time.monotonic()
             of = "" if total is None else f"/{total}"
             self._bar.set_description_str(f"evaluating {self._evaluated}{of} ")
@@ -149,10 +156,9 @@ class ConsoleCallback(TrainerCallback):
         self._close()
 
     def _open(self, args, state, **kwargs) -> None:
-        if state.is_world_process_zero and not args.disable_tqdm:
-            # Without smoothing the time left follows from the whole run, evaluations and checkpoints included. disable=None:
-            # no bar where the output is no terminal.
-            self._bar = tqdm(bar_format=BAR_FORMAT, dynamic_ncols=True, smoothing=0, disable=None, **kwargs)
+        if state.is_world_process_zero and not args.disable_tqdm and terminal_width(sys.stderr) is not None:
+            # Without smoothing the time left follows from the whole run, evaluations and checkpoints included.
+            self._bar = tqdm(bar_format=BAR_FORMAT, dynamic_ncols=True, smoothing=0, **kwargs)
 
     def _close(self) -> None:
         if self._bar is not None:
