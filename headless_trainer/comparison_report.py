@@ -16,6 +16,7 @@ from .run_comparison import (
     Row,
     common_position,
     held_out,
+    in_short,
     listed,
     not_comparable,
     peak_memory,
@@ -103,7 +104,7 @@ def _score_sentences(scores: Sequence[Scores]) -> list[str]:
         means, significant = lead(each)
         if len(means) < 2 or means[0][1] == means[1][1]:
             continue
-        shown = "{:.1f}".format if each.unit.startswith("average") else "{:,.4g}".format
+        shown = "{:.1f}".format if each.table else in_short
         others = listed([f"{shown(mean)} of {strong(name)}" for name, mean in means[1:]])
         verdict = {True: "; the lead is significant", False: "; the lead is not significant", None: ""}[significant]
         sentences.append(
@@ -203,9 +204,9 @@ def _zero_shot_section(zero_shot: ZeroShot, names: list[str], folder: Path) -> s
         cells = [escape(name), "–" if tokens is None else tokens_in_words(tokens)]
         for task, metric in columns:
             result = results["tasks"].get(task, {"metrics": {}})["metrics"].get(metric)
-            error = "" if result is None or result["stderr"] is None else f" ± {result['stderr']:,.3g}"
+            error = "" if result is None or result["stderr"] is None else f" ± {in_short(result['stderr'])}"
             mark = "†" if zero_shot.better.get((task, metric)) == name else ""
-            cells.append("–" if result is None else f"{result['value']:,.4g}{error}{mark}")
+            cells.append("–" if result is None else f"{in_short(result['value'])}{error}{mark}")
         rows.append(cells)
     arrows = {True: " ↑", False: " ↓", None: ""}
     head = [
@@ -227,7 +228,7 @@ def _settings_table(configurations: list[Configuration]) -> str:
         found = [getattr(each.runs[0], what) for each in configurations]
         names = dict.fromkeys(name for each in found for name in each if name not in places)
         for name in names:
-            values = [each.get(name) for each in found]
+            values = [each.get(name, "–") for each in found]
             if any(value != values[0] for value in values):
                 rows.append(
                     [f"{'model: ' if what == 'config' else ''}{escape(name)}", *(escape(str(v)) for v in values)]

@@ -3,12 +3,12 @@
 import math
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import figures
-from .run_comparison import ACCURACY, CROSS_ENTROPY, not_comparable, perplexity, seconds_in_words, tokens_in_words
+from .run_comparison import ACCURACY, CROSS_ENTROPY, in_short, not_comparable, seconds_in_words, tokens_in_words
 from .run_records import Configuration
 from .run_scores import Scores
 
@@ -47,7 +47,7 @@ class Panel:
     explained: str = ""
     log: bool = False
     errors: list[list[float]] = field(default_factory=list)
-    show: object = "{:.3g}".format
+    show: Callable[[float], str] = in_short
 
     @property
     def described(self) -> str:
@@ -73,7 +73,7 @@ def training_panels(configurations: list[Configuration]) -> Iterator[Panel]:
                 "perplexity (log scale)",
                 "perplexity",
                 _exp,
-                lambda v: perplexity(math.log(v)),
+                in_short,
             ),
         ):
             for axis, against in (("tokens", "tokens"), ("seconds", "time")):
@@ -101,7 +101,7 @@ def training_panels(configurations: list[Configuration]) -> Iterator[Panel]:
             for label, points in _curves(configurations, name, "tokens")
         ]
         if curves:
-            yield Panel(slug, title, "tokens", unit, curves, show="{:,.4g}".format)
+            yield Panel(slug, title, "tokens", unit, curves)
 
 
 def score_panels(scores: Scores) -> Iterator[Panel]:
@@ -211,5 +211,5 @@ def _log_scale(axis) -> None:
     low, high = axis.get_ylim()
     wide = high > 100 * low
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: perplexity(math.log(value))))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: in_short(value)))
     axis.yaxis.set_minor_formatter(NullFormatter())

@@ -12,6 +12,9 @@ from .significance import LEVEL, TTest, one_tailed_t_test
 ACCURACY, CROSS_ENTROPY = "eval_accuracy", "eval_cross_entropy"
 # Held-out rows of two runs count as the same if they have about as many predicted tokens: masks depend on the seed.
 SAME_ROWS = 0.1
+SAME_SPEED = 1.01
+# Logs of a run from which on one can tell whether its speed was steady.
+ENOUGH_LOGS = 10
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,20 @@ def summary(configurations: list[Configuration]) -> list[str]:
             )
     if len(configurations) > 1:
         sentences.append(_economy(configurations))
+    if unsteady := [each.name for each in configurations if _is_unsteady(each)]:
+        sentences.append(
+            f"The speed of {listed([strong(name) for name in unsteady])} varied by more than half along the training, as on a "
+            "machine that had other work: read times and speeds with care."
+        )
     return sentences
+
+
+def _is_unsteady(configuration: Configuration) -> bool:
+    for run in configuration.runs:
+        paces = sorted(run.values("tokens_per_second")[1:])  # the first log has what happens once, such as compiling
+        if len(paces) >= ENOUGH_LOGS and paces[int(0.9 * len(paces))] > 1.5 * paces[int(0.1 * len(paces))]:
+            return True
+    return False
 
 
 def _alone(configuration: Configuration) -> list[str]:
@@ -163,6 +179,8 @@ def _economy(configurations: list[Configuration]) -> str:
     known = sorted((name for name in paces if not math.isnan(paces[name])), key=paces.get, reverse=True)
     if len(known) < 2:
         return "How fast the runs were is not known."
+    if paces[known[0]] < SAME_SPEED * paces[known[-1]]:
+        return f"All train about as fast, with {paces[known[0]]:,.0f} tokens a second."
     parts = []
     for name in known[1:]:
         part = f"{paces[known[0]] / paces[name]:.2f} times as many as {strong(name)}"
@@ -183,8 +201,14 @@ def listed(parts: list[str]) -> str:
 
 def perplexity(cross_entropy: float) -> str:
     """Perplexity from nats a token, with three digits at least."""
-    value = math.exp(min(cross_entropy, 700.0))
-    return f"{value:,.0f}" if 100 <= value < 1e6 else f"{value:.3g}"
+    return in_short(math.exp(min(cross_entropy, 700.0)))
+
+
+def in_short(value: float) -> str:
+    """A number with three digits at least: 0.0123, 12.3, 1,234, 11.8 M."""
+    if 1e6 <= abs(value) < 1e9:
+        return f"{value / 1e6:.3g} M"
+    return f"{value:,.0f}" if 100 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def seconds_in_words(seconds: float) -> str:

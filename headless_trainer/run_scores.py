@@ -222,7 +222,10 @@ def _collect(found: list[tuple[Path, tuple[Run, float] | None]], configurations:
     owner = {id(run): each.name for each in configurations for run in each.runs}
     points: dict[tuple[str, str], dict[str, dict[int, list[Point]]]] = {}
     better: dict[tuple[str, str], bool] = {}
-    models = [(*item, name) for item, name in zip(found, names, strict=True)]
+    models = []
+    for (path, place), name in zip(found, names, strict=True):
+        run_name = None if place is None else owner[id(place[0])]
+        models.append((path, place, name if run_name is None or run_name in name else f"{run_name}: {name}"))
     models.sort(key=lambda item: item[1] is None)
     for path, place, name in models:
         results = read_results(path)
