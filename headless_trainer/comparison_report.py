@@ -74,7 +74,10 @@ def write_report(
         html.section("How to read this", *map(html.note, READING)),
     ]
     total = sum(len(each.runs) for each in configurations)
-    about = f"{_counted(total, 'run')} of {_counted(len(configurations), 'configuration')}, by run_report.py"
+    about = (
+        f"{_counted(total, 'run')} of {_counted(len(configurations), 'configuration')}" if total > len(names) else ""
+    )
+    about = f"{about or _counted(total, 'run')}, by run_report.py"
     page = html.page(title, sentences, names, sections, about)
     write_whole(folder / PAGE_NAME, page.encode())
     return [unescape(re.sub(r"<[^>]+>", "", sentence)) for sentence in sentences]
@@ -123,22 +126,24 @@ def _held_out_tables(configurations: list[Configuration]) -> list[str]:
         position = common_position(evaluated, axis)
         ranked = held_out(evaluated, axis, position)
         entropies = {row.name: row for row in ranked[CROSS_ENTROPY]}
+        tested = any(row.test is not None for row in ranked[ACCURACY])
+        head = ["configuration", "accuracy", "difference", "p", "perplexity", "ratio", "p", "seeds"]
         rows = [
-            [escape(row.name), *_accuracy_cells(row), *_perplexity_cells(entropies[row.name])]
+            [escape(row.name), *_accuracy_cells(row), *_perplexity_cells(entropies[row.name]), str(len(row.values))]
             for row in ranked[ACCURACY]
         ]
-        caption = f"At equal {of}: {words(position)}"
-        head = ["configuration", "seeds", "accuracy", "difference", "p", "perplexity", "ratio", "p"]
-        tables.append(html.table(caption, head, rows))
+        if not tested:  # two columns less
+            head, *rows = ([cell for index, cell in enumerate(row) if index not in (3, 6)] for row in (head, *rows))
+        tables.append(html.table(f"At equal {of}: {words(position)}", head, rows))
     return tables
 
 
 def _accuracy_cells(row: Row) -> list[str]:
     if not row.values:
-        return ["0", "–", "", ""]
+        return ["–", "", ""]
     shown = f"{row.mean:.2%}" + (f" ± {statistics.stdev(row.values):.2%}" if len(row.values) > 1 else "")
     behind = f"−{100 * row.behind:.2f} points" if row.behind else "best"
-    return [str(len(row.values)), _bold(shown, not row.behind), behind, _p(row)]
+    return [_bold(shown, not row.behind), behind, _p(row)]
 
 
 def _perplexity_cells(row: Row) -> list[str]:

@@ -157,7 +157,7 @@ def _quality(configurations: list[Configuration], axis: str) -> str:
     rows = [row for row in ranked[ACCURACY] if row.values]
     entropies = {row.name: row.mean for row in ranked[CROSS_ENTROPY] if row.values}
     if len(rows) < 2:
-        return f"{where} only {strong(rows[0].name)} was evaluated."
+        return f"{where}, only {strong(rows[0].name)} had been evaluated."
     best, *others = rows
     text = f"{where}, {strong(best.name)} predicts best: {best.mean:.1%} of the held-out tokens right, against "
     text += listed([f"{row.mean:.1%} of {strong(row.name)}" for row in others]) + "."
