@@ -39,7 +39,10 @@ def main(argv: list[str] | None = None) -> None:
     from headless_trainer.command_line import errors_in_one_line
 
     with errors_in_one_line(ValueError, OSError):
-        from headless_trainer.comparison_report import PAGE_NAME, write_report
+        try:
+            from headless_trainer.comparison_report import PAGE_NAME, write_report
+        except ImportError as error:
+            raise OSError(f"{error}. Reports need an extra: pip install 'headless_trainer[eval]'") from error
 
         sentences = write_report(args.runs, args.output_dir, title=args.title, glue=args.glue, lm_eval=args.lm_eval)
     print("\n".join(textwrap.fill(sentence, 79, initial_indent="- ", subsequent_indent="  ") for sentence in sentences))

@@ -112,11 +112,10 @@ def summary(configurations: list[Configuration]) -> list[str]:
         sentences += _alone(evaluated[0])
     else:
         sentences += [_quality(evaluated, axis) for axis in ("tokens", "seconds")]
-        if min(len(each.runs) for each in evaluated) < 2:
-            sentences.append(
-                "Not every configuration has two seeds or more, so chance is not ruled out: no significance can be given "
-                "without a second seed."
-            )
+        counts = [len(each.runs) for each in evaluated]
+        if min(counts) < 2:
+            which = "One seed each" if max(counts) == 1 else "Some configurations have one seed only"
+            sentences.append(f"{which}: chance is not ruled out, and no significance can be given without a second.")
     if len(configurations) > 1:
         sentences.append(_economy(configurations))
     if unsteady := [each.name for each in configurations if _is_unsteady(each)]:

@@ -26,7 +26,9 @@ PLACES = (
     "resume_from_checkpoint",
     "report_to",
     "disable_tqdm",
+    "push_to_hub",
     "hub_model_id",
+    "project",
 )
 CONFIG_PLACES = ("_name_or_path", "transformers_version")
 
@@ -185,6 +187,8 @@ class _InertUnpickler(pickle.Unpickler):
 def read_settings(path: Path) -> dict:
     """The plain values of saved training arguments: strings, numbers, booleans, and members of enumerations by value.
 
+    Tokens are left out: nobody should find them in a report.
+
     Raises:
         ValueError: if the file does not hold training arguments.
     """
@@ -200,7 +204,11 @@ def read_settings(path: Path) -> dict:
         name: value.args[0] if isinstance(value, _Inert) and len(value.args) == 1 else value
         for name, value in state.items()
     }
-    return {name: value for name, value in values.items() if isinstance(value, str | int | float | None)}
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, str | int | float | None) and not name.endswith("token")
+    }
 
 
 def group_runs(arguments: Sequence[str]) -> list[Configuration]:

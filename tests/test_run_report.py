@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from scipy import stats
 from test_logs import trainer
 
-from headless_trainer import HeadlessTrainingArguments
+from headless_trainer import HeadlessTrainingArguments, comparison_report
 from headless_trainer.checkpoints import save_token_counts
 from headless_trainer.glue_results import run_path, write_run
 from headless_trainer.report_figures import DARK, LIGHT, draw, training_panels
@@ -70,7 +71,7 @@ def no_pictures(request, monkeypatch):
         return "<svg />"
 
     if "pictures" not in request.fixturenames:
-        monkeypatch.setattr("headless_trainer.comparison_report.draw", draw)
+        monkeypatch.setattr(comparison_report, "draw", draw)
 
 
 def report(tmp_path, *argv) -> str:
@@ -120,8 +121,7 @@ def test_the_summary_says_who_is_best(tmp_path, two, capsys):
         "perplexity is 600, against 700.",
         "At equal training time (4 s), headless predicts best: 40.0% of the held-out tokens right, against 10.0% of vanilla. "
         "Its perplexity is 600, against 900.",
-        "Not every configuration has two seeds or more, so chance is not ruled out: no significance can be given without a "
-        "second seed.",
+        "One seed each: chance is not ruled out, and no significance can be given without a second.",
         "headless is fastest with 1,000 tokens a second: 2.00 times as many as vanilla (0.50 times its memory).",
     ]
     shown = capsys.readouterr().out
@@ -227,12 +227,12 @@ def test_significance_is_that_of_scipy(tmp_path):
     assert best[1:4] == ["41.33% ± 1.53%", "best", ""]
     assert best[4] == f"{1000 * math.prod(1 - value for value in ONE) ** (1 / 3):,.0f} ×/÷ 1.026"
     single = make_run(tmp_path / "single", (0.1, 0.2, 0.25, 0.2), temperature=2.0)
-    assert ["single", "20.00%", "−21.33 points", "one seed", "800", "× 1.36", "one seed", "1"] in rows_of(
-        report(tmp_path, *runs, single)
-    )
+    other = report(tmp_path, *runs, single)
+    assert ["single", "20.00%", "−21.33 points", "one seed", "800", "× 1.36", "one seed", "1"] in rows_of(other)
+    assert texts(other, "li")[2].startswith("Some configurations have one seed only: chance is not")
     first = texts(page, "li")[0]
     assert first.endswith(f"The lead in accuracy over the second is not significant (p = {accuracy:.2g}, level 0.95).")
-    assert "second seed" not in page
+    assert "One seed each" not in page and "one seed only" not in page
 
 
 def test_a_significant_lead_has_a_dagger(tmp_path):
@@ -375,11 +375,18 @@ def test_settings_are_read_without_running_code(tmp_path):
     run = make_run(tmp_path / "run", lr_scheduler_type="cosine", learning_rate=3e-4)
     plain = read_settings(run / "training_args.bin")
     assert (plain["learning_rate"], plain["lr_scheduler_type"], plain["seed"]) == (3e-4, "cosine", 0)
-    arguments = HeadlessTrainingArguments(str(tmp_path), use_cpu=True)
+    arguments = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, hub_token="hf_secret")
     arguments.extra = Dangerous()
     torch.save(arguments, tmp_path / "args.bin")
-    assert read_settings(tmp_path / "args.bin")["seed"] == 42
+    found = read_settings(tmp_path / "args.bin")
+    assert found["seed"] == 42 and "hf_secret" not in map(str, found.values())
     assert not (tmp_path / "made").exists()
+
+
+def test_without_scipy_the_extra_is_named(tmp_path, two, monkeypatch):
+    monkeypatch.delitem(sys.modules, "headless_trainer.comparison_report", raising=False)
+    monkeypatch.setitem(sys.modules, "headless_trainer.run_comparison", None)
+    assert "Reports need an extra: pip install 'headless_trainer[eval]'" in refused(tmp_path, *two)
 
 
 # Scores ------------------------------------------------------------------------------------------------------------------
