@@ -235,7 +235,6 @@ def _settings_table(configurations: list[Configuration]) -> str:
         for name in names:
             values = [each.get(name, "–") for each in found]
             if any(value != values[0] for value in values):
-                rows.append(
-                    [f"{'model: ' if what == 'config' else ''}{escape(name)}", *(escape(str(v)) for v in values)]
-                )
+                shown = [", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in values]
+                rows.append([f"{'model: ' if what == 'config' else ''}{escape(name)}", *map(escape, shown)])
     return html.table("", ["setting", *(escape(each.name) for each in configurations)], rows)

@@ -39,7 +39,12 @@ caption { text-align: left; font-weight: 600; padding: 6px 0; }
 th, td { text-align: right; padding: 6px 14px 6px 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; }
-@media (max-width: 600px) { main { padding: 18px 14px 36px; } th, td { padding-right: 10px; } figure { padding: 10px; } }
+@media (max-width: 600px) {
+  main { padding: 18px 14px 36px; }
+  figure { padding: 10px; }
+  th, td { padding-right: 10px; }
+  td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 8em; }
+}
 @media print { .legend { position: static; } figure { break-inside: avoid; } }
 """
 

@@ -50,7 +50,8 @@ def make_run(
             )
     state = {"global_step": steps[-1], "max_steps": steps[-1], "log_history": history}
     (folder / "trainer_state.json").write_text(json.dumps(state))
-    (folder / "config.json").write_text(json.dumps({"vocab_size": settings.pop("vocab_size", 50), "n_layer": 2}))
+    config = {"vocab_size": settings.pop("vocab_size", 50), "n_layer": 2, "architectures": [objective.title()]}
+    (folder / "config.json").write_text(json.dumps(config))
     settings = {"task": "clm", "use_cpu": True} | settings
     arguments = HeadlessTrainingArguments(str(folder), objective=objective, seed=seed, **settings)
     torch.save(arguments, folder / "training_args.bin")
@@ -137,6 +138,7 @@ def test_tables_hold_the_figures(tmp_path, two):
     assert ["headless", "headless", "1", "40", "4,000", "4 s", "1,000", "0.50"] in rows
     assert ["vanilla", "vanilla", "1", "40", "4,000", "8 s", "500", "1.00"] in rows
     assert ["objective", "headless", "vanilla"] in rows  # what differs
+    assert ["model: architectures", "Headless", "Vanilla"] in rows
     assert not any(row[0] in ("task", "seed", "output_dir") for row in rows)
 
 
