@@ -28,7 +28,8 @@ from .run_comparison import (
     tokens_in_words,
 )
 from .run_records import CONFIG_PLACES, PLACES, Configuration, group_runs
-from .run_scores import Scores, ZeroShot, glue_scores, lead, zero_shot_scores
+from .run_scores import Scores, glue_scores, lead
+from .run_zero_shot import ZeroShot, zero_shot_scores
 
 PAGE_NAME = "report.html"
 
@@ -48,7 +49,7 @@ def write_report(
         output_dir: folder of the report, made if it is not there.
         title: heading of the page.
         glue: folders of run_glue.py; those found beside the runs if None.
-        lm_eval: folders of run_lm_eval.py, as `run_scores.zero_shot_scores` takes them; those beside the runs if None.
+        lm_eval: folders of run_lm_eval.py, as `run_zero_shot.zero_shot_scores` takes them; those beside the runs if None.
 
     Returns:
         The summary, a sentence an item.

@@ -1,10 +1,7 @@
 """What runs of run_pretrain.py and run_lm_head.py left in their folders, and which of them are seeds of one configuration."""
 
-import io
 import json
 import os
-import pickle
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +10,7 @@ import numpy
 
 from .checkpoints import last_checkpoint, load_token_counts
 from .comparison import short_names
+from .saved_settings import read_settings
 
 STATE_NAME = "trainer_state.json"
 SETTINGS_NAME = "training_args.bin"
@@ -159,56 +157,6 @@ def _read_json(path: Path) -> dict:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{str(path)!r} is not JSON ({error}): it was cut short, or is no file of a run.") from error
-
-
-class _Inert:
-    """Stands for every object in a pickle, so that reading settings runs no code of the file."""
-
-    def __new__(cls, *args):
-        made = super().__new__(cls)
-        made.args = args  # of an enumeration's member, its value
-        return made
-
-    def __init__(self, *args):
-        pass
-
-    def __setstate__(self, state):
-        self.state = state
-
-
-class _InertUnpickler(pickle.Unpickler):
-    def find_class(self, module, name):
-        return _Inert
-
-    def persistent_load(self, identifier):
-        return None
-
-
-def read_settings(path: Path) -> dict:
-    """The plain values of saved training arguments: strings, numbers, booleans, and members of enumerations by value.
-
-    Tokens are left out: nobody should find them in a report.
-
-    Raises:
-        ValueError: if the file does not hold training arguments.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            member = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
-            state = _InertUnpickler(io.BytesIO(archive.read(member))).load().state
-    except (zipfile.BadZipFile, StopIteration, pickle.UnpicklingError, AttributeError, EOFError, TypeError) as error:
-        raise ValueError(
-            f"{str(path)!r} does not hold training arguments ({error}). Delete it to go without."
-        ) from error
-    values = {
-        name: value.args[0] if isinstance(value, _Inert) and len(value.args) == 1 else value
-        for name, value in state.items()
-    }
-    return {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, str | int | float | None) and not name.endswith("token")
-    }
 
 
 def group_runs(arguments: Sequence[str]) -> list[Configuration]:

@@ -19,7 +19,8 @@ from headless_trainer.checkpoints import save_token_counts
 from headless_trainer.glue_results import run_path, write_run
 from headless_trainer.report_figures import DARK, LIGHT, draw, training_panels
 from headless_trainer.run_comparison import in_short, rank, seconds_in_words, tokens_in_words
-from headless_trainer.run_records import group_runs, read_run, read_settings
+from headless_trainer.run_records import group_runs, read_run
+from headless_trainer.saved_settings import read_settings
 from headless_trainer.score_store import Store
 from run_report import main
 
