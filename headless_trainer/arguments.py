@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -208,7 +209,8 @@ class HeadlessTrainingArguments(TrainingArguments):
 
     Defaults that differ from those of ``TrainingArguments``: ``remove_unused_columns`` is False, because the trainer makes
     the targets itself; ``logging_nan_inf_filter`` is False, because a loss that is not finite stops the run;
-    ``dataloader_pin_memory`` is False on a CPU.
+    ``dataloader_pin_memory`` is False on a CPU. ``report_to`` takes several names,
+    and ``run_name`` is then made of the last two folders of ``output_dir``.
     """
 
     objective: Literal["headless", "vanilla"] = field(
@@ -279,9 +281,16 @@ class HeadlessTrainingArguments(TrainingArguments):
             "help": "Leave losses that are not finite out of the log. They stop the run, so there is nothing to hide."
         },
     )
+    report_to: list[str] = field(
+        default_factory=lambda: ["none"],
+        metadata={
+            "help": "Trackers that get the logs: tensorboard, wandb, trackio, others of transformers, all, none."
+        },
+    )
 
     def __post_init__(self):
         super().__post_init__()
+        self._check_trackers()
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         if self.push_to_hub:
@@ -318,6 +327,24 @@ class HeadlessTrainingArguments(TrainingArguments):
             raise ValueError(
                 f"head_bias is {self.head_bias!r} but objective is 'headless', which has no head: use --objective vanilla."
             )
+
+    def _check_trackers(self) -> None:
+        if not self.report_to:
+            return
+        if (
+            self.run_name is None
+        ):  # a name of its own, so that an evaluation after the training joins it in every tracker
+            self.run_name = "_".join(Path(self.output_dir).resolve().parts[-2:])
+        from transformers.integrations import get_available_reporting_integrations, integration_utils
+
+        known = sorted(integration_utils.INTEGRATION_TO_CALLBACK)
+        for name in self.report_to:
+            if name not in known:
+                raise ValueError(f"report_to names {name!r}, which is none of {', '.join(known)}, all, none.")
+            if name in ("tensorboard", "wandb", "trackio") and name not in get_available_reporting_integrations():
+                raise ValueError(
+                    f"report_to names {name!r}, which is not installed or switched off: pip install {name}, or leave it out."
+                )
 
     def _check_sparse_updates(self) -> None:
         wrong = ""

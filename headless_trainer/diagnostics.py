@@ -20,11 +20,13 @@ class TrainingWindow:
         tokens_seen: tokens that entered the model in the whole run, padding left out, on this process.
         train_seconds: seconds spent in training steps in the whole run, evaluation and saving left out.
         exchanged_bytes: what this process received of the other processes' pools since the last log.
+        pace: tokens per second of this process since the last log, nan before the first step.
     """
 
     def __init__(self):
         self.tokens_seen = 0
         self.train_seconds = 0.0
+        self.pace = float("nan")
         self._reset()
 
     def _reset(self) -> None:
@@ -44,6 +46,7 @@ class TrainingWindow:
             self._steps += 1
             self._seconds += elapsed
             self.train_seconds += elapsed
+            self.pace = self._tokens / max(self._seconds, 1e-9)
 
     def add_batch(self, tokens: int, predicted: int) -> None:
         self._tokens += tokens

@@ -1,5 +1,7 @@
 """The look of every picture, in one place."""
 
+import io
+import re
 from pathlib import Path
 
 
@@ -15,9 +17,39 @@ def load_pyplot():
 
 def save(figure, path: str | Path) -> None:
     """Style the axes of a figure of matplotlib, leave room for its legends outside of them, write it as PNG and close it."""
+    _style(figure)
+    figure.savefig(path, dpi=150)
+    load_pyplot().close(figure)
+
+
+def to_svg(figure, name: str, colours: dict[str, str]) -> str:
+    """The same as SVG to put into a page, without a size of its own, so that the page gives it one.
+
+    Args:
+        figure: of matplotlib; closed afterwards.
+        name: tells the parts of this picture from those of others in the page.
+        colours: CSS in the place of colours, by the hexadecimal colours that the figure was drawn with.
+    """
+    _style(figure)
+    figure.patch.set_visible(False)
+    for axis in figure.axes:
+        axis.patch.set_visible(False)
+    file = io.StringIO()
+    with load_pyplot().rc_context({"svg.hashsalt": name}):  # the same names inside for the same picture
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    load_pyplot().close(figure)
+    svg = file.getvalue()
+    svg = svg[svg.index("<svg") :]  # the page has its own declarations
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg))
+    svg = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+    for colour, css in colours.items():
+        svg = svg.replace(colour, css)
+    return svg.strip()
+
+
+def _style(figure) -> None:
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
     figure.set_layout_engine("constrained")
-    figure.savefig(path, dpi=150)
-    load_pyplot().close(figure)

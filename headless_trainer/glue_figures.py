@@ -12,13 +12,19 @@ SMALLEST_BIN = 0.01  # of the rows; the accuracy of fewer is chance, and would d
 
 
 def pretraining_curves(runs: list[dict], metrics: str = "paper") -> dict[str, list[dict]]:
+    """What `checkpoint_scores` gives; nothing if no run has two checkpoints."""
+    curves = checkpoint_scores(runs, metrics)
+    return curves if any(len(points) > 1 for points in curves.values()) else {}
+
+
+def checkpoint_scores(runs: list[dict], metrics: str = "paper") -> dict[str, list[dict]]:
     """Average score of each checkpoint, by pretraining run, in the order of tokens seen.
 
     Only columns that every checkpoint has are averaged, so that all points are means of the same tasks.
 
     Returns:
-        ``tokens``, ``hours``, ``score`` (x 100) and ``error`` (standard error, nan with one seed) of each checkpoint; nothing
-        if no run has two of them.
+        ``tokens``, ``hours``, ``score`` (x 100), ``error`` (standard error, nan with one seed) and ``seeds`` of each
+        checkpoint.
     """
     known = {run["model"]: run["pretraining"] for run in runs if run.get("pretraining")}
     scores = scores_by_column((run for run in runs if run["model"] in known), metrics)
@@ -30,8 +36,9 @@ def pretraining_curves(runs: list[dict], metrics: str = "paper") -> dict[str, li
         found = average([scores[model, column] for column in columns])
         if found is not None:
             point = {"tokens": pretraining["tokens_seen"], "hours": pretraining["train_seconds"] / 3600}
-            curves.setdefault(pretraining["run"], []).append(point | {"score": found[0], "error": found[1]})
-    return curves if any(len(points) > 1 for points in curves.values()) else {}
+            point |= {"score": found[0], "error": found[1], "seeds": found[2]}
+            curves.setdefault(pretraining["run"], []).append(point)
+    return curves
 
 
 def draw_pretraining(runs: list[dict], path: Path, metrics: str = "paper") -> bool:

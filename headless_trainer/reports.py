@@ -2,41 +2,22 @@
 
 import json
 import logging
+import sys
 from pathlib import Path
 
 import numpy
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
 
 from . import figures
+from .console import ConsoleCallback, ConsoleHandler
 
 logger = logging.getLogger(__name__)
-
-# What a log line shows, in this order: name in the logs, label, format. The rest goes to the run's trainer_state.json and to
-# the trackers named by --report_to.
-CONSOLE_COLUMNS = (
-    ("loss", "loss", "{:.3f}"),
-    ("loss_floor", "floor", "{:.2f}"),
-    ("tokens_per_second", "tok/s", "{:,.0f}"),
-    ("grad_norm", "grad", "{:.2f}"),
-    ("eval_loss", "held-out loss", "{:.3f}"),
-    ("eval_accuracy", "accuracy", "{:.1%}"),
-    ("eval_perplexity", "perplexity", "{:,.1f}"),
-)
-
-
-class ConsoleCallback(TrainerCallback):
-    """One short line a log, beside the progress bar, that fits 80 columns."""
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        shown = [f"{label} {form.format(logs[name])}" for name, label, form in CONSOLE_COLUMNS if name in (logs or {})]
-        if state.is_world_process_zero and shown:
-            logger.info("step %s/%s  %s", state.global_step, state.max_steps, "  ".join(shown))
 
 
 def start_logging(args) -> None:
     """Our own messages from the main process; those of the libraries, and of other processes, from warnings on."""
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.WARNING)
+    logging.basicConfig(handlers=[ConsoleHandler(sys.stderr)], level=logging.WARNING)
     level = logging.INFO if args.log_level == "passive" else args.get_process_log_level()
     logging.getLogger("headless_trainer").setLevel(level if args.process_index == 0 else logging.WARNING)
     transformers_logging.set_verbosity_error() if args.process_index else transformers_logging.set_verbosity_warning()
@@ -44,13 +25,10 @@ def start_logging(args) -> None:
 
 
 def use_console(trainer) -> None:
-    """Replace the parent's printing of whole dictionaries by `ConsoleCallback`, and keep its progress bar."""
+    """Replace the parent's bars, and its printing of whole dictionaries, by `ConsoleCallback`."""
     trainer.pop_callback(PrinterCallback)
-    bar = trainer.pop_callback(ProgressCallback)
-    if bar is not None:
-        bar.on_log = lambda *args, **kwargs: None
-        trainer.add_callback(bar)
-    trainer.add_callback(ConsoleCallback())
+    trainer.pop_callback(ProgressCallback)
+    trainer.add_callback(ConsoleCallback(lambda: trainer.window.pace * trainer.args.world_size))
 
 
 def announce(trainer) -> None:
