@@ -100,7 +100,7 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | bool 
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another process of the run tries it too
     except OSError as error:
         raise PermissionError(
             f"output_dir {str(folder)!r} cannot be written to ({error}). Choose another one, or change its permissions."
