@@ -52,6 +52,9 @@ def prepare(
     loading.check_length(config, data_args.max_seq_length)
     loading.check_attention(model_args, args, config)
     set_seed(args.seed)
+    if data_args.streaming and data_args.line_by_line and args.accelerator_config.dispatch_batches is None:
+        # Of held-out rows that are streamed one process would send the others theirs, which needs rows of one length.
+        args.accelerator_config.dispatch_batches = False
 
     with args.main_process_first(desc="reading the corpus"):
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)

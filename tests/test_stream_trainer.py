@@ -134,10 +134,21 @@ def test_the_script_resumes_a_stream(tmp_path, text_file, monkeypatch):
         main([*command, "--output_dir", str(tmp_path / "b"), "--resume_from_checkpoint", middle, "--data_seed", "4"])
 
 
-def _process(rank: int, port: int, folder: str, lines: list[str], resume: str | None) -> None:
+def _join(rank: int, port: int) -> None:
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
+
+
+def _spawn(function, *arguments) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(function, (port, *arguments), nprocs=2)
+
+
+def _process(rank: int, port: int, folder: str, lines: list[str], resume: str | None) -> None:
+    _join(rank, port)
     run = trainer(folder, lines, "mlm", negatives="world", dataloader_num_workers=2)
     run.train(resume_from_checkpoint=resume)
     found = {"logs": logs_of(run), "weights": run.model.state_dict(), "stream": run.train_dataset.state_dict()}
@@ -149,12 +160,9 @@ def _process(rank: int, port: int, folder: str, lines: list[str], resume: str | 
 @pytest.mark.slow
 def test_two_processes_resume_exactly(tmp_path, text_lines):
     def run(name, resume=None):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         folder = tmp_path / name
         folder.mkdir()
-        torch.multiprocessing.spawn(_process, (port, str(folder), text_lines, resume), nprocs=2)
+        _spawn(_process, str(folder), text_lines, resume)
         return [torch.load(folder / f"found-{rank}.pt") for rank in range(2)]
 
     whole = run("whole")
@@ -168,3 +176,31 @@ def test_two_processes_resume_exactly(tmp_path, text_lines):
     one = trainer(tmp_path / "one", text_lines, "mlm")
     with pytest.raises(ValueError, match="number of processes is 1 but the stream of the checkpoint was read with 2"):
         one.train(resume_from_checkpoint=str(checkpoint))
+
+
+def _script(rank: int, port: int, command: list[str]) -> None:
+    _join(rank, port)
+    main(command)
+    torch.distributed.barrier()
+    os._exit(0)
+
+
+@pytest.mark.slow
+def test_the_script_streams_on_two_processes(tmp_path):
+    """One document a row, of many lengths, trained on and held out."""
+    lines = [f"a document of {'many ' * (i % 9)}words, number {i}" for i in range(120)]
+    (tmp_path / "texts.txt").write_text("\n".join(lines))
+    os.environ["HF_DATASETS_CACHE"] = str(tmp_path / "cache")  # for the processes, which import the library anew
+    command = [
+        *(*DECODER, "--train_file", str(tmp_path / "texts.txt"), "--train_tokenizer", "--vocab_size", "300"),
+        *("--streaming", "--line_by_line", "--max_seq_length", "32", "--max_steps", "6", "--logging_steps", "2"),
+        *("--use_cpu", "--do_eval", "--validation_split_percentage", "20", "--per_device_train_batch_size", "4"),
+        *("--disable_tqdm", "true", "--save_steps", "6", "--output_dir", str(tmp_path / "run")),
+    ]
+    try:
+        _spawn(_script, command)
+    finally:
+        del os.environ["HF_DATASETS_CACHE"]
+    assert json.loads((tmp_path / "run" / "eval_results.json").read_text())["eval_predicted_tokens"] > 0
+    states = [json.loads((tmp_path / f"run/checkpoint-6/stream_{rank}.json").read_text()) for rank in range(2)]
+    assert [state["places"][0]["document"] for state in states] == [24, 24]
