@@ -94,7 +94,7 @@ def fault_run(args, folder: Path, started: float) -> bool:
     where = ", ".join(f"{count} {place}" for place, count in sorted(places.items()))
     print(f"\n{args.kills} kills ({where}); {len(ledger.known) + ledger.rotated} checkpoints seen whole, ", end="")
     print(
-        f"{ledger.rotated} of them rotated, {ledger.lost} lost, {ledger.changed} changed, {ledger.broken} half-written; ",
+        f"{ledger.rotated} of them rotated, {ledger.lost} lost, {ledger.changed} changed, {ledger.broken} found not whole; ",
         end="",
     )
     print(
