@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--task", choices=MODELS, default="clm")
     parser.add_argument("--dataloader_num_workers", type=int, default=0)
+    parser.add_argument("--streaming", action="store_true", help="read the texts while training, shuffled")
     args = parser.parse_args()
     print(f"{args.kills} kills, {args.task}, a checkpoint every {SAVE_STEPS} steps, save_total_limit {LIMIT}; ", end="")
     print(f"{os.cpu_count()} CPU cores ({platform.machine()}), torch {torch.__version__}\n", flush=True)
@@ -94,7 +95,7 @@ def fault_run(args, folder: Path, started: float) -> bool:
     where = ", ".join(f"{count} {place}" for place, count in sorted(places.items()))
     print(f"\n{args.kills} kills ({where}); {len(ledger.known) + ledger.rotated} checkpoints seen whole, ", end="")
     print(
-        f"{ledger.rotated} of them rotated, {ledger.lost} lost, {ledger.changed} changed, {ledger.broken} half-written; ",
+        f"{ledger.rotated} of them rotated, {ledger.lost} lost, {ledger.changed} changed, {ledger.broken} found not whole; ",
         end="",
     )
     print(
@@ -130,6 +131,7 @@ class Run:
                 "true",
             ),
             *("--dataloader_num_workers", args.dataloader_num_workers, "--resume_from_checkpoint", "auto"),
+            *(("--streaming", "--shuffle_buffer_size", "50") if args.streaming else ()),
         ]
         cores = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache")}
         self.environment, self.log = os.environ | cores, folder / "log"

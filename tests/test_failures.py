@@ -69,6 +69,12 @@ class TestDamage:
         trainer(tmp_path, save_total_limit=1, max_steps=5).train(resume_from_checkpoint=True)
         assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-5"]
 
+    def test_what_was_just_written_outlives_whole_later_ones(self, tmp_path):
+        trainer(tmp_path).train()
+        back = str(tmp_path / "checkpoint-2")
+        trainer(tmp_path, save_total_limit=2, max_steps=3).train(resume_from_checkpoint=back)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-6"]
+
     def test_one_of_the_plain_trainer_is_accepted(self, tmp_path):
         args = TrainingArguments(str(tmp_path), max_steps=2, save_steps=2, use_cpu=True, disable_tqdm=True)
 
@@ -94,8 +100,11 @@ class TestDamage:
 
     def test_the_best_one_stays_when_the_others_go(self, tmp_path):
         settings = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "save_total_limit": 1}
-        run = trainer(tmp_path, eval_full_vocabulary=False, **settings)
+        run = trainer(
+            tmp_path, eval_full_vocabulary=False, greater_is_better=True, **settings
+        )  # so the first is the best
         run.train()
+        assert run.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
         assert [str(path) for path in tmp_path.glob("checkpoint-*")] == [run.state.best_model_checkpoint]
         assert not (tmp_path / ".incomplete").exists() and find_fault(run.state.best_model_checkpoint) is None
 

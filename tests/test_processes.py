@@ -88,7 +88,7 @@ class TestRollCall:
         seconds = self.fails(
             error, r"Process 2 has lost the connection to process 0, 1 of 4 \(counted from 0\), which has ended"
         )
-        assert 0.2 < seconds < 2 and store.check(["alive/2"])
+        assert 0.2 < seconds < 2 and store.check(["alive/2", "lost"]) and store.get("lost") == b"0 1"
 
     def test_the_words_of_the_connection_are_kept_and_its_advice_is_not(self, store):
         self.fails(
