@@ -50,9 +50,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--task", choices=MODELS, default="clm")
     parser.add_argument("--dataloader_num_workers", type=int, default=0)
-    parser.add_argument("--streaming", action="store_true", help="read the texts while training, shuffled")
+    parser.add_argument("--streaming", action="store_true", help="read the corpus as a stream, shuffled by a buffer")
     args = parser.parse_args()
-    print(f"{args.kills} kills, {args.task}, a checkpoint every {SAVE_STEPS} steps, save_total_limit {LIMIT}; ", end="")
+    data = "a stream" if args.streaming else "rows"
+    print(f"{args.kills} kills, {args.task} on {data}, a checkpoint every {SAVE_STEPS} steps, ", end="")
+    print(f"save_total_limit {LIMIT}; ", end="")
     print(f"{os.cpu_count()} CPU cores ({platform.machine()}), torch {torch.__version__}\n", flush=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +66,7 @@ def fault_run(args, folder: Path, started: float) -> bool:
     run = Run(args, folder)
     first = time.monotonic()
     process = run.start(folder / "whole")
-    while not checkpoints_in(folder / "whole"):
+    while not checkpoints_in(folder / "whole") and process.poll() is None:
         time.sleep(0.01)
     startup = time.monotonic() - first
     assert process.wait() == 0, (folder / "log").read_text()
@@ -93,13 +95,10 @@ def fault_run(args, folder: Path, started: float) -> bool:
 
     same = same_numbers(folder / "whole", folder / "killed", run.steps)
     where = ", ".join(f"{count} {place}" for place, count in sorted(places.items()))
-    print(f"\n{args.kills} kills ({where}); {len(ledger.known) + ledger.rotated} checkpoints seen whole, ", end="")
+    kept = f"{ledger.rotated} of them rotated, {ledger.lost} lost, {ledger.changed} changed, {ledger.broken} found not whole"
+    numbers = f"weights and {run.steps} losses {'bit-identical to' if same else 'DIFFERENT from'} the run never killed"
     print(
-        f"{ledger.rotated} of them rotated, {ledger.lost} lost, {ledger.changed} changed, {ledger.broken} found not whole; ",
-        end="",
-    )
-    print(
-        f"weights and {run.steps} losses {'bit-identical to' if same else 'DIFFERENT from'} the run never killed; ",
+        f"\n{args.kills} kills ({where}); {len(ledger.known) + ledger.rotated} checkpoints seen whole, {kept}; {numbers}; ",
         end="",
     )
     print(f"{time.monotonic() - started:.0f} s in all")
@@ -120,17 +119,9 @@ class Run:
             *("--train_tokenizer", "--tokenizer_type", tokenizer, "--vocab_size", "400", "--max_seq_length", "16"),
             *("--train_file", folder / "lines.txt", "--preprocessing_num_workers", "1", "--negatives", "step"),
             *("--max_steps", self.steps, "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2"),
-            *(
-                "--save_steps",
-                SAVE_STEPS,
-                "--save_total_limit",
-                LIMIT,
-                "--logging_steps",
-                "1",
-                "--disable_tqdm",
-                "true",
-            ),
-            *("--dataloader_num_workers", args.dataloader_num_workers, "--resume_from_checkpoint", "auto"),
+            *("--save_steps", SAVE_STEPS, "--save_total_limit", LIMIT, "--logging_steps", "1"),
+            *("--dataloader_num_workers", args.dataloader_num_workers, "--disable_tqdm", "true"),
+            *("--resume_from_checkpoint", "auto"),
             *(("--streaming", "--shuffle_buffer_size", "50") if args.streaming else ()),
         ]
         cores = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache")}
@@ -185,12 +176,12 @@ def wait_for_moment(run_dir: Path, process: subprocess.Popen, moments: random.Ra
     """Sleep until a life is to end, and say what it is then supposed to be doing."""
     kind = moments.choices(["starting", "training", "writing"], [15, 35, 50])[0]
     progress, delay = moments.randint(1, 3), moments.random()
-    if kind == "starting":
-        time.sleep(startup * delay)
-        return kind
-    newest = max((steps(path.name) for path in checkpoints_in(run_dir)), default=0)
-    while max((steps(path.name) for path in checkpoints_in(run_dir)), default=0) < newest + progress * SAVE_STEPS:
-        if process.poll() is not None:
+    newest = newest_step(run_dir)
+    until = time.monotonic() + startup * delay
+    # A start that is quicker than the first one was must not have the run end before it is killed.
+    wanted = newest + SAVE_STEPS * (1 if kind == "starting" else progress)
+    while newest_step(run_dir) < wanted and process.poll() is None:
+        if kind == "starting" and time.monotonic() > until:
             return kind
         time.sleep(0.002)
     if kind == "writing":
@@ -200,6 +191,10 @@ def wait_for_moment(run_dir: Path, process: subprocess.Popen, moments: random.Ra
     else:
         time.sleep(0.3 * delay)
     return "training"
+
+
+def newest_step(run_dir: Path) -> int:
+    return max((steps(path.name) for path in checkpoints_in(run_dir)), default=0)
 
 
 def half_written(run_dir: Path) -> tuple[Path, int] | None:

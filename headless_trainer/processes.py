@@ -70,9 +70,8 @@ def lost_processes_named(seconds: float = 5.0) -> Iterator[None]:
 
 def _roll_call(seconds: float) -> list[int]:
     """Ranks that do not answer. Who answers has met the same error, or the end of one who has."""
-    store = (
-        torch.distributed.distributed_c10d._get_default_store()
-    )  # where the processes met; it needs no connection of them
+    # Where the processes met. It needs no connection between them.
+    store = torch.distributed.distributed_c10d._get_default_store()
     rank, until = torch.distributed.get_rank(), time.monotonic() + seconds
     lost = list(range(torch.distributed.get_world_size()))
     try:

@@ -214,12 +214,14 @@ def test_help_needs_no_heavy_module():
     assert "--mlm_probability" in shown and shown.endswith("[]\n")
 
 
-TWO_WORKERS = ["--dataloader_num_workers", "2"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "flags", [["--task", "clm"], ["--task", "mlm", *TWO_WORKERS], ["--task", "clm", "--streaming", *TWO_WORKERS]]
+    "flags",
+    [
+        ["--task", "clm"],
+        ["--task", "mlm", "--dataloader_num_workers", "2"],
+        ["--streaming", "--dataloader_num_workers", "2"],
+    ],
 )
 def test_killed_and_resumed_equals_never_killed(flags):
     """A short run of the benchmark: SIGKILL at random moments, three times."""
