@@ -151,9 +151,23 @@ def write_card(
         "earlier": earlier_sections(source, folder),
         "results": results_table(results),
     } | facts
-    inherited = (card := read_card(source) if source else None) and card.data.to_dict() or {}
-    headless = kind not in ("vanilla", "classifier") or HEADLESS_TAG in inherited.get("tags", ())
-    tags = {"trunk": "feature-extraction", "classifier": "text-classification"}
+    tasks = {"trunk": "feature-extraction", "classifier": "text-classification"}
+    data = _inherited_metadata(model_args, dataset) | {
+        "library_name": "transformers",
+        "pipeline_tag": tasks.get(kind, "text-generation" if causal else "fill-mask"),
+        "model_name": name if results else None,
+        "eval_results": results or None,
+    }
+    headless = kind not in ("vanilla", "classifier") or HEADLESS_TAG in data["tags"]
+    data["tags"] = [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG]
+    save_card(folder, facts | {"headless": headless}, data | metadata)
+
+
+def _inherited_metadata(model_args: ModelArguments | None, dataset: str | None) -> dict[str, Any]:
+    """What a model has of the checkpoint it was made of, where it was not given its own, and that checkpoint's tags."""
+    source = model_args.model_name_or_path if model_args else None
+    card = read_card(source) if source else None
+    inherited = card.data.to_dict() if card else {}
     data = {name: inherited.get(name) for name in ("license", "language", "base_model", "datasets")}
     for given in ("license", "language"):
         data[given] = getattr(model_args, given, None) or data[given]
@@ -161,14 +175,7 @@ def write_card(
         data["base_model"] = source
     if card_facts.on_hub(dataset):
         data["datasets"] = list(dict.fromkeys([*(data["datasets"] or ()), dataset]))
-    data |= {
-        "library_name": "transformers",
-        "pipeline_tag": tags.get(kind, "text-generation" if causal else "fill-mask"),
-        "tags": [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG],
-        "model_name": name if results else None,
-        "eval_results": results or None,
-    }
-    save_card(folder, facts | {"headless": headless}, data | metadata)
+    return data | {"tags": inherited.get("tags", ())}
 
 
 def described_prior(has_prior: bool, args: LMHeadArguments, data_args: DataArguments | None) -> str | None:
