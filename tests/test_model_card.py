@@ -425,6 +425,23 @@ def test_figures_of_another_step_are_not_those_of_a_checkpoint(tmp_path, clm_tok
     assert [bool(results) for results in found] == [False, True, False]
 
 
+def test_the_best_checkpoint_is_named_and_its_figures_are_given(tmp_path, clm_tokenizer):
+    steps = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 3}
+    trainer = make_trainer(tmp_path, clm_tokenizer, **steps, load_best_model_at_end=True, learning_rate=0.5)
+    trainer.train()
+    trainer.save_model()
+    held_out = {logs["step"]: logs for logs in trainer.state.log_history if "eval_loss" in logs}
+    best = min(held_out, key=lambda step: held_out[step]["eval_loss"])
+    assert best < 3  # the rate is far too high
+    said = (
+        f"rows (8 a forward x 1 forward x 1 process).\nThe weights are those after step {best}, the best by `loss`.\n"
+    )
+    assert said in text_of(tmp_path)
+    results = {step: read_card(tmp_path / f"checkpoint-{step}").data.eval_results for step in held_out}
+    assert read_card(tmp_path).data.eval_results == results[best] != results[3]
+    assert "The weights are those" not in text_of(tmp_path / f"checkpoint-{best}")
+
+
 def test_parameters_of_the_trunk_are_those_below_its_name(tmp_path):
     save_file(
         {"model.a": torch.ones(2, 3), "model_head.b": torch.ones(5)}, tmp_path / "model-00001-of-00002.safetensors"
