@@ -37,7 +37,7 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
         trainer: a `PretrainingTrainer` that has saved its model.
         folder: of the model, ``args.output_dir`` by default.
         metrics: of the evaluation at the end of a run, with which comes a sample of what a decoder writes. By default what
-            was logged last, if that was at this step.
+            was logged at the step of these weights.
     """
     if not trainer.is_world_process_zero():
         return
@@ -46,15 +46,18 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
     kind = "trunk" if args.objective == "headless" else "vanilla"
     if isinstance(args, LMHeadArguments):
         kind = "tuned" if state.global_step else "free_head"
-    logged = next((logs for logs in reversed(state.log_history) if "eval_loss" in logs), {})
-    figures = metrics if metrics is not None else logged if logged.get("step") == state.global_step else {}
+    is_checkpoint = folder.name.startswith("checkpoint-")
+    best = None if is_checkpoint or not args.load_best_model_at_end else state.best_global_step
+    own_step = best or state.global_step
+    logged = [logs for logs in state.log_history if "eval_loss" in logs and logs["step"] == own_step]
+    figures = metrics if metrics is not None else logged[-1] if logged else {}
     results = held_out_results(figures, trainer.task, run.data_args, kind)
     facts: dict[str, Any] = {"environment": run_facts.software()}
     if kind != "free_head":
         picture = PICTURE if (folder / PICTURE).is_file() else None
-        facts["training"] = card_facts.training_facts(trainer, totals) | {"picture": picture}
+        facts["training"] = card_facts.training_facts(trainer, totals) | {"picture": picture, "best": best}
         facts["environment"] = run_facts.environment(trainer, totals)
-        facts["bias_apart"] = trainer.added_bias and folder.name.startswith("checkpoint-")
+        facts["bias_apart"] = trainer.added_bias and is_checkpoint
     if isinstance(args, LMHeadArguments):
         facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)
     causal = trainer.task == "clm"
@@ -151,9 +154,23 @@ def write_card(
         "earlier": earlier_sections(source, folder),
         "results": results_table(results),
     } | facts
-    inherited = (card := read_card(source) if source else None) and card.data.to_dict() or {}
-    headless = kind not in ("vanilla", "classifier") or HEADLESS_TAG in inherited.get("tags", ())
-    tags = {"trunk": "feature-extraction", "classifier": "text-classification"}
+    tasks = {"trunk": "feature-extraction", "classifier": "text-classification"}
+    data = _inherited_metadata(model_args, dataset) | {
+        "library_name": "transformers",
+        "pipeline_tag": tasks.get(kind, "text-generation" if causal else "fill-mask"),
+        "model_name": name if results else None,
+        "eval_results": results or None,
+    }
+    headless = kind not in ("vanilla", "classifier") or HEADLESS_TAG in data["tags"]
+    data["tags"] = [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG]
+    save_card(folder, facts | {"headless": headless}, data | metadata)
+
+
+def _inherited_metadata(model_args: ModelArguments | None, dataset: str | None) -> dict[str, Any]:
+    """What a model has of the checkpoint it was made of, where it was not given its own, and that checkpoint's tags."""
+    source = model_args.model_name_or_path if model_args else None
+    card = read_card(source) if source else None
+    inherited = card.data.to_dict() if card else {}
     data = {name: inherited.get(name) for name in ("license", "language", "base_model", "datasets")}
     for given in ("license", "language"):
         data[given] = getattr(model_args, given, None) or data[given]
@@ -161,14 +178,7 @@ def write_card(
         data["base_model"] = source
     if card_facts.on_hub(dataset):
         data["datasets"] = list(dict.fromkeys([*(data["datasets"] or ()), dataset]))
-    data |= {
-        "library_name": "transformers",
-        "pipeline_tag": tags.get(kind, "text-generation" if causal else "fill-mask"),
-        "tags": [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG],
-        "model_name": name if results else None,
-        "eval_results": results or None,
-    }
-    save_card(folder, facts | {"headless": headless}, data | metadata)
+    return data | {"tags": inherited.get("tags", ())}
 
 
 def described_prior(has_prior: bool, args: LMHeadArguments, data_args: DataArguments | None) -> str | None:

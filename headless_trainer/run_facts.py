@@ -89,10 +89,10 @@ def _start_tracker():
     """A tracker that writes and sends nothing, if codecarbon is installed."""
     if importlib.util.find_spec("codecarbon") is None:
         return None
-    logging.getLogger("codecarbon").setLevel(logging.ERROR)  # its own setting comes after its first messages
     try:
         import codecarbon
 
+        logging.getLogger("codecarbon").setLevel(logging.ERROR)  # its own log_level comes after its first messages
         # Offline: the other tracker asks a server where it is. The country comes from codecarbon's own configuration.
         options = {"save_to_file": False, "save_to_api": False, "log_level": "error", "allow_multiple_runs": True}
         tracker = codecarbon.OfflineEmissionsTracker(**options)

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import json
+import math
 import re
 import shlex
 import sys
@@ -37,7 +38,7 @@ from headless_trainer import (
     card_usage,
     model_card,
 )
-from headless_trainer.arguments import ModelArguments
+from headless_trainer.arguments import DataArguments, ModelArguments
 from headless_trainer.base_trainer import PretrainingTrainer
 from headless_trainer.card_file import read_card
 from headless_trainer.checkpoints import load_token_counts, save_token_counts
@@ -424,6 +425,23 @@ def test_figures_of_another_step_are_not_those_of_a_checkpoint(tmp_path, clm_tok
     assert [bool(results) for results in found] == [False, True, False]
 
 
+def test_the_best_checkpoint_is_named_and_its_figures_are_given(tmp_path, clm_tokenizer):
+    steps = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 3}
+    trainer = make_trainer(tmp_path, clm_tokenizer, **steps, load_best_model_at_end=True, learning_rate=0.5)
+    trainer.train()
+    trainer.save_model()
+    held_out = {logs["step"]: logs for logs in trainer.state.log_history if "eval_loss" in logs}
+    best = min(held_out, key=lambda step: held_out[step]["eval_loss"])
+    assert best < 3  # the rate is far too high
+    said = (
+        f"rows (8 a forward x 1 forward x 1 process).\nThe weights are those after step {best}, the best by `loss`.\n"
+    )
+    assert said in text_of(tmp_path)
+    results = {step: read_card(tmp_path / f"checkpoint-{step}").data.eval_results for step in held_out}
+    assert read_card(tmp_path).data.eval_results == results[best] != results[3]
+    assert "The weights are those" not in text_of(tmp_path / f"checkpoint-{best}")
+
+
 def test_parameters_of_the_trunk_are_those_below_its_name(tmp_path):
     save_file(
         {"model.a": torch.ones(2, 3), "model_head.b": torch.ones(5)}, tmp_path / "model-00001-of-00002.safetensors"
@@ -476,6 +494,54 @@ def test_a_name_on_the_hub_is_used_where_the_model_goes_there(tmp_path, clm_toke
     assert 'from_pretrained("someone/some model")' in model_card_of["run"]
     assert "--model_name_or_path 'someone/some model' --output_dir 'some model-lm'" in model_card_of["run"]
     assert 'from_pretrained("copy")' in model_card_of["copy"]
+
+
+def test_sources_on_the_hub_are_linked(tmp_path, clm_tokenizer):
+    trainer = make_trainer(tmp_path, clm_tokenizer)
+    source = {"dataset_name": "some/texts", "dataset_config_name": "en", "dataset_revision": "abc"}
+    trainer.facts.data_args = DataArguments(**source, max_seq_length=8, line_by_line=True)
+    trainer.facts.model_args = ModelArguments(model_name_or_path="someone/base")
+    trainer.train()
+    trainer.state.log_history.append(
+        {"step": 2, "eval_loss": 1.0, "eval_accuracy": 0.5, "eval_perplexity": math.inf}
+        | {"eval_cross_entropy": 800.0, "eval_predicted_tokens": 14}
+    )
+    trainer.save_model()
+    text, data = text_of(tmp_path), read_card(tmp_path).data
+    assert (
+        "- Texts: [some/texts](https://huggingface.co/datasets/some/texts), configuration `en`, revision `abc`\n"
+        in text
+    )
+    assert "- Held out:" not in text and "- Rows: one document in each, cut to 8 tokens\n" in text
+    assert introduction(tmp_path).endswith(
+        "Its pretraining began with the weights of [someone/base](https://huggingface.co/someone/base)."
+    )
+    assert ", that of [someone/base](https://huggingface.co/someone/base)\n" in text
+    assert (data.base_model, data.datasets) == ("someone/base", ["some/texts"])
+    described = [(each.dataset_type, each.dataset_config, each.dataset_split) for each in data.eval_results]
+    assert described == [("some/texts", "en", "held out")] * 2
+    # A perplexity beyond all numbers gives way to the cross-entropy behind it.
+    assert [each.metric_type for each in data.eval_results] == ["accuracy", "cross_entropy"]
+
+
+def test_a_folder_is_not_taken_for_a_name_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert card_facts.on_hub("runs/bert") and card_facts.on_hub("gpt2")
+    (tmp_path / "runs" / "bert").mkdir(parents=True)
+    assert not card_facts.on_hub("runs/bert") and not card_facts.on_hub("/runs/bert") and not card_facts.on_hub(None)
+    assert (
+        card_facts.linked("runs/bert") == "`bert`" and card_facts.linked("runs/bert/checkpoint-5") != "`checkpoint-5`"
+    )
+    (tmp_path / "runs" / "bert" / "checkpoint-5").mkdir()
+    assert card_facts.linked("runs/bert/checkpoint-5") == "`bert/checkpoint-5`"
+
+
+def test_files_are_named_without_their_paths():
+    files = [f"far/away/{number}.txt" for number in range(7)]
+    data_args = DataArguments(train_file=files, validation_file=["../held/out.txt"])
+    assert card_facts.data_name(data_args) == "0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 2 others"
+    assert card_facts.data_name(DataArguments()) == "the documentation on the machine that trained it"
+    assert card_facts._texts(data_args)["Held out"] == "`out.txt`"
 
 
 def test_a_trunk_without_a_layer_norm_is_to_be_trained(tmp_path, clm_tokenizer):
