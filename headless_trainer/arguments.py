@@ -9,6 +9,7 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from .command_line import Yaml
+from .launch import check_launch
 from .sparse_embedding import check_settings
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
@@ -250,6 +251,7 @@ class HeadlessTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
+        check_launch(self.world_size)
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         if not self.temperature > 0:

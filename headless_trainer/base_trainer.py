@@ -17,6 +17,7 @@ from .masking import IGNORE_INDEX
 from .modeling import cache_for_generation, check_causal, find_trunk, infer_task
 from .negatives import NegativePool
 from .resumable import ResumableTrainer
+from .sharding import keep_embedding_apart, saves_whole_weights
 from .targets import TargetBatch, TargetMaker
 
 
@@ -44,6 +45,8 @@ class PretrainingTrainer(ResumableTrainer):
         if args.label_names is None:
             args.label_names = ["labels"]
         super().__init__(model, args, data_collator or PaddingCollator(processing_class), **kwargs)
+        if self.is_fsdp_enabled:
+            keep_embedding_apart(self.accelerator.state.fsdp_plugin, self.model)
         self.embedding = self.model.get_input_embeddings()
         self.window = TrainingWindow()
         self.shares = GradientShares()
@@ -157,7 +160,16 @@ class PretrainingTrainer(ResumableTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
-        counts, totals = load_token_counts(resume_from_checkpoint)
+        self._load_totals(resume_from_checkpoint)
+
+    def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        if resume_from_checkpoint is not None and self.is_deepspeed_enabled:
+            self._load_totals(resume_from_checkpoint)  # DeepSpeed loads the weights its own way, past the method above
+        return prepared
+
+    def _load_totals(self, checkpoint: str) -> None:
+        counts, totals = load_token_counts(checkpoint)
         # Every process adds what it sees; the saved counts are those of all, so one process carries them on.
         self.token_counts = counts if self.is_world_process_zero() else torch.zeros_like(counts)
         self.window.tokens_seen = int(totals["tokens_seen"]) if self.is_world_process_zero() else 0
@@ -168,6 +180,9 @@ class PretrainingTrainer(ResumableTrainer):
         seen = int(self._sum_over_processes(torch.tensor(self.window.tokens_seen, device=self.args.device)))
         with cache_for_generation(self.model):
             super().save_model(output_dir, _internal_call)
+            if self.is_fsdp_enabled and not saves_whole_weights(self.accelerator.state.fsdp_plugin):
+                whole = self.accelerator.get_state_dict(self.model)
+                self._save(output_dir or self.args.output_dir, state_dict=whole)
         if self.args.should_save:
             totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.objective_facts()
             save_token_counts(output_dir or self.args.output_dir, counts, totals)
@@ -196,7 +211,7 @@ class PretrainingTrainer(ResumableTrainer):
         predicted = labels != IGNORE_INDEX
         with torch.no_grad(), self.compute_loss_context_manager():
             hidden = self.predicted_hidden(model, batch, predicted)
-            if not self._evaluation.layers:
+            if self._evaluation.layers is None:
                 self._evaluation.layers = self._layer_cosines(model, batch)
         scores = self.evaluation_scores(hidden, labels[predicted], self._evaluation.pool)
         self._evaluation.add(scores)

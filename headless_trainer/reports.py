@@ -56,8 +56,9 @@ def use_console(trainer) -> None:
 def announce(trainer) -> None:
     """Say what is about to be trained, on what."""
     model, rows = trainer.model, trainer.train_dataset
-    embedding = trainer.embedding.weight.numel()
-    total = sum(parameter.numel() for parameter in model.parameters())
+    embedding = trainer.embedding.num_embeddings * trainer.embedding.embedding_dim
+    # ZeRO-3 leaves a parameter empty between its uses, and its size under another name.
+    total = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
     size = f"{len(rows):,} rows" if hasattr(rows, "__len__") else "a stream"
     logger.info(
         "%s %s: %s, %.1f M parameters, %.1f M of them in the embedding; training on %s",

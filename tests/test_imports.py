@@ -23,8 +23,9 @@ ALLOWED = {
     "evaluation": LOWEST,
     "modeling": LOWEST,
     "command_line": set(),
+    "launch": set(),
     "sparse_embedding": set(),
-    "arguments": {"command_line", "sparse_embedding"},
+    "arguments": {"command_line", "launch", "sparse_embedding"},
     "checkpoints": set(),
     "demo_corpus": set(),
     "metrics": set(),
@@ -49,7 +50,7 @@ ALLOWED = {
     "classification_rows": {"collator"},
     "classification": LOWEST | {"classification_rows"},
     "classifiers": {"loading"},
-    "glue_arguments": set(),
+    "glue_arguments": {"launch"},
     "glue_results": {"checkpoints"},
     "glue_tables": {"glue_results", "significance"},
     "glue_figures": {"figures", "glue_results"},
@@ -65,6 +66,7 @@ ALLOWED = {
         "metrics",
     },
     "resumable": {"checkpoints"},
+    "sharding": set(),
     "base_trainer": LOWEST
     | {
         "arguments",
@@ -75,6 +77,7 @@ ALLOWED = {
         "masking",
         "modeling",
         "resumable",
+        "sharding",
         "targets",
     },
     "sparse_trainer": {"arguments", "base_trainer", "masking", "sparse_embedding"},
@@ -182,7 +185,7 @@ def test_machine_paths_are_recognised():
 
 @pytest.mark.parametrize(
     "path",
-    [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.md"), *ROOT.glob("*.py"), *ROOT.glob("configs/*")],
+    [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.md"), *ROOT.glob("*.py"), *ROOT.glob("configs/**/*.*")],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_no_file_names_a_place_of_one_machine(path):

@@ -1,0 +1,53 @@
+"""Refuse launches that run fewer processes than they were asked for."""
+
+import os
+from collections.abc import Mapping
+
+import psutil
+
+# What only the launcher of accelerate that starts a single process leaves behind.
+SINGLE_PROCESS_MARK = "ACCELERATE_USE_CPU"
+RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
+# How torchrun and the MPI launchers say how many processes there are.
+PROCESS_COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+
+
+def check_launch(world_size: int, environment: Mapping[str, str] | None = None) -> None:
+    """Refuse to train in one process where several were asked for.
+
+    Args:
+        world_size: processes that train together, as this one sees it.
+        environment: of this process, by default its own.
+
+    Raises:
+        ValueError: if a launcher was asked for several processes and this one is alone, as one of several copies or as
+            the only one.
+    """
+    environment = os.environ if environment is None else environment
+    if world_size > 1:
+        return
+    started = next((int(environment[name]) for name in PROCESS_COUNTS if environment.get(name, "").isdigit()), None)
+    if started is not None and started > 1 and "RANK" in environment:
+        raise ValueError(
+            f"WORLD_SIZE is {started} but this machine has no GPU, so each of the {started} processes would train alone, into "
+            "the same folder: add --use_cpu to the flags of the script for processes on CPUs, or launch one process."
+        )
+    alone = SINGLE_PROCESS_MARK in environment and all(name in environment for name in RENDEZVOUS)
+    if alone and started is None and not _were_set_before(environment):
+        raise ValueError(
+            "accelerate launch was asked for several processes (--num_processes, or its configuration file) and has started "
+            "one: with --cpu, or without a GPU for each, it starts no others. For processes on CPUs: accelerate launch "
+            "--config_file configs/accelerate/cpu.yaml --num_processes 2 ... --use_cpu. For one process: --num_processes 1."
+        )
+
+
+def _were_set_before(environment: Mapping[str, str]) -> bool:
+    """Whether the address was there before the launcher: it sets one, over what was there, for several processes alone."""
+    try:
+        for ancestor in psutil.Process().parents():
+            before = ancestor.environ()
+            if SINGLE_PROCESS_MARK not in before:  # the launcher itself; those between inherited from it
+                return all(before.get(name) == environment[name] for name in RENDEZVOUS)
+    except psutil.Error:
+        pass  # not ours to read
+    return False
