@@ -251,7 +251,7 @@ class HeadlessTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_launch(self.world_size)
+        check_launch(self)
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         if not self.temperature > 0:

@@ -150,7 +150,7 @@ class GlueTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_launch(self.world_size)
+        check_launch(self)
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         for name, (only, instead) in DECIDED.items():

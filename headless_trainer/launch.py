@@ -1,9 +1,10 @@
-"""Refuse launches that run fewer processes than they were asked for."""
+"""Refuse launches that train in another way than they were asked to."""
 
 import os
 from collections.abc import Mapping
 
 import psutil
+from transformers import TrainingArguments
 
 # What only the launcher of accelerate that starts a single process leaves behind.
 SINGLE_PROCESS_MARK = "ACCELERATE_USE_CPU"
@@ -12,19 +13,24 @@ RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 PROCESS_COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
-def check_launch(world_size: int, environment: Mapping[str, str] | None = None) -> None:
-    """Refuse to train in one process where several were asked for.
+def check_launch(args: TrainingArguments, environment: Mapping[str, str] | None = None) -> None:
+    """Refuse to train in one process where several were asked for, or with whole copies where shards were.
 
     Args:
-        world_size: processes that train together, as this one sees it.
-        environment: of this process, by default its own.
+        args: of this process, which say how it trains.
+        environment: its variables, by default those of this process.
 
     Raises:
         ValueError: if a launcher was asked for several processes and this one is alone, as one of several copies or as
-            the only one.
+            the only one; if FSDP was asked for on a CPU, where accelerate falls back to DDP.
     """
     environment = os.environ if environment is None else environment
-    if world_size > 1:
+    if args.device.type == "cpu" and (args.fsdp or environment.get("ACCELERATE_USE_FSDP") == "true"):
+        raise ValueError(
+            "FSDP was asked for on a CPU, where accelerate would train whole copies (DDP) instead of shards: start it on GPUs, "
+            "or try out several processes with --config_file configs/accelerate/cpu.yaml."
+        )
+    if args.world_size > 1:
         return
     started = next((int(environment[name]) for name in PROCESS_COUNTS if environment.get(name, "").isdigit()), None)
     if started is not None and started > 1 and "RANK" in environment:

@@ -6,6 +6,7 @@ Each run is started as accelerate launch would start it with a file of configs/a
 import os
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import processes
 import pytest
@@ -60,10 +61,11 @@ def train(folder, task: str, objective: str, *, batch_size: int, resume: bool = 
         # accelerate shards on accelerators alone, though torch does on CPUs too: this lets it take the same way here.
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
     trainer_class = HeadlessTrainer if objective == "headless" else VanillaTrainer
-    trainer = trainer_class(
-        model_for(task, objective), args, train_dataset=rows(task, True), eval_dataset=rows(task, True),
-        processing_class=Tokenizer(),
-    )  # fmt: skip
+    with mock.patch.dict(os.environ, {"ACCELERATE_USE_FSDP": str(fsdp).lower()}):
+        trainer = trainer_class(
+            model_for(task, objective), args, train_dataset=rows(task, True), eval_dataset=rows(task, True),
+            processing_class=Tokenizer(),
+        )  # fmt: skip
     trainer.train(resume_from_checkpoint=resume or None)
     weight = trainer.embedding.weight
     whole = (weight.to_local() if fsdp else weight).numel() == VOCAB * 16
@@ -76,8 +78,12 @@ def train(folder, task: str, objective: str, *, batch_size: int, resume: bool = 
 
 
 def _train_all(rank: int, folder: str, made: dict[str, str]) -> None:
+    found, fsdp = {}, made.pop("ACCELERATE_USE_FSDP", None) == "true"
     os.environ.update(made)
-    found, fsdp = {}, "FSDP_VERSION" in made
+    if made.get("ACCELERATE_USE_DEEPSPEED"):
+        import deepspeed
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo instead of a kernel to compile
     for task, objective in RUNS:
         run = Path(folder, f"{task}_{objective}")
         found[task, objective] = train(run, task, objective, batch_size=1, fsdp=fsdp)
