@@ -51,7 +51,8 @@ def prepare(
     loading.check_length(config, data_args.max_seq_length)
     set_seed(args.seed)
 
-    with args.main_process_first(desc="reading the corpus"):
+    # A tokenizer is trained by one process for all machines; otherwise one process of each machine reads first.
+    with args.main_process_first(local=not model_args.train_tokenizer, desc="reading the corpus"):
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
         tokenizer = loading.find_tokenizer(model_args, args, documents["train"], data_args.max_seq_length, resume)
     if make_model is None:

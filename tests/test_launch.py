@@ -224,7 +224,18 @@ def test_a_slurm_job_is_requeued_and_goes_on(tmp_path, text_file):
     if shutil.which("accelerate", path=str(Path(sys.executable).parent)) is None:
         pytest.skip("the accelerate command is not beside this Python")
     cluster, output = Cluster(tmp_path), tmp_path / "run"
-    flags = ["--train_file", str(text_file), "--max_steps", "300", "--save_steps", "100", "--logging_steps", "50"]
+    flags = [
+        "--train_file",
+        str(text_file),
+        "--save_total_limit",
+        "2",
+        "--max_steps",
+        "2000",
+        "--save_steps",
+        "50",
+        "--logging_steps",
+        "500",
+    ]
     job = cluster.submit(output, *flags)
     try:
         deadline = time.monotonic() + 120
@@ -238,9 +249,9 @@ def test_a_slurm_job_is_requeued_and_goes_on(tmp_path, text_file):
     assert len(cluster.requeued.read_text().split()) == 1
     assert not (output / "model.safetensors").exists()
     stopped = max(int(path.name.partition("-")[2]) for path in output.glob("checkpoint-*"))
-    assert 100 <= stopped < 300
+    assert 20 <= stopped < 800
     assert cluster.submit(output, *flags).wait(120) == 0
     assert len(cluster.requeued.read_text().split()) == 1
     history = json.loads((output / "trainer_state.json").read_text())["log_history"]
-    assert [logs["step"] for logs in history if "loss" in logs] == list(range(50, 301, 50))
+    assert [logs["step"] for logs in history if "loss" in logs] == [200, 400, 600, 800]
     load_file(output / "model.safetensors")
