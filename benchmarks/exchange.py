@@ -91,7 +91,7 @@ class MeasuredTrainer(HeadlessTrainer):
             self._watched = True
         return super().training_step(model, *args, **kwargs)
 
-    def reduce(self, state, bucket) -> torch.futures.Future:
+    def reduce(self, state, bucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer().div_(self.args.world_size)
         self.timed("gradients", lambda: torch.distributed.all_reduce(buffer))
         self.gradient_bytes += buffer.numel() * buffer.element_size()

@@ -224,18 +224,8 @@ def test_a_slurm_job_is_requeued_and_goes_on(tmp_path, text_file):
     if shutil.which("accelerate", path=str(Path(sys.executable).parent)) is None:
         pytest.skip("the accelerate command is not beside this Python")
     cluster, output = Cluster(tmp_path), tmp_path / "run"
-    flags = [
-        "--train_file",
-        str(text_file),
-        "--save_total_limit",
-        "2",
-        "--max_steps",
-        "2000",
-        "--save_steps",
-        "50",
-        "--logging_steps",
-        "500",
-    ]
+    flags = ["--train_file", str(text_file), "--max_steps", "800", "--logging_steps", "200"]
+    flags += ["--save_steps", "20", "--save_total_limit", "2"]
     job = cluster.submit(output, *flags)
     try:
         deadline = time.monotonic() + 120
