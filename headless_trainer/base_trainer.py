@@ -51,6 +51,7 @@ class PretrainingTrainer(ResumableTrainer):
         self.window = TrainingWindow()
         self.shares = GradientShares()
         self.token_counts = torch.zeros(self.embedding.num_embeddings, dtype=torch.long)
+        self._was_prepared = False
         self._embedding_targets = False
         self._pool: NegativePool | None = None
         self._micro_batches = 1
@@ -164,9 +165,17 @@ class PretrainingTrainer(ResumableTrainer):
 
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        self._was_prepared = True
         if resume_from_checkpoint is not None and self.is_deepspeed_enabled:
             self._load_totals(resume_from_checkpoint)  # DeepSpeed loads the weights its own way, past the method above
         return prepared
+
+    @property
+    def is_prepared(self) -> bool:
+        """False where DeepSpeed or FSDP has not cut the model into shards, as in a run that was finished before it began."""
+        if self.is_deepspeed_enabled:
+            return self.deepspeed is not None
+        return self._was_prepared or not self.is_fsdp_enabled
 
     def _load_totals(self, checkpoint: str) -> None:
         counts, totals = load_token_counts(checkpoint)
@@ -179,10 +188,13 @@ class PretrainingTrainer(ResumableTrainer):
         counts = self._all_token_counts()
         seen = int(self._sum_over_processes(torch.tensor(self.window.tokens_seen, device=self.args.device)))
         with cache_for_generation(self.model):
-            super().save_model(output_dir, _internal_call)
-            if self.is_fsdp_enabled and not saves_whole_weights(self.accelerator.state.fsdp_plugin):
+            if not self.is_prepared:
+                self._save(output_dir or self.args.output_dir)
+            elif self.is_fsdp_enabled and not saves_whole_weights(self.accelerator.state.fsdp_plugin):
                 whole = self.accelerator.get_state_dict(self.model)
                 self._save(output_dir or self.args.output_dir, state_dict=whole)
+            else:
+                super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.objective_facts()
             save_token_counts(output_dir or self.args.output_dir, counts, totals)

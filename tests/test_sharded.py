@@ -17,6 +17,7 @@ from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 from safetensors.torch import load_file
 from test_world import ROWS, VOCAB, Tokenizer, rows, trunk
+from torch.distributed.tensor import DTensor
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer, load_token_counts
@@ -68,8 +69,8 @@ def train(folder, task: str, objective: str, *, batch_size: int, resume: bool = 
         )  # fmt: skip
     trainer.train(resume_from_checkpoint=resume or None)
     weight = trainer.embedding.weight
-    whole = (weight.to_local() if fsdp else weight).numel() == VOCAB * 16
-    metrics = trainer.evaluate()
+    whole = (weight.to_local() if isinstance(weight, DTensor) else weight).numel() == VOCAB * 16
+    metrics = trainer.evaluate() if trainer.is_prepared else {}
     trainer.save_model()
     losses = {logs["step"]: logs["loss"] for logs in trainer.state.log_history if "loss" in logs}
     left_out = ("runtime", "per_second", "preparation_time", "epoch", "mean_cosine")  # the last is of the first batch
@@ -85,13 +86,16 @@ def _train_all(rank: int, folder: str, made: dict[str, str]) -> None:
 
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo instead of a kernel to compile
     for task, objective in RUNS:
-        run = Path(folder, f"{task}_{objective}")
-        found[task, objective] = train(run, task, objective, batch_size=1, fsdp=fsdp)
-        again = Path(folder, f"{task}_{objective}_again")
-        if rank == 0:
-            shutil.copytree(run / f"checkpoint-{STOP}", again / f"checkpoint-{STOP}")
-        torch.distributed.barrier()
-        found[task, objective, "again"] = train(again, task, objective, batch_size=1, resume=True, fsdp=fsdp)
+        found[task, objective] = train(Path(folder, f"{task}_{objective}"), task, objective, batch_size=1, fsdp=fsdp)
+    whole, again = Path(folder, "mlm_headless"), Path(folder, "again")
+    if rank == 0:
+        shutil.copytree(whole / f"checkpoint-{STOP}", again / f"checkpoint-{STOP}")
+    torch.distributed.barrier()
+    found["again"] = train(again, "mlm", "headless", batch_size=1, resume=True, fsdp=fsdp)
+    if rank == 0:
+        (again / "model.safetensors").rename(again / "before")
+    torch.distributed.barrier()
+    train(again, "mlm", "headless", batch_size=1, resume=True, fsdp=fsdp)  # nothing is left to train
     if rank == 0:
         torch.save(found, Path(folder, "found.pt"))
 
@@ -108,17 +112,10 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name, settings",
-    [
-        ("zero1", {}),
-        ("zero2", {}),
-        ("zero3", {}),
-        ("fsdp2", {}),
-        ("fsdp2", {"FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT"}),
-    ],
-)
-def test_shards_train_as_one_process(tmp_path, alone, name, settings):
+@pytest.mark.parametrize("case", ["zero1", "zero2", "zero3", "fsdp2", "fsdp2_with_sharded_checkpoints"])
+def test_shards_train_as_one_process(tmp_path, alone, case):
+    name, _, sharded_checkpoints = case.partition("_")
+    settings = {"FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT"} if sharded_checkpoints else {}
     if name.startswith("zero"):
         pytest.importorskip("deepspeed", reason="ZeRO needs DeepSpeed: pip install -e '.[deepspeed]'")
     processes.run(_train_all, 2, str(tmp_path), environment(name) | settings)
@@ -131,12 +128,14 @@ def test_shards_train_as_one_process(tmp_path, alone, name, settings):
         assert whole == (name in ("zero1", "zero2"))
         assert len(losses) == STEPS and losses == pytest.approx(want_losses, abs=5e-5), run
         assert metrics == pytest.approx(want_metrics, abs=5e-5), run
-        assert found[task, objective, "again"] == found[task, objective], run
         weights, want = (load_file(where / run / "model.safetensors") for where in (tmp_path, folder))
         assert weights.keys() >= want.keys()  # of two names of one matrix, FSDP2 saves both
         assert all((weights[key] - want[key]).abs().max() < 1e-5 for key in want), run
         AutoModel.from_pretrained(tmp_path / run)
-        for saved in (run, f"{run}_again"):
-            counts, totals = load_token_counts(tmp_path / saved)
-            want_counts, want_totals = load_token_counts(folder / run)
-            assert torch.equal(counts, want_counts) and totals["tokens_seen"] == want_totals["tokens_seen"]
+    assert found["again"] == found["mlm", "headless"]
+    weights, want = (load_file(tmp_path / "again" / name) for name in ("model.safetensors", "before"))
+    assert weights.keys() == want.keys() and all(torch.equal(weights[key], want[key]) for key in want)
+    counts, totals = load_token_counts(folder / "mlm_headless")
+    for run in ("mlm_headless", "again"):
+        found_counts, found_totals = load_token_counts(tmp_path / run)
+        assert torch.equal(counts, found_counts) and totals["tokens_seen"] == found_totals["tokens_seen"]
