@@ -110,9 +110,9 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
     trainer.save_model()
     trainer.save_state()
     evaluate = trainer.args.do_eval or trainer.args.eval_strategy != "no"
-    if evaluate and not trainer.can_evaluate:
+    if evaluate and not trainer.is_prepared:
         logger.warning(
-            "Nothing was left to train, so DeepSpeed has no model to evaluate: start without it to evaluate."
+            "Nothing was left to train. DeepSpeed and FSDP evaluate only what they train: start without them."
         )
         evaluate = False
     reports.finish(trainer, trainer.evaluate() if evaluate else {})
