@@ -251,7 +251,6 @@ class HeadlessTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_launch(self)
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         if not self.temperature > 0:
@@ -286,6 +285,7 @@ class HeadlessTrainingArguments(TrainingArguments):
             raise ValueError(
                 f"head_bias is {self.head_bias!r} but objective is 'headless', which has no head: use --objective vanilla."
             )
+        check_launch(self)
 
     def _check_sparse_updates(self) -> None:
         wrong = ""

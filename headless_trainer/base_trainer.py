@@ -45,8 +45,6 @@ class PretrainingTrainer(ResumableTrainer):
         if args.label_names is None:
             args.label_names = ["labels"]
         super().__init__(model, args, data_collator or PaddingCollator(processing_class), **kwargs)
-        if self.is_fsdp_enabled:
-            keep_embedding_apart(self.accelerator.state.fsdp_plugin, self.model)
         self.embedding = self.model.get_input_embeddings()
         self.window = TrainingWindow()
         self.shares = GradientShares()
@@ -164,6 +162,8 @@ class PretrainingTrainer(ResumableTrainer):
         self._load_totals(resume_from_checkpoint)
 
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        if self.is_fsdp_enabled:
+            keep_embedding_apart(self.accelerator.state.fsdp_plugin, self.model)
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         self._was_prepared = True
         if resume_from_checkpoint is not None and self.is_deepspeed_enabled:

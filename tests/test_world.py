@@ -100,8 +100,8 @@ def _train_cases(rank: int, folder: str, count: int, cases: list[tuple], dtype: 
 
 
 # Largest difference of a gradient, over the largest magnitude of that gradient. In float32 the sums of several processes
-# round differently from those of one: 1.1e-6 was seen.
-TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-10}
+# round differently from those of one: 1.4e-6 was seen, and 3e-15 in float64.
+TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
 
 
 @pytest.mark.slow
