@@ -20,6 +20,7 @@ logger = logging.getLogger("headless_trainer")
 def main(argv: list[str] | None = None) -> None:
     from headless_trainer.command_line import errors_in_one_line, parse_args
     from headless_trainer.glue_arguments import GlueArguments, GlueTrainingArguments
+    from headless_trainer.launch import leave_together
 
     with errors_in_one_line(ValueError, OSError):
         arguments, training = parse_args([GlueArguments, GlueTrainingArguments], argv)
@@ -30,6 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     with errors_in_one_line(ValueError, OSError):
         if training.process_index == 0:
             report(training.output_dir, arguments.metrics)
+    leave_together()
 
 
 def prepare(arguments, training):

@@ -20,6 +20,7 @@ logger = logging.getLogger("headless_trainer")
 def main(argv: list[str] | None = None) -> None:
     from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
     from headless_trainer.command_line import errors_in_one_line, parse_args
+    from headless_trainer.launch import leave_together
 
     with errors_in_one_line(ValueError, OSError):
         model_args, data_args, args = parse_args([ModelArguments, DataArguments, LMHeadArguments], argv)
@@ -30,6 +31,7 @@ def main(argv: list[str] | None = None) -> None:
         trainer, resume = prepare_trainer(model_args, data_args, args)
     with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
         train(trainer, resume)
+    leave_together()
 
 
 def check_arguments(model_args, data_args, args) -> None:

@@ -18,11 +18,13 @@ def main(argv: list[str] | None = None) -> None:
 
     with errors_in_one_line(ValueError, OSError):
         arguments = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], argv)
+        from headless_trainer.launch import leave_together
         from headless_trainer.pretraining import prepare, train
 
         trainer, resume = prepare(*arguments)
     with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
         train(trainer, resume)
+    leave_together()
 
 
 if __name__ == "__main__":

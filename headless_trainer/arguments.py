@@ -12,6 +12,7 @@ from transformers.hf_argparser import HfArg
 
 from .command_line import Yaml
 from .hub import repository_name
+from .launch import check_launch
 from .sparse_embedding import check_settings
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
@@ -327,6 +328,7 @@ class HeadlessTrainingArguments(TrainingArguments):
             raise ValueError(
                 f"head_bias is {self.head_bias!r} but objective is 'headless', which has no head: use --objective vanilla."
             )
+        check_launch(self)
 
     def _check_trackers(self) -> None:
         if not self.report_to:

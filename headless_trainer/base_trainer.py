@@ -19,6 +19,7 @@ from .model_card import write_model_card
 from .modeling import cache_for_generation, check_causal, find_trunk, infer_task
 from .negatives import NegativePool
 from .run_facts import RunFacts
+from .sharding import keep_embedding_apart, saves_whole_weights
 from .stream_trainer import StreamTrainer
 from .targets import TargetBatch, TargetMaker
 
@@ -53,6 +54,7 @@ class PretrainingTrainer(StreamTrainer):
         self.facts = RunFacts()
         self.add_callback(self.facts)
         self.token_counts = torch.zeros(self.embedding.num_embeddings, dtype=torch.long)
+        self._was_prepared = False
         self._embedding_targets = False
         self._pool: NegativePool | None = None
         self._micro_batches = 1
@@ -165,7 +167,26 @@ class PretrainingTrainer(StreamTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
-        counts, totals = load_token_counts(resume_from_checkpoint)
+        self._load_totals(resume_from_checkpoint)
+
+    def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        if self.is_fsdp_enabled:
+            keep_embedding_apart(self.accelerator.state.fsdp_plugin, self.model)
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        self._was_prepared = True
+        if resume_from_checkpoint is not None and self.is_deepspeed_enabled:
+            self._load_totals(resume_from_checkpoint)  # DeepSpeed loads the weights its own way, past the method above
+        return prepared
+
+    @property
+    def is_prepared(self) -> bool:
+        """False where DeepSpeed or FSDP has not cut the model into shards, as in a run that was finished before it began."""
+        if self.is_deepspeed_enabled:
+            return self.deepspeed is not None
+        return self._was_prepared or not self.is_fsdp_enabled
+
+    def _load_totals(self, checkpoint: str) -> None:
+        counts, totals = load_token_counts(checkpoint)
         # Every process adds what it sees; the saved counts are those of all, so one process carries them on.
         self.token_counts = counts if self.is_world_process_zero() else torch.zeros_like(counts)
         self.window.tokens_seen = int(totals["tokens_seen"]) if self.is_world_process_zero() else 0
@@ -177,12 +198,24 @@ class PretrainingTrainer(StreamTrainer):
             counts = self._all_token_counts()
             seen = int(self._sum_over_processes(torch.tensor(self.window.tokens_seen, device=self.args.device)))
             with cache_for_generation(self.model):
-                super().save_model(output_dir, _internal_call)
+                self._save_weights(output_dir or self.args.output_dir, _internal_call)
             if self.args.should_save:
                 totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.facts.totals()
                 folder = Path(output_dir or self.args.output_dir)
                 save_token_counts(folder, counts, totals | self.objective_facts())
                 write_model_card(self, folder)
+
+    def _save_weights(self, folder: str, _internal_call: bool) -> None:
+        """Whole weights, also where the parent would save shards, or nothing before they are made."""
+        whole = None
+        if self.is_prepared:
+            if not self.is_fsdp_enabled or saves_whole_weights(self.accelerator.state.fsdp_plugin):
+                super().save_model(folder, _internal_call)
+                return
+            whole = self.accelerator.get_state_dict(self.model)
+        self._save(folder, state_dict=whole)
+        if self.args.push_to_hub and not _internal_call and Path(folder) == Path(self.args.output_dir):
+            self.push_to_hub(commit_message="Model save")
 
     def create_model_card(self, *args, **kwargs) -> None:
         """`save_model` has written it: the parent's, which scripts ask for at their end, would take its place."""
@@ -211,7 +244,7 @@ class PretrainingTrainer(StreamTrainer):
         predicted = labels != IGNORE_INDEX
         with torch.no_grad(), self.compute_loss_context_manager():
             hidden = self.predicted_hidden(model, batch, predicted)
-            if not self._evaluation.layers:
+            if self._evaluation.layers is None:
                 self._evaluation.layers = self._layer_cosines(model, batch)
         scores = self.evaluation_scores(hidden, labels[predicted], self._evaluation.pool)
         self._evaluation.add(scores)

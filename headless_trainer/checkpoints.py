@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import signal
+import tempfile
 import threading
 from pathlib import Path
 
@@ -158,9 +159,8 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None)
         raise ValueError(f"output_dir {str(folder)!r} already holds {found!r}. {remedy} another --output_dir.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink(missing_ok=True)  # several processes probe at once
+        with tempfile.TemporaryFile(dir=folder):  # of each process its own
+            pass
     except OSError as error:
         raise PermissionError(
             f"output_dir {str(folder)!r} cannot be written to ({error}). Choose another one, or change its permissions."

@@ -13,6 +13,9 @@ from .negatives import NegativePool
 
 # Scores held at once, in elements: 128 MiB of float32.
 CHUNK_ELEMENTS = 2**25
+# Tokens whose vectors are looked up at once. Where the embedding is cut into shards (ZeRO-3, FSDP2), a look-up is an exchange
+# in which every process takes part, so how many there are must not depend on how many predictions a process has.
+VOCABULARY_BLOCK = 2**15
 
 
 @torch.no_grad()
@@ -30,7 +33,7 @@ def pool_scores(
     Args:
         hidden: ``(K, D)`` outputs at the predicted positions.
         target_ids: ``(K,)`` int64.
-        embed: map from ids to vectors of width D.
+        embed: map from ids to vectors of width D, called twice, whatever K is.
         pool: the fixed candidates.
         temperature: divides the dot products.
         log_q: ``(V,)`` subtracted from the scores, as in `losses.cwt_loss`.
@@ -39,14 +42,16 @@ def pool_scores(
         ``loss``: ``(K,)`` nats; ``pool_accuracy``: ``(K,)`` 1.0 where no candidate scores above the target.
     """
     candidates, log_counts = embed(pool.ids).float(), pool.log_counts()
+    targets = embed(target_ids).float()
     pool_log_q = 0.0 if log_q is None else log_q[pool.ids]
     rows = max(1, CHUNK_ELEMENTS // max(1, len(pool)))
     loss, correct = [], []
-    for chunk, own in zip(hidden.float().split(rows), target_ids.split(rows), strict=True):
+    parts = zip(hidden.float().split(rows), target_ids.split(rows), targets.split(rows), strict=True)
+    for chunk, own, vectors in parts:
         scores = chunk @ candidates.T / temperature - pool_log_q  # (rows, U)
         position = torch.searchsorted(pool.ids, own).clamp(max=len(pool) - 1)
         inside = pool.ids[position] == own
-        outside = (chunk * embed(own).float()).sum(-1) / temperature - (0.0 if log_q is None else log_q[own])
+        outside = (chunk * vectors).sum(-1) / temperature - (0.0 if log_q is None else log_q[own])
         target = torch.where(inside, scores.gather(1, position[:, None])[:, 0], outside)
         partition = (scores + log_counts).logsumexp(-1)
         loss.append(torch.where(inside, partition, torch.logaddexp(partition, target)) - target)
@@ -67,7 +72,7 @@ def vocabulary_scores(
     Args:
         hidden: ``(K, D)`` outputs at the predicted positions.
         target_ids: ``(K,)`` int64.
-        rows: map from ``(n,)`` ids to the ``(n, D)`` vectors that score them.
+        rows: map from ``(n,)`` ids to the ``(n, D)`` vectors that score them, called equally often whatever K is.
         vocab_size: V.
         bias: ``(V,)`` float, added to the scores.
 
@@ -81,20 +86,22 @@ def vocabulary_scores(
     best = {name: hidden.new_full(target_ids.shape, -torch.inf) for name in biases}
     winner = {name: torch.zeros_like(target_ids) for name in biases}
     target = {name: hidden.new_zeros(target_ids.shape) for name in biases}
-    width = max(1, CHUNK_ELEMENTS // max(1, hidden.shape[0]))
-    for start in range(0, vocab_size, width):
-        ids = torch.arange(start, min(start + width, vocab_size), device=hidden.device)
-        plain = hidden @ rows(ids).float().T  # (K, n)
-        own = target_ids - start
-        inside = (own >= 0) & (own < len(ids))
-        for name, offset in biases.items():
-            scores = plain if offset is None else plain + offset[ids]
-            partition[name] = torch.logaddexp(partition[name], scores.logsumexp(-1))
-            top, position = scores.max(-1)
-            winner[name] = torch.where(top > best[name], position + start, winner[name])
-            best[name] = torch.maximum(best[name], top)
-            found = scores.gather(1, own.clamp(0, len(ids) - 1)[:, None])[:, 0]
-            target[name] = torch.where(inside, found, target[name])
+    for start in range(0, vocab_size, VOCABULARY_BLOCK):
+        ids = torch.arange(start, min(start + VOCABULARY_BLOCK, vocab_size), device=hidden.device)
+        vectors = rows(ids).float()  # (n, D)
+        height = max(1, CHUNK_ELEMENTS // len(ids))
+        for part in (slice(first, first + height) for first in range(0, len(hidden), height)):
+            plain = hidden[part] @ vectors.T  # (height, n)
+            own = target_ids[part] - start
+            inside = (own >= 0) & (own < len(ids))
+            for name, offset in biases.items():
+                scores = plain if offset is None else plain + offset[ids]
+                partition[name][part] = torch.logaddexp(partition[name][part], scores.logsumexp(-1))
+                top, position = scores.max(-1)
+                winner[name][part] = torch.where(top > best[name][part], position + start, winner[name][part])
+                best[name][part] = torch.maximum(best[name][part], top)
+                found = scores.gather(1, own.clamp(0, len(ids) - 1)[:, None])[:, 0]
+                target[name][part] = torch.where(inside, found, target[name][part])
     results = {}
     for name in biases:
         results[f"cross_entropy{name}"] = partition[name] - target[name]
@@ -130,12 +137,12 @@ class EvaluationSums:
 
     Attributes:
         pool: the fixed candidates, if the objective has any.
-        layers: mean cosine between hidden states, at the embedding and after each layer.
+        layers: mean cosine between hidden states, at the embedding and after each layer; None before they are taken.
     """
 
     def __init__(self, pool: NegativePool | None):
         self.pool = pool
-        self.layers: list[float] = []
+        self.layers: list[float] | None = None
         self._sums: dict[str, float] = {}
         self._count = 0
         self._token_counts: Tensor | None = None
@@ -160,5 +167,5 @@ class EvaluationSums:
         if self.pool is not None:
             metrics["pool_tokens"], metrics["pool_size"] = len(self.pool), self.pool.size
         metrics["predicted_tokens"] = int(count)
-        metrics |= {f"layer_{index}_mean_cosine": cosine for index, cosine in enumerate(self.layers)}
+        metrics |= {f"layer_{index}_mean_cosine": cosine for index, cosine in enumerate(self.layers or ())}
         return metrics

@@ -6,6 +6,8 @@ from typing import Literal
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
+from .launch import check_launch
+
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
 # What changes the scores of a run; results of other values do not go into one table.
@@ -148,6 +150,7 @@ class GlueTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
+        check_launch(self)
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         for name, (only, instead) in DECIDED.items():

@@ -235,6 +235,7 @@ class VocabularyHead:
         self._predicted: Tensor | None = None
         self._targets: Tensor | None = None
         self._inside = False
+        self._looked_up: str | None = None
         model.base_model.register_forward_hook(self._select)
 
     def loss(self, model: nn.Module, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
@@ -245,6 +246,18 @@ class VocabularyHead:
     def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
         """``(K, D)`` inputs of the projection at the positions where ``predicted``, ``(B, T)`` bool, is true."""
         return self._run(model, inputs, predicted, None).flatten(0, -2)
+
+    def look_up(self, name: str, ids: Tensor) -> Tensor:
+        """Entries ``(n,)`` ids of the projection's ``weight``, ``(n, D)``, or of its ``bias``, ``(n,)``.
+
+        Through its forward, because outside of it they may be a shard (ZeRO-3, FSDP2).
+        """
+        self._looked_up = name
+        self.projection.forward = self._project
+        try:
+            return self.projection(ids)
+        finally:
+            self._looked_up = None
 
     def _run(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, targets: Tensor | None) -> Tensor:
         self._predicted, self._targets, self._inside = predicted, targets, True
@@ -262,6 +275,8 @@ class VocabularyHead:
         return output
 
     def _project(self, hidden: Tensor) -> Tensor:
+        if self._looked_up is not None:
+            return getattr(self.projection, self._looked_up)[hidden]
         weight, bias = self.projection.weight, self.projection.bias
         if not self._inside:
             return F.linear(hidden, weight, bias)

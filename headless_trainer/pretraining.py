@@ -56,7 +56,8 @@ def prepare(
         # Of held-out rows that are streamed one process would send the others theirs, which needs rows of one length.
         args.accelerator_config.dispatch_batches = False
 
-    with args.main_process_first(desc="reading the corpus"):
+    # A tokenizer is trained by one process for all machines; otherwise one process of each machine reads first.
+    with args.main_process_first(local=not model_args.train_tokenizer, desc="reading the corpus"):
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
         tokenizer = loading.find_tokenizer(model_args, args, documents["train"], data_args.max_seq_length, resume)
     if make_model is None:
@@ -134,6 +135,11 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
         trainer.save_model()
         trainer.save_state()
         evaluate = trainer.args.do_eval or trainer.args.eval_strategy != "no"
+        if evaluate and not trainer.is_prepared:
+            logger.warning(
+                "Nothing was left to train. DeepSpeed and FSDP evaluate only what they train: start without them."
+            )
+            evaluate = False
         metrics = trainer.evaluate() if evaluate else {}
         reports.finish(trainer, metrics)
         write_model_card(trainer, metrics=metrics)

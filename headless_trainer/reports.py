@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+import warnings
 from pathlib import Path
 
 import numpy
@@ -21,6 +22,8 @@ def start_logging(args) -> None:
     level = logging.INFO if args.log_level == "passive" else args.get_process_log_level()
     logging.getLogger("headless_trainer").setLevel(level if args.process_index == 0 else logging.WARNING)
     transformers_logging.set_verbosity_error() if args.process_index else transformers_logging.set_verbosity_warning()
+    # DeepSpeed calls torch by names that torch would like to see changed, and torch says so at every step.
+    warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
     transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training is another
 
 
@@ -34,8 +37,9 @@ def use_console(trainer) -> None:
 def announce(trainer) -> None:
     """Say what is about to be trained, on what."""
     model, rows = trainer.model, trainer.train_dataset
-    embedding = trainer.embedding.weight.numel()
-    total = sum(parameter.numel() for parameter in model.parameters())
+    embedding = trainer.embedding.num_embeddings * trainer.embedding.embedding_dim
+    # ZeRO-3 leaves a parameter empty between its uses, and its size under another name.
+    total = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
     size = f"{len(rows):,} rows" if hasattr(rows, "__len__") else "a stream"
     logger.info(
         "%s %s: %s, %.1f M parameters, %.1f M of them in the embedding; training on %s",

@@ -197,7 +197,9 @@ class VanillaTrainer(PretrainingTrainer):
         return self.head.hidden(model, inputs, predicted)
 
     def evaluation_scores(self, hidden, target_ids, pool):
-        weight, bias = self.head.projection.weight, self.head.projection.bias
-        scores = vocabulary_scores(hidden, target_ids, weight.__getitem__, len(weight), bias)
+        size, bias = self.head.projection.out_features, None
+        if self.head.projection.bias is not None:
+            bias = self.head.look_up("bias", torch.arange(size, device=hidden.device))
+        scores = vocabulary_scores(hidden, target_ids, lambda ids: self.head.look_up("weight", ids), size, bias)
         scores = {name: value for name, value in scores.items() if not name.endswith("_without_bias")}
         return {"loss": scores["cross_entropy"]} | scores

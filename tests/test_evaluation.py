@@ -13,9 +13,10 @@ from headless_trainer.negatives import NegativePool
 K, D, V = 23, 6, 31
 
 
-@pytest.fixture(params=[1, 5 * K, 7 * K + 3, 2**25], ids=lambda elements: f"chunks_of_{elements}")
+@pytest.fixture(params=[(1, 1), (5 * V, 7), (4 * V + 3, V - 1), (2**25, 2**15)], ids=lambda sizes: f"chunks_of_{sizes}")
 def chunks(request, monkeypatch) -> None:
-    monkeypatch.setattr(evaluation, "CHUNK_ELEMENTS", request.param)
+    monkeypatch.setattr(evaluation, "CHUNK_ELEMENTS", request.param[0])
+    monkeypatch.setattr(evaluation, "VOCABULARY_BLOCK", request.param[1])
 
 
 @pytest.fixture
@@ -86,6 +87,24 @@ def test_vocabulary_scores(chunks, data, with_bias):
         assert torch.equal(got[f"accuracy{suffix}"], correct)
     if with_bias:
         assert not torch.equal(got["cross_entropy"], got["cross_entropy_without_bias"])
+
+
+def test_processes_look_up_vectors_equally_often(chunks, data):
+    """Where the embedding is cut into shards, a look-up is an exchange that waits for every process."""
+    hidden, targets, weight = data
+    pool = NegativePool.from_targets(torch.tensor([1, 2, 2, 9]))
+    calls = []
+    for predictions in (0, 1, K):
+        looked_up = []
+
+        def embed(ids, looked_up=looked_up):
+            looked_up.append(len(ids))
+            return weight[ids]
+
+        pool_scores(hidden[:predictions], targets[:predictions], embed, pool)
+        vocabulary_scores(hidden[:predictions], targets[:predictions], embed, V)
+        calls.append(len(looked_up))
+    assert calls == [2 + math.ceil(V / evaluation.VOCABULARY_BLOCK)] * 3
 
 
 def test_low_precision_inputs_are_summed_in_float32(data):

@@ -23,12 +23,13 @@ ALLOWED = {
     "evaluation": LOWEST,
     "modeling": LOWEST,
     "command_line": set(),
+    "launch": set(),
     "sparse_embedding": set(),
     "hub_upload": set(),
     "hub_process": {"hub_upload"},
     "hub": {"hub_process"},
     "hub_trainer": {"checkpoints", "hub"},
-    "arguments": {"command_line", "hub", "sparse_embedding"},
+    "arguments": {"command_line", "hub", "launch", "sparse_embedding"},
     "manifest": set(),
     "processes": set(),
     "checkpoints": {"manifest", "processes"},
@@ -75,7 +76,7 @@ ALLOWED = {
     "classification_rows": {"collator"},
     "classification": LOWEST | {"classification_rows", "hub_trainer"},
     "classifiers": {"loading"},
-    "glue_arguments": set(),
+    "glue_arguments": {"launch"},
     "glue_results": {"checkpoints"},
     "glue_tables": {"glue_results", "significance"},
     "glue_figures": {"figures", "glue_results"},
@@ -109,6 +110,7 @@ ALLOWED = {
     },
     "resumable": {"checkpoint_aside", "checkpoints", "hub_trainer", "manifest", "processes"},
     "stream_trainer": {"resumable", "streaming"},
+    "sharding": set(),
     "base_trainer": LOWEST
     | {
         "arguments",
@@ -120,6 +122,7 @@ ALLOWED = {
         "model_card",
         "modeling",
         "run_facts",
+        "sharding",
         "stream_trainer",
         "targets",
     },
@@ -250,7 +253,7 @@ def test_machine_paths_are_recognised():
 
 @pytest.mark.parametrize(
     "path",
-    [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.md"), *ROOT.glob("*.py"), *ROOT.glob("configs/*")],
+    [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.md"), *ROOT.glob("*.py"), *ROOT.glob("configs/**/*.*")],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_no_file_names_a_place_of_one_machine(path):
