@@ -254,6 +254,7 @@ def test_what_fails_and_passes_is_pushed(hub, folder, monkeypatch, caplog, endpo
 
 
 def test_a_refused_token_is_said_once_and_not_tried_again(hub, folder, caplog, capfd):
+    caplog.set_level("WARNING", "headless_trainer")
     hub.token = "another"
     uploads = HubUploads(str(folder), "me/model", token=TOKEN)
     uploads.check()

@@ -17,6 +17,7 @@ import run_pretrain
 from headless_trainer import run_facts
 from headless_trainer.card_file import read_card
 from headless_trainer.checkpoints import load_token_counts, save_token_counts
+from headless_trainer.manifest import write_manifest
 from headless_trainer.run_facts import RunFacts
 
 ROOT = Path(__file__).parents[1]
@@ -106,6 +107,7 @@ def test_time_is_that_of_all_sessions(tmp_path, text_file, no_codecarbon):
     counts, totals = load_token_counts(checkpoint)
     assert totals["sessions"] == 1.0 and "energy_kwh" not in totals
     save_token_counts(checkpoint, counts, totals | {"wall_seconds": 3600.0, "train_seconds": 1800.0})
+    write_manifest(checkpoint)
     pretrain(folder, text_file, "--resume_from_checkpoint", "last")
     assert environment(folder)["Time"] == (
         "30 min 0 s in training steps, 1 h 0 min with evaluation and saving, in 2 sessions"
