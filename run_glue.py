@@ -19,7 +19,7 @@ logger = logging.getLogger("headless_trainer")
 
 def main(argv: list[str] | None = None) -> None:
     from headless_trainer.command_line import errors_in_one_line, parse_args
-    from headless_trainer.glue_arguments import GlueArguments, GlueTrainingArguments
+    from headless_trainer.fine_tuning.arguments import GlueArguments, GlueTrainingArguments
     from headless_trainer.launch import leave_together
 
     with errors_in_one_line(ValueError, OSError):
@@ -36,7 +36,8 @@ def main(argv: list[str] | None = None) -> None:
 
 def prepare(arguments, training):
     """Everything before the first run: models, tasks and earlier results are checked for the whole grid."""
-    from headless_trainer import glue_grid, reports
+    from headless_trainer import reports
+    from headless_trainer.fine_tuning import grid as glue_grid
 
     reports.start_logging(training)
     return glue_grid.prepare(arguments, training)
@@ -46,8 +47,8 @@ def run(grid) -> None:
     """Train and score what is left, with log lines above the bar, and add the scores to the cards of local models."""
     from tqdm.contrib.logging import logging_redirect_tqdm
 
-    from headless_trainer.card_results import add_grid_results
-    from headless_trainer.glue_runs import run_grid
+    from headless_trainer.cards.results import add_grid_results
+    from headless_trainer.fine_tuning.runs import run_grid
 
     with logging_redirect_tqdm():
         run_grid(grid)
@@ -57,7 +58,7 @@ def run(grid) -> None:
 
 def report(output_dir: str, metrics: str) -> None:
     """Write and show the tables."""
-    from headless_trainer.glue_report import write_report
+    from headless_trainer.fine_tuning.report import write_report
 
     print(write_report(output_dir, metrics))
 

@@ -107,7 +107,7 @@ def evaluate(args: ZeroShotArguments) -> None:
         import scipy  # noqa: F401
     except ImportError as error:
         raise OSError(f"{error}. Zero-shot scoring needs an extra: pip install 'headless_trainer[eval]'") from error
-    from headless_trainer.comparison import CONSOLE_WIDTH, find_results, score_tables
+    from headless_trainer.scoring.comparison import CONSOLE_WIDTH, find_results, score_tables
 
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO)
@@ -120,7 +120,7 @@ def evaluate(args: ZeroShotArguments) -> None:
     if models:
         if args.output_dir is None:
             raise ValueError(f"output_dir is not given: name the folder for the results of {', '.join(models)}.")
-        from headless_trainer.zero_shot import folder_name, score_models
+        from headless_trainer.scoring.zero_shot import folder_name, score_models
 
         try:
             failures = score_models(models, args)
@@ -138,7 +138,7 @@ def evaluate(args: ZeroShotArguments) -> None:
 
 
 def show_comparison(folders: list[Path], args: ZeroShotArguments) -> None:
-    from headless_trainer.comparison import compare, comparison_table, short_names
+    from headless_trainer.scoring.comparison import compare, comparison_table, short_names
 
     rows = compare(*folders, seed=args.seed or 0)
     table = comparison_table(rows, short_names(args.compare))

@@ -54,10 +54,11 @@ def make_language_model(model_args, data_args, args) -> None:
     from transformers import AutoModel
     from transformers.utils import logging as transformers_logging
 
-    from headless_trainer import attach_lm_head, data, loading, pretraining, texts
+    from headless_trainer import attach_lm_head, loading, pretraining
+    from headless_trainer.cards.model_card import write_head_card
     from headless_trainer.checkpoints import check_output_dir
-    from headless_trainer.hub import HubUploads
-    from headless_trainer.model_card import write_head_card
+    from headless_trainer.corpus import data, texts
+    from headless_trainer.hub.uploads import HubUploads
     from headless_trainer.modeling import infer_task
 
     logging.basicConfig(format="%(message)s")
@@ -131,7 +132,7 @@ def prepare_trainer(model_args, data_args, args):
 def train(trainer, resume) -> None:
     """Fine-tune, where that is asked for, then save and evaluate."""
     from headless_trainer import pretraining, reports
-    from headless_trainer.model_card import write_model_card
+    from headless_trainer.cards.model_card import write_model_card
 
     if trainer.args.do_train:
         pretraining.train(trainer, resume)

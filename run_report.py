@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
 
     with errors_in_one_line(ValueError, OSError):
         try:
-            from headless_trainer.comparison_report import PAGE_NAME, write_report
+            from headless_trainer.reporting.report import PAGE_NAME, write_report
         except ImportError as error:
             raise OSError(f"{error}. Reports need an extra: pip install 'headless_trainer[eval]'") from error
 

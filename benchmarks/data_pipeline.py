@@ -17,9 +17,9 @@ from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from headless_trainer.arguments import DataArguments
-from headless_trainer.data import available_processors, tokenize_and_pack
-from headless_trainer.texts import load_texts
-from headless_trainer.tokenization import train_tokenizer
+from headless_trainer.corpus.data import available_processors, tokenize_and_pack
+from headless_trainer.corpus.texts import load_texts
+from headless_trainer.corpus.tokenization import train_tokenizer
 
 
 def run_clm(

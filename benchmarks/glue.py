@@ -28,12 +28,12 @@ from transformers import (
     default_data_collator,
 )
 
-from headless_trainer.classification import ClassificationTrainer
-from headless_trainer.classification_rows import encode_rows
-from headless_trainer.classifiers import agree_on_tokens
-from headless_trainer.glue_arguments import GlueTrainingArguments
-from headless_trainer.tasks import load_task, select_tasks
-from headless_trainer.tokenization import train_tokenizer
+from headless_trainer.corpus.tokenization import train_tokenizer
+from headless_trainer.fine_tuning.arguments import GlueTrainingArguments
+from headless_trainer.fine_tuning.classification import ClassificationTrainer
+from headless_trainer.fine_tuning.classification_rows import encode_rows
+from headless_trainer.fine_tuning.classifiers import agree_on_tokens
+from headless_trainer.fine_tuning.tasks import load_task, select_tasks
 
 
 def random_rows(rows: int) -> Dataset:

@@ -18,8 +18,8 @@ import torch
 
 from headless_trainer import PackedStream, train_tokenizer
 from headless_trainer.arguments import DataArguments
-from headless_trainer.streaming import PLACE
-from headless_trainer.texts import load_texts
+from headless_trainer.corpus.streaming import PLACE
+from headless_trainer.corpus.texts import load_texts
 
 
 def write_random(path: Path, documents: int, words: int) -> None:

@@ -19,8 +19,8 @@ from lm_eval.models.huggingface import HFLM
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.utils import logging as transformers_logging
 
-from headless_trainer import harness_model
-from headless_trainer.tokenization import train_tokenizer
+from headless_trainer.corpus.tokenization import train_tokenizer
+from headless_trainer.scoring import harness_model
 
 WORDS_OF_A_DOCUMENT = 75
 

@@ -10,13 +10,13 @@ _EXPORTS = {
     "VanillaTrainer": "trainer",
     "HeadlessTrainingArguments": "arguments",
     "NegativePool": "negatives",
-    "PackedStream": "streaming",
+    "PackedStream": "corpus.streaming",
     "cwt_loss": "losses",
     "vocabulary_cross_entropy": "losses",
     "balanced_cross_entropy": "losses",
     "attach_lm_head": "lm_head",
     "load_token_counts": "checkpoints",
-    "train_tokenizer": "tokenization",
+    "train_tokenizer": "corpus.tokenization",
 }
 __all__ = sorted(_EXPORTS)
 

@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from .command_line import Yaml
-from .hub import repository_name
+from .hub.uploads import repository_name
 from .launch import check_launch
 from .sparse_embedding import check_settings
 

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from .arguments import HeadlessTrainingArguments
+from .cards.model_card import write_model_card
+from .cards.run_facts import RunFacts
 from .checkpoints import load_token_counts, save_token_counts
 from .collator import PaddingCollator
 from .diagnostics import GradientShares, TrainingWindow
 from .evaluation import EvaluationSums, mean_cosine
 from .masking import IGNORE_INDEX
-from .model_card import write_model_card
 from .modeling import cache_for_generation, check_causal, find_trunk, infer_task
 from .negatives import NegativePool
-from .run_facts import RunFacts
 from .sharding import keep_embedding_apart, saves_whole_weights
 from .stream_trainer import StreamTrainer
 from .targets import TargetBatch, TargetMaker

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from .arguments import ModelArguments
-from .tokenization import train_tokenizer
+from .corpus.tokenization import train_tokenizer
 
 logger = logging.getLogger(__name__)
 

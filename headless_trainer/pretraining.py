@@ -6,11 +6,12 @@ from collections.abc import Callable
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from . import data, loading, reports, streaming, texts
+from . import loading, reports
 from .arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from .base_trainer import PretrainingTrainer
+from .cards.model_card import write_model_card
 from .checkpoints import check_output_dir, checkpoint_to_resume
-from .model_card import write_model_card
+from .corpus import data, streaming, texts
 from .modeling import infer_task
 from .trainer import HeadlessTrainer, VanillaTrainer, check_trainable
 

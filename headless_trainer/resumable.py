@@ -14,7 +14,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from .checkpoint_aside import CheckpointAside, rotate_checkpoints
 from .checkpoints import StopOnSignal, check_output_dir, checkpoint_to_resume, last_whole_checkpoint
-from .hub_trainer import HubTrainer
+from .hub.trainer import HubTrainer
 from .manifest import read_facts
 from .processes import lost_processes_named
 

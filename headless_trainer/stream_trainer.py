@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader
 
+from .corpus.streaming import PLACE, PackedStream, PlacedCollator
 from .resumable import ResumableTrainer
-from .streaming import PLACE, PackedStream, PlacedCollator
 
 logger = logging.getLogger(__name__)
 

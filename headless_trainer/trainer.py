@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from .arguments import HeadlessTrainingArguments
 from .base_trainer import PretrainingTrainer
+from .cards.model_card import write_model_card
 from .evaluation import log_prior, pool_scores, vocabulary_scores
 from .lm_head import fold_bias, fold_head_bias
 from .losses import cwt_loss
 from .masking import IGNORE_INDEX
-from .model_card import write_model_card
 from .modeling import VocabularyHead, check_causal, find_embed, find_trunk, infer_task
 from .negatives import NegativePool
 from .sparse_trainer import SparseEmbeddingTrainer, check_rows

@@ -21,9 +21,9 @@ from transformers.utils import logging as transformers_logging
 from headless_trainer import HeadlessTrainingArguments, attach_lm_head, load_token_counts
 from headless_trainer.arguments import DataArguments, ModelArguments
 from headless_trainer.command_line import parse_args
-from headless_trainer.data import first_rows, tokenize_and_pack
+from headless_trainer.corpus.data import first_rows, tokenize_and_pack
+from headless_trainer.corpus.texts import load_texts
 from headless_trainer.evaluation import log_prior
-from headless_trainer.texts import load_texts
 
 PROMPTS = ("Return the", "The function", "This module provides")
 

@@ -90,8 +90,8 @@ def prepare_tokenizer(args) -> None:
     if (folder / "tokenizer.json").is_file():
         return
     from headless_trainer.arguments import DataArguments
-    from headless_trainer.texts import load_texts
-    from headless_trainer.tokenization import train_tokenizer
+    from headless_trainer.corpus.texts import load_texts
+    from headless_trainer.corpus.tokenization import train_tokenizer
 
     texts = load_texts(DataArguments(train_file=args.train_file))["train"]
     train_tokenizer(texts, vocab_size=args.vocab_size, task=args.task, max_seq_length=128).save_pretrained(folder)

@@ -18,9 +18,9 @@ from transformers import BertConfig, BertModel
 
 import run_glue
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
-from headless_trainer.card_file import add_results, read_card, results_table
-from headless_trainer.card_results import add_harness_results, glue_results, harness_results
-from headless_trainer.model_card import held_out_results
+from headless_trainer.cards.file import add_results, read_card, results_table
+from headless_trainer.cards.model_card import held_out_results
+from headless_trainer.cards.results import add_harness_results, glue_results, harness_results
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_values_that_are_not_finite_are_left_out(folder):
 
 def test_a_failure_is_a_warning(folder, caplog, monkeypatch):
     monkeypatch.setattr(
-        "headless_trainer.card_file.write_whole", lambda *_: (_ for _ in ()).throw(OSError("disk full"))
+        "headless_trainer.cards.file.write_whole", lambda *_: (_ for _ in ()).throw(OSError("disk full"))
     )
     add_results(folder, [accuracy(0.5)])
     assert "A model card could not be written (OSError: disk full). Nothing else is lost." in caplog.text

@@ -22,15 +22,15 @@ from transformers import (
     TrainingArguments,
 )
 
-from headless_trainer.classification import ClassificationTrainer
-from headless_trainer.classification_rows import (
+from headless_trainer.fine_tuning.classification import ClassificationTrainer
+from headless_trainer.fine_tuning.classification_rows import (
     ClassificationCollator,
     EncodedRows,
     SimilarLengthSampler,
     SortedSampler,
     encode_rows,
 )
-from headless_trainer.classifiers import agree_on_tokens, describe_new_weights, load_classifier, load_config
+from headless_trainer.fine_tuning.classifiers import agree_on_tokens, describe_new_weights, load_classifier, load_config
 
 VOCAB = 50
 BERT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

@@ -8,8 +8,8 @@ import yaml
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, LMHeadArguments, ModelArguments
 from headless_trainer.command_line import parse_args
-from headless_trainer.glue_arguments import GlueArguments, GlueTrainingArguments
-from headless_trainer.tasks import select_tasks
+from headless_trainer.fine_tuning.arguments import GlueArguments, GlueTrainingArguments
+from headless_trainer.fine_tuning.tasks import select_tasks
 
 ROOT = Path(__file__).parents[1]
 PRESETS = [path for path in sorted((ROOT / "configs").glob("*.yaml")) if "\nobjective: " in path.read_text("utf-8")]

@@ -15,12 +15,12 @@ from datasets import Dataset, DatasetDict
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, ByT5Tokenizer
 
-from headless_trainer import data
 from headless_trainer.arguments import DataArguments
 from headless_trainer.collator import PaddingCollator
-from headless_trainer.data import check_token_ids, token_counts, tokenize_and_pack
-from headless_trainer.texts import load_texts
-from headless_trainer.tokenization import train_tokenizer
+from headless_trainer.corpus import data
+from headless_trainer.corpus.data import check_token_ids, token_counts, tokenize_and_pack
+from headless_trainer.corpus.texts import load_texts
+from headless_trainer.corpus.tokenization import train_tokenizer
 
 DOCUMENTS = [f"Document {i} tells of {i * 7} things" + ", and of more" * (i % 5) + "." for i in range(60)]
 

@@ -2,9 +2,9 @@ import sys
 
 import pytest
 
-from headless_trainer import demo_corpus
 from headless_trainer.arguments import DataArguments
-from headless_trainer.texts import load_texts
+from headless_trainer.corpus import demo_corpus
+from headless_trainer.corpus.texts import load_texts
 
 LONG = "This sentence describes what the function returns, in enough words to count as a document of its own. "
 

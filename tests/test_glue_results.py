@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from headless_trainer.glue_figures import draw_pretraining, draw_reliability, pretraining_curves, reliability
-from headless_trainer.glue_report import benchmark_table, benchmarks, note, write_report
-from headless_trainer.glue_results import (
+from headless_trainer.fine_tuning.figures import draw_pretraining, draw_reliability, pretraining_curves, reliability
+from headless_trainer.fine_tuning.report import benchmark_table, benchmarks, note, write_report
+from headless_trainer.fine_tuning.results import (
     average,
     best_epoch,
     check_settings,
@@ -17,7 +17,7 @@ from headless_trainer.glue_results import (
     scores_by_column,
     write_run,
 )
-from headless_trainer.glue_tables import calibration_table
+from headless_trainer.fine_tuning.tables import calibration_table
 
 
 def bins(*found: tuple[float, float, int]) -> dict:

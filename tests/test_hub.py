@@ -14,9 +14,9 @@ from hub_standin import TOKEN, StandIn, clean_environment, messages
 from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
 from headless_trainer import HeadlessTrainingArguments
-from headless_trainer import hub as hub_module
-from headless_trainer.hub import HubUploads, Upload, repository_name
-from headless_trainer.hub_upload import describe, is_final, with_retries, without_secrets
+from headless_trainer.hub import uploads as hub_module
+from headless_trainer.hub.upload import describe, is_final, with_retries, without_secrets
+from headless_trainer.hub.uploads import HubUploads, Upload, repository_name
 
 ROOT = Path(__file__).parents[1]
 
@@ -381,7 +381,7 @@ def test_what_a_killed_run_left_aside_is_removed(folder):
 def test_an_upload_ends_with_the_process_that_started_it(hub, folder):
     hub.failures["create"].append("stall")
     program = f"""
-from headless_trainer.hub import HubUploads
+from headless_trainer.hub.uploads import HubUploads
 import time
 uploads = HubUploads({str(folder)!r}, "me/model")
 upload = uploads.of_folder("one")

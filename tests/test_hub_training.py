@@ -27,9 +27,9 @@ from transformers import (
 import run_lm_head
 import run_pretrain
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
-from headless_trainer import hub as hub_module
-from headless_trainer.classification import ClassificationTrainer
-from headless_trainer.hub import HubUploads
+from headless_trainer.fine_tuning.classification import ClassificationTrainer
+from headless_trainer.hub import uploads as hub_module
+from headless_trainer.hub.uploads import HubUploads
 
 ROOT = Path(__file__).parents[1]
 MODEL = {"config.json", "model.safetensors", "token_counts.safetensors", "tokenizer.json", "tokenizer_config.json"}

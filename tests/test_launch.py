@@ -111,7 +111,7 @@ class TestConfigurations:
 
 PROBE = """
 from headless_trainer import HeadlessTrainingArguments
-from headless_trainer.glue_arguments import GlueTrainingArguments
+from headless_trainer.fine_tuning.arguments import GlueTrainingArguments
 for kind in (HeadlessTrainingArguments, GlueTrainingArguments):
     try:
         print(kind("out", use_cpu=USE_CPU, report_to="none").world_size)

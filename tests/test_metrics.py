@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics as scores
 
-from headless_trainer.metrics import METRICS, calibration, load_metric
+from headless_trainer.fine_tuning.metrics import METRICS, calibration, load_metric
 
 REFERENCES = {
     "matthews_correlation": scores.matthews_corrcoef,

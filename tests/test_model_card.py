@@ -30,17 +30,13 @@ from transformers import (
 
 import run_lm_head
 import run_pretrain
-from headless_trainer import (
-    HeadlessTrainer,
-    HeadlessTrainingArguments,
-    VanillaTrainer,
-    card_facts,
-    card_usage,
-    model_card,
-)
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
 from headless_trainer.arguments import DataArguments, ModelArguments
 from headless_trainer.base_trainer import PretrainingTrainer
-from headless_trainer.card_file import read_card
+from headless_trainer.cards import facts as card_facts
+from headless_trainer.cards import model_card
+from headless_trainer.cards import usage as card_usage
+from headless_trainer.cards.file import read_card
 from headless_trainer.checkpoints import load_token_counts, save_token_counts
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz"

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import run_pretrain
-from headless_trainer import run_facts
-from headless_trainer.card_file import read_card
+from headless_trainer.cards import run_facts
+from headless_trainer.cards.file import read_card
+from headless_trainer.cards.run_facts import RunFacts
 from headless_trainer.checkpoints import load_token_counts, save_token_counts
 from headless_trainer.manifest import write_manifest
-from headless_trainer.run_facts import RunFacts
 
 ROOT = Path(__file__).parents[1]
 FAKE_CODECARBON = """
@@ -233,7 +233,7 @@ def test_durations(seconds, want):
 @pytest.mark.slow
 def test_two_processes_write_one_card(tmp_path, text_file):
     script = (
-        "import sys, headless_trainer.card_file as file, run_pretrain\n"
+        "import sys, headless_trainer.cards.file as file, run_pretrain\n"
         "written, save = [], file.write_whole\n"
         "file.write_whole = lambda path, content: (written.append(path.parent.name), save(path, content))\n"
         "run_pretrain.main(sys.argv[1:])\n"

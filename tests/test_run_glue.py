@@ -14,8 +14,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, GPT2Config, GPT2Model
 
 from headless_trainer.checkpoints import save_token_counts
-from headless_trainer.classification import ClassificationTrainer
-from headless_trainer.glue_grid import fingerprint, model_names
+from headless_trainer.fine_tuning.classification import ClassificationTrainer
+from headless_trainer.fine_tuning.grid import fingerprint, model_names
 from run_glue import main
 
 ROOT = Path(__file__).parents[1]

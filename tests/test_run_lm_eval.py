@@ -16,8 +16,8 @@ from transformers import GPT2Config, GPT2Model
 
 pytest.importorskip("lm_eval")
 
-from headless_trainer import comparison, harness_model
-from headless_trainer.score_store import Store
+from headless_trainer.scoring import comparison, harness_model
+from headless_trainer.scoring.score_store import Store
 from run_lm_eval import main
 
 NEEDED = ["--batch_size", "8", "--device", "cpu", "--bootstrap_iters", "200"]

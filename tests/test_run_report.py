@@ -14,14 +14,15 @@ import torch
 from scipy import stats
 from test_logs import trainer
 
-from headless_trainer import HeadlessTrainingArguments, comparison_report
+from headless_trainer import HeadlessTrainingArguments
 from headless_trainer.checkpoints import save_token_counts
-from headless_trainer.glue_results import run_path, write_run
-from headless_trainer.report_figures import DARK, LIGHT, draw, training_panels
-from headless_trainer.run_comparison import in_short, rank, seconds_in_words, tokens_in_words
-from headless_trainer.run_records import group_runs, read_run
-from headless_trainer.saved_settings import read_settings
-from headless_trainer.score_store import Store
+from headless_trainer.fine_tuning.results import run_path, write_run
+from headless_trainer.reporting import report as comparison_report
+from headless_trainer.reporting.comparison import in_short, rank, seconds_in_words, tokens_in_words
+from headless_trainer.reporting.figures import DARK, LIGHT, draw, training_panels
+from headless_trainer.reporting.records import group_runs, read_run
+from headless_trainer.reporting.settings import read_settings
+from headless_trainer.scoring.score_store import Store
 from run_report import main
 
 STEPS = (10, 20, 30, 40)
@@ -387,8 +388,8 @@ def test_settings_are_read_without_running_code(tmp_path):
 
 
 def test_without_scipy_the_extra_is_named(tmp_path, two, monkeypatch):
-    monkeypatch.delitem(sys.modules, "headless_trainer.comparison_report", raising=False)
-    monkeypatch.setitem(sys.modules, "headless_trainer.run_comparison", None)
+    monkeypatch.delitem(sys.modules, "headless_trainer.reporting.report", raising=False)
+    monkeypatch.setitem(sys.modules, "headless_trainer.reporting.comparison", None)
     assert "Reports need an extra: pip install 'headless_trainer[eval]'" in refused(tmp_path, *two)
 
 

@@ -11,12 +11,13 @@ import torch
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader
 
-from headless_trainer import PackedStream, streaming
+from headless_trainer import PackedStream
 from headless_trainer.arguments import DataArguments
 from headless_trainer.collator import PaddingCollator
-from headless_trainer.streaming import PLACE, Place, PlacedCollator
-from headless_trainer.text_stream import TextStream
-from headless_trainer.texts import load_texts
+from headless_trainer.corpus import streaming
+from headless_trainer.corpus.streaming import PLACE, Place, PlacedCollator
+from headless_trainer.corpus.text_stream import TextStream
+from headless_trainer.corpus.texts import load_texts
 
 DOCUMENTS = [f"document {i}" + " word" * (i % 5) for i in range(50)]
 

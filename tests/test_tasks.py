@@ -7,9 +7,9 @@ import datasets
 import pyarrow as pa
 import pytest
 
-from headless_trainer import task_rows
-from headless_trainer.metrics import METRICS
-from headless_trainer.tasks import GROUPS, TASKS, XNLI_LANGUAGES, load_task, select_tasks, user_task
+from headless_trainer.fine_tuning import task_rows
+from headless_trainer.fine_tuning.metrics import METRICS
+from headless_trainer.fine_tuning.tasks import GROUPS, TASKS, XNLI_LANGUAGES, load_task, select_tasks, user_task
 
 SENTENCE = [{"sentence": "One.", "label": 1, "idx": 0}, {"sentence": "Two.", "label": 0, "idx": 1}]
 PAIRS = [

@@ -10,9 +10,9 @@ from datasets import Dataset
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
-from headless_trainer import encoding
-from headless_trainer.encoding import DocumentEncoder
-from headless_trainer.tokenization import train_tokenizer
+from headless_trainer.corpus import encoding
+from headless_trainer.corpus.encoding import DocumentEncoder
+from headless_trainer.corpus.tokenization import train_tokenizer
 
 NOUNS = ["trainer", "vector", "gradient", "négatives", "temperature", "数据", "don't", "x_1", "3.14", "(token)"]
 NOUNS += ["learning", "headless", "language", "model", "weight", "embedding", "corpus", "sentence"]
@@ -110,7 +110,7 @@ def test_training_is_deterministic_and_takes_datasets():
 
 def test_wordpiece_is_the_same_in_every_process():
     """The trainer's hash tables are seeded anew in every process, and with them the order in which it met the letters."""
-    code = "from headless_trainer.tokenization import train_tokenizer as t\nfrom tests.test_tokenization import TEXTS\n"
+    code = "from headless_trainer.corpus.tokenization import train_tokenizer as t\nfrom tests.test_tokenization import TEXTS\n"
     code += "print(t(iter(TEXTS), kind='wordpiece', task='mlm', vocab_size=150).backend_tokenizer.to_str())"
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(2)]
     assert runs[0].stdout == runs[1].stdout

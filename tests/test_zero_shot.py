@@ -30,8 +30,8 @@ from lm_eval.api.metrics import bootstrap_stderr, f1_score, mean, mean_stderr, p
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from headless_trainer import harness_model, harness_tasks, zero_shot
-from headless_trainer.score_store import Store, read_documents, read_results
+from headless_trainer.scoring import harness_model, harness_tasks, zero_shot
+from headless_trainer.scoring.score_store import Store, read_documents, read_results
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 300}
 

@@ -1,0 +1,1 @@
+"""From documents to rows of token ids, in memory and in streams."""

@@ -1,0 +1,117 @@
+"""Fine-tune any encoder or decoder to classify, to choose or to predict a number, with the loss scaled for the whole step.
+
+Letters used in shapes: N rows, C classes or candidates, T tokens.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..hub.trainer import HubTrainer
+from ..losses import balanced_cross_entropy
+from .classification_rows import ClassificationCollator, SimilarLengthSampler, SortedSampler
+
+LOSSES = ("balanced", "cross_entropy")
+
+
+class ClassificationTrainer(HubTrainer):
+    """`Trainer` for classes, for candidates (multiple choice) and, with float labels, for numbers.
+
+    The loss is computed here from the logits, over the whole optimizer step: class frequencies and the number of rows are
+    those of all its micro-batches on all processes, so any split of a step into micro-batches and processes has the same
+    gradient. (transformers 5.23 believes that sequence classifiers scale their loss for accumulation, which they do not:
+    its gradient is multiplied by the number of micro-batches and of processes.)
+
+    Args:
+        model: a ``...ForSequenceClassification``; with one output for candidates and for numbers.
+        args: the settings.
+        loss: ``balanced`` (`losses.balanced_cross_entropy`) or ``cross_entropy``; float labels have the mean squared error.
+        kwargs: everything else `Trainer` takes. Datasets are `classification_rows.EncodedRows`.
+
+    Raises:
+        ValueError: if loss is unknown, or args asks for label smoothing, which this loss does not have.
+    """
+
+    # compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, model=None, args=None, data_collator=None, *, loss: str = "balanced", **kwargs):
+        if loss not in LOSSES:
+            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}.")
+        if args.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor is {args.label_smoothing_factor}, which no loss here has: leave it at 0."
+            )
+        args.remove_unused_columns = False  # the rows hold what the model needs, under names of their own
+        if data_collator is None:
+            data_collator = ClassificationCollator(kwargs["processing_class"])
+        super().__init__(model, args, data_collator, **kwargs)
+        self.loss = loss
+        self.model_accepts_loss_kwargs = False  # the step's rows are counted here, and not by the parent as well
+        self._counts: Tensor | None = None
+
+    def _get_train_sampler(self, train_dataset=None):
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        rows = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return SimilarLengthSampler(dataset.lengths, rows, seed)
+
+    def _get_eval_sampler(self, eval_dataset):
+        # Predictions leave in this order too, each beside its label: scores do not depend on it.
+        return SortedSampler(eval_dataset.lengths)
+
+    def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
+        """Count the rows of each class in all micro-batches of the coming optimizer step, on all processes."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._counts = self._count(batches).to(self.args.device)
+        if self.args.world_size > 1:
+            self._counts = self.accelerator.reduce(self._counts, "sum")
+        return batches, None
+
+    def _count(self, batches: list[dict[str, Tensor]]) -> Tensor:
+        """``(C,)`` rows of each class; ``(1,)`` rows if labels are numbers."""
+        labels = torch.cat([batch["labels"] for batch in batches])
+        if labels.is_floating_point():
+            return torch.tensor([len(labels)])
+        outputs = self.accelerator.unwrap_model(self.model).config.num_labels
+        classes = outputs if outputs > 1 else len(batches[0]["input_ids"]) // len(batches[0]["labels"])
+        if labels.min() < 0 or labels.max() >= classes:
+            raise ValueError(
+                f"labels must be in [0, {classes}) for {classes} classes, got {labels.min()} to {labels.max()}: "
+                "give the model as many outputs as the task has classes."
+            )
+        return torch.bincount(labels, minlength=classes)
+
+    def scores(self, model: nn.Module, inputs: dict[str, Tensor], rows: int) -> Tensor:
+        """``(N, C)`` scores of the classes, of the candidates (one output for each) or, with C = 1, the number."""
+        logits = model(**{name: value for name, value in inputs.items() if name != "labels"}).logits
+        return logits.float().reshape(rows, -1)
+
+    def compute_loss(self, model, inputs, return_outputs: bool = False, num_items_in_batch=None):
+        """This micro-batch's part of the loss of its optimizer step, in nats (a squared unit of the label for numbers)."""
+        labels = inputs["labels"]
+        scores = self.scores(model, inputs, len(labels))
+        counts = self._count([inputs]) if self._counts is None else self._counts
+        if labels.is_floating_point():
+            loss = F.mse_loss(scores[:, 0], labels.float(), reduction="sum") / counts.sum()
+        elif self.loss == "balanced":
+            loss = balanced_cross_entropy(scores, labels, counts)
+        else:
+            loss = F.cross_entropy(scores, labels, reduction="sum") / counts.sum()
+        loss = loss * self.args.world_size  # parts of a sum, whose gradients the processes are going to average
+        return (loss, {"logits": scores}) if return_outputs else loss
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if not torch.isfinite(loss):
+            raise FloatingPointError(
+                f"The loss is {loss.item()} at step {self.state.global_step + 1}, so the run stops. "
+                "Lower learning_rate, add warmup_steps or lower max_grad_norm."
+            )
+        return loss
+
+    def prediction_step(self, model, inputs, prediction_loss_only: bool, ignore_keys=None):
+        inputs = self._prepare_inputs(inputs)
+        labels = inputs["labels"]
+        with torch.no_grad(), self.compute_loss_context_manager():
+            return None, self.scores(model, inputs, len(labels)), labels

@@ -1,0 +1,171 @@
+"""Texts to classify as rows of token ids, padded no further than their batch, and the order in which batches see them.
+
+Letters used in shapes: N rows, C candidates of a row (1 but for multiple choice), T tokens.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+from ..collator import PaddingCollator
+
+# Rows encoded at once: enough for the tokenizer's threads, few enough that their Python lists stay small.
+ENCODED_AT_ONCE = 4096
+# Batches whose rows are sorted by length together. More would pad less, and shuffle less.
+SORTED_TOGETHER = 50
+
+
+class EncodedRows(torch.utils.data.Dataset):
+    """Token ids of all rows, one after the other in one array: a tenth of the memory of lists, and nothing to decode.
+
+    Attributes:
+        labels: ``(N,)`` int64 classes, or float32 numbers to predict.
+        lengths: ``(N,)`` int64 tokens of the longest candidate of each row.
+    """
+
+    def __init__(
+        self,
+        input_ids: np.ndarray,
+        token_type_ids: np.ndarray | None,
+        candidate_lengths: np.ndarray,
+        candidates: int,
+        labels: np.ndarray,
+    ):
+        self._columns = {"input_ids": input_ids}
+        if token_type_ids is not None:
+            self._columns["token_type_ids"] = token_type_ids
+        self._ends = np.cumsum(candidate_lengths)
+        self._starts = self._ends - candidate_lengths
+        self._candidates = candidates
+        self.labels = labels
+        self.lengths = candidate_lengths.reshape(-1, candidates).max(axis=1)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict:
+        candidates = range(index * self._candidates, (index + 1) * self._candidates)
+        spans = [slice(self._starts[i], self._ends[i]) for i in candidates]
+        rows = [{name: values[span] for name, values in self._columns.items()} for span in spans]
+        return {"candidates": rows, "label": self.labels[index]}
+
+
+def encode_rows(
+    rows: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    config: PreTrainedConfig,
+    *,
+    max_seq_length: int,
+    is_regression: bool = False,
+) -> EncodedRows:
+    """Encode rows of ``texts`` (candidates, each of one or two segments) and ``label``, cut to ``max_seq_length`` tokens.
+
+    Segment ids are kept only for models with several of them: GPT-2 would look them up in its token embedding. A tokenizer
+    that puts nothing between two segments gets its end token there, so that a decoder sees where the second begins.
+
+    Raises:
+        ValueError: if rows differ in their number of candidates.
+    """
+    numbers = {len(candidates) for candidates in rows["texts"]}
+    if len(numbers) != 1:
+        raise ValueError(f"Every row must have the same number of candidates, got {sorted(numbers)} (0: no rows).")
+    segment_ids = (getattr(config, "type_vocab_size", None) or 0) > 1
+    ids, types, lengths = [], [], []
+    for start in range(0, len(rows), ENCODED_AT_ONCE):
+        texts = [text for candidates in rows[start : start + ENCODED_AT_ONCE]["texts"] for text in candidates]
+        encoded = tokenizer(
+            *_segments(texts, tokenizer),
+            truncation=True,
+            max_length=max_seq_length,
+            return_attention_mask=False,
+            return_token_type_ids=segment_ids,
+        )
+        empty = [tokenizer.pad_token_id or 0]  # of an empty text and a tokenizer that adds nothing to it
+        kept = [row or empty for row in encoded["input_ids"]]
+        ids += [np.array(row, dtype=np.int32) for row in kept]
+        lengths += map(len, kept)
+        if segment_ids:
+            types += [np.array(row or [0], dtype=np.int32) for row in encoded["token_type_ids"]]
+    return EncodedRows(
+        np.concatenate(ids),
+        np.concatenate(types) if segment_ids else None,
+        np.array(lengths),
+        numbers.pop(),
+        np.array(rows["label"], dtype=np.float32 if is_regression else np.int64),
+    )
+
+
+def _segments(texts: list[list[str]], tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], ...]:
+    if len(texts[0]) == 1:
+        return ([text for (text,) in texts],)
+    first, second = zip(*texts, strict=True)
+    separated = tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add(pair=False)
+    between = "" if separated else tokenizer.eos_token or tokenizer.sep_token or " "
+    return list(first), [between + text for text in second]
+
+
+class ClassificationCollator:
+    """Stack rows into a batch as long as its longest candidate; candidates of one row follow each other.
+
+    Args:
+        tokenizer: names the padding token.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.pad = PaddingCollator(tokenizer)
+
+    def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
+        """``input_ids`` and what else the rows have, ``(N * C, T)`` int64, and ``labels``, ``(N,)`` int64 or float32."""
+        batch = self.pad([candidate for row in rows for candidate in row["candidates"]])
+        return batch | {"labels": torch.from_numpy(np.array([row["label"] for row in rows]))}
+
+
+class SimilarLengthSampler(torch.utils.data.Sampler):
+    """Row numbers in random order, but for rows of similar length being neighbours: little is padded.
+
+    Rows are shuffled, sorted by length within groups of `SORTED_TOGETHER` steps, and cut into steps, which are shuffled.
+    The order depends on seed and epoch alone. Rows that do not fill a step are drawn before the sorting, so they are no
+    longer and no shorter than others, and come last.
+
+    Args:
+        lengths: ``(N,)`` tokens of each row.
+        rows: rows of one optimizer step, over all micro-batches and processes.
+        seed: of all epochs.
+    """
+
+    def __init__(self, lengths: np.ndarray, rows: int, seed: int):
+        self.lengths, self.rows, self.seed = lengths, rows, seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = np.random.default_rng([self.seed, self.epoch])
+        order = generator.permutation(len(self.lengths))
+        whole = len(order) - len(order) % self.rows
+        group = self.rows * SORTED_TOGETHER
+        parts = [order[start : min(start + group, whole)] for start in range(0, whole, group)]
+        parts = [part[np.argsort(self.lengths[part], kind="stable")] for part in parts]
+        steps = [step for part in parts for step in part.reshape(-1, self.rows)]
+        steps = [steps[index] for index in generator.permutation(len(steps))]
+        yield from np.concatenate([*steps, order[whole:]]).tolist()
+
+
+class SortedSampler(torch.utils.data.Sampler):
+    """Row numbers from the longest row to the shortest, so that evaluation pads next to nothing."""
+
+    def __init__(self, lengths: np.ndarray):
+        self.lengths = lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from np.argsort(-self.lengths, kind="stable").tolist()

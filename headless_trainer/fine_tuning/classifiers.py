@@ -1,0 +1,144 @@
+"""Checkpoints of any kind with a classifier on top: checked before they are loaded, loaded without a wall of warnings."""
+
+from pathlib import Path
+
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+from transformers.utils import logging as transformers_logging
+
+from ..loading import MASTER_DTYPE
+
+WEIGHT_FILES = (
+    "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
+)  # fmt: skip
+# Newly made on top of every trunk that was pretrained without one: headless trunks, and vanilla ones saved by us.
+POOLER = "pooler"
+
+
+def load_config(source: str, num_labels: int, *, ignore_mismatched_sizes: bool = False, **hub) -> PreTrainedConfig:
+    """Configuration of a checkpoint to fine-tune, once everything that can be told without its weights is checked.
+
+    Args:
+        source: folder or Hub name.
+        num_labels: outputs of the classifier.
+        ignore_mismatched_sizes: whether a classifier of another size in the checkpoint may be replaced by a new one.
+        hub: as `loading.hub_arguments`.
+
+    Raises:
+        ValueError: if it is no model, no model that classifies, or one whose classifier has another number of outputs.
+        OSError: if it is neither a folder nor to be had from the Hub.
+    """
+    folder = Path(source)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise ValueError(
+            f"model_name_or_path {source!r} holds no config.json, so it is not a model. Name a checkpoint."
+        )
+    if folder.is_dir() and not any((folder / name).is_file() for name in WEIGHT_FILES):
+        raise ValueError(f"model_name_or_path {source!r} holds no weights (model.safetensors). Name a checkpoint.")
+    if folder.is_file():
+        raise ValueError(f"model_name_or_path {source!r} is a file. Name the folder of a checkpoint, or a Hub name.")
+    try:
+        config = AutoConfig.from_pretrained(source, **hub)
+    except OSError as error:
+        raise OSError(
+            f"model_name_or_path {source!r} is not a folder here, and the Hub does not give it "
+            f"({str(error).splitlines()[0]}). Name a folder, or repeat with a network."
+        ) from error
+    if config.is_encoder_decoder:
+        raise ValueError(
+            f"model_name_or_path {source!r} is an encoder-decoder ({config.model_type}), which is not scored here: name an "
+            "encoder or a decoder."
+        )
+    remote = "AutoModelForSequenceClassification" in (getattr(config, "auto_map", None) or {})
+    if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING and not remote:
+        raise ValueError(
+            f"model_name_or_path {source!r} is a {config.model_type}, for which transformers has no sequence classifier."
+        )
+    if _has_classifier(config) and config.num_labels != num_labels and not ignore_mismatched_sizes:
+        raise ValueError(
+            f"model_name_or_path {source!r} has a classifier of {config.num_labels} outputs and the task needs {num_labels}. "
+            "Pass --ignore_mismatched_sizes true to put a new one in its place, or name the checkpoint it was made from."
+        )
+    return config
+
+
+def _has_classifier(config: PreTrainedConfig) -> bool:
+    return any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
+
+
+def agree_on_tokens(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
+    """Give a tokenizer without a padding token its end token for it, pad on the right, and tell the configuration.
+
+    Decoders pool their last token that is not padding, so both must mean the same one. The ids of the beginning and the end
+    go along, or `Trainer` would set them, with a warning for each run.
+
+    Raises:
+        ValueError: if the tokenizer has neither.
+    """
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise ValueError("The tokenizer has neither a padding nor an end token: set one of them and save it.")
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    for role in ("pad", "bos", "eos"):
+        setattr(config, f"{role}_token_id", getattr(tokenizer, f"{role}_token_id"))
+
+
+def load_classifier(
+    source: str,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    seed: int,
+    ignore_mismatched_sizes: bool = False,
+    attn_implementation: str | None = None,
+    **hub,
+) -> tuple[PreTrainedModel, list[str]]:
+    """A checkpoint with a classifier on top, and the names of the weights that it lacked, drawn from the seed.
+
+    Raises:
+        ValueError: if the checkpoint lacks weights of the trunk itself, or the tokenizer has more tokens than the embedding.
+    """
+    attention = {"attn_implementation": attn_implementation} if attn_implementation else {}
+    set_seed(seed)
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # the caller says in a line what this would say in thirty
+    try:
+        model, report = AutoModelForSequenceClassification.from_pretrained(
+            source,
+            config=config,
+            dtype=MASTER_DTYPE,
+            output_loading_info=True,
+            ignore_mismatched_sizes=ignore_mismatched_sizes,
+            **attention,
+            **hub,
+        )
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    new = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
+    prefix = f"{model.base_model_prefix}."
+    lacking = [name for name in new if name.startswith(prefix) and not name.startswith(f"{prefix}{POOLER}")]
+    if lacking:
+        raise ValueError(
+            f"model_name_or_path {source!r} lacks {len(lacking)} weights of a {config.model_type}, such as {lacking[0]!r}: "
+            "its config.json does not describe its weights."
+        )
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"The tokenizer of {source!r} has {len(tokenizer):,} tokens but its embedding has {rows:,} rows. "
+            "Use the matching tokenizer."
+        )
+    return model, new
+
+
+def describe_new_weights(new: list[str]) -> str:
+    """The modules that new weights belong to, as a few words: ``classifier, bert.pooler.dense``."""
+    return ", ".join(sorted({name.rpartition(".")[0] for name in new})) or "none: the checkpoint has its own classifier"

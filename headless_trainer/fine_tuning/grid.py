@@ -1,0 +1,208 @@
+"""The grid of run_glue.py: models, tasks and seeds, checked as a whole before anything is trained."""
+
+import hashlib
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from datasets import Dataset
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from .. import loading
+from ..checkpoints import TOKEN_COUNTS_NAME, load_token_counts
+from ..corpus.data import first_rows
+from . import classifiers
+from .arguments import GlueArguments, GlueTrainingArguments, run_settings
+from .results import check_settings, read_runs, run_path
+from .tasks import Task, load_task, select_tasks, user_task
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A checkpoint of the grid."""
+
+    name: str
+    source: str
+    tokenizer: PreTrainedTokenizerBase
+    weights: str
+    """fingerprint"""
+    pretraining: dict | None
+    """run, tokens_seen and train_seconds, where the checkpoint knows them"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One fine-tuning: a model on a task with a seed."""
+
+    model: Model
+    task: Task
+    seed: int
+    path: Path
+
+
+@dataclass
+class Grid:
+    """All runs, those that are left to do, and the data of their tasks."""
+
+    arguments: GlueArguments
+    training: GlueTrainingArguments
+    runs: list[Run]
+    pending: list[Run]
+    data: dict[str, tuple[Dataset, dict[str, Dataset]]] = field(default_factory=dict)
+
+
+def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
+    """Check the whole grid, and read the data of its tasks, before anything is trained.
+
+    Raises:
+        ValueError, OSError: if a task, a file, a model or the output folder is not what it should be.
+    """
+    arguments.check_grid()
+    tasks = choose_tasks(arguments)
+    output_dir = Path(training.output_dir)
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"output_dir {str(output_dir)!r} cannot be made ({error}). Choose another one.") from error
+    found = read_runs(output_dir)
+    models = load_models(arguments, tasks)
+    fingerprints = {model.name: model.weights for model in models}
+    check_settings(found, arguments.loss, run_settings(arguments, training), fingerprints, training.output_dir)
+    runs = [
+        Run(model, task, seed, run_path(output_dir, arguments.loss, model.name, task.name, seed))
+        for task in tasks
+        for model in models
+        for seed in arguments.seeds
+    ]
+    pending = [run for run in runs if not run.path.is_file()]
+    for result in found:
+        _check_languages(result, arguments, tasks)
+    data = {}
+    with training.main_process_first(desc="reading the tasks"):
+        for task in tasks if pending else ():
+            data[task.name] = read_task(task, arguments)
+    return Grid(arguments, training, runs, pending, data)
+
+
+def choose_tasks(arguments: GlueArguments) -> list[Task]:
+    """The tasks of the grid. ``xnli_en`` is left out beside an ``xnli`` that is scored in English: it is the same run."""
+    if arguments.train_file:
+        return [user_task(arguments.train_file, arguments.validation_file, label_column=arguments.label_column)]
+    tasks = select_tasks(arguments.tasks, arguments.languages)
+    everywhere = [task for task in tasks if task.name == "xnli" and task.train_language in task.languages]
+    return [task for task in tasks if not (everywhere and task.name == f"xnli_{everywhere[0].train_language}")]
+
+
+def _check_languages(result: dict, arguments: GlueArguments, tasks: list[Task]) -> None:
+    for task in tasks:
+        scored = set(result["epochs"][0]["sets"])
+        if task.languages and result["task"] == task.name and scored != set(task.languages):
+            raise ValueError(
+                f"output_dir holds {task.name} of {result['model']!r} scored in languages {sorted(scored)}, and this run has "
+                f"{sorted(task.languages)}: choose another --output_dir."
+            )
+
+
+def read_task(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, Dataset]]:
+    """Training and evaluation rows of a task, cut to the sample limits."""
+    train, sets = load_task(
+        task,
+        data_dir=arguments.data_dir,
+        train_split=arguments.train_split,
+        validation_split=arguments.validation_split,
+        cache_dir=arguments.cache_dir,
+        token=arguments.token,
+    )
+    sets = {name: first_rows(rows, arguments.max_eval_samples) for name, rows in sets.items()}
+    return first_rows(train, arguments.max_train_samples), sets
+
+
+def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
+    """Check that every model can be fine-tuned on every task, by loading each once.
+
+    Raises:
+        ValueError, OSError: as `classifiers.load_config` and `classifiers.load_classifier`.
+    """
+    models = []
+    for name, source in zip(model_names(arguments.model_name_or_path), arguments.model_name_or_path, strict=True):
+        hub = loading.hub_arguments(arguments)
+        configs = {task.num_labels: load_config(source, task.num_labels, arguments) for task in tasks}
+        tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer_name or source, **hub)
+        for config in configs.values():
+            classifiers.agree_on_tokens(tokenizer, config)
+            loading.check_length(config, arguments.max_seq_length)
+        config = next(iter(configs.values()))
+        model, new = load_classifier(source, config, tokenizer, 0, arguments)
+        described = classifiers.describe_new_weights(new)
+        logger.info("%s: %s, new weights in %s", name, type(model).__name__, described)
+        pretraining = None
+        if Path(source, TOKEN_COUNTS_NAME).is_file():
+            totals = load_token_counts(source)[1]
+            pretraining = {"run": name.partition("_checkpoint-")[0], **totals}
+        models.append(Model(name, source, tokenizer, fingerprint(source, config), pretraining))
+    return models
+
+
+def load_config(source: str, num_labels: int, arguments: GlueArguments) -> PreTrainedConfig:
+    """`classifiers.load_config` with the settings of the grid."""
+    return classifiers.load_config(
+        source,
+        num_labels,
+        ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
+        **loading.hub_arguments(arguments),
+    )
+
+
+def load_classifier(
+    source: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, seed: int, arguments: GlueArguments
+) -> tuple[PreTrainedModel, list[str]]:
+    """`classifiers.load_classifier` with the settings of the grid."""
+    return classifiers.load_classifier(
+        source,
+        config,
+        tokenizer,
+        seed=seed,
+        ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
+        attn_implementation=arguments.attn_implementation,
+        **loading.hub_arguments(arguments),
+    )
+
+
+def model_names(sources: list[str]) -> list[str]:
+    """A short name for each model that no other has: its folder, with its run before it if that is a checkpoint.
+
+    Raises:
+        ValueError: if a model is given twice.
+    """
+    if len(set(sources)) < len(sources):
+        raise ValueError(f"model_name_or_path names {_repeated(sources)!r} twice: give each model once.")
+    parts = [Path(source).resolve().parts if Path(source).is_dir() else Path(source).parts for source in sources]
+    kept = [2 if own[-1].startswith("checkpoint-") else 1 for own in parts]
+    while True:
+        names = ["_".join(own[-number:]) for own, number in zip(parts, kept, strict=True)]
+        again = [index for index, name in enumerate(names) if names.count(name) > 1]
+        if not again:
+            return names
+        if all(kept[index] >= len(parts[index]) for index in again):
+            raise ValueError(f"model_name_or_path names {_repeated(names)!r} twice: give each model once.")
+        kept = [number + (index in again) for index, number in enumerate(kept)]
+
+
+def _repeated(names: list[str]) -> str:
+    return next(name for name in names if names.count(name) > 1)
+
+
+def fingerprint(source: str, config) -> str:
+    """What tells a checkpoint from another under the same name: a hash of its weights, or its commit on the Hub."""
+    files = [path for path in sorted(Path(source).glob("*")) if path.suffix in (".safetensors", ".bin")]
+    files = [path for path in files if path.name.startswith(("model", "pytorch_model"))]
+    if not files:
+        return str(getattr(config, "_commit_hash", None))
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while chunk := file.read(2**20):
+                digest.update(chunk)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,153 @@
+"""Result files of fine-tuning runs, and the scores in them.
+
+A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
+
+    model, task, benchmark, seed, loss   what was run, the model by the name of its folder
+    settings                             everything that changes scores, the same in a whole `<loss>` folder
+    weights                              fingerprint of the checkpoint
+    pretraining                          run, tokens_seen and train_seconds of the checkpoint, where it knows them
+    train_language                       of XNLI
+    paper_metrics, official_metrics      names of the metrics whose mean is the task's score
+    selected_on                          evaluation sets whose mean score chooses the best epoch
+    epochs                               for each: epoch, step, and in sets, for each evaluation set, its metrics, loss and
+                                         calibration
+    best_epoch, score, last_score        by the paper's metrics, on selected_on
+    loss_curve, train_seconds, train_samples_per_second, evaluation_seconds, versions
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..checkpoints import write_whole
+
+METRICS = ("paper", "official")
+REQUIRED = (
+    "model",
+    "task",
+    "benchmark",
+    "seed",
+    "loss",
+    "settings",
+    "weights",
+    "epochs",
+    "paper_metrics",
+    "selected_on",
+)
+# In the order of the paper's tables.
+TASK_NAMES = {
+    "mrpc": "MRPC", "cola": "COLA", "stsb": "STS-B", "sst2": "SST2", "qnli": "QNLI", "qqp": "QQP", "mnli": "MNLI",
+    "rte": "RTE", "wnli": "WNLI", "boolq": "BoolQ", "cb": "CB", "copa": "COPA", "wic": "WiC",
+}  # fmt: skip
+
+
+def run_path(output_dir: str | Path, loss: str, model: str, task: str, seed: int) -> Path:
+    """Where the result of one run lies."""
+    return Path(output_dir, loss, model, task, f"seed_{seed}.json")
+
+
+def write_run(path: Path, run: dict) -> None:
+    """Write the result of one run, whole or not at all."""
+    write_whole(path, (json.dumps(run, indent=1) + "\n").encode())
+
+
+def read_runs(output_dir: str | Path) -> list[dict]:
+    """All results in a folder, in the order of their paths.
+
+    Raises:
+        ValueError: if a file is not a result.
+    """
+    runs = []
+    for path in sorted(Path(output_dir).glob("*/*/*/seed_*.json")):
+        try:
+            run = json.loads(path.read_text(encoding="utf-8"))
+            missing = [name for name in REQUIRED if name not in run]
+        except ValueError as error:
+            raise ValueError(
+                f"result file {str(path)!r} is not JSON ({error}). Delete it to repeat the run."
+            ) from error
+        if missing:
+            raise ValueError(f"result file {str(path)!r} lacks {missing[0]!r}. Delete it to repeat the run.")
+        runs.append(run)
+    return runs
+
+
+def check_settings(runs: list[dict], loss: str, settings: dict, weights: dict[str, str], output_dir: str) -> None:
+    """Refuse to put runs of other settings, or of other weights under the same name, into one table.
+
+    Args:
+        runs: what the folder holds.
+        loss: of the coming runs; only results of the same loss are compared.
+        settings: of the coming runs.
+        weights: fingerprint of each model, by its name.
+        output_dir: for the message.
+
+    Raises:
+        ValueError: if a setting or a fingerprint differs; it is named, with both values.
+    """
+    for run in runs:
+        if run["loss"] != loss:
+            continue
+        where = f"output_dir {output_dir!r} holds {run['model']}/{run['task']}/seed_{run['seed']} with"
+        for name in settings | run["settings"]:
+            old, new = run["settings"].get(name), settings.get(name)
+            if old != new:
+                raise ValueError(f"{where} {name} {old!r}, and this run has {new!r}: choose another --output_dir.")
+        if weights.get(run["model"], run["weights"]) != run["weights"]:
+            raise ValueError(f"{where} other weights than {run['model']!r} has now: choose another --output_dir.")
+
+
+def epoch_scores(run: dict, epoch: dict, metrics: str = "paper") -> dict[str, float]:
+    """The score of each evaluation set after an epoch: the mean of the task's metrics, as GLUE averages them."""
+    names = run[f"{metrics}_metrics"]
+    return {key: statistics.fmean(values["metrics"][name] for name in names) for key, values in epoch["sets"].items()}
+
+
+def selection_score(run: dict, epoch: dict, metrics: str = "paper") -> float:
+    """The score that chooses the best epoch."""
+    scores = epoch_scores(run, epoch, metrics)
+    return statistics.fmean(scores[key] for key in run["selected_on"])
+
+
+def best_epoch(run: dict, metrics: str = "paper") -> int:
+    """Index of the epoch with the best score, the first of equals."""
+    scores = [selection_score(run, epoch, metrics) for epoch in run["epochs"]]
+    return scores.index(max(scores))
+
+
+def column_of(run: dict, evaluation_set: str) -> str:
+    """The column of a table that an evaluation set belongs to: a language of XNLI, else the task."""
+    return evaluation_set if run["benchmark"] == "xnli" else run["task"]
+
+
+def in_order(columns: Iterable[str]) -> list[str]:
+    """Columns in the order of the paper's tables, and others by name after them."""
+    order = {task: index for index, task in enumerate(TASK_NAMES)}
+    return sorted(columns, key=lambda column: (order.get(column, len(order)), column))
+
+
+def scores_by_column(runs: Iterable[dict], metrics: str = "paper") -> dict[tuple[str, str], list[float]]:
+    """Scores x 100 at the best epoch, over seeds, by (model, `column_of`)."""
+    scores: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        found = epoch_scores(run, run["epochs"][best_epoch(run, metrics)], metrics)
+        for key, score in found.items():
+            scores.setdefault((run["model"], column_of(run, key)), []).append(100 * score)
+    return scores
+
+
+def average(columns: list[list[float]]) -> tuple[float, float, int] | None:
+    """Mean over columns of their means over seeds, its standard error, and the seeds of the column with the fewest.
+
+    Columns are independent runs, so the error is ``sqrt(sum_t s_t^2 / n_t) / T``, nan with a single seed. None if a column
+    is empty.
+    """
+    if not columns or not all(columns):
+        return None
+    seeds = min(map(len, columns))
+    error = math.nan
+    if seeds > 1:
+        error = math.sqrt(sum(statistics.variance(column) / len(column) for column in columns)) / len(columns)
+    return statistics.fmean(map(statistics.fmean, columns)), error, seeds

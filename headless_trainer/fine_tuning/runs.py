@@ -1,0 +1,254 @@
+"""Run what is left of a grid: fine-tune, score every epoch, write one result file for each run."""
+
+import copy
+import gc
+import logging
+import math
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+
+import torch
+from datasets import Dataset
+from tqdm.auto import tqdm
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+
+from ..cards.results import write_classifier_card
+from .arguments import GlueArguments, run_settings
+from .classification import ClassificationTrainer
+from .classification_rows import EncodedRows, encode_rows
+from .classifiers import agree_on_tokens
+from .grid import Grid, Run, load_classifier, load_config
+from .metrics import calibration, load_metric
+from .results import best_epoch, selection_score, write_run
+
+logger = logging.getLogger(__name__)
+
+PACKAGES = ("torch", "transformers", "datasets")
+TRAINED_TO_SCORED = 3  # a row costs about three times as much with its backward
+CHARACTERS_OF_TOKEN = 4  # roughly; only the bar's estimate of the time left depends on it
+
+
+def run_grid(grid: Grid) -> None:
+    """Train and score what is left of a grid; each result is written as soon as it is there."""
+    done = len(grid.runs) - len(grid.pending)
+    if done:
+        logger.info("%s of %s runs are finished already: they are skipped.", done, len(grid.runs))
+    if not grid.pending:
+        return
+    with Progress(grid) as progress, _quick_collections():
+        for run, train, sets in _encoded(grid):
+            progress.start(run)
+            result = run_one(run, grid, train, sets, progress)
+            gc.collect()  # a trainer and its model refer to each other: without this, the next model comes beside them
+            if grid.training.process_index == 0:
+                write_run(run.path, result)
+            best = result["best_epoch"] + 1
+            message = (
+                f"{run.task.name}, {run.model.name}, seed {run.seed}: {100 * result['score']:.2f} after epoch {best}"
+            )
+            logger.info("%s (%.0f s)", message, result["train_seconds"] + result["evaluation_seconds"])
+
+
+@contextmanager
+def _quick_collections() -> Iterator[None]:
+    """Leave what is imported out of garbage collections, of which `Trainer` asks for several a run: 0.3 s each otherwise."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _encoded(grid: Grid) -> Iterator[tuple[Run, EncodedRows, dict[str, EncodedRows]]]:
+    """Runs with the rows they train on and score, encoded once for all seeds of a model and a task."""
+    current, train, sets = None, None, {}
+    for run in grid.pending:
+        if current != (run.model.name, run.task.name):
+            current = run.model.name, run.task.name
+            settings = {"max_seq_length": grid.arguments.max_seq_length, "is_regression": run.task.is_regression}
+            config = load_config(run.model.source, run.task.num_labels, grid.arguments)
+            rows, held_out = grid.data[run.task.name]
+            train = encode_rows(rows, run.model.tokenizer, config, **settings)
+            sets = {name: encode_rows(each, run.model.tokenizer, config, **settings) for name, each in held_out.items()}
+        yield run, train, sets
+
+
+def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRows], progress: "Progress") -> dict:
+    """Fine-tune a model on a task with a seed, score every epoch, and return the result as it is written."""
+    task, arguments = run.task, grid.arguments
+    trainer = make_trainer(run, grid, train)
+    scorer = EpochScorer(trainer, run, sets, arguments, progress)
+    trainer.add_callback(scorer)
+    start = time.perf_counter()
+    trainer.train()
+    seconds = time.perf_counter() - start - scorer.seconds
+    result = {
+        "model": run.model.name,
+        "task": task.name,
+        "benchmark": task.benchmark,
+        "train_language": task.train_language,
+        "seed": run.seed,
+        "loss": arguments.loss,
+        "settings": run_settings(arguments, grid.training),
+        "weights": run.model.weights,
+        "pretraining": run.model.pretraining,
+        **scorer.description,
+        "epochs": scorer.epochs,
+    }
+    best = best_epoch(result)
+    scores = [selection_score(result, epoch) for epoch in scorer.epochs]
+    result |= {
+        "best_epoch": best,
+        "score": scores[best],
+        "last_score": scores[-1],
+        "loss_curve": [[logs["step"], logs["loss"]] for logs in trainer.state.log_history if "loss" in logs],
+        "train_seconds": seconds,
+        "train_samples_per_second": trainer.state.epoch * len(train) / seconds,
+        "evaluation_seconds": scorer.seconds,
+        "versions": {name: metadata.version(name) for name in PACKAGES},
+    }
+    scorer.keep_best_model()
+    if arguments.save_models and grid.training.process_index == 0:
+        write_classifier_card(run, trainer.model, result, arguments.metrics)
+    return result
+
+
+def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrainer:
+    """The trainer of one run: its model with a new head, both from the run's seed."""
+    config = load_config(run.model.source, run.task.num_labels, grid.arguments)
+    config.num_labels = run.task.num_labels
+    if run.task.id2label:
+        config.id2label = run.task.id2label
+        config.label2id = {name: index for index, name in run.task.id2label.items()}
+    # A candidate of a multiple choice has a score too: transformers does not load a class of its own with a single output.
+    config.problem_type = "regression" if run.task.num_labels == 1 else "single_label_classification"
+    agree_on_tokens(run.model.tokenizer, config)
+    model, _ = load_classifier(run.model.source, config, run.model.tokenizer, run.seed, grid.arguments)
+    args = copy.copy(grid.training)
+    args.seed = run.seed
+    args.eval_strategy = "no"  # the scorer sees every epoch
+    trainer = ClassificationTrainer(
+        model, args, loss=grid.arguments.loss, train_dataset=train, processing_class=run.model.tokenizer
+    )
+    trainer.pop_callback(PrinterCallback)
+    trainer.pop_callback(ProgressCallback)
+    return trainer
+
+
+class EpochScorer(TrainerCallback):
+    """Scores every evaluation set after each epoch, and keeps the best epoch's model if it is asked to.
+
+    Attributes:
+        epochs: what was found, as result files hold it.
+        seconds: spent here.
+    """
+
+    def __init__(self, trainer, run: Run, sets: dict[str, EncodedRows], arguments: GlueArguments, progress: "Progress"):
+        self.trainer, self.run, self.sets, self.arguments, self.progress = trainer, run, sets, arguments, progress
+        task = run.task
+        self.description = {
+            "paper_metrics": [task.metric],
+            "official_metrics": list(task.official_metrics),
+            "selected_on": [task.train_language] if task.train_language in sets else list(sets),
+        }
+        self.metrics = {name: load_metric(name) for name in dict.fromkeys((task.metric, *task.official_metrics))}
+        self.epochs: list[dict] = []
+        self.seconds = 0.0
+        self._best = run.path.with_suffix(".best")
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.progress.trained(1 / state.max_steps)
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        start = time.perf_counter()
+        sets = {name: self.score(rows) for name, rows in self.sets.items()}
+        self.epochs.append({"epoch": len(self.epochs) + 1, "step": state.global_step, "sets": sets})
+        self.progress.scored(1 / math.ceil(state.num_train_epochs))
+        if self.arguments.save_models and self._is_best():
+            self.trainer.save_model(str(self._best))
+        self.seconds += time.perf_counter() - start
+
+    def _is_best(self) -> bool:
+        run = self.description | {"epochs": self.epochs}
+        return best_epoch(run, self.arguments.metrics) == len(self.epochs) - 1
+
+    def keep_best_model(self) -> None:
+        if self.arguments.save_models and self.trainer.args.should_save:
+            kept = self.run.path.with_suffix("")
+            shutil.rmtree(kept, ignore_errors=True)  # of a run that was killed between its model and its scores
+            self._best.rename(kept)
+
+    def score(self, rows: EncodedRows) -> dict:
+        """Metrics, mean loss (plain cross-entropy in nats, or squared error) and calibration on one set."""
+        output = self.trainer.predict(rows)
+        scores, labels = torch.from_numpy(output.predictions).double(), torch.from_numpy(output.label_ids)
+        if self.run.task.is_regression:
+            predictions = scores[:, 0]
+            loss, calibrated = torch.nn.functional.mse_loss(predictions, labels.double()), None
+        else:
+            predictions = scores.argmax(-1)
+            loss = torch.nn.functional.cross_entropy(scores, labels)
+            calibrated = calibration(scores.softmax(-1).numpy(), labels.numpy())
+        found = {
+            name: metric.compute(predictions=predictions.numpy(), references=labels.numpy())[name]
+            for name, metric in self.metrics.items()
+        }
+        return {"metrics": found, "loss": loss.item(), "calibration": calibrated}
+
+
+class Progress:
+    """One bar over all runs of a grid, finished ones included, with the time left."""
+
+    def __init__(self, grid: Grid):
+        self.grid = grid
+        costs = [self._cost(run) for run in grid.runs]
+        done = sum(sum(cost) for cost, run in zip(costs, grid.runs, strict=True) if run not in grid.pending)
+        self.bar = tqdm(
+            total=sum(map(sum, costs)),
+            initial=done,
+            disable=grid.training.disable_tqdm or grid.training.process_index > 0,
+            bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}",
+            smoothing=0,  # the mean speed so far: tasks differ more than moments do
+        )
+
+    def _cost(self, run: Run) -> tuple[float, float]:
+        """Estimated tokens of a run's training, those of its backwards too, and of its scoring."""
+        args, (train, sets) = self.grid.training, self.grid.data[run.task.name]
+        trained = len(train) * args.num_train_epochs
+        if args.max_steps > 0:
+            trained = args.max_steps * run_settings(self.grid.arguments, args)["batch_size"]
+        tokens, *scored = (self._tokens(rows) for rows in (train, *sets.values()))
+        scored = sum(len(rows) * mean for rows, mean in zip(sets.values(), scored, strict=True))
+        return TRAINED_TO_SCORED * trained * tokens, scored * math.ceil(trained / len(train))
+
+    def _tokens(self, rows: Dataset) -> float:
+        texts = rows[:200]["texts"]
+        lengths = [sum(map(len, text)) / CHARACTERS_OF_TOKEN for candidates in texts for text in candidates]
+        return min(self.grid.arguments.max_seq_length, sum(lengths) / len(lengths) + 3) * len(texts[0])
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.bar.close()
+
+    def start(self, run: Run) -> None:
+        """Name the run that begins."""
+        index, runs = self.grid.runs.index(run) + 1, len(self.grid.runs)
+        self._training, self._scoring = self._cost(run)
+        self.bar.set_description_str(f"[{index}/{runs}] {run.task.name} {run.model.name} seed {run.seed}")
+
+    def trained(self, share: float) -> None:
+        """A share of the run's training is done."""
+        self._advance(share * self._training)
+
+    def scored(self, share: float) -> None:
+        """A share of the run's scoring is done."""
+        self._advance(share * self._scoring)
+
+    def _advance(self, cost: float) -> None:
+        self.bar.update(min(cost, self.bar.total - self.bar.n))  # sums of shares round

@@ -1,0 +1,1 @@
+"""Pushing to the Hub."""

@@ -1,0 +1,236 @@
+"""What runs of run_pretrain.py and run_lm_head.py left in their folders, and which of them are seeds of one configuration."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy
+
+from ..checkpoints import last_checkpoint, load_token_counts
+from ..scoring.comparison import short_names
+from .settings import read_settings
+
+STATE_NAME = "trainer_state.json"
+SETTINGS_NAME = "training_args.bin"
+EVALUATION_NAME = "eval_results.json"
+# What may differ between seeds of one configuration: the seed, and where a run writes.
+PLACES = (
+    "seed",
+    "data_seed",
+    "output_dir",
+    "run_name",
+    "resume_from_checkpoint",
+    "report_to",
+    "disable_tqdm",
+    "push_to_hub",
+    "hub_model_id",
+    "project",
+)
+CONFIG_PLACES = ("_name_or_path", "transformers_version")
+
+
+@dataclass
+class Run:
+    """One training.
+
+    Attributes:
+        folder: where it is.
+        history: what was logged, in the order of the steps; a dictionary a log, each with its ``step``.
+        settings: the training arguments that are plain values, empty if they were not saved.
+        config: of the model, empty if it was not saved.
+        step: optimizer steps taken.
+        max_steps: steps that were asked for.
+        clock: ``(N, 3)`` rows of step, tokens seen and seconds in training steps, rising.
+    """
+
+    folder: Path
+    history: list[dict]
+    settings: dict = field(default_factory=dict)
+    config: dict = field(default_factory=dict)
+    step: int = 0
+    max_steps: int = 0
+    clock: numpy.ndarray = field(default_factory=lambda: numpy.zeros((1, 3)))
+
+    @property
+    def objective(self) -> str:
+        """``headless`` or ``vanilla``; only the first has a floor."""
+        return self.settings.get("objective") or ("headless" if self.values("loss_floor") else "vanilla")
+
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.max_steps
+
+    def when(self, step: float) -> dict[str, float]:
+        """``tokens`` seen and ``seconds`` of training steps before a step, on the straight line between logs."""
+        return {
+            "tokens": float(numpy.interp(step, self.clock[:, 0], self.clock[:, 1])),
+            "seconds": float(numpy.interp(step, self.clock[:, 0], self.clock[:, 2])),
+        }
+
+    def values(self, name: str) -> list[float]:
+        """All values logged under a name."""
+        return [logs[name] for logs in self.history if name in logs]
+
+    def curve(self, name: str, axis: str) -> list[tuple[float, float]]:
+        """Points of a logged value against ``tokens`` or ``seconds``."""
+        return [(self.when(logs["step"])[axis], logs[name]) for logs in self.history if name in logs]
+
+    def value_at(self, name: str, axis: str, position: float) -> float | None:
+        """A logged value at so many ``tokens`` or ``seconds``, on the straight line between logs; None outside of them."""
+        points = self.curve(name, axis)
+        tolerance = 1e-9 * abs(position)
+        if not points or not points[0][0] - tolerance <= position <= points[-1][0] + tolerance:
+            return None
+        return float(numpy.interp(position, *zip(*points, strict=True)))
+
+
+@dataclass
+class Configuration:
+    """Runs that differ in their seed only.
+
+    Attributes:
+        name: what the report calls it.
+        runs: at least one.
+    """
+
+    name: str
+    runs: list[Run]
+
+
+def read_run(folder: str | Path) -> Run:
+    """Read a run, finished or not; that of its last checkpoint if it was interrupted.
+
+    Raises:
+        FileNotFoundError: if there is no such folder, or it holds no log of a training.
+        ValueError: if the log is not one of ours, or cannot be read.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"run {str(folder)!r} is not a folder: name the --output_dir of a training.")
+    checkpoint = last_checkpoint(folder)
+    places = [folder, *([Path(checkpoint)] if checkpoint else [])]
+    found = next((place for place in places if (place / STATE_NAME).is_file()), None)
+    if found is None:
+        raise FileNotFoundError(
+            f"{str(folder)!r} is not a run: it lacks {STATE_NAME}, and no checkpoint in it has one. Name a folder that "
+            "run_pretrain.py or run_lm_head.py --do_train wrote."
+        )
+    state = _read_json(found / STATE_NAME)
+    history = [logs for logs in state.get("log_history", []) if "step" in logs]
+    if not any("tokens_seen" in logs for logs in history):
+        raise ValueError(
+            f"{str(found / STATE_NAME)!r} has no 'tokens_seen' in its logs: the run was not one of run_pretrain.py or "
+            "run_lm_head.py, or ended before its first log (--logging_steps)."
+        )
+    step = state["global_step"]
+    final = found / EVALUATION_NAME  # the evaluation after the training, which the state was saved before
+    if final.is_file() and not any("eval_loss" in logs and logs["step"] == step for logs in history):
+        history.append(_read_json(final) | {"step": step})
+    settings = next((place / SETTINGS_NAME for place in places if (place / SETTINGS_NAME).is_file()), None)
+    return Run(
+        folder,
+        history,
+        read_settings(settings) if settings else {},
+        _read_json(found / "config.json") if (found / "config.json").is_file() else {},
+        step,
+        state.get("max_steps", step),
+        _clock(history, found, step),
+    )
+
+
+def _clock(history: list[dict], folder: Path, step: int) -> numpy.ndarray:
+    rows = [(0, 0.0, 0.0)]
+    rows += [(logs["step"], logs["tokens_seen"], logs["train_seconds"]) for logs in history if "tokens_seen" in logs]
+    if rows[-1][0] < step:  # the steps since the last log
+        try:
+            totals = load_token_counts(folder)[1]
+            rows.append((step, totals["tokens_seen"], totals["train_seconds"]))
+        except (FileNotFoundError, KeyError):
+            pass
+    return numpy.array(rows, dtype=float)
+
+
+def _read_json(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} is not JSON ({error}): it was cut short, or is no file of a run.") from error
+
+
+def group_runs(arguments: Sequence[str]) -> list[Configuration]:
+    """Configurations from ``RUN`` and ``NAME=RUN1,RUN2`` items.
+
+    Runs without a name become one configuration if their arguments and models are the same and their seeds differ.
+
+    Raises:
+        ValueError: if a run or a name is given twice, besides what `read_run` raises.
+        FileNotFoundError: as `read_run`.
+    """
+    named: dict[str, list[Run]] = {}
+    plain: list[Run] = []
+    seen: set[Path] = set()
+    for argument in arguments:
+        name, equals, folders = argument.partition("=")
+        if not equals or Path(argument).is_dir():
+            name, folders = "", argument
+        if name in named:
+            raise ValueError(f"{name!r} is given twice: name all of its runs at once, {name}=RUN1,RUN2.")
+        runs = [read_run(folder) for folder in (folders.split(",") if name else [folders]) if folder]
+        if not runs:
+            raise ValueError(f"{argument!r} names no run: write NAME=RUN1,RUN2.")
+        for run in runs:
+            if run.folder.resolve() in seen:
+                raise ValueError(f"run {str(run.folder)!r} is given twice.")
+            seen.add(run.folder.resolve())
+        if name:
+            named[name] = runs
+        else:
+            plain += runs
+    found = [
+        *(Configuration("", runs) for runs in _seeds_together(plain)),
+        *(Configuration(*item) for item in named.items()),
+    ]
+    order = [run.folder for run in plain] + [run.folder for runs in named.values() for run in runs]
+    found.sort(key=lambda each: order.index(each.runs[0].folder))
+    _name(found)
+    return found
+
+
+def _seeds_together(runs: list[Run]) -> list[list[Run]]:
+    groups: list[list[Run]] = []
+    for run in runs:
+        own = next((group for group in groups if _same_but_seed(group, run)), None)
+        if own is None:
+            groups.append([run])
+        else:
+            own.append(run)
+    return groups
+
+
+def _same_but_seed(group: list[Run], run: Run) -> bool:
+    def facts(each: Run) -> tuple:
+        settings = {name: value for name, value in each.settings.items() if name not in PLACES}
+        return settings, {name: value for name, value in each.config.items() if name not in CONFIG_PLACES}
+
+    seeds = [each.settings.get("seed") for each in [*group, run]]
+    return None not in seeds and len(set(seeds)) == len(seeds) and facts(group[0]) == facts(run)
+
+
+def _name(configurations: list[Configuration]) -> None:
+    """Call those without a name by the end of their path, and groups by what the names of their runs begin with."""
+    unnamed = [each for each in configurations if not each.name]
+    names = dict(
+        zip(
+            [run.folder for each in unnamed for run in each.runs],
+            short_names([str(run.folder) for each in unnamed for run in each.runs]),
+            strict=True,
+        )
+    )
+    for each in unnamed:
+        own = [names[run.folder] for run in each.runs]
+        each.name = own[0] if len(own) == 1 else os.path.commonprefix(own).rstrip("_-./ ") or own[0]
+    for name in {each.name for each in configurations}:
+        for number, each in enumerate([each for each in configurations if each.name == name][1:], 2):
+            each.name = f"{name} ({number})"

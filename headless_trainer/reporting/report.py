@@ -1,0 +1,241 @@
+"""A report that compares runs: one page, its pictures as PNGs beside it, and a summary for the console."""
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from html import escape, unescape
+from pathlib import Path
+
+from ..checkpoints import write_whole
+from . import page as html
+from .comparison import (
+    ACCURACY,
+    CROSS_ENTROPY,
+    Row,
+    common_position,
+    held_out,
+    in_short,
+    listed,
+    not_comparable,
+    peak_memory,
+    perplexity,
+    seconds_in_words,
+    speed,
+    strong,
+    summary,
+    tokens_in_words,
+)
+from .figures import draw, score_panels, training_panels
+from .records import CONFIG_PLACES, PLACES, Configuration, group_runs
+from .scores import Scores, glue_scores, lead
+from .zero_shot import ZeroShot, zero_shot_scores
+
+PAGE_NAME = "report.html"
+
+
+def write_report(
+    runs: Sequence[str],
+    output_dir: str | Path,
+    *,
+    title: str = "Pretraining runs compared",
+    glue: Sequence[str] | None = None,
+    lm_eval: Sequence[str] | None = None,
+) -> list[str]:
+    """Compare runs and write ``report.html`` and its pictures.
+
+    Args:
+        runs: ``RUN`` and ``NAME=RUN1,RUN2`` items, as `run_records.group_runs` takes them.
+        output_dir: folder of the report, made if it is not there.
+        title: heading of the page.
+        glue: folders of run_glue.py; those found beside the runs if None.
+        lm_eval: folders of run_lm_eval.py, as `run_zero_shot.zero_shot_scores` takes them; those beside the runs if None.
+
+    Returns:
+        The summary, a sentence an item.
+
+    Raises:
+        ValueError, OSError: as the modules it calls, before anything is written.
+    """
+    configurations = group_runs(runs)
+    fine_tuned, zero_shot = glue_scores(glue, configurations), zero_shot_scores(lm_eval, configurations)
+    folder, names = Path(output_dir), [each.name for each in configurations]
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = [(panel, draw(panel, names, folder)) for panel in training_panels(configurations)]
+    quality = [item for item in drawn if item[0].slug.startswith(("accuracy", "perplexity"))]
+    sentences = summary(configurations) + _score_sentences([*fine_tuned, *zero_shot.curves])
+    sections = [
+        html.section("Held-out rows", *_held_out_tables(configurations), html.gallery(quality)),
+        html.section(
+            "Training", _runs_table(configurations), html.gallery([item for item in drawn if item not in quality])
+        ),
+        *(_fine_tuning_section(scores, names, folder) for scores in fine_tuned),
+        _zero_shot_section(zero_shot, names, folder),
+        html.section("What differs between the runs", _settings_table(configurations)),
+        html.section("How to read this", *map(html.note, READING)),
+    ]
+    total = sum(len(each.runs) for each in configurations)
+    about = (
+        f"{_counted(total, 'run')} of {_counted(len(configurations), 'configuration')}" if total > len(names) else ""
+    )
+    about = f"{about or _counted(total, 'run')}, by run_report.py"
+    page = html.page(title, sentences, names, sections, about)
+    write_whole(folder / PAGE_NAME, page.encode())
+    return [unescape(re.sub(r"<[^>]+>", "", sentence)) for sentence in sentences]
+
+
+READING = (
+    "<b>Held-out accuracy and perplexity</b> are over the whole vocabulary, on rows that no run was trained on. A headless "
+    "run is scored with its free head: its embeddings and the log frequencies of tokens. For masked language models the "
+    "perplexity is that of the masked tokens.",
+    "<b>At equal tokens, at equal time</b>: figures at the largest number of tokens, or seconds of training steps, up to which "
+    "every run was evaluated; between two evaluations on the straight line between them. Evaluating and saving do not count "
+    "as time. Times mean little if the machines were not the same, or had other work.",
+    "<b>p</b>: one-tailed t-test (Welch) of the first in the table being better than the row, over seeds. † marks "
+    "significance at level 0.95. With one seed there is none. Where several rows are tested, some will pass by chance.",
+    "<b>Peak memory</b> is that of the tensors on an accelerator, that of the whole process on a CPU.",
+)
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _score_sentences(scores: Sequence[Scores]) -> list[str]:
+    """One sentence for each figure of merit that two configurations have."""
+    sentences = []
+    for each in scores:
+        means, significant = lead(each)
+        if len(means) < 2 or means[0][1] == means[1][1]:
+            continue
+        shown = "{:.1f}".format if each.table else in_short
+        others = listed([f"{shown(mean)} of {strong(name)}" for name, mean in means[1:]])
+        verdict = {True: "; the lead is significant", False: "; the lead is not significant", None: ""}[significant]
+        sentences.append(
+            f"{escape(each.title)}: {strong(means[0][0])} is ahead at its last checkpoint with {shown(means[0][1])}, "
+            f"against {others}{verdict}."
+        )
+    return sentences
+
+
+def _held_out_tables(configurations: list[Configuration]) -> list[str]:
+    evaluated = [each for each in configurations if any(run.values(ACCURACY) for run in each.runs)]
+    if not evaluated or not_comparable(configurations) is not None:
+        return []
+    tables = []
+    for axis, words, of in (("tokens", tokens_in_words, "tokens"), ("seconds", seconds_in_words, "training time")):
+        position = common_position(evaluated, axis)
+        ranked = held_out(evaluated, axis, position)
+        entropies = {row.name: row for row in ranked[CROSS_ENTROPY]}
+        tested = any(row.test is not None for row in ranked[ACCURACY])
+        head = ["configuration", "accuracy", "difference", "p", "perplexity", "ratio", "p", "seeds"]
+        rows = [
+            [escape(row.name), *_accuracy_cells(row), *_perplexity_cells(entropies[row.name]), str(len(row.values))]
+            for row in ranked[ACCURACY]
+        ]
+        if not tested:  # two columns less
+            head, *rows = ([cell for index, cell in enumerate(row) if index not in (3, 6)] for row in (head, *rows))
+        tables.append(html.table(f"At equal {of}: {words(position)}", head, rows))
+    return tables
+
+
+def _accuracy_cells(row: Row) -> list[str]:
+    if not row.values:
+        return ["–", "", ""]
+    shown = f"{row.mean:.2%}" + (f" ± {statistics.stdev(row.values):.2%}" if len(row.values) > 1 else "")
+    behind = f"−{100 * row.behind:.2f} points" if row.behind else "best"
+    return [_bold(shown, not row.behind), behind, _p(row)]
+
+
+def _perplexity_cells(row: Row) -> list[str]:
+    if not row.values:
+        return ["–", "", ""]
+    shown = perplexity(row.mean)
+    if len(row.values) > 1:  # of a geometric mean, the spread is a factor
+        shown += f" ×/÷ {math.exp(statistics.stdev(row.values)):.3f}"
+    return [_bold(shown, not row.behind), f"× {math.exp(row.behind):.2f}" if row.behind else "best", _p(row)]
+
+
+def _bold(text: str, best: bool) -> str:
+    return f"<b>{text}</b>" if best else text
+
+
+def _p(row: Row) -> str:
+    if row.test is None:
+        return "" if not row.behind else "one seed"
+    return f"{row.test.p_value:.2g}{'†' if row.test.significant else ''}"
+
+
+def _runs_table(configurations: list[Configuration]) -> str:
+    rows = []
+    for each in configurations:
+        run = each.runs[0]
+        _, tokens, seconds = (
+            statistics.fmean(column) for column in zip(*(own.clock[-1] for own in each.runs), strict=True)
+        )
+        steps = f"{run.step:,}" if all(own.finished for own in each.runs) else f"{run.step:,} of {run.max_steps:,}"
+        pace, memory = speed(each), peak_memory(each)
+        rows.append(
+            [
+                escape(each.name),
+                run.objective,
+                str(len(each.runs)),
+                steps,
+                tokens_in_words(tokens),
+                seconds_in_words(seconds),
+                "–" if math.isnan(pace) else f"{pace:,.0f}",
+                "–" if math.isnan(memory) else f"{memory / 1024:.2f}",
+            ]
+        )
+    head = ["configuration", "objective", "runs", "steps", "tokens", "training time", "tokens/s", "peak memory (GiB)"]
+    return html.table("", head, rows)
+
+
+def _fine_tuning_section(scores: Scores, names: list[str], folder: Path) -> str:
+    panels = [(panel, draw(panel, names, folder)) for panel in score_panels(scores)]
+    return html.section(
+        scores.title, html.from_markdown(scores.table), html.note(escape(scores.note)), html.gallery(panels)
+    )
+
+
+def _zero_shot_section(zero_shot: ZeroShot, names: list[str], folder: Path) -> str:
+    columns = {
+        (task, metric): result["higher_is_better"]
+        for _, _, results in zero_shot.models
+        for task, entry in results["tasks"].items()
+        for metric, result in entry["metrics"].items()
+    }
+    rows = []
+    for name, tokens, results in zero_shot.models:
+        cells = [escape(name), "–" if tokens is None else tokens_in_words(tokens)]
+        for task, metric in columns:
+            result = results["tasks"].get(task, {"metrics": {}})["metrics"].get(metric)
+            error = "" if result is None or result["stderr"] is None else f" ± {in_short(result['stderr'])}"
+            mark = "†" if zero_shot.better.get((task, metric)) == name else ""
+            cells.append("–" if result is None else f"{in_short(result['value'])}{error}{mark}")
+        rows.append(cells)
+    arrows = {True: " ↑", False: " ↓", None: ""}
+    head = [
+        "model",
+        "tokens",
+        *(f"{escape(t)}<br/>{escape(m.partition(',')[0])}{arrows[columns[t, m]]}" for t, m in columns),
+    ]
+    explained = "± standard error over documents. † better than the second best by a paired t-test over documents."
+    if zero_shot.unmatched:
+        explained += " Models without tokens belong to none of the runs."
+    panels = [(panel, draw(panel, names, folder)) for scores in zero_shot.curves for panel in score_panels(scores)]
+    table = html.table("", head, rows)
+    return html.section("Zero-shot scores", table, html.note(explained) if table else "", html.gallery(panels))
+
+
+def _settings_table(configurations: list[Configuration]) -> str:
+    rows = []
+    for what, places in (("settings", PLACES), ("config", CONFIG_PLACES)):
+        found = [getattr(each.runs[0], what) for each in configurations]
+        names = dict.fromkeys(name for each in found for name in each if name not in places)
+        for name in names:
+            values = [each.get(name, "–") for each in found]
+            if any(value != values[0] for value in values):
+                shown = [", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in values]
+                rows.append([f"{'model: ' if what == 'config' else ''}{escape(name)}", *map(escape, shown)])
+    return html.table("", ["setting", *(escape(each.name) for each in configurations)], rows)

@@ -1,0 +1,137 @@
+"""Scores of checkpoints along the training of runs, and those of run_glue.py among them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..fine_tuning.figures import checkpoint_scores
+from ..fine_tuning.report import LOSS_TITLES, benchmark_table, benchmarks, note
+from ..fine_tuning.results import read_runs
+from ..significance import one_tailed_t_test_of_means
+from .records import Configuration
+
+
+@dataclass(frozen=True)
+class Point:
+    """Score of one checkpoint.
+
+    Attributes:
+        tokens: seen before it.
+        seconds: of training steps before it.
+        value: the score.
+        error: its standard error, nan if it has none.
+        seeds: fine-tunings behind it.
+    """
+
+    tokens: float
+    seconds: float
+    value: float
+    error: float = math.nan
+    seeds: int = 1
+
+
+@dataclass
+class Scores:
+    """One figure of merit along the training of some runs.
+
+    Attributes:
+        title: such as ``GLUE: balanced cross-entropy``.
+        unit: what the values are.
+        slug: the title as a part of a file name.
+        higher_is_better: False for perplexities.
+        points: by configuration; for each of its runs with any, the points in the order of tokens.
+        table: Markdown, if a table goes with it.
+        note: how to read the table.
+    """
+
+    title: str
+    unit: str
+    slug: str
+    higher_is_better: bool
+    points: dict[str, list[list[Point]]]
+    table: str = ""
+    note: str = ""
+
+    @property
+    def is_curve(self) -> bool:
+        return any(len(points) > 1 for runs in self.points.values() for points in runs)
+
+
+def glue_scores(folders: Sequence[str | Path] | None, configurations: list[Configuration]) -> list[Scores]:
+    """Averages of fine-tuning scores, for each loss and benchmark.
+
+    Args:
+        folders: output folders of run_glue.py; those beside the runs if None.
+        configurations: what the checkpoints belong to.
+
+    Raises:
+        ValueError: if a folder that is named holds no results, or a result cannot be read.
+    """
+    if folders is None:
+        patterns = [f"*/{loss}/*/*/seed_*.json" for loss in LOSS_TITLES]
+        roots = beside(configurations)
+        folders = sorted({path.parents[3] for root in roots for pattern in patterns for path in root.glob(pattern)})
+        results = [result for folder in folders for result in read_runs(folder)]
+        results = results if any(_owner_of(each, configurations) for each in results) else []
+    else:
+        results = []
+        for folder in folders:
+            found = read_runs(folder)
+            if not found:
+                raise ValueError(
+                    f"glue folder {str(folder)!r} holds no results (<loss>/<model>/<task>/seed_<s>.json): name an "
+                    "--output_dir of run_glue.py."
+                )
+            results += found
+    made = []
+    for loss, title in LOSS_TITLES.items():
+        for name, slug, group in benchmarks([each for each in results if each["loss"] == loss]):
+            points: dict[str, list[list[Point]]] = {}
+            for source, scores in checkpoint_scores(group).items():
+                owner = _owner(source, configurations)
+                if owner is not None:
+                    points.setdefault(owner, []).append(
+                        [Point(s["tokens"], 3600 * s["hours"], s["score"], s["error"], s["seeds"]) for s in scores]
+                    )
+            heading = f"{name}: {title.lower()}"
+            unit = "average score x 100"
+            made.append(Scores(heading, unit, f"{slug}_{loss}", True, points, benchmark_table(group), note(group)))
+    return made
+
+
+def _owner_of(result: dict, configurations: list[Configuration]) -> str | None:
+    return _owner((result.get("pretraining") or {}).get("run", ""), configurations)
+
+
+def _owner(source: str, configurations: list[Configuration]) -> str | None:
+    """The configuration of the run that run_glue.py calls ``source``: the last parts of its path."""
+    for each in configurations:
+        for run in each.runs:
+            parts = run.folder.resolve().parts
+            if any(source == "_".join(parts[-number:]) for number in range(1, len(parts))):
+                return each.name
+    return None
+
+
+def lead(scores: Scores) -> tuple[list[tuple[str, float]], bool | None]:
+    """Scores of the last checkpoint of each configuration, best first, and whether the first is significantly better.
+
+    None in the place of significance if the scores of the first two have no standard error over seeds. Configurations of
+    several runs are left out of the test.
+    """
+    last = {name: [points[-1] for points in runs] for name, runs in scores.points.items()}
+    means = [(name, sum(point.value for point in points) / len(points)) for name, points in last.items()]
+    means.sort(key=lambda item: item[1], reverse=scores.higher_is_better)
+    pair = [last[name] for name, _ in means[:2]]
+    if len(pair) < 2 or any(len(points) > 1 or points[0].seeds < 2 for points in pair):
+        return means, None
+    best, second = ((points[0].value, points[0].error, points[0].seeds) for points in pair)
+    return means, one_tailed_t_test_of_means(
+        *((best, second) if scores.higher_is_better else (second, best))
+    ).significant
+
+
+def beside(configurations: list[Configuration]) -> list[Path]:
+    """Folders that hold runs, in which results lie beside them."""
+    return list(dict.fromkeys(run.folder.resolve().parent for each in configurations for run in each.runs))

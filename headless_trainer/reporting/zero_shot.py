@@ -1,0 +1,153 @@
+"""Scores of run_lm_eval.py that belong to checkpoints of runs."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..scoring.comparison import compare, find_results, short_names
+from ..scoring.score_store import RESULTS_NAME, read_results
+from .records import Configuration, Run
+from .scores import Point, Scores, beside
+
+CHECKPOINT = "checkpoint-"
+
+
+@dataclass
+class ZeroShot:
+    """Results of run_lm_eval.py.
+
+    Attributes:
+        curves: one for each task and metric.
+        models: name, tokens and results of each model, those of the runs first.
+        better: task and metric to the model that is significantly better than the second best.
+        unmatched: models that belong to no run.
+    """
+
+    curves: list[Scores] = field(default_factory=list)
+    models: list[tuple[str, float | None, dict]] = field(default_factory=list)
+    better: dict[tuple[str, str], str] = field(default_factory=dict)
+    unmatched: list[str] = field(default_factory=list)
+
+
+def zero_shot_scores(folders: Sequence[str] | None, configurations: list[Configuration]) -> ZeroShot:
+    """Scores of language models made of the runs.
+
+    Args:
+        folders: output folders of run_lm_eval.py, or of one model in them; ``NAME=FOLDER`` and ``NAME@STEP=FOLDER`` say which
+            configuration, and after how many steps, the one model in a folder belongs to. Those beside the runs if None.
+        configurations: what the models belong to.
+
+    Raises:
+        ValueError: if a folder that is named holds no results, or a name is not that of a configuration.
+    """
+    found: list[tuple[Path, tuple[Run, float] | None]] = []
+    if folders is None:
+        paths = sorted({path.parent for root in beside(configurations) for path in root.glob(f"*/*/{RESULTS_NAME}")})
+        ours = [path for path in paths if {"model", "tasks"} <= read_results(path).keys()]
+        matched = [(path, _checkpoint_of(path, configurations)) for path in ours]
+        found = [item for item in matched if item[1] is not None]
+    else:
+        for argument in folders:
+            found += _named_results(argument, configurations)
+    return _collect(found, configurations)
+
+
+def _named_results(argument: str, configurations: list[Configuration]) -> list[tuple[Path, tuple[Run, float] | None]]:
+    name, equals, folder = argument.partition("=")
+    if not equals or Path(argument).is_dir():
+        folder = argument
+        paths = sorted(
+            path.parent for path in [*Path(folder).glob(f"*/{RESULTS_NAME}"), *Path(folder).glob(RESULTS_NAME)]
+        )
+        if not paths:
+            raise ValueError(
+                f"lm_eval folder {folder!r} holds no {RESULTS_NAME}: name an --output_dir of run_lm_eval.py."
+            )
+        return [(path, _checkpoint_of(path, configurations)) for path in paths]
+    name, at, step = name.partition("@")
+    owner = next((each for each in configurations if each.name == name), None)
+    if owner is None:
+        known = ", ".join(repr(each.name) for each in configurations)
+        raise ValueError(f"lm_eval {argument!r} names configuration {name!r}, but there is only {known}.")
+    if at and not step.isdigit():
+        raise ValueError(f"lm_eval {argument!r} must name a step of the training after @, got {step!r}.")
+    path = find_results(folder)
+    if path is None:
+        raise ValueError(f"lm_eval folder {folder!r} holds no {RESULTS_NAME}: name an --output_dir of run_lm_eval.py.")
+    run = owner.runs[0]
+    return [(path, (run, float(step) if at else run.step))]
+
+
+def _checkpoint_of(folder: Path, configurations: list[Configuration]) -> tuple[Run, float] | None:
+    """The run and the step of a model that was scored: its path lies in the run's folder or has that folder's name in it."""
+    model = read_results(folder)["model"]
+    parts = Path(model).parts
+    steps = [part.removeprefix(CHECKPOINT) for part in parts if part.startswith(CHECKPOINT)]
+    step = next((int(each) for each in steps if each.isdigit()), None)
+    runs = [run for each in configurations for run in each.runs]
+    inside = [run for run in runs if Path(model).resolve().is_relative_to(run.folder.resolve())]
+    named = [run for run in runs if run.folder.name in parts]
+    for run in [*inside, *named]:
+        return run, run.step if step is None else step
+    return None
+
+
+def _collect(found: list[tuple[Path, tuple[Run, float] | None]], configurations: list[Configuration]) -> ZeroShot:
+    made = ZeroShot()
+    names = short_names([read_results(path)["model"] for path, _ in found])
+    owner = {id(run): each.name for each in configurations for run in each.runs}
+    points: dict[tuple[str, str], dict[str, dict[int, list[Point]]]] = {}
+    better: dict[tuple[str, str], bool] = {}
+    models = []
+    for (path, place), name in zip(found, names, strict=True):
+        run_name = None if place is None else owner[id(place[0])]
+        models.append((path, place, name if run_name is None or run_name in name else f"{run_name}: {name}"))
+    models.sort(key=lambda item: item[1] is None)
+    for path, place, name in models:
+        results = read_results(path)
+        when = None if place is None else place[0].when(place[1])
+        made.models.append((name, None if when is None else when["tokens"], results))
+        if place is None:
+            made.unmatched.append(name)
+            continue
+        for task, entry in results["tasks"].items():
+            for metric, result in entry["metrics"].items():
+                if result["higher_is_better"] is None:
+                    continue
+                better[task, metric] = result["higher_is_better"]
+                error = math.nan if result["stderr"] is None else result["stderr"]
+                own = points.setdefault((task, metric), {}).setdefault(owner[id(place[0])], {})
+                own.setdefault(id(place[0]), []).append(Point(when["tokens"], when["seconds"], result["value"], error))
+    for (task, metric), by_name in points.items():
+        label = metric.partition(",")[0]
+        curves = {
+            name: [sorted(p, key=lambda point: point.tokens) for p in runs.values()] for name, runs in by_name.items()
+        }
+        made.curves.append(Scores(f"{task}: {label}", label, f"{task}_{label}", better[task, metric], curves))
+    made.better = _significantly_best([(path, name) for path, _, name in models], better)
+    return made
+
+
+def _significantly_best(
+    models: list[tuple[Path, str]], better: dict[tuple[str, str], bool]
+) -> dict[tuple[str, str], str]:
+    """The model of each task and metric that the paired t-test over documents finds better than the second best."""
+    made = {}
+    for (task, metric), higher_is_better in better.items():
+        scored = []
+        for path, name in models:
+            result = read_results(path)["tasks"].get(task, {"metrics": {}})["metrics"].get(metric)
+            if result is not None:
+                scored.append((result["value"], path, name))
+        scored.sort(key=lambda item: item[0], reverse=higher_is_better)
+        if len(scored) < 2:
+            continue
+        try:
+            rows = compare(scored[0][1], scored[1][1])
+        except ValueError:  # other documents or prompts: nothing to pair
+            continue
+        row = next((row for row in rows if (row["task"], row["metric"]) == (task, metric)), {})
+        if row.get("better") == 0 and row["significant_paired"]:
+            made[task, metric] = scored[0][2]
+    return made

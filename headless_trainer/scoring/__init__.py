@@ -1,0 +1,1 @@
+"""Zero-shot scores by the LM Evaluation Harness, kept and compared."""
