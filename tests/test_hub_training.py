@@ -127,7 +127,7 @@ def test_saving_pushes_once_with_all_that_belongs_to_the_model(hub, tmp_path, ob
     assert hub.repositories["me/model"].messages == ["Model save"]
     pushed = hub.files("me/model")
     generation = {"generation_config.json"} if objective == "vanilla" else set()
-    assert set(pushed) == {"config.json", "model.safetensors", "token_counts.safetensors"} | generation
+    assert set(pushed) == {"README.md", "config.json", "model.safetensors", "token_counts.safetensors"} | generation
     for name, content in pushed.items():
         assert content == (tmp_path / "run" / name).read_bytes()
     if objective == "vanilla":  # the head's bias is folded into what was saved last
@@ -161,8 +161,15 @@ def test_a_copy_saved_elsewhere_is_not_pushed(hub, tmp_path):
 def test_strategies(hub, tmp_path, strategy):
     trainer = trainer_of(tmp_path, hub_strategy=strategy, hub_always_push=True, save_total_limit=1)
     trainer.train()
-    model = {"config.json", "model.safetensors", "token_counts.safetensors"}
-    state = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin"}
+    model = {"README.md", "config.json", "model.safetensors", "token_counts.safetensors"}
+    state = {
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+        "trainer_state.json",
+        "training_args.bin",
+        "manifest.json",
+    }
     pushed = set(hub.files("me/model"))
     folders = {"checkpoint": ["last-checkpoint"], "all_checkpoints": ["checkpoint-2", "checkpoint-4"]}
     expected = {f"{folder}/{name}" for folder in folders.get(strategy, []) for name in model | state}
@@ -196,7 +203,7 @@ def test_the_command_line_of_an_interrupted_training_names_its_last_checkpoint(h
     assert f"{tmp_path / 'checkpoint-4'} is saved, but not on the Hub. To push it later: " in messages(caplog)
     push_by_hand(messages(caplog))
     assert set(hub.files("me/model")) == {
-        "config.json", "model.safetensors", "token_counts.safetensors", "trainer_state.json",
+        "README.md", "config.json", "model.safetensors", "token_counts.safetensors", "trainer_state.json",
     }  # fmt: skip
 
 

@@ -233,26 +233,18 @@ def test_durations(seconds, want):
 @pytest.mark.slow
 def test_two_processes_write_one_card(tmp_path, text_file):
     script = (
-        "import sys, headless_trainer.cards.file as file, run_pretrain\n"
+        "import atexit, os, sys, headless_trainer.cards.file as file, run_pretrain\n"
         "written, save = [], file.write_whole\n"
         "file.write_whole = lambda path, content: (written.append(path.parent.name), save(path, content))\n"
+        "atexit.register(lambda: print('written by', os.environ['RANK'], written, flush=True))\n"
         "run_pretrain.main(sys.argv[1:])\n"
-        "import os; print('written by', os.environ['RANK'], written, flush=True)\n"
     )
     (tmp_path / "script.py").write_text(script)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command += [str(tmp_path / "script.py"), "--model_type", "gpt2", "--ddp_backend", "gloo", "--negatives", "step"]
     command += ["--config_overrides", "n_embd=16,n_layer=1,n_head=2,n_positions=16", "--train_tokenizer"]
-    command += [
-        "--vocab_size",
-        "300",
-        "--max_seq_length",
-        "16",
-        "--per_device_train_batch_size",
-        "4",
-        "--max_steps",
-        "2",
-    ]
+    command += ["--vocab_size", "300", "--max_seq_length", "16", "--max_steps", "2"]
+    command += ["--per_device_train_batch_size", "4"]
     command += ["--save_steps", "1", "--logging_steps", "1", "--use_cpu", "true", "--disable_tqdm", "true"]
     command += ["--train_file", str(text_file), "--output_dir", str(tmp_path / "run")]
     environ = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -173,7 +173,7 @@ def test_two_processes_resume_exactly(tmp_path, text_lines):
     for want, got in zip(whole, resumed, strict=True):
         assert got["logs"] == want["logs"] and got["stream"] == want["stream"]
         assert all(torch.equal(got["weights"][name], weight) for name, weight in want["weights"].items())
-    one = trainer(tmp_path / "one", text_lines, "mlm")
+    one = trainer(tmp_path / "one", text_lines, "mlm", per_device_train_batch_size=2 * ROWS)  # as many rows a step
     with pytest.raises(ValueError, match="number of processes is 1 but the stream of the checkpoint was read with 2"):
         one.train(resume_from_checkpoint=str(checkpoint))
 

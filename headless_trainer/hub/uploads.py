@@ -32,8 +32,12 @@ LIMIT_SECONDS, LIMIT_BYTES_PER_SECOND = 600.0, 1e6
 ASIDE_PREFIX = ".push-"
 # What stays here: checkpoints, what is unfinished or hidden, and training_args.bin, a pickle with this machine's paths.
 RUN_EXCLUDED = ("checkpoint-*", ".*", "*.bin")
-# Of a checkpoint as a model, also what only resuming reads: optimizer, schedule, random states, shards of DeepSpeed and FSDP.
-RESUME_ONLY = ("*.pt", "*.pth", "*.distcp", "global_step*", "latest", "zero_to_fp32.py", "*/.metadata")
+# Of a checkpoint as a model, also what only resuming reads: optimizer, schedule, random states, checksums, places in streams,
+# shards of DeepSpeed and FSDP.
+RESUME_ONLY = (
+    *("*.pt", "*.pth", "manifest.json", "stream_*.json", "*.distcp", "global_step*", "latest", "zero_to_fp32.py"),
+    "*/.metadata",
+)
 MODEL_EXCLUDED = (*RUN_EXCLUDED, *RESUME_ONLY)
 
 
