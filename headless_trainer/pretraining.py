@@ -141,6 +141,14 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
                 "Nothing was left to train. DeepSpeed and FSDP evaluate only what they train: start without them."
             )
             evaluate = False
-        metrics = trainer.evaluate() if evaluate else {}
+        metrics = final_evaluation(trainer) if evaluate else {}
         reports.finish(trainer, metrics)
         write_model_card(trainer, metrics=metrics)
+
+
+def final_evaluation(trainer: PretrainingTrainer) -> dict[str, float]:
+    """Held-out figures of the weights that leave the run: those of the last step, if it was evaluated, or new ones."""
+    logged = [logs for logs in trainer.state.log_history if "eval_loss" in logs]
+    if logged and logged[-1]["step"] == trainer.state.global_step and not trainer.args.load_best_model_at_end:
+        return {name: value for name, value in logged[-1].items() if name != "step"}
+    return trainer.evaluate()

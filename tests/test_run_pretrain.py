@@ -19,7 +19,7 @@ from transformers import (
     T5Model,
 )
 
-from headless_trainer import load_token_counts
+from headless_trainer import HeadlessTrainer, load_token_counts
 from run_pretrain import main
 
 ROOT = Path(__file__).parents[1]
@@ -229,3 +229,28 @@ def test_killed_and_resumed_equals_never_killed(flags):
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "0 lost, 0 changed, 0 found not whole; weights and 245 losses bit-identical" in ended.stdout
+
+
+@pytest.mark.parametrize(("flags", "evaluations"), [([], 2), (["--load_best_model_at_end", "true"], 3)])
+def test_the_last_step_is_evaluated_once_unless_other_weights_come_back(
+    tmp_path, text_file, monkeypatch, flags, evaluations
+):
+    calls, evaluate = [], HeadlessTrainer.evaluate
+    monkeypatch.setattr(HeadlessTrainer, "evaluate", lambda *a, **k: calls.append(evaluate(*a, **k)) or calls[-1])
+    command = [*QUICK, *DECODER, "--train_file", str(text_file), "--output_dir", str(tmp_path), "--max_steps", "4"]
+    main(
+        [
+            *command,
+            "--eval_strategy",
+            "steps",
+            "--eval_steps",
+            "2",
+            "--save_strategy",
+            "steps",
+            "--save_steps",
+            "2",
+            *flags,
+        ]
+    )
+    assert len(calls) == evaluations
+    assert json.loads((tmp_path / "eval_results.json").read_text()) == calls[-1]
