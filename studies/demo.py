@@ -19,7 +19,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, set_seed
 from transformers.utils import logging as transformers_logging
 
 from headless_trainer import HeadlessTrainingArguments, attach_lm_head, load_token_counts
-from headless_trainer.arguments import DataArguments, ModelArguments
+from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
+from headless_trainer.cards.model_card import write_head_card
 from headless_trainer.command_line import parse_args
 from headless_trainer.corpus.data import first_rows, tokenize_and_pack
 from headless_trainer.corpus.texts import load_texts
@@ -46,6 +47,10 @@ def main() -> None:
     model = attach_lm_head(trunk, counts)
     model.save_pretrained(folder / "lm")
     tokenizer.save_pretrained(folder / "lm")
+    head_args = LMHeadArguments(str(folder / "lm"), report_to="none")
+    write_head_card(
+        model, tokenizer, ModelArguments(model_name_or_path=str(folder)), data_args, head_args, has_prior=True
+    )
     set_seed(args.seed)
     untrained = attach_lm_head(AutoModel.from_config(AutoConfig.from_pretrained(folder)), counts)
 
