@@ -1,9 +1,9 @@
 """Rows, batches, checkpoints and the trainer of fine-tuning: the gradient of a step is that of its rows as one batch."""
 
 import os
-import socket
 
 import numpy as np
+import processes
 import pytest
 import torch
 import torch.nn.functional as F
@@ -321,23 +321,15 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
         step_gradients(model, encoded(CLASSES), tmp_path, (32, 1))
 
 
-def _process(rank: int, port: int, folder: str) -> None:
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
+def _process(rank: int, folder: str) -> None:
     found, loss = step_gradients(bert(num_labels=3), encoded(CLASSES), folder, (4, 4))
     if rank == 0:
         torch.save((found, loss), os.path.join(folder, "found.pt"))
-    torch.distributed.barrier()
-    os._exit(0)  # gloo may abort an orderly exit
 
 
 @pytest.mark.slow
 def test_two_processes_have_the_gradient_of_one(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(_process, (port, str(tmp_path)), nprocs=2)
+    processes.run(_process, 2, str(tmp_path))
     found, loss = torch.load(tmp_path / "found.pt")
     want = naive(bert(num_labels=3), encoded(CLASSES), "balanced")
     assert loss == pytest.approx(want.pop("loss").item(), rel=1e-5)

@@ -2,10 +2,10 @@
 
 import os
 import re
-import socket
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model, PrinterCallback
@@ -129,24 +129,16 @@ def test_every_name_has_a_unit_and_a_meaning():
     assert all(row["unit"] and len(row["meaning"]) > 5 for row in documented().values())
 
 
-def _process(rank: int, port: int, folder: str) -> None:
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
+def _process(rank: int, folder: str) -> None:
     run = trainer(folder, task="clm", negatives="world", sparse_embedding_updates=True)
     run.train()
     if rank == 0:
         torch.save(run.state.log_history, os.path.join(folder, "history.pt"))
-    torch.distributed.barrier()
-    os._exit(0)  # gloo may abort an orderly exit
 
 
 @pytest.mark.slow
 def test_several_processes_log_their_exchange(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(_process, (port, str(tmp_path)), nprocs=2)
+    processes.run(_process, 2, str(tmp_path))
     rows = documented()
     want = {name for name, row in rows.items() if is_logged(row["logged"], {"task": "clm"}, rows)}
     assert names_of(torch.load(tmp_path / "history.pt")) == want | {"pool_exchange_bytes", "row_exchange_bytes"}

@@ -2,8 +2,8 @@
 
 import math
 import os
-import socket
 
+import processes
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -577,10 +577,7 @@ def test_several_gpus_in_one_process_are_refused(tmp_path, monkeypatch):
 # Processes -------------------------------------------------------------------------------------------------------------
 
 
-def _process(rank: int, port: int, folder: str, task: str, accumulation: int) -> None:
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
+def _process(rank: int, folder: str, task: str, accumulation: int) -> None:
     model = trunk(task)
     with torch.no_grad():
         model.get_input_embeddings().weight.add_(rank)  # what one process holds counts
@@ -591,17 +588,12 @@ def _process(rank: int, port: int, folder: str, task: str, accumulation: int) ->
     assert not hasattr(run.model, "_ddp_params_and_buffers_to_ignore")  # another training may share it densely
     logs = [logged(run, name) for name in ("loss", "grad_norm", "row_exchange_bytes")]
     torch.save((run.model.state_dict(), dict(state), *logs), f"{folder}/{rank}.pt")
-    torch.distributed.barrier()
-    os._exit(0)  # gloo may abort an orderly exit
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task, accumulation", [("clm", 1), ("clm", 2)])
 def test_two_processes_are_one(tmp_path, task, accumulation):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(_process, (port, str(tmp_path), task, accumulation), nprocs=2)
+    processes.run(_process, 2, str(tmp_path), task, accumulation)
     weights, state, losses, norms, exchanged = torch.load(tmp_path / "0.pt")
     other, other_state, *_ = torch.load(tmp_path / "1.pt")
     assert all(torch.equal(weights[name], other[name]) for name in weights)

@@ -2,8 +2,8 @@
 
 import json
 import os
-import socket
 
+import processes
 import pytest
 import torch
 from datasets import Dataset
@@ -134,27 +134,11 @@ def test_the_script_resumes_a_stream(tmp_path, text_file, monkeypatch):
         main([*command, "--output_dir", str(tmp_path / "b"), "--resume_from_checkpoint", middle, "--data_seed", "4"])
 
 
-def _join(rank: int, port: int) -> None:
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
-
-
-def _spawn(function, *arguments) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(function, (port, *arguments), nprocs=2)
-
-
-def _process(rank: int, port: int, folder: str, lines: list[str], resume: str | None) -> None:
-    _join(rank, port)
+def _process(rank: int, folder: str, lines: list[str], resume: str | None) -> None:
     run = trainer(folder, lines, "mlm", negatives="world", dataloader_num_workers=2)
     run.train(resume_from_checkpoint=resume)
     found = {"logs": logs_of(run), "weights": run.model.state_dict(), "stream": run.train_dataset.state_dict()}
     torch.save(found, os.path.join(folder, f"found-{rank}.pt"))
-    torch.distributed.barrier()
-    os._exit(0)  # gloo may abort an orderly exit
 
 
 @pytest.mark.slow
@@ -162,7 +146,7 @@ def test_two_processes_resume_exactly(tmp_path, text_lines):
     def run(name, resume=None):
         folder = tmp_path / name
         folder.mkdir()
-        _spawn(_process, str(folder), text_lines, resume)
+        processes.run(_process, 2, str(folder), text_lines, resume)
         return [torch.load(folder / f"found-{rank}.pt") for rank in range(2)]
 
     whole = run("whole")
@@ -178,11 +162,8 @@ def test_two_processes_resume_exactly(tmp_path, text_lines):
         one.train(resume_from_checkpoint=str(checkpoint))
 
 
-def _script(rank: int, port: int, command: list[str]) -> None:
-    _join(rank, port)
+def _script(rank: int, command: list[str]) -> None:
     main(command)
-    torch.distributed.barrier()
-    os._exit(0)
 
 
 @pytest.mark.slow
@@ -198,7 +179,7 @@ def test_the_script_streams_on_two_processes(tmp_path):
         *("--disable_tqdm", "true", "--save_steps", "6", "--output_dir", str(tmp_path / "run")),
     ]
     try:
-        _spawn(_script, command)
+        processes.run(_script, 2, command)
     finally:
         del os.environ["HF_DATASETS_CACHE"]
     assert json.loads((tmp_path / "run" / "eval_results.json").read_text())["eval_predicted_tokens"] > 0
