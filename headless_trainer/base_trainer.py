@@ -198,24 +198,21 @@ class PretrainingTrainer(StreamTrainer):
             counts = self._all_token_counts()
             seen = int(self._sum_over_processes(torch.tensor(self.window.tokens_seen, device=self.args.device)))
             with cache_for_generation(self.model):
-                self._save_weights(output_dir or self.args.output_dir, _internal_call)
+                super().save_model(output_dir, _internal_call)
             if self.args.should_save:
                 totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.facts.totals()
                 folder = Path(output_dir or self.args.output_dir)
                 save_token_counts(folder, counts, totals | self.objective_facts())
                 write_model_card(self, folder)
 
-    def _save_weights(self, folder: str, _internal_call: bool) -> None:
+    def save_weights(self, folder: str, to_resume: bool) -> None:
         """Whole weights, also where the parent would save shards, or nothing before they are made."""
-        whole = None
-        if self.is_prepared:
-            if not self.is_fsdp_enabled or saves_whole_weights(self.accelerator.state.fsdp_plugin):
-                super().save_model(folder, _internal_call)
-                return
-            whole = self.accelerator.get_state_dict(self.model)
-        self._save(folder, state_dict=whole)
-        if self.args.push_to_hub and not _internal_call and Path(folder) == Path(self.args.output_dir):
-            self.push_to_hub(commit_message="Model save")
+        if not self.is_prepared:
+            self._save(folder)
+        elif self.is_fsdp_enabled and not saves_whole_weights(self.accelerator.state.fsdp_plugin):
+            self._save(folder, state_dict=self.accelerator.get_state_dict(self.model))
+        else:
+            super().save_weights(folder, to_resume)
 
     def create_model_card(self, *args, **kwargs) -> None:
         """`save_model` has written it: the parent's, which scripts ask for at their end, would take its place."""

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from .arguments import HeadlessTrainingArguments
 from .base_trainer import PretrainingTrainer
-from .cards.model_card import write_model_card
 from .evaluation import log_prior, pool_scores, vocabulary_scores
 from .lm_head import fold_bias, fold_head_bias
 from .losses import cwt_loss
@@ -176,13 +175,11 @@ class VanillaTrainer(PretrainingTrainer):
         else:
             projection.bias.data.copy_(prior)
 
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        with self.one_push():
-            super().save_model(output_dir, _internal_call)
-            # A checkpoint to resume from keeps the bias; the model that leaves the run has it in its weights.
-            if self.added_bias and not _internal_call and self.args.should_save:
-                fold_head_bias(self.model).save_pretrained(output_dir or self.args.output_dir)
-                write_model_card(self, output_dir)  # which counts the parameters
+    def save_weights(self, folder: str, to_resume: bool) -> None:
+        super().save_weights(folder, to_resume)
+        # A checkpoint to resume from keeps the bias; the model that leaves the run has it in its weights.
+        if self.added_bias and not to_resume and self.args.should_save:
+            fold_head_bias(self.model).save_pretrained(folder)
 
     def _share_step(self, targets: list[Tensor]) -> None:
         # The mean over all predicted tokens of the step, on all processes: the gradients of processes are averaged later.

@@ -153,7 +153,6 @@ ALLOWED = {
         "evaluation",
         "lm_head",
         "masking",
-        "cards.model_card",
         "modeling",
         "sparse_trainer",
         "targets",

@@ -63,10 +63,21 @@ class HubTrainer(Trainer):
             self._noted = request
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        own = self.args.output_dir
-        is_copy = Path(output_dir or own) != Path(own)  # somewhere else, where nobody asked for it to be pushed from
+        folder = output_dir or self.args.output_dir
         with self.one_push():
-            super().save_model(output_dir, _internal_call or is_copy)
+            self.save_weights(folder, to_resume=_internal_call)
+            # Not from somewhere else, where nobody asked for it to be pushed from.
+            if self.args.push_to_hub and not _internal_call and Path(folder) == Path(self.args.output_dir):
+                self.push_to_hub(commit_message="Model save")
+
+    def save_weights(self, folder: str, to_resume: bool) -> None:
+        """Save the model as the parent does, and nothing more.
+
+        Args:
+            folder: where it goes.
+            to_resume: whether it is part of a checkpoint, and not the model that leaves the run.
+        """
+        super().save_model(folder, _internal_call=True)
 
     @contextmanager
     def one_push(self) -> Iterator[None]:
