@@ -45,11 +45,11 @@ def write_report(
     """Compare runs and write ``report.html`` and its pictures.
 
     Args:
-        runs: ``RUN`` and ``NAME=RUN1,RUN2`` items, as `run_records.group_runs` takes them.
+        runs: ``RUN`` and ``NAME=RUN1,RUN2`` items, as `records.group_runs` takes them.
         output_dir: folder of the report, made if it is not there.
         title: heading of the page.
         glue: folders of run_glue.py; those found beside the runs if None.
-        lm_eval: folders of run_lm_eval.py, as `run_zero_shot.zero_shot_scores` takes them; those beside the runs if None.
+        lm_eval: folders of run_lm_eval.py, as `zero_shot.zero_shot_scores` takes them; those beside the runs if None.
 
     Returns:
         The summary, a sentence an item.

@@ -1,5 +1,6 @@
 """Scores of run_lm_eval.py that belong to checkpoints of runs."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -95,7 +96,8 @@ def _checkpoint_of(folder: Path, configurations: list[Configuration]) -> tuple[R
 
 def _collect(found: list[tuple[Path, tuple[Run, float] | None]], configurations: list[Configuration]) -> ZeroShot:
     made = ZeroShot()
-    names = short_names([read_results(path)["model"] for path, _ in found])
+    results_of = {path: read_results(path) for path, _ in found}
+    names = short_names([results_of[path]["model"] for path, _ in found])
     owner = {id(run): each.name for each in configurations for run in each.runs}
     points: dict[tuple[str, str], dict[str, dict[int, list[Point]]]] = {}
     better: dict[tuple[str, str], bool] = {}
@@ -105,7 +107,7 @@ def _collect(found: list[tuple[Path, tuple[Run, float] | None]], configurations:
         models.append((path, place, name if run_name is None or run_name in name else f"{run_name}: {name}"))
     models.sort(key=lambda item: item[1] is None)
     for path, place, name in models:
-        results = read_results(path)
+        results = results_of[path]
         when = None if place is None else place[0].when(place[1])
         made.models.append((name, None if when is None else when["tokens"], results))
         if place is None:
@@ -125,29 +127,34 @@ def _collect(found: list[tuple[Path, tuple[Run, float] | None]], configurations:
             name: [sorted(p, key=lambda point: point.tokens) for p in runs.values()] for name, runs in by_name.items()
         }
         made.curves.append(Scores(f"{task}: {label}", label, f"{task}_{label}", better[task, metric], curves))
-    made.better = _significantly_best([(path, name) for path, _, name in models], better)
+    made.better = _significantly_best([(path, name, results_of[path]) for path, _, name in models], better)
     return made
 
 
 def _significantly_best(
-    models: list[tuple[Path, str]], better: dict[tuple[str, str], bool]
+    models: list[tuple[Path, str, dict]], better: dict[tuple[str, str], bool]
 ) -> dict[tuple[str, str], str]:
     """The model of each task and metric that the paired t-test over documents finds better than the second best."""
     made = {}
+    compared = functools.cache(_compared)  # a pair is often the best two of several tasks, and its documents are many
     for (task, metric), higher_is_better in better.items():
         scored = []
-        for path, name in models:
-            result = read_results(path)["tasks"].get(task, {"metrics": {}})["metrics"].get(metric)
+        for path, name, results in models:
+            result = results["tasks"].get(task, {"metrics": {}})["metrics"].get(metric)
             if result is not None:
                 scored.append((result["value"], path, name))
         scored.sort(key=lambda item: item[0], reverse=higher_is_better)
         if len(scored) < 2:
             continue
-        try:
-            rows = compare(scored[0][1], scored[1][1])
-        except ValueError:  # other documents or prompts: nothing to pair
-            continue
-        row = next((row for row in rows if (row["task"], row["metric"]) == (task, metric)), {})
+        row = compared(scored[0][1], scored[1][1]).get((task, metric), {})
         if row.get("better") == 0 and row["significant_paired"]:
             made[task, metric] = scored[0][2]
     return made
+
+
+def _compared(first: Path, second: Path) -> dict[tuple[str, str], dict]:
+    """Rows of `compare` by task and metric, none where there is nothing to pair."""
+    try:
+        return {(row["task"], row["metric"]): row for row in compare(first, second)}
+    except ValueError:  # other documents or prompts
+        return {}
