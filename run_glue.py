@@ -37,21 +37,18 @@ def main(argv: list[str] | None = None) -> None:
 def prepare(arguments, training):
     """Everything before the first run: models, tasks and earlier results are checked for the whole grid."""
     from headless_trainer import reports
-    from headless_trainer.fine_tuning import grid as glue_grid
+    from headless_trainer.fine_tuning import grid
 
     reports.start_logging(training)
-    return glue_grid.prepare(arguments, training)
+    return grid.prepare(arguments, training)
 
 
 def run(grid) -> None:
-    """Train and score what is left, with log lines above the bar, and add the scores to the cards of local models."""
-    from tqdm.contrib.logging import logging_redirect_tqdm
-
+    """Train and score what is left, and add the scores to the cards of local models."""
     from headless_trainer.cards.results import add_grid_results
     from headless_trainer.fine_tuning.runs import run_grid
 
-    with logging_redirect_tqdm():
-        run_grid(grid)
+    run_grid(grid)
     if grid.training.process_index == 0:
         add_grid_results(grid)
 

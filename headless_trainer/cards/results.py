@@ -87,7 +87,7 @@ def add_grid_results(grid) -> None:
     """Add the scores of a grid to the cards of those of its models that are folders here and have one.
 
     Args:
-        grid: a `glue_grid.Grid` whose runs are finished.
+        grid: a `fine_tuning.grid.Grid` whose runs are finished.
     """
     finished = read_runs(grid.training.output_dir)
     for source, name in {run.model.source: run.model.name for run in grid.runs}.items():
@@ -100,7 +100,7 @@ def write_classifier_card(run, model: PreTrainedModel, result: dict, metrics: st
     """Write the card of a fine-tuned model that run_glue.py keeps. Never raises: a failure is a warning.
 
     Args:
-        run: a `glue_grid.Run`; the model is saved beside its result file.
+        run: a `fine_tuning.grid.Run`; the model is saved beside its result file.
         model: with its classifier.
         result: content of the result file.
         metrics: ``paper`` or ``official``: which chose the epoch that is kept.

@@ -1,4 +1,4 @@
-"""One upload to the Hub, as a program of its own, which `hub` starts and can end at any moment.
+"""One upload to the Hub, as a program of its own, which `process` starts and can end at any moment.
 
 It reads a job, one line of JSON, from its input, and prints one line of JSON: ``{"url": ...}`` or ``{"error": ...}``. Its
 input stays open as long as the process that started it lives; when that ends, so does the upload. Nothing here imports the
