@@ -7,18 +7,19 @@ WORKERS ?= 4
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Every worker computes: with more threads each than one, they fight over the cores.
-PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses $(WORKERS)
+PYTEST_OPTIONS := -m pytest -n auto --maxprocesses $(WORKERS)
+PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST_OPTIONS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format bench
+.PHONY: help demo test test-slow test-no-extras test-lowest check format bench
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)  ## pretrain a small headless decoder on the documentation of this machine
-	test -f runs/demo/model.safetensors || $(BIN)/python run_pretrain.py configs/demo.yaml \
+	test -f runs/demo/model.safetensors || $(BIN)/python run_pretrain.py demo \
 		$(if $(wildcard runs/demo/checkpoint-*),--resume_from_checkpoint last)
-	$(BIN)/python studies/demo.py configs/demo.yaml
+	$(BIN)/python studies/demo.py demo
 
 test: $(INSTALLED)  ## run the quick tests
 	$(PYTEST)
@@ -26,11 +27,17 @@ test: $(INSTALLED)  ## run the quick tests
 test-slow: $(INSTALLED)  ## run the tests that train longer or start several processes
 	$(PYTEST) -m slow
 
+test-no-extras: $(VENV)-no-extras/.installed  ## run the quick tests with what install_requires brings, and no extra
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)-no-extras/bin/python $(PYTEST_OPTIONS)
+
+test-lowest: $(VENV)-lowest/.installed  ## run the quick tests with the lowest direct versions that setup.cfg allows
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python $(PYTEST_OPTIONS)
+
 check: $(INSTALLED)  ## lint and check the format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format: $(INSTALLED)  ## format, and mend what lint can mend
+format: $(INSTALLED)  ## format, and fix what lint can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -53,4 +60,22 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt
 		cp constraints.txt $(VENV)/constraints.txt; \
 	fi
 	$(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[$(EXTRAS)]'
+	touch $@
+
+$(VENV)-no-extras/.installed: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(VENV)-no-extras
+	$(VENV)-no-extras/bin/python -m pip install --quiet --constraint constraints.txt --editable . pytest pytest-xdist
+	touch $@
+
+# uv resolves, from pip's own index where one is set; pip installs. torch and the test tools are those of
+# constraints.txt: of torch only one build for CPUs is sure to exist, and the tools are not what is tested.
+$(VENV)-lowest/.installed: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(VENV)-lowest
+	grep -E '^(torch|pytest|pytest-xdist)==' constraints.txt > $(VENV)-lowest/pins.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet uv
+	index=$${PIP_INDEX_URL:-$$($(VENV)-lowest/bin/python -m pip config get global.index-url 2>/dev/null || true)}; \
+	$(VENV)-lowest/bin/uv pip compile --quiet --resolution lowest-direct --extra eval --python $(VENV)-lowest/bin/python \
+		$${index:+--default-index "$$index"} --constraint $(VENV)-lowest/pins.txt setup.cfg --output-file $(VENV)-lowest/lowest.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --constraint $(VENV)-lowest/lowest.txt \
+		--constraint $(VENV)-lowest/pins.txt --editable '.[eval]' pytest pytest-xdist
 	touch $@

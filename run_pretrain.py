@@ -1,31 +1,7 @@
 #!/usr/bin/env python
-"""Pretrain an encoder or a decoder, headless or vanilla.
+"""`headless-trainer pretrain` from a checkout: python run_pretrain.py --help"""
 
-    python run_pretrain.py configs/demo.yaml
-    python run_pretrain.py --model_type bert --train_file corpus/*.txt --train_tokenizer --tokenizer_type wordpiece \
-        --output_dir runs/bert --max_steps 100000 --per_device_train_batch_size 64
-    accelerate launch run_pretrain.py configs/paper_decoder_headless.yaml --output_dir runs/pythia
-    python run_pretrain.py runs/bert.yaml --resume_from_checkpoint runs/bert/checkpoint-5000
-
-The first argument may be a YAML or JSON file of arguments; flags that follow override it. With neither --dataset_name nor
---train_file, the documentation that is already on this machine is the corpus.
-"""
-
-
-def main(argv: list[str] | None = None) -> None:
-    from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
-    from headless_trainer.command_line import errors_in_one_line, parse_args
-
-    with errors_in_one_line(ValueError, OSError):
-        arguments = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], argv)
-        from headless_trainer.launch import leave_together
-        from headless_trainer.pretraining import prepare, train
-
-        trainer, resume = prepare(*arguments)
-    with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
-        train(trainer, resume)
-    leave_together()
-
+from headless_trainer.cli.pretrain import main
 
 if __name__ == "__main__":
     main()

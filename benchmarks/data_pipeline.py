@@ -17,7 +17,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from headless_trainer.arguments import DataArguments
-from headless_trainer.corpus.data import available_processors, tokenize_and_pack
+from headless_trainer.corpus.packing import available_processors, tokenize_and_pack
 from headless_trainer.corpus.texts import load_texts
 from headless_trainer.corpus.tokenization import train_tokenizer
 

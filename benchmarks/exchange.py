@@ -22,7 +22,7 @@ from step import MODELS, config_of, tokenizer_of, zipf_ids
 from transformers import AutoModel
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
-from headless_trainer.modeling import find_trunk
+from headless_trainer.models.trunk import find_trunk
 
 BYTES_OF_A_TOKEN = 16  # an id and a count, int64
 

@@ -28,8 +28,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from headless_trainer.checkpoints import INCOMPLETE_NAME, checkpoints_in
-from headless_trainer.manifest import find_fault
+from headless_trainer.runtime.checkpoints import INCOMPLETE_NAME, checkpoints_in
+from headless_trainer.runtime.manifest import find_fault
 
 ROOT = Path(__file__).resolve().parents[1]
 SAVE_STEPS, LIMIT = 10, 3

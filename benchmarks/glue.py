@@ -29,10 +29,10 @@ from transformers import (
 )
 
 from headless_trainer.corpus.tokenization import train_tokenizer
-from headless_trainer.fine_tuning.arguments import GlueTrainingArguments
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.fine_tuning.classification_rows import encode_rows
 from headless_trainer.fine_tuning.classifiers import agree_on_tokens
+from headless_trainer.fine_tuning.glue_arguments import GlueTrainingArguments
 from headless_trainer.fine_tuning.tasks import load_task, select_tasks
 
 

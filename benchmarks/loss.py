@@ -22,8 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headless_trainer.losses import cwt_loss, vocabulary_cross_entropy
-from headless_trainer.negatives import NegativePool
+from headless_trainer.objective.losses import cwt_loss, vocabulary_cross_entropy
+from headless_trainer.objective.negatives import NegativePool
 
 # Probability of the r-th token: r ** -1.2. Of 1,024, 16,384 and 65,536 targets, 340, 2,700 and 6,900 are then distinct; of
 # as many tokens of English text in a BPE of 32,000 tokens, 390, 2,550 and 5,270 are.

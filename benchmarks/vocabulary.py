@@ -70,7 +70,7 @@ def why_not(method: str, vocab_size: int, args) -> str:
 
 
 def measure(method: str, vocab_size: int, reference: "Worker", args) -> dict:
-    from headless_trainer.sparse_embedding import embedding_memory
+    from headless_trainer.objective.sparse_adamw import embedding_memory
 
     worker = Worker(method, vocab_size, args)
     for _ in range(WARM_UP):
@@ -213,7 +213,7 @@ def print_row(result: dict) -> None:
 def draw(results: list[dict], path: str) -> None:
     from matplotlib.ticker import LogLocator
 
-    from headless_trainer.figures import load_pyplot, save
+    from headless_trainer.runtime.plotting import load_pyplot, save
 
     figure, (left, right) = load_pyplot().subplots(1, 2, figsize=(9, 3.6))
     for method in METHODS:

@@ -6,16 +6,16 @@ __version__ = "0.1.0"
 
 # Names are imported when they are first used: `--help` and the argument classes need none of the heavy modules.
 _EXPORTS = {
-    "HeadlessTrainer": "trainer",
-    "VanillaTrainer": "trainer",
+    "HeadlessTrainer": "trainers.headless",
+    "VanillaTrainer": "trainers.vanilla",
     "HeadlessTrainingArguments": "arguments",
-    "NegativePool": "negatives",
+    "NegativePool": "objective.negatives",
     "PackedStream": "corpus.streaming",
-    "cwt_loss": "losses",
-    "vocabulary_cross_entropy": "losses",
-    "balanced_cross_entropy": "losses",
-    "attach_lm_head": "lm_head",
-    "load_token_counts": "checkpoints",
+    "cwt_loss": "objective.losses",
+    "vocabulary_cross_entropy": "objective.losses",
+    "balanced_cross_entropy": "objective.losses",
+    "attach_lm_head": "models.lm_head",
+    "load_token_counts": "runtime.checkpoints",
     "train_tokenizer": "corpus.tokenization",
 }
 __all__ = sorted(_EXPORTS)

@@ -1,7 +1,10 @@
-"""Argument dataclasses of the scripts that train on text."""
+"""Argument dataclasses of the commands that train on text."""
 
 import json
+import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,9 +14,11 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from .command_line import Yaml
-from .hub.uploads import repository_name
-from .launch import check_launch
-from .sparse_embedding import check_settings
+from .hub.names import repository_name
+from .measures import higher_is_better
+from .objective.sparse_adamw import check_settings
+from .runtime.launch import check_launch
+from .settings_check import DATA, MODEL, PRETRAINING, refuse, warn
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
@@ -78,7 +83,7 @@ class ModelArguments:
     cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model on the Hub."})
     token: str | None = field(
-        default=None, metadata={"help": "Hub token, for private models. The stored login by default."}
+        default=None, repr=False, metadata={"help": "Hub token, for private models. The stored login by default."}
     )
     trust_remote_code: bool = field(
         default=False, metadata={"help": "Run model code that comes with a Hub repository."}
@@ -114,6 +119,7 @@ class ModelArguments:
             raise ValueError(
                 f"vocab_size must be at least 300 (256 bytes and the special tokens), got {self.vocab_size}."
             )
+        warn(self, MODEL)
 
     def parsed_config_overrides(self) -> dict[str, Any]:
         """``config_overrides`` as a dictionary; values are YAML: ``8`` an int, ``1e-2`` a float, ``true`` a bool."""
@@ -157,7 +163,11 @@ class DataArguments:
         metadata={"help": "What one document is in a .txt file: a line, a blank-line paragraph, the file."},
     )
     validation_split_percentage: float = field(
-        default=5.0, metadata={"help": "Share of the documents held out when there is no validation part, in percent."}
+        default=5.0,
+        metadata={
+            "help": "Share of the documents held out when there is no validation part, in percent. A hash of its text decides "
+            "for each document, at least one is held out, and at least one is trained on."
+        },
     )
     streaming: bool = field(default=False, metadata={"help": "Read while training instead of before it."})
     shuffle_buffer_size: int = field(
@@ -202,6 +212,7 @@ class DataArguments:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
+        warn(self, DATA)
 
 
 @dataclass
@@ -238,9 +249,12 @@ class HeadlessTrainingArguments(TrainingArguments):
             "help": "headless only: subtract each candidate's log frequency from its score, so that E^T alone is the head."
         },
     )
-    smoothing: float = field(
-        default=1.0,
-        metadata={"help": "Added to every token's count where counts become log q: a token never seen keeps a chance."},
+    smoothing: float | None = field(
+        default=None,
+        metadata={
+            "help": "Added to every token's count where counts become log q, so that a token never seen keeps a chance. By "
+            "default those seen give up a part of one occurrence to those never seen (absolute discounting)."
+        },
     )
     loss_backend: Literal["auto", "dense", "chunked"] = field(
         default="auto", metadata={"help": "How the scores are computed: in one product, or in chunks that save memory."}
@@ -271,7 +285,8 @@ class HeadlessTrainingArguments(TrainingArguments):
         default=4096, metadata={"help": "Target tokens of the evaluation set that form its fixed set of candidates."}
     )
     eval_full_vocabulary: bool = field(
-        default=True, metadata={"help": "Also rank every token of the vocabulary when evaluating: exact, but dear."}
+        default=True,
+        metadata={"help": "Also rank every token of the vocabulary when evaluating: exact, but expensive."},
     )
     remove_unused_columns: bool = field(
         default=False, metadata={"help": "Drop the columns that the model's forward does not name."}
@@ -288,18 +303,26 @@ class HeadlessTrainingArguments(TrainingArguments):
             "help": "Trackers that get the logs: tensorboard, wandb, trackio, others of transformers, all, none."
         },
     )
+    hub_token: str | None = field(
+        default=None, repr=False, metadata={"help": "Hub token to push with. The stored login by default."}
+    )
 
     def __post_init__(self):
+        if self.metric_for_best_model is not None and self.greater_is_better is None:
+            # TrainingArguments takes all names but those in "loss" for better when greater, perplexity too.
+            self.greater_is_better = higher_is_better(self.metric_for_best_model)
         super().__post_init__()
+        if self.label_names is None:
+            self.label_names = ["labels"]
         self._check_trackers()
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         if self.push_to_hub:
             repository_name(self.hub_model_id, self.output_dir)
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be above 0, got {self.temperature}.")
-        if not self.smoothing > 0:
-            raise ValueError(f"smoothing must be above 0, got {self.smoothing}.")
+        for name in ("temperature", "smoothing", "input_grad_scale"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be above 0{' and finite' if value > 0 else ''}, got {value}.")
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"mlm_probability must be above 0 and below 1, got {self.mlm_probability}.")
         if (
@@ -310,24 +333,11 @@ class HeadlessTrainingArguments(TrainingArguments):
                 "mask_replace_prob and random_replace_prob must not be negative and must not sum to more than 1, got "
                 f"{self.mask_replace_prob} and {self.random_replace_prob}."
             )
-        if not self.input_grad_scale > 0:
-            raise ValueError(f"input_grad_scale must be above 0, got {self.input_grad_scale}.")
         if self.eval_pool_size < 1:
             raise ValueError(f"eval_pool_size must be at least 1, got {self.eval_pool_size}.")
-        if self.objective == "vanilla" and self.negatives != "micro_batch":
-            raise ValueError(
-                f"negatives is {self.negatives!r} but objective is 'vanilla', which has no negatives: drop one of the two."
-            )
-        if self.log_q_correction and self.objective == "vanilla":
-            raise ValueError(
-                "log_q_correction is True but objective is 'vanilla', which has no negatives to correct: drop one of the two."
-            )
         if self.sparse_embedding_updates:
             self._check_sparse_updates()
-        if self.head_bias != "none" and self.objective != "vanilla":
-            raise ValueError(
-                f"head_bias is {self.head_bias!r} but objective is 'headless', which has no head: use --objective vanilla."
-            )
+        refuse(self, PRETRAINING)
         check_launch(self)
 
     def _check_trackers(self) -> None:
@@ -396,3 +406,16 @@ class LMHeadArguments(HeadlessTrainingArguments):
             )
         if self.freeze_trunk and not self.do_train:
             raise ValueError("freeze_trunk is True but nothing is trained: add --do_train or drop freeze_trunk.")
+
+
+@contextmanager
+def with_settings(args: TrainingArguments, **values: Any) -> Iterator[None]:
+    """Within it settings have other values: for a method of `Trainer` that reads them where something else is meant."""
+    before = {name: getattr(args, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(args, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(args, name, value)

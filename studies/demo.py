@@ -1,10 +1,11 @@
 #!/usr/bin/env python
 """What a headless decoder knows the moment its pretraining ends: `make demo` runs this after `run_pretrain.py`.
 
-    python studies/demo.py configs/demo.yaml
+    python studies/demo.py demo
 
 Scores the held-out documents with the free language-modelling head, beside a unigram model and the same network untrained;
-saves an ordinary causal language model; writes a sample of its text. The first argument is the file the run was made with.
+saves an ordinary causal language model; writes a sample of its text. The first argument is the preset or the file that the run
+was made with.
 """
 
 import logging
@@ -22,9 +23,9 @@ from headless_trainer import HeadlessTrainingArguments, attach_lm_head, load_tok
 from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
 from headless_trainer.cards.model_card import write_head_card
 from headless_trainer.command_line import parse_args
-from headless_trainer.corpus.data import first_rows, tokenize_and_pack
+from headless_trainer.corpus.packing import first_rows, tokenize_and_pack
 from headless_trainer.corpus.texts import load_texts
-from headless_trainer.evaluation import log_prior
+from headless_trainer.objective.prior import log_prior
 
 PROMPTS = ("Return the", "The function", "This module provides")
 
@@ -43,8 +44,7 @@ def main() -> None:
     )
     ids = torch.tensor(rows["input_ids"][:], dtype=torch.long)
 
-    trunk = AutoModel.from_pretrained(folder)
-    model = attach_lm_head(trunk, counts)
+    model = attach_lm_head(folder)
     model.save_pretrained(folder / "lm")
     tokenizer.save_pretrained(folder / "lm")
     head_args = LMHeadArguments(str(folder / "lm"), report_to="none")
@@ -52,14 +52,14 @@ def main() -> None:
         model, tokenizer, ModelArguments(model_name_or_path=str(folder)), data_args, head_args, has_prior=True
     )
     set_seed(args.seed)
-    untrained = attach_lm_head(AutoModel.from_config(AutoConfig.from_pretrained(folder)), counts)
+    untrained = attach_lm_head(AutoModel.from_config(AutoConfig.from_pretrained(folder)), folder)
 
     unigram = -log_prior(counts)[ids[:, 1:]].mean().item()
     figures = {
         "a guess among all tokens": math.log(len(counts)),
         "token frequencies alone (unigram)": unigram,
         "this network, untrained, with the free head": cross_entropy(untrained, ids),
-        "this network, trained, projected on E^T alone": cross_entropy(attach_lm_head(trunk, init="embeddings"), ids),
+        "this network, trained, projected on E^T alone": cross_entropy(attach_lm_head(folder, init="embeddings"), ids),
         "this network, trained, with the free head": cross_entropy(model, ids),
     }
     sample = write_sample(model, tokenizer, folder / "sample.txt")
@@ -100,9 +100,7 @@ def print_screen(folder: Path, totals: dict[str, float], figures: dict[str, floa
     print(f"{folder}/loss.png     training loss, its floor, held-out accuracy")
     print(f"{folder}/sample.txt   text it wrote\n")
     print("Next: your own text, for longer, on your own accelerator")
-    print(
-        f"  python run_pretrain.py configs/demo.yaml --train_file 'corpus/*.txt' \\\n    --output_dir {folder.parent}/mine"
-    )
+    print(f"  python run_pretrain.py demo --train_file 'corpus/*.txt' \\\n    --output_dir {folder.parent}/mine")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from headless_trainer import figures
-from headless_trainer.reports import tokens_at
+from headless_trainer.runtime import plotting
+from headless_trainer.runtime.run_folder import tokens_at
 
 MODELS = {
     "clm": [
@@ -193,7 +193,7 @@ def table_row(variant: str, seed: int, label: str, point: dict) -> str:
 
 
 def draw(args, found: dict) -> None:
-    figure, axes = figures.load_pyplot().subplots(1, 2, figsize=(10, 3.8), sharey=True)
+    figure, axes = plotting.load_pyplot().subplots(1, 2, figsize=(10, 3.8), sharey=True)
     for (variant, seed), points in found.items():
         for axis, name, scale in zip(axes, ("tokens_seen", "seconds"), (1e6, 60), strict=True):
             accuracy = [100 * point["eval_accuracy"] for point in points]
@@ -205,7 +205,7 @@ def draw(args, found: dict) -> None:
         axis.set_xlabel(label)
     axes[0].set_ylabel(f"held-out {'masked' if args.task == 'mlm' else 'next'}-token accuracy (%)")
     axes[0].legend(frameon=False)
-    figures.save(figure, args.output_dir / f"{args.task}_accuracy.png")
+    plotting.save(figure, args.output_dir / f"{args.task}_accuracy.png")
 
 
 if __name__ == "__main__":

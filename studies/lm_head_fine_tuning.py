@@ -20,7 +20,7 @@ from pathlib import Path
 
 from headless_vs_vanilla import run_or_resume
 
-from headless_trainer import figures
+from headless_trainer.runtime import plotting
 
 LABELS = {"prior": "tuned from the free head", "embeddings": "tuned from E^T, as the paper does"}
 
@@ -103,7 +103,7 @@ def from_checkpoint(checkpoint: Path, folder: Path) -> None:
     from torch import nn
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from headless_trainer.lm_head import fold_head_bias
+    from headless_trainer.models.fold import fold_head_bias
 
     model, weights = AutoModelForCausalLM.from_pretrained(checkpoint), load_file(checkpoint / "model.safetensors")
     if "lm_head.bias" in weights and model.get_output_embeddings().bias is None:
@@ -160,7 +160,7 @@ def report(args, models: list[dict]) -> None:
 
 
 def draw(args, models: list[dict], lambada: bool) -> None:
-    figure, axes = figures.load_pyplot().subplots(1, 1 + lambada, figsize=(5 + 4.5 * lambada, 4), squeeze=False)
+    figure, axes = plotting.load_pyplot().subplots(1, 1 + lambada, figsize=(5 + 4.5 * lambada, 4), squeeze=False)
     panels = [(axes[0, 0], "eval_perplexity", "held-out perplexity")]
     panels += [(axes[0, 1], "lambada_perplexity", "LAMBADA perplexity")] if lambada else []
     scored = len(args.scored_steps)
@@ -182,7 +182,7 @@ def draw(args, models: list[dict], lambada: bool) -> None:
     figure.legend(
         *axes[0, 0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncol=2, fontsize=8
     )
-    figures.save(figure, args.output_dir / "fine_tuning.png")
+    plotting.save(figure, args.output_dir / "fine_tuning.png")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from run_lm_head import main as make_head
-from run_pretrain import main as pretrain
+from headless_trainer.cli.lm_head import main as make_head
+from headless_trainer.cli.pretrain import main as pretrain
 
 pytestmark = pytest.mark.slow
 

@@ -8,19 +8,36 @@ from pathlib import Path
 
 import pytest
 
+from headless_trainer.cli.main import LAUNCH_CONFIGS
+from headless_trainer.command_line import COMMANDS, LISTS, PRESETS
+
 ROOT = Path(__file__).parent.parent
+SCRIPTS = [f"run_{name.replace('-', '_')}.py" for name in COMMANDS]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# A script, the module of a command, or a command.
+PROGRAM = re.compile(
+    r"(?:(?:python|torchrun|accelerate launch)\b.*?(?P<script>\S+\.py|-m headless_trainer\.cli\.\w+)"
+    r"|(?<!\()headless-trainer (?P<command>[\w-]+))(?P<arguments>[^#]*)"
+)
 
 
-def commands(text: str) -> list[tuple[str, list[str]]]:
-    """Scripts that stand in code, each with the names of its flags."""
+def commands(text: str) -> list[tuple[str, list[str], str]]:
+    """Commands that stand in code: the script, the names of its flags and the words before them.
+
+    ``headless-trainer lm-head`` and ``-m headless_trainer.cli.lm_head`` count as run_lm_head.py.
+    """
     code = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     lines = [line for block in code for line in block.replace("\\\n", " ").splitlines()]
     lines += [span.replace("\n", " ") for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
     found = []
     for line in lines:
-        for match in re.finditer(r"(?:python|torchrun|accelerate launch)\b.*?(\S+\.py)([^#]*)", line):
-            found.append((match.group(1), re.findall(r"(?<=\s)--([a-z_]+)", match.group(2))))
+        for match in PROGRAM.finditer(line):
+            script, command, arguments = match.group("script", "command", "arguments")
+            if command or script.startswith("-m"):
+                name = command or script.rpartition(".")[2].replace("_", "-")
+                script = name if name in LISTS else f"run_{name.replace('-', '_')}.py"
+            flags = re.findall(r"(?<=\s)--([a-z_]+)", arguments)
+            found.append((script, flags, re.split(r"(?:^|\s)-", arguments)[0].strip()))
     return found
 
 
@@ -30,6 +47,7 @@ def options(script: str) -> set[str]:
     path = ROOT / script
     if path.parent == ROOT:
         text = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True, check=True).stdout
+        text = "".join(re.findall(r"^  -.*$", text, re.MULTILINE))
     else:
         text = path.read_text(encoding="utf-8")
     return set(re.findall(r"--([a-z_]+)", text))
@@ -37,10 +55,24 @@ def options(script: str) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands(page):
-    for script, flags in commands(page.read_text(encoding="utf-8")):
+    for script, flags, words in commands(page.read_text(encoding="utf-8")):
+        if script in LISTS:
+            assert not flags and words.partition(" ")[0] in ("", "NAME", *LAUNCH_CONFIGS)
+            continue
         assert (ROOT / script).is_file(), f"{page.name} names {script}, which is not there"
         unknown = set(flags) - options(script)
         assert not unknown, f"{page.name} gives {script} flags it does not have: {sorted(unknown)}"
+        if script in SCRIPTS and script != "run_report.py" and re.match(r"\w", words):
+            assert words in PRESETS, f"{page.name} gives {script} the preset {words!r}, which is not there"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_launch_configurations(page):
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"launch-config (\w+)", text)) - {"NAME"}
+    assert named <= set(LAUNCH_CONFIGS)
+    for path in re.findall(r"headless_trainer/cli/launch/[\w.]+", text):
+        assert (ROOT / path).is_file(), f"{page.name} names {path}, which is not there"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -58,14 +90,23 @@ def test_links(page):
             assert anchor in anchors, f"{page.name} links to {target}, and {linked.name} has no such heading"
 
 
-def test_every_module_has_its_line():
-    """The file tree in README.md names every module of the package and every script."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    files = [*(ROOT / "headless_trainer").rglob("*.py"), *ROOT.glob("run_*.py")]
-    missing = [path.name for path in files if path.name not in text and path.name != "__init__.py"]
-    assert not missing, f"README.md's file tree lacks {sorted(missing)}"
+def test_every_package_has_its_line():
+    """The file tree in docs/development.md names what stands at the top of the package, on a line of its own."""
+    text = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
+    tops = [path for path in (ROOT / "headless_trainer").iterdir() if path.name not in ("__init__.py", "__pycache__")]
+    names = [f"{path.name}/" if path.is_dir() else path.name for path in tops]
+    missing = [name for name in names if not re.search(rf"^  {re.escape(name)}\s", text, re.MULTILINE)]
+    assert not missing, f"docs/development.md's file tree lacks {sorted(missing)}"
 
 
 def test_the_reader_of_commands():
-    text = "`python benchmarks/x.py --a_b 1 --c`, and\n```bash\naccelerate launch --n 2 run.py a.yaml --d  # --e\nls\n```\n"
-    assert commands(text) == [("run.py", ["d"]), ("benchmarks/x.py", ["a_b", "c"])]
+    text = "`python benchmarks/x.py --a_b 1 --c`, and\n```bash\naccelerate launch --n 2 run.py a.yaml --d  # --e\nls\n"
+    text += 'headless-trainer lm-head p --f 1\naccelerate launch --g "$(headless-trainer launch-config cpu)" \\\n'
+    text += "    -m headless_trainer.cli.pretrain demo --h\n```\n`headless-trainer presets`"
+    assert commands(text) == [
+        ("run.py", ["d"], "a.yaml"),
+        ("run_lm_head.py", ["f"], "p"),
+        ("run_pretrain.py", ["h"], "demo"),
+        ("benchmarks/x.py", ["a_b", "c"], ""),
+        ("presets", [], ""),
+    ]

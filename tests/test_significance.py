@@ -4,15 +4,18 @@ import math
 
 import numpy as np
 import pytest
+
+pytest.importorskip("scipy")
+
 from scipy import stats
 
-from headless_trainer.significance import one_tailed_t_test, one_tailed_t_test_of_means, paired_bootstrap
+from headless_trainer.significance import dagger, holm, paired_bootstrap, show_p, t_test, t_test_of_means
 
 
 def test_paired_by_hand():
     # differences 1, 1, 2: mean 4/3, sample deviation sqrt(1/3), so t = (4/3) / (sqrt(1/3) / sqrt(3)) = 4 with 2 degrees of
     # freedom, for which P(T > t) = (1 - t / sqrt(2 + t^2)) / 2.
-    result = one_tailed_t_test([1, 2, 3], [0, 1, 1], paired=True)
+    result = t_test([1, 2, 3], [0, 1, 1], paired=True, test="paper")
     assert result.statistic == pytest.approx(4.0)
     assert result.p_value == pytest.approx((1 - 4 / math.sqrt(18)) / 2)
     assert result.significant is True
@@ -21,7 +24,7 @@ def test_paired_by_hand():
 def test_unpaired_by_hand():
     # means 2 and 2/3, variances 1 and 1/3: t = (4/3) / sqrt(1/3 + 1/9) = 2; Welch's degrees of freedom
     # (4/9)^2 / ((1/3)^2 / 2 + (1/9)^2 / 2) = 3.2. The table's one-tailed 0.95 values for 3 and 4 are 2.353 and 2.132.
-    result = one_tailed_t_test([1, 2, 3], [0, 1, 1], paired=False)
+    result = t_test([1, 2, 3], [0, 1, 1], paired=False, test="paper")
     assert result.statistic == pytest.approx(2.0)
     assert result.p_value == pytest.approx(stats.t.sf(2.0, 3.2))
     assert result.significant is False
@@ -31,22 +34,23 @@ def test_unpaired_by_hand():
 def test_scipy_agrees(paired):
     draw = np.random.default_rng(0)
     a, b = draw.normal(0.1, 1, 50), draw.normal(0, 3, 50)
-    test = (
-        stats.ttest_rel(a, b, alternative="greater")
-        if paired
-        else stats.ttest_ind(a, b, equal_var=False, alternative="greater")
-    )
-    result = one_tailed_t_test(a, b, paired=paired)
-    assert (result.statistic, result.p_value) == (test.statistic, test.pvalue)
-    turned = one_tailed_t_test(b, a, paired=paired)
-    assert turned.p_value == pytest.approx(1 - result.p_value)
+    for test, alternative in (("two_sided", "two-sided"), ("paper", "greater")):
+        want = (
+            stats.ttest_rel(a, b, alternative=alternative)
+            if paired
+            else stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
+        )
+        result = t_test(a, b, paired=paired, test=test)
+        assert (result.statistic, result.p_value) == (want.statistic, want.pvalue)
+        turned = t_test(b, a, paired=paired, test=test)
+        assert turned.p_value == pytest.approx(result.p_value if test == "two_sided" else 1 - result.p_value)
 
 
 def test_pairing_is_sharper_where_scores_rise_and_fall_together():
     difficulty = np.arange(20.0)
     gain = np.tile([0.1, 0.3], 10)
-    assert one_tailed_t_test(difficulty + gain, difficulty, paired=True).significant
-    assert not one_tailed_t_test(difficulty + gain, difficulty, paired=False).significant
+    assert t_test(difficulty + gain, difficulty, paired=True).significant
+    assert not t_test(difficulty + gain, difficulty, paired=False).significant
 
 
 # Score, standard error of the 1,000 to 3,270 documents, in the order better, worse; whether the paper has a dagger.
@@ -66,27 +70,76 @@ def test_daggers_of_table_4(better, worse, count, dagger):
     def row(accuracy):
         return accuracy, math.sqrt(accuracy * (1 - accuracy) / (count - 1)), count
 
-    assert one_tailed_t_test_of_means(row(better), row(worse)).significant is dagger
+    assert t_test_of_means(row(better), row(worse), test="paper").significant is dagger
+
+
+def test_what_is_left_of_table_4_s_daggers():
+    printed = (0.475, 0.016, 1000), (0.438, 0.016, 1000)  # PubMedQA
+    assert t_test_of_means(*printed, test="paper").statistic == pytest.approx(1.635, abs=1e-3)
+    assert not t_test_of_means(*printed, test="paper").significant
+    assert not t_test_of_means((0.475, 0.0158, 1000), (0.438, 0.0157, 1000)).significant
+    assert t_test_of_means((0.530, 0.009, 3270), (0.478, 0.009, 3270)).significant  # BoolQ
 
 
 def test_means_and_errors_are_enough_for_the_unpaired_test():
     draw = np.random.default_rng(1)
     a, b = draw.random(30), draw.random(40)
     rows = [(each.mean(), each.std(ddof=1) / math.sqrt(len(each)), len(each)) for each in (a, b)]
-    result, want = one_tailed_t_test_of_means(*rows), one_tailed_t_test(a, b, paired=False)
+    result, want = t_test_of_means(*rows), t_test(a, b, paired=False)
     assert result.statistic == pytest.approx(want.statistic) and result.p_value == pytest.approx(want.p_value)
 
 
 @pytest.mark.parametrize("paired", [True, False])
-def test_without_spread(paired):
-    equal = one_tailed_t_test([0.1 + 0.2, 0.3], [0.3, 0.3], paired=paired)  # the same but for rounding
-    assert (equal.statistic, equal.p_value, equal.significant) == (0.0, 0.5, False)
-    above = one_tailed_t_test([1, 1, 1], [0, 0, 0], paired=paired)
-    assert (above.statistic, above.p_value, above.significant) == (math.inf, 0.0, True)
-    below = one_tailed_t_test([0, 0, 0], [1, 1, 1], paired=paired)
-    assert (below.statistic, below.p_value, below.significant) == (-math.inf, 1.0, False)
-    assert one_tailed_t_test_of_means((1, 0, 3), (0, 0, 3)).p_value == 0.0
-    assert one_tailed_t_test_of_means((1, 0, 3), (1, 0, 3)).p_value == 0.5
+def test_equal_scores_without_spread(paired):
+    equal = t_test([0.1 + 0.2, 0.3], [0.3, 0.3], paired=paired)  # the same but for rounding
+    assert (equal.statistic, equal.p_value, equal.significant) == (0.0, 1.0, False)
+    assert t_test([1, 1], [1, 1], paired=paired, test="paper").p_value == 0.5
+    assert t_test_of_means((1, 0, 3), (1, 0, 3)).p_value == 1.0
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("paired", [True, False])
+def test_scores_without_spread_say_what_a_permutation_test_says(paired, count):
+    first, second = [1.0] * count, [0.0] * count
+    result = t_test(first, second, paired=paired)
+    want = stats.permutation_test(
+        (first, second),
+        lambda a, b: np.mean(a) - np.mean(b),
+        permutation_type="samples" if paired else "independent",
+        n_resamples=np.inf,
+    ).pvalue
+    assert (result.statistic, result.p_value) == (None, pytest.approx(want))
+    assert result.significant is (not paired and count == 5)  # two seeds of equal scores are no proof
+    assert t_test(first, second, paired=paired, test="paper").p_value == pytest.approx(want / 2)
+    assert t_test(second, first, paired=paired, test="paper").p_value == 1.0
+    if not paired:
+        assert t_test_of_means((1, 0, count), (0, 0, count)).p_value == pytest.approx(want)
+    assert t_test([1] * 3000, [0] * 3000, paired=paired).significant
+
+
+def test_false_alarms_are_as_rare_as_the_level_says():
+    draws = np.random.default_rng(0).normal(size=(300, 2, 8))  # neither model is better
+    p_values = np.array([t_test(*pair, paired=True).p_value for pair in draws])
+    assert 0.03 < (p_values < 0.05).mean() < 0.07 < 0.08 < (p_values / 2 < 0.05).mean() < 0.12  # two_sided, and paper
+
+
+def test_holm_by_hand():
+    # from the smallest: 4 x 0.005; 3 x 0.01; 2 x 0.03; then 1 x 0.04, which must not be below the one before
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([]) == [] and holm([0.2]) == [0.2]
+
+
+def test_holm_keeps_the_level_over_all_tests_together():
+    p_values = np.random.default_rng(0).random((2000, 9))
+    p_values[:, 0] = 1e-6  # one difference is real
+    alarms = np.mean([min(holm(list(row))[1:]) < 0.05 for row in p_values])
+    assert 0.04 < alarms < 0.06  # 1 - 0.95**8 = 34 % without
+
+
+def test_marks_and_how_p_values_are_shown():
+    assert [dagger(p, own) for p, own in ((0.2, 0.2), (0.01, 0.2), (0.01, 0.02))] == ["", "†", "††"]
+    assert dagger(0.01, 0.02, "‡") == "‡‡"
+    assert (show_p(0.0123, 0.0123), show_p(0.0123, 0.0246)) == ("0.012", "0.012 (0.025)")
 
 
 def test_bootstrap_by_hand():
@@ -95,6 +148,15 @@ def test_bootstrap_by_hand():
     assert paired_bootstrap([1, 2], [1, 2]).share_not_above == 1.0  # never above
     # differences 1 and -1: a resample of two has the mean 1 with probability 1/4, else 0 or -1
     assert paired_bootstrap([1, 0], [0, 1]).share_not_above == pytest.approx(0.75, abs=0.02)
+
+
+def test_bootstrap_agrees_with_resamples_drawn_one_by_one():
+    draw, generator = np.random.default_rng(1), np.random.default_rng(5)
+    a, b = draw.normal(0.1, 1, 50), draw.normal(0, 1, 50)
+    means = np.array([(a - b)[generator.integers(50, size=50)].mean() for _ in range(2000)])
+    found = paired_bootstrap(a, b, resamples=2000, seed=5)
+    assert (found.low, found.high) == pytest.approx(np.percentile(means, [2.5, 97.5]), rel=1e-12)
+    assert found.share_not_above == (means <= 0).mean()
 
 
 def test_bootstrap_agrees_with_the_normal_interval():
@@ -110,8 +172,6 @@ def test_bootstrap_agrees_with_the_normal_interval():
 
 def test_chunks_make_no_difference_to_how_many_are_drawn(monkeypatch):
     monkeypatch.setattr("headless_trainer.significance.CHUNK_ELEMENTS", 7)
-    one = paired_bootstrap([0.1, 2.7, 5.3], [0, 0, 0], resamples=1)
-    assert one.low == one.high  # the only resample, where a chunk would hold two
     drawn = paired_bootstrap([1, 0, 1], [0, 1, 0], resamples=1001)
     assert drawn.share_not_above == pytest.approx(7 / 27, abs=0.05)  # at most one 1 of three: (1 + 6) / 27
 
@@ -119,16 +179,17 @@ def test_chunks_make_no_difference_to_how_many_are_drawn(monkeypatch):
 @pytest.mark.parametrize(
     "call,text",
     [
-        (lambda: one_tailed_t_test([1], [0], paired=True), "better must be a list of at least two scores"),
-        (lambda: one_tailed_t_test([1, 2], [0], paired=False), "worse must be a list of at least two scores"),
-        (lambda: one_tailed_t_test([[1, 2]], [0, 1], paired=False), r"shape \(1, 2\)"),
-        (lambda: one_tailed_t_test([1, 2, 3], [0, 1], paired=True), "3 scores and worse 2.*cannot be paired"),
-        (lambda: one_tailed_t_test([1, math.nan], [0, 1], paired=True), "better must be finite, got nan at position 1"),
+        (lambda: t_test([1], [0], paired=True), "first must be a list of at least two scores"),
+        (lambda: t_test([1, 2], [0], paired=False), "second must be a list of at least two scores"),
+        (lambda: t_test([[1, 2]], [0, 1], paired=False), r"shape \(1, 2\)"),
+        (lambda: t_test([1, 2, 3], [0, 1], paired=True), "3 scores and second 2.*cannot be paired"),
+        (lambda: t_test([1, math.nan], [0, 1], paired=True), "first must be finite, got nan at position 1"),
         (lambda: paired_bootstrap([1, 2], [1, -math.inf]), "b must be finite, got -inf"),
         (lambda: paired_bootstrap([1, 2], [1, 2, 3]), "cannot be paired"),
-        (lambda: paired_bootstrap([1, 2], [1, 2], resamples=0), "resamples must be at least 1, got 0"),
-        (lambda: one_tailed_t_test_of_means((1, 1, 1), (1, 1, 2)), "better is the mean of 1 value"),
-        (lambda: one_tailed_t_test_of_means((1, 1, 2), (1, -1, 2)), "worse must have a finite mean"),
+        (lambda: paired_bootstrap([1, 2], [1, 2], resamples=1), "resamples must be at least 2, got 1"),
+        (lambda: t_test([1, 2], [1, 3], paired=False, test="one"), "test must be one of two_sided, paper, got 'one'"),
+        (lambda: t_test_of_means((1, 1, 1), (1, 1, 2)), "first is the mean of 1 value"),
+        (lambda: t_test_of_means((1, 1, 2), (1, -1, 2)), "second must have a finite mean"),
     ],
 )
 def test_what_has_no_answer_is_refused(call, text):

@@ -11,7 +11,8 @@ from safetensors import safe_open
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..arguments import DataArguments, ModelArguments
-from ..reports import tokens_at
+from ..measures import CURVE, shown_in
+from ..runtime.run_folder import tokens_at
 from .file import table
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -28,14 +29,6 @@ HYPERPARAMETERS = (
     "gradient_checkpointing", "train_sampling_strategy", "data_seed", "temperature", "log_q_correction", "smoothing",
     "input_grad_scale", "sparse_embedding_updates", "head_bias",
 )  # fmt: skip
-CURVE_COLUMNS = (
-    ("step", "step", "{:,}"),
-    ("tokens_seen", "tokens", "{:,}"),
-    ("loss", "loss (nats)", "{:.3f}"),
-    ("loss_floor", "its floor", "{:.3f}"),
-    ("eval_accuracy", "held-out accuracy", "{:.2%}"),
-    ("eval_perplexity", "held-out perplexity", "{:,.1f}"),
-)
 CURVE_POINTS = 6
 
 
@@ -211,7 +204,7 @@ def _size(rows) -> str:
 
 
 def training_facts(trainer, totals: dict[str, float]) -> dict[str, Any]:
-    """Objective, batch, settings and curve of a training; ``totals`` as in `data_facts`."""
+    """Objective, batch, settings and curve of a training run; ``totals`` as in `data_facts`."""
     args, history = trainer.args, trainer.state.log_history
     batch, accumulated, processes = args.train_batch_size, args.gradient_accumulation_steps, args.world_size
     split = f"{batch:,} a forward x {count(accumulated, 'forward')} x {count(processes, 'process')}"
@@ -261,7 +254,11 @@ def curve(history: list[dict]) -> str | None:
     for step in chosen:
         logged = max((each for each in trained if each <= step), default=None)  # a loss is the mean up to its step
         point = trained.get(logged, {}) | held_out.get(step, {}) | {"step": step}
-        points.append(point | {"tokens_seen": round(tokens_at(history, step))})
-    columns = [column for column in CURVE_COLUMNS if any(column[0] in point for point in points)]
-    rows = [tuple(form.format(point[name]) if name in point else "" for name, _, form in columns) for point in points]
-    return table(tuple(label for _, label, _ in columns), rows)
+        points.append(point)
+    columns = [each for each in shown_in(CURVE) if any(each.name in point for point in points)]
+    rows = [
+        (f"{point['step']:,}", f"{tokens_at(history, point['step']):,.0f}")
+        + tuple(each.form(point[each.name]) if each.name in point else "" for each in columns)
+        for point in points
+    ]
+    return table(("step", "tokens", *(each.labelled(each.label or each.short) for each in columns)), rows)

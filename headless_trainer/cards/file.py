@@ -13,7 +13,8 @@ from typing import Any
 import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from ..checkpoints import write_whole
+from ..command_line import as_typed
+from ..runtime.checkpoints import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def save_card(folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any
         logger.warning("%s is not a card of headless_trainer, so it is left as it is and no card is written.", path)
         return
     data = ModelCardData(**{name: value for name, value in metadata.items() if value is not None})
-    write_whole(path, f"---\n{data.to_yaml()}\n---\n\n{_template().render(facts).rstrip()}\n".encode())
+    write_whole(path, f"---\n{data.to_yaml()}\n---\n\n{as_typed(_template().render(facts)).rstrip()}\n".encode())
 
 
 def read_card(folder: str | Path) -> ModelCard | None:
@@ -143,3 +144,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str | None:
     cells += [[f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     lines = [f"| {' | '.join(row)} |" for row in cells]
     return "\n".join(lines) if len(lines) > 2 else None
+
+
+def six_digits(value: float) -> float:
+    """A figure for metadata: more digits are noise, and would be others on other machines."""
+    return float(f"{value:.6g}")

@@ -11,18 +11,14 @@ from huggingface_hub import EvalResult
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..arguments import DataArguments, LMHeadArguments, ModelArguments
-from ..checkpoints import load_token_counts
+from ..measures import RESULTS, shown_in
+from ..models.fold import FOLD
+from ..runtime.checkpoints import load_token_counts
 from . import facts as card_facts
 from . import run_facts
 from . import usage as card_usage
 from .file import OWN_TAG, finite, never_raises, read_card, results_table, save_card
 
-# Figures of an evaluation: name in the logs, metric on the Hub, name in the card.
-HELD_OUT_FIGURES = (
-    ("eval_accuracy", "accuracy", "accuracy"),
-    ("eval_perplexity", "perplexity", "perplexity"),
-    ("eval_cross_entropy", "cross_entropy", "cross-entropy (nats)"),
-)
 SECTIONS = re.compile(r"^## (?:Pretraining|Fine-tuning)\b.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 PICTURE = "loss.png"
 HEADLESS_TAG = "contrastive-weight-tying"
@@ -151,6 +147,7 @@ def write_card(
         "model": card_facts.model_facts(folder, model, tokenizer, model_args),
         "usage": card_usage.usage_facts(name, model, tokenizer) if tokenizer is not None else None,
         "sample": None,
+        "folded": FOLD in config.read_text(encoding="utf-8") if (config := folder / "config.json").is_file() else False,
         "bias_apart": False,
         "training": None,
         "earlier": earlier_sections(source, folder),
@@ -227,9 +224,9 @@ def held_out_results(
     hub = data_args is not None and card_facts.on_hub(data_args.dataset_name)
     name = card_facts.data_name(data_args)
     described = f"held-out part of {name}" if name else "held-out data"
-    figures = [figure for figure in HELD_OUT_FIGURES if math.isfinite(metrics.get(figure[0], math.nan))]
-    if any(figure[0] == "eval_perplexity" for figure in figures):  # the cross-entropy exponentiated
-        figures = [figure for figure in figures if figure[0] != "eval_cross_entropy"]
+    figures = [each for each in shown_in(RESULTS) if math.isfinite(metrics.get(each.name, math.nan))]
+    if any(each.name == "eval_perplexity" for each in figures):  # the cross-entropy exponentiated
+        figures = [each for each in figures if each.name != "eval_cross_entropy"]
     return [
         EvalResult(
             task_type="text-generation" if task == "clm" else "fill-mask",
@@ -237,12 +234,12 @@ def held_out_results(
             dataset_config=data_args.dataset_config_name if hub else described,
             dataset_name=described,
             dataset_split="held out" if hub else None,
-            metric_type=metric,
-            metric_name=f"{label} of the free head" if kind == "trunk" else label,
-            metric_value=float(f"{metrics[figure]:.6g}"),
+            metric_type=each.bare_name,
+            metric_name=each.labelled(each.short) + (" of the free head" if kind == "trunk" else ""),
+            metric_value=float(f"{metrics[each.name]:.6g}"),
             metric_args={"predicted_tokens": metrics["eval_predicted_tokens"]},
         )
-        for figure, metric, label in figures
+        for each in figures
     ]
 
 

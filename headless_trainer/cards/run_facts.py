@@ -161,7 +161,7 @@ def _processor() -> str:
 
 @cache
 def versions() -> str:
-    """Python's version and those of the packages behind a training."""
+    """Python's version and those of the packages behind a training run."""
     found = [f"Python {platform.python_version()}"]
     for name in PACKAGES:
         try:

@@ -25,7 +25,8 @@ def usage_facts(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenize
     return {
         # A decoder would embed the types of tokens, or does not know them.
         "options": ", return_token_type_ids=False" if _drop_token_types(model, tokenizer) else "",
-        "command": shlex.join(["python", "run_lm_head.py", "--model_name_or_path", name, "--output_dir", f"{short}-lm"])
+        "command": "headless-trainer lm-head "
+        + shlex.join(["--model_name_or_path", name, "--output_dir", f"{short}-lm"])
         + training,
         "beginning": json.dumps(_beginning(tokenizer), ensure_ascii=False),
         "generation": ", ".join(f"{option}={value}" for option, value in generation.items()),
@@ -52,7 +53,7 @@ def _drop_token_types(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 def sample(folder: Path) -> str | None:
     """What the lines of Python in the card of a decoder print, as a block of Markdown; None if that is nothing.
 
-    The saved model is loaded for it: it is what users get, whatever the training did with its own copy.
+    The saved model is loaded for it: it is what users get, whatever the training run did with its own copy.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)

@@ -6,16 +6,21 @@ import logging
 import re
 import unicodedata
 from collections import defaultdict
+from collections.abc import Iterator
 
 import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
+
+from .pieces import pieces
 
 logger = logging.getLogger(__name__)
 
 # Where a word ends: before a space, newline or tab that follows a character which is no white space. Neither the
 # pattern of GPT-2's pre-tokenizer nor BERT's ever joins the two sides, and no match looks behind or ahead across them.
 _WORD = re.compile(r"\s*\S+(?:[^\S \n\t\r]\s*\S*)*|\s+")
+_AT_ONCE = 1_000_000  # characters that are encoded in one go; a longer document is cut
+_SAMPLE = 50, 2_000  # documents, and characters of each, on which the two ways are compared
 _OPENING, _CLOSING = object(), object()  # keys of the table of words for what goes around a document
 _ENOUGH_WORDS = 100_000  # a smaller table says nothing about how often words repeat
 _MAX_WORDS, _MAX_WORD_CHARACTERS = 500_000, 32_000_000  # about 100 MB for each process
@@ -30,6 +35,11 @@ class DocumentEncoder:
     Text repeats its words, so for tokenizers that never join two words (byte-level BPE after GPT-2's pattern, BERT's)
     each distinct word is encoded once and looked up afterwards. All others, and documents that hold the text
     of a special token, go through the tokenizer whole. Both ways give the same ids.
+
+    A document of more than a million characters is encoded in pieces, cut before white space, and has its special tokens once.
+    Its ids are those of the whole, with these exceptions: there is no white space among the 10,000 characters before a cut, and
+    a token or a normalization would have reached across it; the tokenizer joins words across white space, or begins every text
+    with a token of its own for the space; a special token that takes the white space beside it stands at the cut.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
@@ -47,25 +57,58 @@ class DocumentEncoder:
             self.by_word = self._words_are_independent()
         self._checked = False
 
-    def __call__(self, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode documents.
+    def __call__(self, documents: list[str], begins: bool = True, ends: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """Encode documents, or one piece of a document.
+
+        Args:
+            documents: texts.
+            begins: whether they begin where documents begin: without it what a tokenizer puts before a document is left out.
+            ends: whether they end where documents end: without it what it puts after a document is left out.
 
         Returns:
             The ids of all documents one after the other, int32 ``(tokens,)``, and how many each has, int64
             ``(documents,)``.
         """
+        if self.by_word and not self._checked:
+            self._check(documents)
+        if begins and ends and sum(map(len, documents)) <= _AT_ONCE:
+            return self._encode(documents)
+        ids, lengths = [], []
+        for some in _by_size(documents):
+            if begins and ends and len(some[0]) <= _AT_ONCE:
+                some_ids, some_lengths = self._encode(some)
+            else:
+                some_ids = np.concatenate([part for text in some for part in self._parts(text, begins, ends)])
+                some_lengths = np.array([len(some_ids)])
+            ids.append(some_ids)
+            lengths.append(some_lengths)
+        return np.concatenate(ids), np.concatenate(lengths)
+
+    def _parts(self, document: str, begins: bool, ends: bool) -> Iterator[np.ndarray]:
+        opening, closing = self._frame()
+        yield np.array(opening if begins else [], np.int32)
+        for piece in pieces(document, _AT_ONCE):
+            if self.by_word and self._is_plain(piece):
+                yield self._encode_by_word([piece], framed=False)[0]
+            elif self.backend is not None:
+                yield np.array(self.backend.encode_batch_fast([piece], add_special_tokens=False)[0].ids, np.int32)
+            else:
+                yield np.array(self.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"], np.int32)
+        yield np.array(closing if ends else [], np.int32)
+
+    def _check(self, documents: list[str]) -> None:
+        """Encode whole what is not the same word by word."""
+        self._checked = True
+        sample = [text[: _SAMPLE[1]] for text in documents[: _SAMPLE[0]]]
+        sample = [text for text in sample if self._is_plain(text)]
+        expected, got = self._encode_whole(sample), self._encode_by_word(sample)
+        if not all(map(np.array_equal, expected, got)):
+            logger.warning("This tokenizer does not encode word by word; documents are encoded whole, which is slower.")
+            self.by_word = False
+
+    def _encode(self, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if not self.by_word:
             return self._encode_whole(documents)
-        if not self._checked:
-            self._checked = True
-            sample = [text for text in documents[:50] if self._is_plain(text)]
-            expected, got = self._encode_whole(sample), self._encode_by_word(sample)
-            if not all(map(np.array_equal, expected, got)):
-                logger.warning(
-                    "This tokenizer does not encode word by word; documents are encoded whole, which is slower."
-                )
-                self.by_word = False
-                return self._encode_whole(documents)
         plain = np.fromiter(map(self._is_plain, documents), bool, len(documents))
         if plain.all():
             return self._encode_by_word(documents)
@@ -116,29 +159,44 @@ class DocumentEncoder:
             return False
         return not self._needs_nfc or unicodedata.is_normalized("NFC", document)
 
-    def _start_table(self) -> bool:
-        probe = self.backend.encode("a")
-        special = np.array(probe.special_tokens_mask, bool)
-        if special.all():
-            return False
-        first, last = np.flatnonzero(~special)[[0, -1]]
-        opening, closing = probe.ids[:first], probe.ids[last + 1 :]
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """What goes before and after the ids of a document."""
+        if self.backend is not None:
+            probe = self.backend.encode("a")
+            whole, special = probe.ids, np.array(probe.special_tokens_mask, bool)
+        else:
+            whole = self.tokenizer("a")["input_ids"]
+            special = np.array(self.tokenizer.get_special_tokens_mask(whole, already_has_special_tokens=True), bool)
+        if special.all():  # the probe is an unknown token, which counts as a special one
+            bare = len(self.tokenizer("a", add_special_tokens=False)["input_ids"])
+            first = next((i for i, token in enumerate(whole) if token == self.tokenizer.unk_token_id), 0)
+            last = first + bare - 1
+        else:
+            first, last = np.flatnonzero(~special)[[0, -1]]
+        opening, closing = whole[:first], whole[last + 1 :]
         if self.eos_token_id is not None and (not closing or closing[-1] not in self.closing_ids):
             closing = [*closing, self.eos_token_id]
+        return opening, closing
+
+    def _start_table(self) -> bool:
+        if all(self.backend.encode("a").special_tokens_mask):
+            return False
         self._codes: dict = defaultdict()
         self._codes.default_factory = self._codes.__len__  # a word seen for the first time gets the next number
         self._codes[_OPENING], self._codes[_CLOSING]
-        self._word_ids, self._word_lengths = _flatten([opening, closing])
+        self._word_ids, self._word_lengths = _flatten(self._frame())
         self._word_characters = 0
         return True
 
-    def _encode_by_word(self, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_by_word(self, documents: list[str], framed: bool = True) -> tuple[np.ndarray, np.ndarray]:
         words, words_in_document = [], np.empty(len(documents), np.int64)
         for i, document in enumerate(documents):
             before = len(words)
-            words.append(_OPENING)
+            if framed:
+                words.append(_OPENING)
             words += _WORD.findall(document)
-            words.append(_CLOSING)
+            if framed:
+                words.append(_CLOSING)
             words_in_document[i] = len(words) - before
         codes = np.fromiter(map(self._codes.__getitem__, words), np.int64, len(words))
         known = len(self._word_lengths)
@@ -161,6 +219,19 @@ class DocumentEncoder:
         self._word_ids = np.append(self._word_ids, ids)
         self._word_lengths = np.append(self._word_lengths, lengths)
         self._word_characters += sum(map(len, new))
+
+
+def _by_size(documents: list[str]) -> Iterator[list[str]]:
+    """Documents, as many at a time as are encoded in one go; a longer one by itself."""
+    some, size = [], 0
+    for document in documents:
+        if some and size + len(document) > _AT_ONCE:
+            yield some
+            some, size = [], 0
+        some.append(document)
+        size += len(document)
+    if some:
+        yield some
 
 
 def _flatten(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -2,20 +2,22 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
 from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from .data import cut_documents
 from .encoding import DocumentEncoder
-from .text_stream import TextStream
+from .packing import cut_documents
+from .text_stream import LongDocument, TextStream
 
 PLACE = "stream_place"  # the column of a row, and the entry of a batch, that says where the stream stands after it
 _ENCODED_AT_ONCE = 256  # documents: enough for the encoder to be fast, few enough to have the first row soon
+_ENCODED_BYTES = 1_000_000  # of them
 _FILES_FOR_EACH_READER = 16  # files differ in size: from this many on, readers that share them out come out nearly even
 _UNSHUFFLED_BLOCK = 1000  # documents that are read at a time when their order is that of the files
 
@@ -51,6 +53,9 @@ class PackedStream(torch.utils.data.IterableDataset):
     ahead, and a reader that starts at that place goes on with the next row: it reads the files up to its block again, without
     decoding or encoding what it skips.
 
+    A block ends early before it is more than 64 MB of text. A document of more than `pieces.LONGEST` characters is a block by
+    itself, read and encoded in pieces; line by line it gives the row of its first piece.
+
     Args:
         texts: documents, as `load_texts` gives them, or any stream with the column "text".
         tokenizer: what encodes them, see `DocumentEncoder`.
@@ -74,6 +79,7 @@ class PackedStream(torch.utils.data.IterableDataset):
         self.tokenizer = tokenizer
         self.max_seq_length, self.line_by_line = max_seq_length, line_by_line
         self.shuffle_buffer_size, self.seed = shuffle_buffer_size, seed
+        self._by_number = False  # whether its places are of a version that cut blocks by the number of documents alone
         self.deal()
 
     def deal(self, process: int = 0, processes: int = 1, workers: int = 1) -> None:
@@ -91,10 +97,12 @@ class PackedStream(torch.utils.data.IterableDataset):
             "dataloader_num_workers": len(self.places),
             "number of files": self.texts.num_files,
             "validation_split_percentage": 100 * self.texts.share,
+            "held out by": "text" if self.texts.share else None,
             "max_seq_length": self.max_seq_length,
             "line_by_line": self.line_by_line,
             "shuffle_buffer_size": self.shuffle_buffer_size,
             "data_seed": self.seed,
+            "blocks end by": "size",
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,8 +116,15 @@ class PackedStream(torch.utils.data.IterableDataset):
         Raises:
             ValueError: if the settings were others.
         """
+        if state["settings"].get("validation_split_percentage") and state["settings"].get("held out by") != "text":
+            raise ValueError(
+                "The stream of the checkpoint held out documents by their number, as this project did before, and now holds "
+                "out others, by their text: it has trained on some of these. Go on with the version that wrote it, or add "
+                "--ignore_data_skip to begin the stream anew, with held-out documents of its own (--validation_file)."
+            )
+        self._by_number = "blocks end by" not in state["settings"]  # found to matter or not when the blocks are read
         for name, value in self.settings().items():
-            before = state["settings"].get(name)
+            before = state["settings"].get(name, "size" if name == "blocks end by" else None)
             if value != before:
                 raise ValueError(
                     f"{name} is {value!r} but the stream of the checkpoint was read with {before!r}, in another order: resume "
@@ -141,14 +156,20 @@ class PackedStream(torch.utils.data.IterableDataset):
         carried = np.empty(0, np.int32)
         while True:
             begun, tokens = place, 0
-            for place, documents in self._documents(begun, reader):
-                ids, lengths = encode(documents)
+            before = 0  # tokens of a long document in pieces that were read before
+            for place, documents, begins, ends in self._documents(begun, reader):
+                ids, lengths = encode(documents, begins, ends)
                 tokens += len(ids)
+                before = 0 if begins else before
                 if self.line_by_line:
                     yield from self._cut(ids, lengths, place)
                 else:
-                    starts = len(carried) - place.token + np.append(0, lengths.cumsum())
-                    ids = np.concatenate((carried, ids[place.token :]))
+                    skipped = min(max(0, place.token - before), len(ids))
+                    starts = len(carried) - skipped + np.append(-before, lengths.cumsum())
+                    before += len(ids)
+                    if not ends:
+                        starts[1] = np.iinfo(np.int64).max  # it is not used up with this piece
+                    ids = np.concatenate((carried, ids[skipped:]))
                     yield from self._packed(ids, starts, place)
                     carried = ids[len(ids) - len(ids) % self.max_seq_length :]
             if begun == Place(begun.epoch) and tokens < (1 if self.line_by_line else self.max_seq_length):
@@ -176,8 +197,12 @@ class PackedStream(torch.utils.data.IterableDataset):
     def _readers(self) -> int:
         return self.processes * len(self.places)
 
-    def _documents(self, begun: Place, reader: int) -> Iterator[tuple[Place, list[str]]]:
-        """A reader's documents of one pass from ``begun`` on, some at a time, with the place of the first of them."""
+    def _documents(self, begun: Place, reader: int) -> Iterator[tuple[Place, list[str], bool, bool]]:
+        """A reader's documents of one pass from ``begun`` on, some at a time, or one piece of a long one.
+
+        Yields:
+            The place of the first document, texts, and whether they begin and end where documents do.
+        """
         number = self.process * len(self.places) + reader  # of the reader, among those of all processes
         files = np.arange(self.texts.num_files)
         if self.shuffle_buffer_size > 1:
@@ -188,16 +213,34 @@ class PackedStream(torch.utils.data.IterableDataset):
         size = self.shuffle_buffer_size if self.shuffle_buffer_size > 1 else _UNSHUFFLED_BLOCK
         for file in range(begun.file, len(files)):
             first = begun.block if file == begun.file else 0
-            for block, texts in enumerate(self.texts.blocks(int(files[file]), size, first), first):
+            by_number = self._by_number and any(begun[2:]) and file == begun.file
+            blocks = self.texts.blocks(int(files[file]), size, first, by_number)
+            for block, texts in enumerate(blocks, first):
                 place = Place(begun.epoch, file, block)
                 order = self._order(len(texts), place)
                 if not by_file:  # the one who gets the first document changes, so that small blocks go round as well
                     order = order[(number - file - block) % self._readers :: self._readers]
                 place = begun if place[:3] == begun[:3] else place
-                for start in range(place.document, len(order), _ENCODED_AT_ONCE):
-                    some = texts.take(order[start : start + _ENCODED_AT_ONCE])
-                    yield place, some.to_pylist()
-                    place = place._replace(document=start + len(some), token=0)
+                if isinstance(texts, LongDocument):
+                    yield from self._pieces(texts if place.document < len(order) else (), place)
+                    continue
+                sizes = pc.binary_length(texts).to_numpy()[order]
+                start = place.document
+                while start < len(order):
+                    fits = int(
+                        np.searchsorted(sizes[start : start + _ENCODED_AT_ONCE].cumsum(), _ENCODED_BYTES, "right")
+                    )
+                    some = texts.take(order[start : start + max(1, fits)])
+                    yield place, some.to_pylist(), True, True
+                    start += len(some)
+                    place = place._replace(document=start, token=0)
+
+    def _pieces(self, document: Iterable[tuple[str, bool, bool]], place: Place) -> Iterator[tuple]:
+        for text, begins, ends in document:
+            if not self.line_by_line:
+                yield place, [text], begins, ends
+            elif begins:
+                yield place, [text], True, True
 
     def _order(self, documents: int, place: Place) -> np.ndarray:
         if self.shuffle_buffer_size <= 1:

@@ -1,18 +1,25 @@
 """Texts from the Hub, from files or from this machine, in a training and a held-out part."""
 
 import glob
+import logging
 import os
 from pathlib import Path
 
 import datasets
 import numpy as np
-import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, IterableDataset
 
 from ..arguments import DataArguments
+from . import pieces
 from .demo_corpus import demo_documents
-from .text_stream import TextStream, kept_documents
+from .text_files import FEATURES as TEXT_FILES
+from .text_files import TextFiles
+from .text_stream import TextStream, possible_share, rows_on_side
 
+logger = logging.getLogger(__name__)
+
+_BYTES_AT_ONCE = 64_000_000  # of text that is held at a time
 _BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
@@ -22,10 +29,10 @@ def load_texts(
     """Read the texts that ``args`` names, or the documentation on this machine when it names none.
 
     Documents that are empty or only white space are dropped. When there is no validation part,
-    ``validation_split_percentage`` of the documents are held out: document ``i`` is, if the fractional part of ``i``
-    times the golden ratio is below that share. This needs no length, so a stream splits like a file (of several files,
-    `TextStream` counts each apart); it gives the same documents in every run; and it spreads them evenly, whatever the period
-    of the source. A stream is then read twice.
+    ``validation_split_percentage`` of the documents are held out: those whose hash of the text is below that share (see
+    `side_of_split`). So the same documents are held out in every run, in memory and streamed, however they are spread over
+    files; copies of a document stay together; and of few documents the share comes only near. Where it would leave one side
+    without a document, the nearest share that does not is taken, with a warning. A stream is then read twice.
 
     Args:
         args: where the texts are.
@@ -33,18 +40,20 @@ def load_texts(
         token: Hub token for private datasets.
 
     Returns:
-        Splits "train" and "validation", each with the one column "text"; with ``args.streaming`` they are `TextStream`.
+        Splits "train" and "validation", each with the one column "text"; with ``args.streaming`` they are `TextStream`. A
+        document of more than `pieces.LONGEST` characters is several rows, and then "begins" and "ends" say where it does.
 
     Raises:
-        ValueError: if a file has an unknown extension, the files differ in theirs, a part holds no documents, or the
-            text column is missing, ambiguous or not text.
+        ValueError: if a file has an unknown extension, the files differ in theirs, a part holds no documents, there is one
+            document to split, or the text column is missing, ambiguous or not text.
         FileNotFoundError: if a file, folder or glob matches nothing.
         ConnectionError: if the Hub cannot be reached.
     """
     if args.dataset_name:
         parts, source = _load_from_hub(args, cache_dir, token), f"dataset_name {args.dataset_name!r}"
     elif args.train_file:
-        parts, source = {"train": _load_files("train_file", args.train_file, args, cache_dir)}, "train_file"
+        parts = {"train": _load_files("train_file", args.train_file, args, cache_dir)}
+        source = f"train_file {args.train_file!r}"
         if args.validation_file:
             parts["validation"] = _load_files("validation_file", args.validation_file, args, cache_dir)
     else:
@@ -52,22 +61,47 @@ def load_texts(
         source = "the demo corpus"
         if args.streaming:
             parts = {name: part.to_iterable_dataset() for name, part in parts.items()}
-    texts = {}
     if "validation" in parts:
-        for name in ("train", "validation"):
-            texts[name] = _text_documents(parts[name], args.text_column)
+        texts = {name: _text_documents(parts[name], args.text_column) for name in ("train", "validation")}
     else:
-        share = args.validation_split_percentage / 100
-        for name in ("train", "validation"):
-            texts[name] = _text_documents(parts["train"], args.text_column, held_out=name == "validation", share=share)
+        texts = _split(parts["train"], args, source)
     for name, part in texts.items():
-        if next(iter(part), None) is None:
-            remedy = "Name a source with more text"
-            if "validation" not in parts:
-                remedy += f", or change validation_split_percentage (now {args.validation_split_percentage})"
-            given = "" if args.dataset_name or not args.train_file else f" {args.train_file!r}"
-            raise ValueError(f"{source}{given} leaves no documents for the {name} part. {remedy}.")
+        if _is_empty(part):
+            raise ValueError(f"{source} leaves no documents for the {name} part. Name a source with more text.")
     return texts if args.streaming else DatasetDict(texts)
+
+
+def _split(dataset, args: DataArguments, source: str) -> dict[str, Dataset | TextStream]:
+    """The documents of ``dataset`` in a training and a held-out part, of which neither is empty."""
+
+    def parts(share: float) -> dict[str, Dataset | TextStream]:
+        sides = {"train": False, "validation": True}
+        return {
+            name: _text_documents(dataset, args.text_column, held_out=held_out, share=share)
+            for name, held_out in sides.items()
+        }
+
+    texts = parts(args.validation_split_percentage / 100)
+    if not any(map(_is_empty, texts.values())):
+        return texts
+    given = f"validation_split_percentage ({args.validation_split_percentage:g})"
+    rows = _text_documents(dataset, args.text_column)
+    documents = (row["text"] for row in rows if row.get("begins", True))
+    try:
+        share = possible_share(documents, args.validation_split_percentage / 100)
+    except ValueError as error:
+        raise ValueError(
+            f"{source} cannot be split by {given}: {error}. Name a source with more text, or a held-out part of its own."
+        ) from error
+    logger.warning(
+        "%s has so few documents that %s leaves none on one side: held out is %.4g %%, the nearest share that leaves one.",
+        source, given, 100 * share,
+    )  # fmt: skip
+    return parts(share)
+
+
+def _is_empty(texts: Dataset | TextStream) -> bool:
+    return next(iter(texts), None) is None
 
 
 def _load_from_hub(args: DataArguments, cache_dir: str | None, token: str | None) -> dict:
@@ -109,9 +143,12 @@ def _load_files(argument: str, names: list[str], args: DataArguments, cache_dir:
     if all(path.stat().st_size == 0 for path in paths):
         raise ValueError(f"{argument} {names!r} holds no documents: every file is empty. Name a file with text.")
     builder = builders.pop()
-    settings = {"sample_by": args.sample_by} if builder == "text" else {}
     # Names are given as they are: an escaped name is read as such, where [ or * would be taken for a pattern.
     files = [glob.escape(os.path.abspath(path)) for path in paths]
+    if builder == "text":
+        return _load_text_files(argument, names, files, args, cache_dir)
+    # pandas would take documents like "NA", "null" and "None" for missing ones: only empty cells are.
+    settings = {"csv": {"keep_default_na": False, "na_values": [""]}}
     try:
         return datasets.load_dataset(
             builder,
@@ -119,12 +156,25 @@ def _load_files(argument: str, names: list[str], args: DataArguments, cache_dir:
             split="train",
             streaming=args.streaming,
             cache_dir=cache_dir,
-            **settings,
+            **settings.get(builder, {}),
         )
     except datasets.exceptions.DatasetGenerationError as error:
         raise ValueError(
             f"{argument} {names!r} cannot be read as {builder}: {error.__cause__ or error}. Check the files."
         ) from error
+
+
+def _load_text_files(argument: str, names: list[str], files: list[str], args: DataArguments, cache_dir: str | None):
+    settings = {"sample_by": args.sample_by, "longest": pieces.LONGEST}
+    builder = TextFiles(cache_dir=cache_dir, hash="1", data_files={"train": files}, **settings)
+    builder.argument = argument
+    if args.streaming:
+        return builder.as_streaming_dataset(split="train")
+    try:
+        builder.download_and_prepare()
+    except datasets.exceptions.DatasetGenerationError as error:
+        raise ValueError(f"{argument} {names!r} cannot be read as text: {error.__cause__ or error}") from error
+    return builder.as_dataset(split="train")
 
 
 def _expand(argument: str, name: str) -> list[Path]:
@@ -157,22 +207,45 @@ def _text_documents(dataset, text_column: str | None, *, held_out: bool = False,
     """The documents of ``dataset`` that are not empty, on one side of the split, as the one column "text"."""
     if dataset.features is None:  # a stream of which nothing was read yet
         dataset = dataset._resolve_features()
-    column = _find_text_column(dataset.features or {}, text_column)
-    dataset = dataset.select_columns([column])
+    in_pieces = dataset.features is not None and set(dataset.features) == set(TEXT_FILES)
+    column = "text" if in_pieces and text_column is None else _find_text_column(dataset.features or {}, text_column)
+    if not in_pieces:
+        dataset = dataset.select_columns([column])
+    side = {"held_out": held_out, "share": share}
+    if isinstance(dataset, IterableDataset):
+        return TextStream(dataset, column=column, **side)
     if column != "text":
         dataset = dataset.rename_column(column, "text")
     if dataset.features["text"].dtype != "string":
         dataset = dataset.cast(datasets.Features({"text": datasets.Value("string")}))
-    split = {"held_out": held_out, "share": share}
-    if isinstance(dataset, IterableDataset):
-        return TextStream(dataset, **split)
     # The kept rows are written again, where `filter` would note their numbers: rows by number are slow to read.
-    settings = {"batched": True, "batch_size": 10_000, "with_indices": True, "fn_kwargs": split}
-    return dataset.with_format("arrow").map(_kept, desc="Reading", **settings).with_format(None)
+    settings = {"batched": True, "batch_size": _rows_at_once(dataset), "fn_kwargs": side}
+    dataset = dataset.with_format("arrow").map(
+        rows_on_side, desc="Reading", remove_columns=dataset.column_names, **settings
+    )
+    dataset = dataset.with_format(None)
+    return dataset if _holds_pieces(dataset) else dataset.select_columns(["text"])
 
 
-def _kept(table: pa.Table, indices: list[int], **split) -> pa.Table:
-    return table.filter(kept_documents(table["text"], np.array(indices), **split))
+def _rows_at_once(dataset: Dataset) -> int:
+    """How many rows are read at a time, so that their text is never more than `_BYTES_AT_ONCE`."""
+    unit, first, size = 64, 0, np.zeros(len(dataset) // 64 + 1)
+    for chunk in dataset.data["text"].chunks:
+        lengths = pc.fill_null(pc.binary_length(chunk), 0).to_numpy(zero_copy_only=False)
+        number = (first + np.arange(len(chunk))) // unit
+        if len(chunk):
+            size[number[0] : number[-1] + 1] += np.bincount(number - number[0], lengths)
+        first += len(chunk)
+    while unit < 8192 and len(size) > 1:
+        size = np.add.reduceat(size, np.arange(0, len(size), 2))
+        if size.max() > _BYTES_AT_ONCE:
+            return unit
+        unit *= 2
+    return 8192 if len(size) == 1 else unit
+
+
+def _holds_pieces(dataset: Dataset) -> bool:
+    return len(dataset) > 0 and not pc.all(pc.and_(dataset.data["begins"], dataset.data["ends"])).as_py()
 
 
 def _find_text_column(features: dict, text_column: str | None) -> str:

@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 # What grows without bound is the table of distinct words, and it stops mattering for the merges long before this.
 MAX_TRAINING_CHARACTERS = 1_000_000_000
 
+_READ_AT_ONCE = 64  # documents, which may be long
 _CLM_SPECIALS = {"eos_token": "<|endoftext|>", "pad_token": "<|pad|>"}
 _MLM_SPECIALS = {
     "pad_token": "[PAD]",
@@ -171,9 +172,9 @@ class _Reader:
 
     def _batches(self) -> Iterator[list[str]]:
         if hasattr(self.texts, "iter"):  # a dataset reads far faster by the batch
-            for batch in self.texts.iter(batch_size=1000):
+            for batch in self.texts.iter(batch_size=_READ_AT_ONCE):
                 yield batch["text"]
             return
         rows = iter(self.texts)
-        while batch := list(itertools.islice(rows, 1000)):
+        while batch := list(itertools.islice(rows, _READ_AT_ONCE)):
             yield [row["text"] if isinstance(row, dict) else row for row in batch]

@@ -6,15 +6,19 @@ Letters used in shapes: N rows, C classes or candidates, T tokens.
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import Trainer, TrainingArguments
 
-from ..hub.trainer import HubTrainer
-from ..losses import balanced_cross_entropy
+from ..hub.pushes import token_left_out
+from ..models.padding_row import free_padding_row, may_be_token
+from ..objective.losses import balanced_cross_entropy
+from ..runtime.launch import check_devices
+from ..settings_check import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
 from .classification_rows import ClassificationCollator, SimilarLengthSampler, SortedSampler
 
 LOSSES = ("balanced", "cross_entropy")
 
 
-class ClassificationTrainer(HubTrainer):
+class ClassificationTrainer(Trainer):
     """`Trainer` for classes, for candidates (multiple choice) and, with float labels, for numbers.
 
     The loss is computed here from the logits, over the whole optimizer step: class frequencies and the number of rows are
@@ -29,7 +33,7 @@ class ClassificationTrainer(HubTrainer):
         kwargs: everything else `Trainer` takes. Datasets are `classification_rows.EncodedRows`.
 
     Raises:
-        ValueError: if loss is unknown, or args asks for label smoothing, which this loss does not have.
+        ValueError: if loss is unknown, or args or kwargs ask for what this loss does not have (`settings_check`).
     """
 
     # compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
@@ -38,14 +42,19 @@ class ClassificationTrainer(HubTrainer):
     def __init__(self, model=None, args=None, data_collator=None, *, loss: str = "balanced", **kwargs):
         if loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}.")
-        if args.label_smoothing_factor:
-            raise ValueError(
-                f"label_smoothing_factor is {args.label_smoothing_factor}, which no loss here has: leave it at 0."
-            )
+        if not isinstance(args, TrainingArguments):
+            raise ValueError(f"args must be TrainingArguments, got {type(args).__name__}.")
+        refuse_parameters(kwargs, CLASSIFICATION_PARAMETERS)
+        refuse(args, CLASSIFICATION)
+        check_devices(args)
         args.remove_unused_columns = False  # the rows hold what the model needs, under names of their own
         if data_collator is None:
+            if kwargs.get("processing_class") is None:
+                raise ValueError("processing_class is None: pass the tokenizer, which names the token that pads rows.")
             data_collator = ClassificationCollator(kwargs["processing_class"])
         super().__init__(model, args, data_collator, **kwargs)
+        if may_be_token(self.model.get_input_embeddings().padding_idx, self.processing_class):
+            free_padding_row(self.model, self.processing_class, args.seed)  # decoders' pairs have it between two texts
         self.loss = loss
         self.model_accepts_loss_kwargs = False  # the step's rows are counted here, and not by the parent as well
         self._counts: Tensor | None = None
@@ -114,4 +123,13 @@ class ClassificationTrainer(HubTrainer):
         inputs = self._prepare_inputs(inputs)
         labels = inputs["labels"]
         with torch.no_grad(), self.compute_loss_context_manager():
-            return None, self.scores(model, inputs, len(labels)), labels
+            scores = self.scores(model, inputs, len(labels))
+        if labels.is_floating_point():
+            loss = F.mse_loss(scores[:, 0], labels.float())
+        else:
+            loss = F.cross_entropy(scores, labels)  # every row weighs the same: class frequencies are those of a step
+        return (loss, None, None) if prediction_loss_only else (loss, scores, labels)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        with token_left_out(self.args):  # from training_args.bin
+            super().save_model(output_dir, _internal_call)

@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..collator import PaddingCollator
+from ..corpus.collator import PaddingCollator
 
 # Rows encoded at once: enough for the tokenizer's threads, few enough that their Python lists stay small.
 ENCODED_AT_ONCE = 4096

@@ -13,7 +13,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from ..loading import MASTER_DTYPE
+from ..models.loading import MASTER_DTYPE
 
 WEIGHT_FILES = (
     "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",

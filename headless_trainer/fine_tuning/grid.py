@@ -1,4 +1,4 @@
-"""The grid of run_glue.py: models, tasks and seeds, checked as a whole before anything is trained."""
+"""The grid of `headless-trainer glue`: models, tasks and seeds, checked as a whole before anything is trained."""
 
 import hashlib
 import logging
@@ -8,11 +8,12 @@ from pathlib import Path
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from .. import loading
-from ..checkpoints import TOKEN_COUNTS_NAME, load_token_counts
-from ..corpus.data import first_rows
+from ..corpus.packing import first_rows
+from ..models import loading
+from ..runtime.checkpoints import TOKEN_COUNTS_NAME, load_token_counts
+from ..runtime.launch import check_devices
 from . import classifiers
-from .arguments import GlueArguments, GlueTrainingArguments, run_settings
+from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .results import check_settings, read_runs, run_path
 from .tasks import Task, load_task, select_tasks, user_task
 
@@ -60,6 +61,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         ValueError, OSError: if a task, a file, a model or the output folder is not what it should be.
     """
     arguments.check_grid()
+    check_devices(training)
     tasks = choose_tasks(arguments)
     output_dir = Path(training.output_dir)
     try:

@@ -1,132 +1,35 @@
-"""Scores of classification and regression tasks: `evaluate.Metric` classes that need no network, and calibration.
+"""Scores of classification and regression tasks by scikit-learn and scipy, and calibration."""
 
-`evaluate.load` fetches the code of a metric from the Hub, so that it fails offline; these classes compute the same numbers
-with scikit-learn and scipy. They keep predictions in memory: nothing is written, so processes cannot get in each other's way.
-"""
+from collections.abc import Callable, Sequence
+from functools import partial
 
-import difflib
-
-import datasets
-import evaluate
 import numpy as np
 from scipy import stats
-from sklearn import metrics as scores
+from sklearn import metrics
 
 
-class _OfflineMetric(evaluate.Metric):
-    """One score under one name, from predictions and references of one number each."""
-
-    description: str  # also what `inputs_description` shows
-    key: str  # of the result
-    dtype = "int64"
-
-    def __init__(self, config_name: str | None = None, **settings):
-        super().__init__(config_name, keep_in_memory=True, **settings)
-
-    def _build_data_dir(self) -> str:
-        # evaluate makes a folder in the user's cache even for a metric that it keeps in memory.
-        return self._data_dir_root
-
-    def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=self.description,
-            citation="",
-            inputs_description=self.description,
-            features=datasets.Features({name: datasets.Value(self.dtype) for name in ("predictions", "references")}),
-        )
-
-    def _compute(self, predictions, references) -> dict[str, float]:
-        predictions, references = np.asarray(predictions), np.asarray(references)
-        if not len(references):
-            raise ValueError(f"{self.key} needs at least one row, got none. Check the evaluation set.")
-        return {self.key: float(self._score(references, predictions))}
-
-    def _score(self, references: np.ndarray, predictions: np.ndarray) -> float:
-        raise NotImplementedError
-
-
-class MatthewsCorrelation(_OfflineMetric):
-    description = "Matthews' correlation of classes; 0 where predictions or references are all the same."
-    key = "matthews_correlation"
-
-    def _score(self, references, predictions):
-        return scores.matthews_corrcoef(references, predictions)
-
-
-class Accuracy(_OfflineMetric):
-    description = "The share of rows whose class is right."
-    key = "accuracy"
-
-    def _score(self, references, predictions):
-        return scores.accuracy_score(references, predictions)
-
-
-class F1(_OfflineMetric):
-    description = "F1 of class 1 of two classes; 0 where it is neither predicted nor present."
-    key = "f1"
-
-    def _score(self, references, predictions):
-        return scores.f1_score(references, predictions, zero_division=0.0)
-
-
-class MacroF1(_OfflineMetric):
-    description = "The unweighted mean of the F1 of every class that is predicted or present."
-    key = "macro_f1"
-
-    def _score(self, references, predictions):
-        return scores.f1_score(references, predictions, average="macro", zero_division=0.0)
-
-
-class _Correlation(_OfflineMetric):
+def _correlation(correlate: Callable, references: Sequence[float], predictions: Sequence[float]) -> float:
     """A correlation of two series. Where one of them is constant it is not defined, and 0 is returned.
 
     An untrained regression head may well predict one number for every row. That model has learned nothing, which is what
     0 says, as Matthews' correlation does too; a NaN would spoil each mean over tasks. Predictions that hold NaN still
     give NaN: there the model is broken, and that must be seen.
     """
-
-    dtype = "float64"
-
-    def _score(self, references, predictions):
-        if np.ptp(references) == 0 or np.ptp(predictions) == 0:
-            return 0.0
-        return self._correlation(references, predictions)
-
-    def _correlation(self, references: np.ndarray, predictions: np.ndarray) -> float:
-        raise NotImplementedError
+    if np.ptp(references) == 0 or np.ptp(predictions) == 0:
+        return 0.0
+    return correlate(references, predictions).statistic
 
 
-class Spearmanr(_Correlation):
-    description = "Spearman's rank correlation; 0 where predictions or references are all the same."
-    key = "spearmanr"
-
-    def _correlation(self, references, predictions):
-        return stats.spearmanr(references, predictions).statistic
-
-
-class Pearsonr(_Correlation):
-    description = "Pearson's correlation; 0 where predictions or references are all the same."
-    key = "pearsonr"
-
-    def _correlation(self, references, predictions):
-        return stats.pearsonr(references, predictions).statistic
-
-
-METRICS: dict[str, type[_OfflineMetric]] = {
-    metric.key: metric for metric in (MatthewsCorrelation, Accuracy, F1, MacroF1, Spearmanr, Pearsonr)
+# Each takes references and predictions, one number a row. f1 is that of class 1 of two; where a class is neither predicted nor
+# present, its F1 is 0. macro_f1 is the mean over the classes that are predicted or present.
+METRICS: dict[str, Callable[[Sequence, Sequence], float]] = {
+    "matthews_correlation": metrics.matthews_corrcoef,
+    "accuracy": metrics.accuracy_score,
+    "f1": partial(metrics.f1_score, zero_division=0.0),
+    "macro_f1": partial(metrics.f1_score, average="macro", zero_division=0.0),
+    "spearmanr": partial(_correlation, stats.spearmanr),
+    "pearsonr": partial(_correlation, stats.pearsonr),
 }
-
-
-def load_metric(name: str) -> evaluate.Metric:
-    """A new metric by its name in `METRICS`; ``compute(predictions=, references=)`` returns ``{name: float}``.
-
-    Raises:
-        ValueError: if there is no metric of that name.
-    """
-    if name not in METRICS:
-        nearest = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.0)[0]
-        raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {name!r}. Did you mean {nearest!r}?")
-    return METRICS[name]()
 
 
 def calibration(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -> dict:

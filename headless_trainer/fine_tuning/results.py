@@ -21,7 +21,7 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..checkpoints import write_whole
+from ..runtime.checkpoints import write_whole
 
 METRICS = ("paper", "official")
 REQUIRED = (

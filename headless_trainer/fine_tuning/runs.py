@@ -15,13 +15,13 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
-from ..cards.results import write_classifier_card
-from .arguments import GlueArguments, run_settings
 from .classification import ClassificationTrainer
 from .classification_rows import EncodedRows, encode_rows
+from .classifier_card import write_classifier_card
 from .classifiers import agree_on_tokens
+from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run, load_classifier, load_config
-from .metrics import calibration, load_metric
+from .metrics import METRICS, calibration
 from .results import best_epoch, selection_score, write_run
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,6 @@ class EpochScorer(TrainerCallback):
             "official_metrics": list(task.official_metrics),
             "selected_on": [task.train_language] if task.train_language in sets else list(sets),
         }
-        self.metrics = {name: load_metric(name) for name in dict.fromkeys((task.metric, *task.official_metrics))}
         self.epochs: list[dict] = []
         self.seconds = 0.0
         self._best = run.path.with_suffix(".best")
@@ -186,6 +185,11 @@ class EpochScorer(TrainerCallback):
         """Metrics, mean loss (plain cross-entropy in nats, or squared error) and calibration on one set."""
         output = self.trainer.predict(rows)
         scores, labels = torch.from_numpy(output.predictions).double(), torch.from_numpy(output.label_ids)
+        if not torch.isfinite(scores).all():  # argmax would make a class of it
+            raise FloatingPointError(
+                f"The model's outputs on {self.run.task.name} are not finite after step {self.trainer.state.global_step}, so "
+                "the run stops. Lower learning_rate, add warmup_steps or lower max_grad_norm."
+            )
         if self.run.task.is_regression:
             predictions = scores[:, 0]
             loss, calibrated = torch.nn.functional.mse_loss(predictions, labels.double()), None
@@ -193,9 +197,10 @@ class EpochScorer(TrainerCallback):
             predictions = scores.argmax(-1)
             loss = torch.nn.functional.cross_entropy(scores, labels)
             calibrated = calibration(scores.softmax(-1).numpy(), labels.numpy())
+        task = self.run.task
         found = {
-            name: metric.compute(predictions=predictions.numpy(), references=labels.numpy())[name]
-            for name, metric in self.metrics.items()
+            name: float(METRICS[name](labels.numpy(), predictions.numpy()))
+            for name in dict.fromkeys((task.metric, *task.official_metrics))
         }
         return {"metrics": found, "loss": loss.item(), "calibration": calibrated}
 

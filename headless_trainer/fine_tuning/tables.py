@@ -3,8 +3,9 @@
 import math
 import statistics
 import warnings
+from collections.abc import Callable
 
-from ..significance import one_tailed_t_test, one_tailed_t_test_of_means
+from ..significance import TTest, dagger, holm, t_test, t_test_of_means
 from .results import TASK_NAMES, average, best_epoch, in_order
 
 
@@ -14,7 +15,7 @@ def score_table(
     """Markdown table of mean and standard deviation over seeds, with the average of the columns and its standard error.
 
     The best of a column is bold and, of three or more rows, the second best underlined; a dagger says that the best is
-    significantly better than the second best.
+    significantly better than the second best, two daggers that it is so after Holm's correction over the columns too.
 
     Args:
         rows: the leading cells of each row, by the key it has in ``scores``.
@@ -23,21 +24,21 @@ def score_table(
         first: headings of the leading cells.
     """
     cells = {row: [] for row in rows}
-    for column in columns:
-        values = {row: scores[row, column] for row in rows if (row, column) in scores}
+    found_in = {column: {row: scores[row, column] for row in rows if (row, column) in scores} for column in columns}
+    daggers = _daggers(found_in)
+    for column, values in found_in.items():
         marks = _marks({row: statistics.fmean(found) for row, found in values.items()})
-        dagger = _dagger(values, lambda best, second: one_tailed_t_test(best, second, paired=False))
         for row in rows:
-            cells[row].append(_cell(values.get(row), marks.get(row, "{}"), dagger == row))
+            cells[row].append(_cell(values.get(row), marks.get(row, "{}"), daggers.get((row, column), "")))
     averages = {row: average([scores.get((row, column), []) for column in columns]) for row in rows}
     averages = {row: found for row, found in averages.items() if found is not None}
     marks = _marks({row: found[0] for row, found in averages.items()})
-    dagger = _dagger(averages, one_tailed_t_test_of_means)
+    best, tested = _lead(averages, t_test_of_means)
     for row in rows:
         text = "-"
         if row in averages:
             mean, error, _ = averages[row]
-            text = marks[row].format(f"{mean:.2f}") + ("†" if dagger == row else "")
+            text = marks[row].format(f"{mean:.2f}") + ("†" if row == best and tested and tested.significant else "")
             text += "" if math.isnan(error) else f" (±{error:.2f})"
         cells[row].append(text)
     lines = [[*first, *(TASK_NAMES.get(column, column) for column in columns), "Avg."]]
@@ -46,10 +47,10 @@ def score_table(
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cell(values: list[float] | None, mark: str, dagger: bool) -> str:
+def _cell(values: list[float] | None, mark: str, daggers: str) -> str:
     if not values:
         return "-"
-    text = mark.format(f"{statistics.fmean(values):.2f}") + ("†" if dagger else "")
+    text = mark.format(f"{statistics.fmean(values):.2f}") + daggers
     return text + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
 
 
@@ -69,20 +70,31 @@ def _marks(means: dict[str, float]) -> dict[str, str]:
     return {row: marks.get(text, "{}") for row, text in shown.items()}
 
 
-def _dagger(values: dict, test) -> str | None:
-    """The best row, if the test finds it better than the second; a value is a list over seeds or (mean, error, seeds)."""
+def _daggers(found_in: dict[str, dict[str, list[float]]]) -> dict[tuple[str, str], str]:
+    """Marks of the best rows, by row and column."""
+    leads = {column: _lead(values, lambda *pair: t_test(*pair, paired=False)) for column, values in found_in.items()}
+    tested = {(best, column): test.p_value for column, (best, test) in leads.items() if test is not None}
+    adjusted = holm(list(tested.values()))
+    return {place: dagger(p, own) for (place, p), own in zip(tested.items(), adjusted, strict=True)}
+
+
+def _lead(values: dict, test: Callable[..., TTest]) -> tuple[str | None, TTest | None]:
+    """The best row, and the test of it against the second best, None without one or where either has one seed.
+
+    A value is a list over seeds or (mean, error, seeds).
+    """
     means = {row: found[0] if isinstance(found, tuple) else statistics.fmean(found) for row, found in values.items()}
     best, *others = _ranked(means)[:2] or [None]
     if not others:
-        return None
+        return best, None
     pair = values[best], values[others[0]]
     if min(found[2] if isinstance(found, tuple) else len(found) for found in pair) < 2:
-        return None
+        return best, None
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", RuntimeWarning
         )  # scipy's, of seeds that agree exactly, as those of small sets may
-        return best if test(*pair).significant else None
+        return best, test(*pair)
 
 
 def pretraining_cells(run: dict) -> list[str]:

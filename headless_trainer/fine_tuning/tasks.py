@@ -9,6 +9,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .metrics import METRICS
 from .task_rows import drop_unlabelled, read_file, read_hub, to_labels, to_texts
 
 HUB_DATASETS = {"glue": "nyu-mll/glue", "super_glue": "aps/super_glue", "xnli": "facebook/xnli"}
@@ -183,7 +184,7 @@ def user_task(
 
     Raises:
         FileNotFoundError: if a file does not exist.
-        ValueError: if a column is missing or ambiguous, or there are no two classes.
+        ValueError: if a column is missing or ambiguous, there are no two classes, or there is no metric of that name.
     """
     table = read_file(train_file, text_columns or _PAIR)
     listing = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
@@ -204,6 +205,9 @@ def user_task(
     labels = table[label_column]
     label_names = None if pa.types.is_floating(labels.type) else _class_names(labels, train_file)
     metric = metric or ("accuracy" if label_names else "spearmanr")
+    if metric not in METRICS:
+        nearest = difflib.get_close_matches(metric, METRICS, n=1, cutoff=0.0)[0]
+        raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}. Did you mean {nearest!r}?")
     return Task(
         name,
         "user",

@@ -1,8 +1,7 @@
-"""One upload to the Hub, as a program of its own, which `process` starts and can end at any moment.
+"""One push to the Hub, as a program of its own: `pushes` starts it with a job as JSON and reads what came of it as JSON.
 
-It reads a job, one line of JSON, from its input, and prints one line of JSON: ``{"url": ...}`` or ``{"error": ...}``. Its
-input stays open as long as the process that started it lives; when that ends, so does the upload. Nothing here imports the
-rest of the package, so that it starts in a moment.
+A process can be ended at any moment. Threads of huggingface_hub cannot, and its futures fail while Python exits: "cannot
+schedule new futures after interpreter shutdown". Nothing here imports the rest of the package, so that it starts in a moment.
 """
 
 import json
@@ -11,87 +10,64 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
-
-Result = TypeVar("Result")
+from collections import Counter
 
 # Answers that another try may change: a timeout, another commit in between, too many requests. All of 5xx too.
 PASSING = {408, 409, 412, 425, 429}
-LONGEST_WAIT = 60.0
+TIMEOUTS = 3  # so often may one address be silent
 
 
-def answer_of(error: BaseException) -> tuple[int | None, str | None]:
-    """HTTP status and words of the Hub behind an error of huggingface_hub, None where it has not answered."""
-    for each in (error, error.__cause__):
-        response = getattr(each, "response", None)
-        if response is not None:
-            return response.status_code, getattr(each, "server_message", None)
-    return None, None
+class NoAnswer(Exception):
+    """The Hub takes connections and does not answer."""
 
 
-def is_final(error: BaseException) -> bool:
-    """Whether another try would end the same: a refusal, a wrong name, no token, offline mode. All else may pass."""
+def judge(error: Exception, token: str | None) -> tuple[str, bool]:
+    """An error in one line without the token, with its remedy where there is one; whether another try would end the same."""
     from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
-    if isinstance(error, (HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled)):
-        return True
-    status, _ = answer_of(error)
-    return status is not None and 400 <= status < 500 and status not in PASSING
-
-
-def with_retries(
-    action: Callable[[], Result], *, attempts: int, first_wait: float, sleep: Callable[[float], None] = time.sleep
-) -> Result:
-    """Result of an action that is tried again, after ``first_wait`` seconds, then twice as many, while it may still pass."""
-    for attempt in range(attempts):
-        try:
-            return action()
-        except Exception as error:
-            if is_final(error) or attempt == attempts - 1:
-                raise
-            sleep(min(first_wait * 2**attempt, LONGEST_WAIT))
-    raise ValueError(f"attempts must be at least 1, got {attempts}.")
-
-
-def describe(error: BaseException, secrets: list[str | None]) -> str:
-    """An error in one line, with its remedy where there is one, and without the secrets."""
-    from huggingface_hub.errors import LocalTokenNotFoundError, OfflineModeIsEnabled
-
-    status, words = answer_of(error)
-    if isinstance(error, OfflineModeIsEnabled):
-        return "HF_HUB_OFFLINE is set"
-    if isinstance(error, LocalTokenNotFoundError) or (status == 401 and not any(secrets)):
-        return "there is no token: log in with `hf auth login`, or set HF_TOKEN"
-    if status == 401:
-        return "the Hub refused the token (401): log in with `hf auth login`, or set HF_TOKEN"
-    if status == 403:
-        return "the token may not write there (403): give it that right, or choose another --hub_model_id"
+    if not hasattr(error, "response") and (
+        isinstance(error.__cause__, NoAnswer) or hasattr(error.__cause__, "response")
+    ):
+        error = error.__cause__  # which says more
+    status, words = getattr(getattr(error, "response", None), "status_code", 0), getattr(error, "server_message", None)
     text = f"the Hub answered {status}: {words}" if words else f"{type(error).__name__}: {error}"
+    if isinstance(error, OfflineModeIsEnabled):
+        text = "HF_HUB_OFFLINE is set"
+    elif isinstance(error, LocalTokenNotFoundError) or (status == 401 and not token):
+        text = "there is no token: log in with `hf auth login`, or set HF_TOKEN"
+    elif status == 401:
+        text = "the Hub refused the token (401): log in with `hf auth login`, or set HF_TOKEN"
+    elif status == 403:
+        text = "the token may not write there (403): give it that right, or choose another --hub_model_id"
     text = re.sub(r"\s+", " ", text).strip(". ")
     text = re.sub(r"(https?://[^\s?]+)\?\S*", r"\1", text)  # signed addresses are as good as a token for a while
-    return without_secrets(text, secrets)[:400]
-
-
-def without_secrets(text: str, secrets: list[str | None]) -> str:
-    """The text with each secret replaced by ``<token>``."""
-    for secret in secrets:
-        if secret and secret.strip():  # one read from a file may end in a line break, which messages leave out
-            text = text.replace(secret.strip(), "<token>")
-    return text
+    if token and token.strip():  # one read from a file may end in a line break, which messages leave out
+        text = text.replace(token.strip(), "<token>")
+    refused = isinstance(error, (NoAnswer, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled))
+    return text[:400], refused or (400 <= status < 500 and status not in PASSING)
 
 
 def use_timeouts(seconds: float) -> None:
-    """Give up a connection on which nothing moves for this long; the client of huggingface_hub would wait forever."""
+    """Give up an address that was silent for so long `TIMEOUTS` times; the client of huggingface_hub would wait forever."""
     from huggingface_hub import get_session, set_client_factory
 
-    session = get_session()
-    hooks, client = session.event_hooks, type(session)
-    set_client_factory(lambda: client(event_hooks=hooks, follow_redirects=True, timeout=seconds))
+    session, timeouts = get_session(), Counter()
+
+    class Client(type(session)):
+        def send(self, request, **kwargs):
+            try:
+                return super().send(request, **kwargs)
+            except Exception as error:
+                timeouts[request.url] += "Timeout" in type(error).__name__  # of httpx or httpx2
+                if timeouts[request.url] < TIMEOUTS:
+                    raise
+                raise NoAnswer(f"{TIMEOUTS} requests had no answer within {seconds:g} seconds") from error
+
+    set_client_factory(lambda: Client(event_hooks=session.event_hooks, follow_redirects=True, timeout=seconds))
 
 
-def upload(job: dict) -> str:
-    """Create the repository and its branch where they are missing, and upload the folder, if the job has one.
+def push(repo: str, token: str | None, private: bool | None, revision: str | None, folder: dict | None) -> str:
+    """Create the repository and its branch where they are missing, and upload the folder, if there is one.
 
     Files that the Hub has already, from an upload that was cut short too, are not sent again.
 
@@ -100,44 +76,51 @@ def upload(job: dict) -> str:
     """
     from huggingface_hub import HfApi
 
-    api = HfApi(token=job["token"])
-    created = api.create_repo(job["repo"], private=job["private"], exist_ok=True)
-    if job["folder"] is None:
+    api = HfApi(token=token)
+    created = api.create_repo(repo, private=private, exist_ok=True)
+    if folder is None:
         return str(created)
-    if job["revision"] is not None:
-        api.create_branch(created.repo_id, branch=job["revision"], exist_ok=True)
-    commit = api.upload_folder(
-        repo_id=created.repo_id,
-        folder_path=job["folder"],
-        path_in_repo=job["path_in_repo"],
-        commit_message=job["message"],
-        revision=job["revision"],
-        ignore_patterns=list(job["exclude"]),
-    )
-    return commit.commit_url
+    if revision is not None:
+        api.create_branch(created.repo_id, branch=revision, exist_ok=True)
+    return api.upload_folder(repo_id=created.repo_id, revision=revision, **folder).commit_url
 
 
-def run(job: dict) -> dict[str, str]:
-    """What came of a job."""
+def run(job: dict, attempts: int, first_wait: float, stall_seconds: float) -> dict[str, str]:
+    """Do a job, again while that may help.
+
+    Args:
+        job: arguments of `push`.
+        attempts: how often it is tried at most.
+        first_wait: seconds before the second try; twice as many before each one after it.
+        stall_seconds: how long a connection may be silent.
+
+    Returns:
+        ``{"url": ...}`` or ``{"error": ...}``.
+    """
     from huggingface_hub import get_token
 
-    secrets = [job["token"], get_token()]
-    try:
-        use_timeouts(job["stall_seconds"])
-        return {
-            "url": with_retries(lambda: upload(job), attempts=job["attempts"], first_wait=job["first_wait"]),
-        }
-    except Exception as error:  # noqa: BLE001
-        return {"error": describe(error, secrets)}
+    use_timeouts(stall_seconds)
+    error, final, tried = "", False, 0
+    while tried < attempts and not final:
+        time.sleep(first_wait * 2 ** (tried - 1) if tried else 0)
+        tried += 1
+        try:
+            return {"url": push(**job)}
+        except Exception as raised:  # noqa: BLE001
+            error, final = judge(raised, job["token"] or get_token())
+    return {"error": error}
 
 
-def main() -> None:
-    answer, sys.stdout = sys.stdout, sys.stderr  # what libraries print is not the answer
-    job = json.loads(sys.stdin.readline())
-    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
-    print(json.dumps(run(job)), file=answer, flush=True)
-    os._exit(0)  # nothing is left to do, and threads of an upload that was given up would be waited for
+def end_with(parent: int) -> None:
+    """End this process once the one that started it has ended."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    answer, sys.stdout = sys.stdout, sys.stderr  # what libraries print is not the answer
+    asked = json.load(sys.stdin)
+    threading.Thread(target=end_with, args=(asked.pop("parent"),), daemon=True).start()
+    print(json.dumps(run(**asked)), file=answer, flush=True)
+    os._exit(0)  # nothing is left to do, and threads of an upload that was given up would be waited for

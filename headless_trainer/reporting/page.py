@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from .figures import DARK, LIGHT, Panel
+from .charts import DARK, LIGHT, Panel
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --card: #f6f7f9; --ink: #1c2127; --soft: #59636e; --line: #d9dee4; LIGHT }

@@ -1,5 +1,6 @@
-"""What runs of run_pretrain.py and run_lm_head.py left in their folders, and which of them are seeds of one configuration."""
+"""What runs of the commands `pretrain` and `lm-head` left in their folders, and which are seeds of one configuration."""
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -8,13 +9,13 @@ from pathlib import Path
 
 import numpy
 
-from ..checkpoints import last_checkpoint, load_token_counts
-from ..scoring.comparison import short_names
-from .settings import read_settings
+from ..runtime.checkpoints import last_checkpoint, load_token_counts
+from ..runtime.settings import read_settings
+from ..scoring.score_comparison import short_names
 
 STATE_NAME = "trainer_state.json"
-SETTINGS_NAME = "training_args.bin"
 EVALUATION_NAME = "eval_results.json"
+TOKENIZER_NAME = "tokenizer.json"
 # What may differ between seeds of one configuration: the seed, and where a run writes.
 PLACES = (
     "seed",
@@ -43,6 +44,7 @@ class Run:
         step: optimizer steps taken.
         max_steps: steps that were asked for.
         clock: ``(N, 3)`` rows of step, tokens seen and seconds in training steps, rising.
+        tokenizer: fingerprint of its vocabulary, None if it was not saved.
     """
 
     folder: Path
@@ -52,6 +54,7 @@ class Run:
     step: int = 0
     max_steps: int = 0
     clock: numpy.ndarray = field(default_factory=lambda: numpy.zeros((1, 3)))
+    tokenizer: str | None = None
 
     @property
     def objective(self) -> str:
@@ -100,44 +103,66 @@ class Configuration:
 
 
 def read_run(folder: str | Path) -> Run:
-    """Read a run, finished or not; that of its last checkpoint if it was interrupted.
+    """Read a run, finished or not; from its last checkpoint if that is further than what the folder says.
 
     Raises:
-        FileNotFoundError: if there is no such folder, or it holds no log of a training.
+        FileNotFoundError: if there is no such folder, or it holds no log of a training run.
         ValueError: if the log is not one of ours, or cannot be read.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"run {str(folder)!r} is not a folder: name the --output_dir of a training.")
+        raise FileNotFoundError(f"run {str(folder)!r} is not a folder: name the --output_dir of a training run.")
     checkpoint = last_checkpoint(folder)
     places = [folder, *([Path(checkpoint)] if checkpoint else [])]
-    found = next((place for place in places if (place / STATE_NAME).is_file()), None)
-    if found is None:
+    states = {place: _read_json(place / STATE_NAME) for place in places if (place / STATE_NAME).is_file()}
+    if not states:
         raise FileNotFoundError(
             f"{str(folder)!r} is not a run: it lacks {STATE_NAME}, and no checkpoint in it has one. Name a folder that "
-            "run_pretrain.py or run_lm_head.py --do_train wrote."
+            "`headless-trainer pretrain` or `headless-trainer lm-head --do_train` wrote."
         )
-    state = _read_json(found / STATE_NAME)
+    found = max(states, key=lambda place: states[place]["global_step"])  # a finished run may have been gone on with
+    state = states[found]
     history = [logs for logs in state.get("log_history", []) if "step" in logs]
     if not any("tokens_seen" in logs for logs in history):
         raise ValueError(
-            f"{str(found / STATE_NAME)!r} has no 'tokens_seen' in its logs: the run was not one of run_pretrain.py or "
-            "run_lm_head.py, or ended before its first log (--logging_steps)."
+            f"{str(found / STATE_NAME)!r} has no 'tokens_seen' in its logs: the run was not one of `headless-trainer "
+            "pretrain` or `headless-trainer lm-head`, or ended before its first log (--logging_steps)."
         )
     step = state["global_step"]
-    final = found / EVALUATION_NAME  # the evaluation after the training, which the state was saved before
-    if final.is_file() and not any("eval_loss" in logs and logs["step"] == step for logs in history):
-        history.append(_read_json(final) | {"step": step})
-    settings = next((place / SETTINGS_NAME for place in places if (place / SETTINGS_NAME).is_file()), None)
+    settings = next(filter(None, map(read_settings, (found, *places))), {})
+    if not settings.get(
+        "load_best_model_at_end"
+    ):  # whose last evaluation is of the weights of another step, scored before
+        _add_final_evaluation(history, folder / EVALUATION_NAME, step, found == folder)
     return Run(
         folder,
         history,
-        read_settings(settings) if settings else {},
+        settings,
         _read_json(found / "config.json") if (found / "config.json").is_file() else {},
         step,
         state.get("max_steps", step),
         _clock(history, found, step),
+        _tokenizer(found / TOKENIZER_NAME),
     )
+
+
+def _add_final_evaluation(history: list[dict], path: Path, step: int, is_last: bool) -> None:
+    """The evaluation after the training run, which the state was saved before; it may be that of an earlier training."""
+    found = ({"step": step} if is_last else {}) | (_read_json(path) if path.is_file() else {})
+    if (
+        "eval_loss" in found
+        and found.get("step", step + 1) <= step
+        and not any("eval_loss" in logs and logs["step"] == found["step"] for logs in history)
+    ):
+        history.append(found)
+        history.sort(key=lambda logs: logs["step"])
+
+
+def _tokenizer(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    vocabulary = _read_json(path).get("model", {}).get("vocab")
+    return hashlib.sha256(json.dumps(vocabulary, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _clock(history: list[dict], folder: Path, step: int) -> numpy.ndarray:
@@ -212,7 +237,8 @@ def _seeds_together(runs: list[Run]) -> list[list[Run]]:
 def _same_but_seed(group: list[Run], run: Run) -> bool:
     def facts(each: Run) -> tuple:
         settings = {name: value for name, value in each.settings.items() if name not in PLACES}
-        return settings, {name: value for name, value in each.config.items() if name not in CONFIG_PLACES}
+        config = {name: value for name, value in each.config.items() if name not in CONFIG_PLACES}
+        return settings, config, each.tokenizer
 
     seeds = [each.settings.get("seed") for each in [*group, run]]
     return None not in seeds and len(set(seeds)) == len(seeds) and facts(group[0]) == facts(run)

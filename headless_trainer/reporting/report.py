@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from html import escape, unescape
 from pathlib import Path
 
-from ..checkpoints import write_whole
+from ..command_line import as_typed
+from ..measures import Measure
+from ..runtime.checkpoints import write_whole
+from ..significance import dagger, show_p
 from . import page as html
-from .comparison import (
+from .charts import draw, score_panels, training_panels
+from .records import CONFIG_PLACES, PLACES, Configuration, group_runs
+from .run_comparison import (
     ACCURACY,
-    CROSS_ENTROPY,
+    COMPARED,
     Row,
     common_position,
     held_out,
@@ -19,17 +24,14 @@ from .comparison import (
     listed,
     not_comparable,
     peak_memory,
-    perplexity,
     seconds_in_words,
     speed,
     strong,
     summary,
     tokens_in_words,
 )
-from .figures import draw, score_panels, training_panels
-from .records import CONFIG_PLACES, PLACES, Configuration, group_runs
 from .scores import Scores, glue_scores, lead
-from .zero_shot import ZeroShot, zero_shot_scores
+from .zero_shot_scores import ZeroShot, zero_shot_scores
 
 PAGE_NAME = "report.html"
 
@@ -48,8 +50,8 @@ def write_report(
         runs: ``RUN`` and ``NAME=RUN1,RUN2`` items, as `records.group_runs` takes them.
         output_dir: folder of the report, made if it is not there.
         title: heading of the page.
-        glue: folders of run_glue.py; those found beside the runs if None.
-        lm_eval: folders of run_lm_eval.py, as `zero_shot.zero_shot_scores` takes them; those beside the runs if None.
+        glue: folders of `headless-trainer glue`; those found beside the runs if None.
+        lm_eval: folders of `headless-trainer lm-eval`, as `zero_shot_scores` takes them; those beside the runs if None.
 
     Returns:
         The summary, a sentence an item.
@@ -62,7 +64,7 @@ def write_report(
     folder, names = Path(output_dir), [each.name for each in configurations]
     folder.mkdir(parents=True, exist_ok=True)
     drawn = [(panel, draw(panel, names, folder)) for panel in training_panels(configurations)]
-    quality = [item for item in drawn if item[0].slug.startswith(("accuracy", "perplexity"))]
+    quality = [item for item in drawn if item[0].held_out]
     sentences = summary(configurations) + _score_sentences([*fine_tuned, *zero_shot.curves])
     sections = [
         html.section("Held-out rows", *_held_out_tables(configurations), html.gallery(quality)),
@@ -78,7 +80,7 @@ def write_report(
     about = (
         f"{_counted(total, 'run')} of {_counted(len(configurations), 'configuration')}" if total > len(names) else ""
     )
-    about = f"{about or _counted(total, 'run')}, by run_report.py"
+    about = f"{about or _counted(total, 'run')}, by {as_typed('headless-trainer report')}"
     page = html.page(title, sentences, names, sections, about)
     write_whole(folder / PAGE_NAME, page.encode())
     return [unescape(re.sub(r"<[^>]+>", "", sentence)) for sentence in sentences]
@@ -91,8 +93,9 @@ READING = (
     "<b>At equal tokens, at equal time</b>: figures at the largest number of tokens, or seconds of training steps, up to which "
     "every run was evaluated; between two evaluations on the straight line between them. Evaluating and saving do not count "
     "as time. Times mean little if the machines were not the same, or had other work.",
-    "<b>p</b>: one-tailed t-test (Welch) of the first in the table being better than the row, over seeds. † marks "
-    "significance at level 0.95. With one seed there is none. Where several rows are tested, some will pass by chance.",
+    "<b>p</b>: two-sided t-test (Welch) of the first in the table against the row, over seeds; in brackets after Holm's "
+    "correction over all pairs of configurations. † marks significance at level 0.95, †† after the correction too. With one "
+    "seed there is none. Accuracy and perplexity at equal tokens and at equal time are four looks at the same runs.",
     "<b>Peak memory</b> is that of the tensors on an accelerator, that of the whole process on a CPU.",
 )
 
@@ -110,7 +113,11 @@ def _score_sentences(scores: Sequence[Scores]) -> list[str]:
             continue
         shown = "{:.1f}".format if each.table else in_short
         others = listed([f"{shown(mean)} of {strong(name)}" for name, mean in means[1:]])
-        verdict = {True: "; the lead is significant", False: "; the lead is not significant", None: ""}[significant]
+        verdict = {
+            True: "; the lead is significant over fine-tuning seeds",
+            False: "; the lead is not significant over fine-tuning seeds",
+            None: "",
+        }[significant]
         sentences.append(
             f"{escape(each.title)}: {strong(means[0][0])} is ahead at its last checkpoint with {shown(means[0][1])}, "
             f"against {others}{verdict}."
@@ -126,34 +133,29 @@ def _held_out_tables(configurations: list[Configuration]) -> list[str]:
     for axis, words, of in (("tokens", tokens_in_words, "tokens"), ("seconds", seconds_in_words, "training time")):
         position = common_position(evaluated, axis)
         ranked = held_out(evaluated, axis, position)
-        entropies = {row.name: row for row in ranked[CROSS_ENTROPY]}
-        tested = any(row.test is not None for row in ranked[ACCURACY])
-        head = ["configuration", "accuracy", "difference", "p", "perplexity", "ratio", "p", "seeds"]
-        rows = [
-            [escape(row.name), *_accuracy_cells(row), *_perplexity_cells(entropies[row.name]), str(len(row.values))]
-            for row in ranked[ACCURACY]
-        ]
-        if not tested:  # two columns less
-            head, *rows = ([cell for index, cell in enumerate(row) if index not in (3, 6)] for row in (head, *rows))
-        tables.append(html.table(f"At equal {of}: {words(position)}", head, rows))
+        wide = 3 if any(row.test is not None for row in ranked[ACCURACY]) else 2  # with p, or without
+        head, rows = ["configuration"], {row.name: [escape(row.name)] for row in ranked[ACCURACY]}
+        for measure in (each for each in COMPARED if each.name in ranked):
+            head += [measure.chart.slug, "ratio" if measure.chart.log else "difference", "p"][:wide]
+            for row in ranked[measure.name]:
+                rows[row.name] += _cells(measure, row)[:wide]
+        rows = [[*rows[row.name], str(len(row.values))] for row in ranked[ACCURACY]]
+        tables.append(html.table(f"At equal {of}: {words(position)}", [*head, "seeds"], rows))
     return tables
 
 
-def _accuracy_cells(row: Row) -> list[str]:
+def _cells(measure: Measure, row: Row) -> list[str]:
+    """Mean and spread over seeds, distance from the best, and its p."""
     if not row.values:
         return ["–", "", ""]
-    shown = f"{row.mean:.2%}" + (f" ± {statistics.stdev(row.values):.2%}" if len(row.values) > 1 else "")
-    behind = f"−{100 * row.behind:.2f} points" if row.behind else "best"
-    return [_bold(shown, not row.behind), behind, _p(row)]
-
-
-def _perplexity_cells(row: Row) -> list[str]:
-    if not row.values:
-        return ["–", "", ""]
-    shown = perplexity(row.mean)
-    if len(row.values) > 1:  # of a geometric mean, the spread is a factor
-        shown += f" ×/÷ {math.exp(statistics.stdev(row.values)):.3f}"
-    return [_bold(shown, not row.behind), f"× {math.exp(row.behind):.2f}" if row.behind else "best", _p(row)]
+    spread = statistics.stdev(row.values) if len(row.values) > 1 else None
+    if measure.chart.log:  # of a geometric mean, the spread is a factor
+        shown = in_short(measure.chart.scale(row.mean)) + (f" ×/÷ {math.exp(spread):.3f}" if spread is not None else "")
+        behind = f"× {math.exp(row.behind):.2f}"
+    else:
+        shown = measure.form(row.mean) + (f" ± {measure.form(spread)}" if spread is not None else "")
+        behind = ("−" if measure.better == "higher" else "+") + measure.form(row.behind).replace("%", " points")
+    return [_bold(shown, not row.behind), behind if row.behind else "best", _p(row)]
 
 
 def _bold(text: str, best: bool) -> str:
@@ -163,7 +165,7 @@ def _bold(text: str, best: bool) -> str:
 def _p(row: Row) -> str:
     if row.test is None:
         return "" if not row.behind else "one seed"
-    return f"{row.test.p_value:.2g}{'†' if row.test.significant else ''}"
+    return show_p(row.test.p_value, row.adjusted) + dagger(row.test.p_value, row.adjusted)
 
 
 def _runs_table(configurations: list[Configuration]) -> str:
@@ -211,7 +213,8 @@ def _zero_shot_section(zero_shot: ZeroShot, names: list[str], folder: Path) -> s
         for task, metric in columns:
             result = results["tasks"].get(task, {"metrics": {}})["metrics"].get(metric)
             error = "" if result is None or result["stderr"] is None else f" ± {in_short(result['stderr'])}"
-            mark = "†" if zero_shot.better.get((task, metric)) == name else ""
+            best, mark = zero_shot.better.get((task, metric), (None, ""))
+            mark = mark if best == name else ""
             cells.append("–" if result is None else f"{in_short(result['value'])}{error}{mark}")
         rows.append(cells)
     arrows = {True: " ↑", False: " ↓", None: ""}
@@ -220,7 +223,10 @@ def _zero_shot_section(zero_shot: ZeroShot, names: list[str], folder: Path) -> s
         "tokens",
         *(f"{escape(t)}<br/>{escape(m.partition(',')[0])}{arrows[columns[t, m]]}" for t, m in columns),
     ]
-    explained = "± standard error over documents. † better than the second best by a paired t-test over documents."
+    explained = (
+        "± standard error over documents. † better than the second best by a two-sided, paired t-test over documents; †† also "
+        "after Holm's correction over the columns."
+    )
     if zero_shot.unmatched:
         explained += " Models without tokens belong to none of the runs."
     panels = [(panel, draw(panel, names, folder)) for scores in zero_shot.curves for panel in score_panels(scores)]

@@ -1,14 +1,14 @@
-"""Scores of checkpoints along the training of runs, and those of run_glue.py among them."""
+"""Scores of checkpoints along training runs, and those of `headless-trainer glue` among them."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..fine_tuning.figures import checkpoint_scores
-from ..fine_tuning.report import LOSS_TITLES, benchmark_table, benchmarks, note
+from ..fine_tuning.grid_plots import checkpoint_scores
+from ..fine_tuning.grid_report import LOSS_TITLES, benchmark_table, benchmarks, note
 from ..fine_tuning.results import read_runs
-from ..significance import one_tailed_t_test_of_means
+from ..significance import t_test_of_means
 from .records import Configuration
 
 
@@ -62,11 +62,12 @@ def glue_scores(folders: Sequence[str | Path] | None, configurations: list[Confi
     """Averages of fine-tuning scores, for each loss and benchmark.
 
     Args:
-        folders: output folders of run_glue.py; those beside the runs if None.
+        folders: output folders of `headless-trainer glue`; those beside the runs if None.
         configurations: what the checkpoints belong to.
 
     Raises:
-        ValueError: if a folder that is named holds no results, or a result cannot be read.
+        ValueError: if a folder that is named holds no results, a result cannot be read, or results of several folders
+            cannot stand in one table.
     """
     if folders is None:
         patterns = [f"*/{loss}/*/*/seed_*.json" for loss in LOSS_TITLES]
@@ -81,9 +82,10 @@ def glue_scores(folders: Sequence[str | Path] | None, configurations: list[Confi
             if not found:
                 raise ValueError(
                     f"glue folder {str(folder)!r} holds no results (<loss>/<model>/<task>/seed_<s>.json): name an "
-                    "--output_dir of run_glue.py."
+                    "--output_dir of `headless-trainer glue`."
                 )
             results += found
+    _check_alike(results)
     made = []
     for loss, title in LOSS_TITLES.items():
         for name, slug, group in benchmarks([each for each in results if each["loss"] == loss]):
@@ -100,18 +102,44 @@ def glue_scores(folders: Sequence[str | Path] | None, configurations: list[Confi
     return made
 
 
+def _check_alike(results: list[dict]) -> None:
+    """Refuse to count two grids as seeds of one: run_glue.py keeps one folder alike, but several may differ."""
+    runs: set[tuple] = set()
+    settings: dict[str, dict] = {}
+    weights: dict[str, str] = {}
+    for each in results:
+        name = f"{each['model']}/{each['task']}/seed_{each['seed']} ({each['loss']})"
+        differs = None
+        if (key := (each["loss"], each["model"], each["task"], each["seed"])) in runs:
+            differs = "twice"
+        elif (first := settings.setdefault(each["loss"], each["settings"])) != each["settings"]:
+            other = next(key for key in first | each["settings"] if first.get(key) != each["settings"].get(key))
+            differs = f"with {other} {each['settings'].get(other)!r} beside {first.get(other)!r}"
+        elif weights.setdefault(each["model"], each["weights"]) != each["weights"]:
+            differs = "from other weights than those of another result of that model"
+        if differs:
+            raise ValueError(
+                f"The glue folders hold {name} {differs}: name one output folder of run_glue.py with --glue."
+            )
+        runs.add(key)
+
+
 def _owner_of(result: dict, configurations: list[Configuration]) -> str | None:
     return _owner((result.get("pretraining") or {}).get("run", ""), configurations)
 
 
 def _owner(source: str, configurations: list[Configuration]) -> str | None:
-    """The configuration of the run that run_glue.py calls ``source``: the last parts of its path."""
+    """The configuration of the run that `headless-trainer glue` calls ``source``, by the last parts of its path.
+
+    None if several end so.
+    """
+    owners = []
     for each in configurations:
         for run in each.runs:
             parts = run.folder.resolve().parts
             if any(source == "_".join(parts[-number:]) for number in range(1, len(parts))):
-                return each.name
-    return None
+                owners.append(each.name)
+    return owners[0] if len(set(owners)) == 1 else None
 
 
 def lead(scores: Scores) -> tuple[list[tuple[str, float]], bool | None]:
@@ -127,9 +155,7 @@ def lead(scores: Scores) -> tuple[list[tuple[str, float]], bool | None]:
     if len(pair) < 2 or any(len(points) > 1 or points[0].seeds < 2 for points in pair):
         return means, None
     best, second = ((points[0].value, points[0].error, points[0].seeds) for points in pair)
-    return means, one_tailed_t_test_of_means(
-        *((best, second) if scores.higher_is_better else (second, best))
-    ).significant
+    return means, t_test_of_means(best, second).significant
 
 
 def beside(configurations: list[Configuration]) -> list[Path]:

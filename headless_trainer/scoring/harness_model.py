@@ -4,14 +4,12 @@ Letters used in shapes: B requests, L tokens, V vocabulary size.
 """
 
 import inspect
-import itertools
 import logging
 from pathlib import Path
 
 import psutil
 import torch
 from lm_eval.models.huggingface import HFLM
-from torch import Tensor
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -22,7 +20,6 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
-from transformers.utils.logging import tqdm
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +32,7 @@ BYTES_PER_LOGIT = 12
 def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
     """Refuse, from its configuration alone, what is no causal language model.
 
-    Where input and output embedding are tied, a trunk loads as a language model without a word, and would be scored as the
+    Where input and output embedding are tied, a trunk loads as a language model silently, and would be scored as the
     plain projection on E^T; so the class that was saved decides.
 
     Raises:
@@ -65,7 +62,8 @@ def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
     encoder = kind not in MODEL_FOR_CAUSAL_LM_MAPPING or kind in MODEL_FOR_MASKED_LM_MAPPING
     if encoder and not getattr(config, "is_decoder", False):
         raise ValueError(
-            f"{name_or_path!r} is a {config.model_type}, but scoring text needs a decoder; run_glue.py scores encoders."
+            f"{name_or_path!r} is a {config.model_type}, but scoring text needs a decoder; `headless-trainer glue` scores "
+            "encoders."
         )
     saved = set(config.architectures or [])
     if saved & _names(MODEL_MAPPING, kind):
@@ -89,7 +87,7 @@ def _names(mapping, kind: type) -> set[str]:
 
 def _remedy(name_or_path: str) -> str:
     path = name_or_path.rstrip("/")
-    return f"Make one of it first: python run_lm_head.py --model_name_or_path {path} --output_dir {path}-lm"
+    return f"Make one of it first: headless-trainer lm-head --model_name_or_path {path} --output_dir {path}-lm"
 
 
 def load(
@@ -174,7 +172,7 @@ class ScoredPositions(HFLM):
     """The harness's model, which projects on the vocabulary only the last positions of a batch, where requests are scored.
 
     Requests are sorted by length, so the scored positions of a batch lie near its end. What a request is, how it is
-    truncated and how it is scored stays the harness's own code.
+    truncated, put into batches and scored stays the harness's own code.
     """
 
     def __init__(self, *, tokenizer: PreTrainedTokenizerBase, **kwargs):
@@ -182,8 +180,9 @@ class ScoredPositions(HFLM):
         if tokenizer.pad_token_id is None:  # the harness would add one, for which the embedding may have no row
             tokenizer.pad_token = tokenizer.convert_ids_to_tokens(self._end)
         super().__init__(tokenizer=tokenizer, **kwargs)
-        self._keep = 0  # positions to project; 0 for all
-        self._can_keep = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+        self._longest = 0  # tokens of the longest continuation that is scored now; 0 to project all positions
+        if "logits_to_keep" in inspect.signature(self.model.forward).parameters:
+            self.model.register_forward_pre_hook(self._keep_scored, with_kwargs=True)
 
     @property
     def eot_token_id(self) -> int:
@@ -194,47 +193,20 @@ class ScoredPositions(HFLM):
         bos = self.tokenizer.bos_token_id
         return self._end if bos is None else bos
 
-    def _model_call(self, inps: Tensor, attn_mask: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
-        if not self._keep:
-            return super()._model_call(inps, attn_mask, labels)
-        with torch.no_grad():
-            return self.model(inps, logits_to_keep=self._keep).logits
+    def _keep_scored(self, model, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        if not self._longest:
+            return None
+        # The harness pads with zeros on the right. A text that ends in token 0 counts as padded: more is kept, never less.
+        padding = (args[0].flip(1).cumsum(1) == 0).sum(1).max()
+        return args, kwargs | {"logits_to_keep": self._longest + int(padding)}
 
     def _loglikelihood_tokens(self, requests, disable_tqdm: bool = False, override_bs: int | None = None):
-        size = override_bs or self.batch_size
-        if size == "auto" or not self._can_keep:
+        if self.batch_size != "auto":  # which is tried out on inputs that no request has
+            self._longest = max((len(continuation) for _, _, continuation in requests), default=0)
+        try:
             return super()._loglikelihood_tokens(requests, disable_tqdm, override_bs)
-        order = sorted(range(len(requests)), key=lambda index: _longest_first(requests[index]))
-        answers: list = [None] * len(requests)
-        with tqdm(total=len(requests), disable=disable_tqdm, desc="requests") as bar:
-            for batch in _batches(order, requests, size):
-                chosen = [requests[index] for index in batch]
-                lengths = [min(len(ctx) + len(cont) - 1, self.max_length) for _, ctx, cont in chosen]
-                scored = [len(cont) for _, _, cont in chosen]
-                self._keep = max(max(lengths) - length + count for length, count in zip(lengths, scored, strict=True))
-                try:
-                    results = super()._loglikelihood_tokens(chosen, disable_tqdm=True, override_bs=len(chosen))
-                finally:
-                    self._keep = 0
-                for index, result in zip(batch, results, strict=True):
-                    answers[index] = result
-                bar.update(len(batch))
-        return answers
-
-
-def _longest_first(request) -> tuple[int, tuple[int, ...]]:
-    _, context, continuation = request
-    return -len(context) - len(continuation), tuple(context + continuation)
-
-
-def _batches(order: list[int], requests, size: int):
-    """Cut an order into batches of ``size`` inputs; requests that differ in their last token alone share one."""
-    groups = [
-        list(group)
-        for _, group in itertools.groupby(order, key=lambda index: (requests[index][1] + requests[index][2])[:-1])
-    ]
-    for start in range(0, len(groups), size):
-        yield [index for group in groups[start : start + size] for index in group]
+        finally:
+            self._longest = 0
 
 
 def _end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -4,21 +4,33 @@ import difflib
 import random
 import re
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import lm_eval.tasks
 import numpy as np
 import torch
-from datasets import Dataset, load_dataset
+from datasets import Dataset, DatasetDict, load_dataset
 from lm_eval.api.task import Task
 from lm_eval.tasks import TaskManager
-from lm_eval.tasks._index import Entry, Kind
 from lm_eval.tasks._yaml_loader import load_yaml
 
 # What `--tasks paper` means: table 4 of arXiv 2309.08351, and LAMBADA.
 PAPER_TASKS = (
     "arc_easy", "arc_challenge", "boolq", "crows_pairs_english", "race", "sciq", "pubmedqa", "qasper", "lambada_openai",
 )  # fmt: skip
+# What `--tasks paper` changes in the harness's definitions. QASPER's yes/no questions: lm_eval 0.4.13 takes "yes" for the right
+# answer to every one (`doc_to_target: 1`), where its first version had the document's answer; and the paper says accuracy. (Its
+# two accuracies cannot have the standard errors it prints, 4.8 and 3.1, so the harness's F1 stays beside it.)
+PAPER_DEFINITIONS = {
+    "qasper_bool": {
+        "doc_to_target": "{{['no', 'yes'].index(answer)}}",
+        "metric_list": [{"metric": "f1"}, {"metric": "acc"}],
+    }
+}
+# Which scores the paper calls the better ones (False: the lower) where we call none so.
+PAPER_DIRECTIONS = {"crows_pairs_english": {"pct_stereotype": False}}
 # Tasks written for another layout than the one in which their dataset is usually found: wanted column -> where it is.
 COLUMNS = {"pubmedqa": {"QUESTION": "question", "CONTEXTS": "context.contexts"}}
 # random, numpy, torch and the draw of few-shot examples, as the harness's command line seeds them.
@@ -83,9 +95,9 @@ def _folders(names: list[str]) -> list[Path]:
 def leaf_names(manager: TaskManager, name: str) -> list[str]:
     """The tasks behind a task, group or tag, as the harness will name them; an unknown name is taken to be a task."""
     entry = manager.task_index.get(name)
-    if entry is None or entry.kind in (Kind.TASK, Kind.PY_TASK):
+    if entry is None or name in manager.all_subtasks:
         return [name]
-    if entry.kind is Kind.TAG:
+    if name in manager.all_tags:
         return sorted(entry.tags)
     return _group_members(manager, name, entry.cfg)
 
@@ -141,33 +153,33 @@ def use_data_files(manager: TaskManager, files: dict[str, Path]) -> None:
                 f"data_files cannot serve {name!r}, which has no definition of its own: only tasks of a YAML file."
             )
         config = load_yaml(entry.yaml_path)
-        config["custom_dataset"] = _EverySplit(path, COLUMNS.get(name, {})).for_task
-        config["dataset_kwargs"] = None
-        split = config.get("test_split") or config.get("validation_split")
-        few_shot = config.get("fewshot_config")
+        split, few_shot = config.get("test_split") or config.get("validation_split"), config.get("fewshot_config")
+        changes = {"dataset_kwargs": None}
         if split and not (isinstance(few_shot, dict) and few_shot.get("samples")):
-            config |= {"test_split": split, "fewshot_split": split}
+            changes |= {"test_split": split, "fewshot_split": split}
             if isinstance(few_shot, dict):
-                config["fewshot_config"] = few_shot | {"split": split}
-        manager.task_index[name] = Entry(name, entry.kind, None, cfg=config, tags=entry.tags)
+                changes["fewshot_config"] = few_shot | {"split": split}
+        splits = {value for key, value in (config | changes).items() if key.endswith("_split") and value}
+        changes["custom_dataset"] = partial(_documents_of, splits, path, COLUMNS.get(name, {}))
+        _change(manager, name, changes)
 
 
-class _EverySplit(dict):
-    """The documents of one file under the name of any split."""
+def follow_paper(manager: TaskManager) -> None:
+    """Change the definitions of tasks as `PAPER_DEFINITIONS` says; all else of them stays."""
+    for name, changes in PAPER_DEFINITIONS.items():
+        _change(manager, name, changes)
 
-    def __init__(self, path: Path, columns: dict[str, str]):
-        super().__init__()
-        self.path, self.columns = path, columns
 
-    def __deepcopy__(self, memo) -> "_EverySplit":  # the harness copies definitions, and the method with them
-        return self
+def _change(manager: TaskManager, name: str, changes: dict) -> None:
+    """The harness has no public way for it: a dictionary that it is given replaces the whole definition."""
+    entry = manager.task_index[name]
+    config = load_yaml(entry.yaml_path) if entry.yaml_path else entry.cfg  # with the Python functions that it names
+    manager.task_index[name] = replace(entry, yaml_path=None, cfg=config | changes)
 
-    def for_task(self, **_kwargs) -> "_EverySplit":
-        return self
 
-    def __missing__(self, split: str) -> Dataset:
-        self[split] = documents = read_documents(self.path, self.columns)
-        return documents
+def _documents_of(splits: set[str], path: Path, columns: dict[str, str], **_kwargs) -> DatasetDict:
+    """The documents of one file for every split."""
+    return DatasetDict(dict.fromkeys(splits, read_documents(path, columns)))
 
 
 def read_documents(path: Path, columns: dict[str, str]) -> Dataset:

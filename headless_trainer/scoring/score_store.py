@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import write_whole
+from ..runtime.checkpoints import write_whole
 
 RESULTS_NAME = "results.json"
 

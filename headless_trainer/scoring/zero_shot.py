@@ -19,8 +19,8 @@ import numpy as np
 from lm_eval.api.metrics import mean, perplexity, stderr_for_metric
 from lm_eval.api.task import Task
 
-from ..cards.results import add_harness_results
 from . import harness_model, harness_tasks
+from .score_card import add_harness_results
 from .score_store import Store, folder_name
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 BOOTSTRAP_CHUNK = 1000
 # The harness calls the lower of these the better, but the best is in the middle: half of the pairs, no bias either way.
 NEUTRAL_METRICS = ("pct_stereotype",)
-# Metrics for which the harness takes fewer resamples, because each is dear.
+# Metrics for which the harness takes fewer resamples, because each is expensive.
 DEAR_METRICS = ("bleu", "chrf", "chrf++", "ter")
 
 
@@ -40,7 +40,7 @@ def score_models(models: Sequence[str], args) -> list[str]:
 
     Args:
         models: checkpoints (Hub names or folders).
-        args: settings, with the fields of ``ZeroShotArguments`` in run_lm_eval.py.
+        args: settings, with the fields of ``cli.lm_eval.ZeroShotArguments``.
 
     Returns:
         What failed, one line each; the rest was scored and written.
@@ -56,12 +56,25 @@ def score_models(models: Sequence[str], args) -> list[str]:
     manager = harness_tasks.open_tasks(names, args.include_path)
     files = harness_tasks.parse_data_files(args.data_files, manager, names)
     harness_tasks.use_data_files(manager, files)
+    as_in_paper: set[str] = set()
+    if "paper" in args.tasks:
+        as_in_paper = {*harness_tasks.PAPER_DEFINITIONS, *harness_tasks.PAPER_DIRECTIONS}
+        harness_tasks.follow_paper(manager)
+    elif "qasper_bool" in [leaf for name in names for leaf in harness_tasks.leaf_names(manager, name)]:
+        logger.warning(
+            "qasper_bool: the harness takes yes for the right answer to every question, so its F1 only says how often a model "
+            "answers yes. --tasks paper scores against the answers."
+        )
     stores = {model: Store(Path(args.output_dir) / folder_name(model), model) for model in models}
     settings = {model: task_settings(model, args) for model in models}
     prints = {leaf: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for leaf, path in files.items()}
 
+    def own_settings(model: str, leaf: str) -> dict[str, Any]:
+        own = settings[model] | {"data_file": prints.get(leaf)}
+        return own | {"as_in": "paper"} if leaf in as_in_paper else own
+
     def is_done(model: str, leaf: str) -> bool:
-        return stores[model].has(leaf, settings[model] | {"data_file": prints.get(leaf)})
+        return stores[model].has(leaf, own_settings(model, leaf))
 
     needed = [
         name
@@ -82,14 +95,14 @@ def score_models(models: Sequence[str], args) -> list[str]:
         if skipped:
             logger.info("%s: scored earlier with the same settings: %s", model, ", ".join(dict.fromkeys(skipped)))
         if todo:
-            failures += _score_model(store, todo, args, settings[model], prints)
+            failures += _score_model(store, todo, args, {leaf: own_settings(model, leaf) for leaf in todo})
         for name in needed:
             store.add_groups(built[name]["groups"])
         add_harness_results(model, store.results["tasks"])
     return failures
 
 
-def _score_model(store: Store, tasks: dict[str, Task], args, settings: dict, prints: dict[str, str]) -> list[str]:
+def _score_model(store: Store, tasks: dict[str, Task], args, settings: dict[str, dict]) -> list[str]:
     logger.info("%s: loading", store.model)
     lm = harness_model.load(
         store.model,
@@ -110,7 +123,10 @@ def _score_model(store: Store, tasks: dict[str, Task], args, settings: dict, pri
             logger.exception("%s: %s failed", store.model, name)
             failures.append(f"{name} of {store.model}: {type(error).__name__}: {error}")
             continue
-        store.add(name, entry | {"settings": settings | {"data_file": prints.get(name)}}, documents)
+        if "as_in" in settings[name]:
+            for metric, way in harness_tasks.PAPER_DIRECTIONS.get(name, {}).items():
+                entry["metrics"][f"{metric},none"]["higher_is_better"] = way
+        store.add(name, entry | {"settings": settings[name]}, documents)
         logger.info("%s: %s scored in %.0f s", store.model, name, entry["seconds"])
     return failures
 

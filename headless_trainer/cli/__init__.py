@@ -1,0 +1,1 @@
+"""The commands, their presets and their launch configurations."""

@@ -1,0 +1,76 @@
+"""Fine-tune and score encoders or decoders on GLUE, SuperGLUE, XNLI or your own task: a grid of models, tasks and seeds.
+
+    headless-trainer glue paper_glue_balanced --model_name_or_path runs/headless runs/vanilla
+    headless-trainer glue --model_name_or_path runs/bert/checkpoint-* --tasks cola mrpc copa --seeds 0 1 2 \
+        --data_dir data --num_train_epochs 10 --learning_rate 1e-5 --per_device_train_batch_size 32 --output_dir runs/glue
+    headless-trainer glue --model_name_or_path runs/bert --train_file train.csv --validation_file dev.csv --output_dir runs/me
+    headless-trainer glue --report_only --output_dir runs/glue
+
+The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file of arguments; flags that
+follow override it. Each run leaves one JSON file, <output_dir>/<loss>/<model>/<task>/seed_<s>.json, and the grid leaves
+results.md with its tables and pictures. The same command goes on where it was interrupted: finished runs are skipped, and
+the one that was cut short starts over.
+"""
+
+import logging
+
+logger = logging.getLogger("headless_trainer")
+
+
+def main(argv: list[str] | None = None) -> None:
+    from ..command_line import errors_in_one_line, parse_args, show_usage
+
+    show_usage(__doc__, argv)
+    from ..fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
+    from ..runtime.launch import leave_together
+
+    with errors_in_one_line(ValueError, OSError):
+        arguments, training = parse_args([GlueArguments, GlueTrainingArguments], argv)
+        check_extra()
+        grid = None if arguments.report_only else prepare(arguments, training)
+    with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
+        if grid is not None:
+            run(grid)
+    with errors_in_one_line(ValueError, OSError):
+        if training.process_index == 0:
+            report(training.output_dir, arguments.metrics)
+    leave_together()
+
+
+def check_extra() -> None:
+    """Metrics and tables need these; better known now than after every model was loaded."""
+    try:
+        import scipy  # noqa: F401
+        import sklearn  # noqa: F401
+    except ImportError as error:
+        raise OSError(f"{error}. Fine-tuning needs an extra: pip install 'headless_trainer[eval]'") from error
+
+
+def prepare(arguments, training):
+    """Everything before the first run: models, tasks and earlier results are checked for the whole grid."""
+    from ..fine_tuning import grid
+    from ..runtime import run_folder
+
+    run_folder.start_logging(training)
+    return grid.prepare(arguments, training)
+
+
+def run(grid) -> None:
+    """Train and score what is left, and add the scores to the cards of local models."""
+    from ..fine_tuning.classifier_card import add_grid_results
+    from ..fine_tuning.runs import run_grid
+
+    run_grid(grid)
+    if grid.training.process_index == 0:
+        add_grid_results(grid)
+
+
+def report(output_dir: str, metrics: str) -> None:
+    """Write and show the tables."""
+    from ..fine_tuning.grid_report import write_report
+
+    print(write_report(output_dir, metrics))
+
+
+if __name__ == "__main__":
+    main()

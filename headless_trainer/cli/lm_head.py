@@ -1,0 +1,153 @@
+"""Make a language model of a headless checkpoint: with its free head, without training, or fine-tuned as in the paper.
+
+    headless-trainer lm-head --model_name_or_path runs/decoder --output_dir runs/decoder-lm
+    headless-trainer lm-head --model_name_or_path runs/bert --output_dir runs/bert-mlm
+    headless-trainer lm-head --model_name_or_path someone/headless --counts_from corpus --train_file corpus.txt --output_dir lm
+    headless-trainer lm-head paper_lm_head_text --model_name_or_path runs/decoder --output_dir runs/decoder-tuned
+
+The head is E^T + log q, q being how often each token was a target in the pretraining. A decoder becomes a causal language
+model, an encoder a masked one. The folder that is written generates, fills masks and scores in every client. With --do_train
+the head, and the trunk unless --freeze_trunk, is then trained with cross-entropy over the vocabulary on the corpus that the
+data arguments name; --do_eval measures it on held-out rows.
+"""
+
+import logging
+
+logger = logging.getLogger("headless_trainer")
+
+
+def main(argv: list[str] | None = None) -> None:
+    from ..command_line import errors_in_one_line, parse_args, show_usage
+
+    show_usage(__doc__, argv)
+    from ..arguments import DataArguments, LMHeadArguments, ModelArguments
+    from ..runtime.launch import leave_together
+
+    with errors_in_one_line(ValueError, OSError):
+        model_args, data_args, args = parse_args([ModelArguments, DataArguments, LMHeadArguments], argv)
+        check_arguments(model_args, data_args, args)
+        if not (args.do_train or args.do_eval):
+            make_language_model(model_args, data_args, args)
+            return
+        trainer, resume = prepare_trainer(model_args, data_args, args)
+    with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
+        train(trainer, resume)
+    leave_together()
+
+
+def check_arguments(model_args, data_args, args) -> None:
+    """Refuse what says two things at once."""
+    if model_args.model_name_or_path is None:
+        raise ValueError("model_name_or_path is not given: name the headless checkpoint to make a language model of.")
+    corpus = data_args.train_file or data_args.dataset_name
+    used = args.do_train or args.do_eval or args.counts_from == "corpus"
+    if corpus and not used:
+        raise ValueError(
+            f"{corpus!r} is named as training texts but nothing reads them: add --do_train, --do_eval, or --counts_from "
+            "corpus to take the counts behind log q from them."
+        )
+    if args.max_steps > 0 and not args.do_train:
+        raise ValueError(f"max_steps is {args.max_steps} but nothing is trained: add --do_train or drop max_steps.")
+
+
+def make_language_model(model_args, data_args, args) -> None:
+    """The free head: no training, and no corpus unless the counts come from one."""
+    from transformers import AutoModel
+    from transformers.utils import logging as transformers_logging
+
+    from ..cards.model_card import write_head_card
+    from ..corpus import packing, texts
+    from ..hub.pushes import HubPushes
+    from ..models import loading
+    from ..models.lm_head import attach_lm_head
+    from ..models.trunk import check_headless, infer_task
+    from ..runtime.checkpoints import check_output_dir
+    from . import training
+
+    logging.basicConfig(format="%(message)s")
+    logger.setLevel(logging.INFO)
+    transformers_logging.disable_progress_bar()  # one bar for each file read or written
+    check_output_dir(args.output_dir, None)
+    pushes = HubPushes.of_run(args) if args.push_to_hub else None
+    config = loading.load_config(model_args)
+    check_headless(config, model_args.model_name_or_path)
+    tokenizer = loading.load_tokenizer(model_args)
+    trunk = AutoModel.from_pretrained(model_args.model_name_or_path, dtype="auto", **loading.hub_arguments(model_args))
+    counts, options = head_options(model_args, args)
+    if options["init"] == "prior" and args.counts_from == "corpus":
+        documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
+        rows = training.tokenized_rows(documents, tokenizer, model_args, data_args)
+        embeddings = trunk.get_input_embeddings().num_embeddings
+        packing.check_token_ids(rows, embeddings, tokenizer)
+        counts = packing.target_counts(rows, embeddings, infer_task(config), tokenizer, args.isolate_documents)
+    model = attach_lm_head(trunk, counts, smoothing=args.smoothing, **options)
+    model.save_pretrained(args.output_dir)
+    tokenizer.save_pretrained(args.output_dir)
+    write_head_card(model, tokenizer, model_args, data_args, args, options["init"] == "prior")
+    kind = "causal" if model.can_generate() else "masked"
+    logger.info("saved in %s: %s, an ordinary %s language model", args.output_dir, type(model).__name__, kind)
+    if pushes is not None:
+        pushes.push_run("Language modelling head")
+
+
+def head_options(model_args, args):
+    """Counts beside the checkpoint, where they are asked for, and what the pretraining says about its head."""
+    from ..models.lm_head import head_of_pretraining
+    from ..runtime.checkpoints import load_token_counts
+
+    try:
+        counts, facts = load_token_counts(model_args.model_name_or_path)
+    except FileNotFoundError:
+        if args.init == "prior" and args.counts_from == "checkpoint":
+            raise
+        counts, facts = None, {}  # another's trunk
+    init, temperature = head_of_pretraining(args.init, facts)
+    if init != args.init:
+        logger.info("pretrained with log_q_correction, so E^T alone is its head: nothing is added")
+    return counts if args.counts_from == "checkpoint" else None, {"init": init, "temperature": temperature}
+
+
+def prepare_trainer(model_args, data_args, args):
+    """The trainer of the head, whose bias stays a parameter of its own until the model is saved."""
+    from ..models import loading
+    from ..models.lm_head import attach_lm_head
+    from ..models.trunk import check_headless
+    from . import training
+
+    counts, options = head_options(model_args, args)
+    args.head_bias = "prior" if options.pop("init") == "prior" else "none"  # which the trainer adds to E^T
+
+    def make_model(config, tokenizer):
+        check_headless(config, model_args.model_name_or_path)
+        trunk = loading.load_model(model_args, config, tokenizer, objective="headless", task=args.task)
+        model = attach_lm_head(trunk, init="embeddings", new_layers=args.do_train, **options)
+        if args.freeze_trunk:
+            model.base_model.requires_grad_(False)
+        return model
+
+    return training.prepare(model_args, data_args, args, make_model=make_model, token_counts=counts)
+
+
+def train(trainer, resume) -> None:
+    """Fine-tune, where that is asked for, then save and evaluate."""
+    from ..cards.model_card import write_model_card
+    from ..measures import RESULTS, shown_in
+    from ..runtime import run_folder
+    from . import training
+
+    if trainer.args.do_train:
+        training.train(trainer, resume)
+        return
+    trainer.save_model()
+    metrics = trainer.evaluate()
+    run_folder.finish(trainer, metrics)
+    write_model_card(trainer, metrics=metrics)
+    if trainer.hub is not None:
+        trainer.hub.push_run("Evaluation")
+    for each in shown_in(RESULTS):
+        if each.name in metrics:
+            logger.info("held out: %s %s", each.labelled(each.short), each.form(metrics[each.name]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Pretrain an encoder or a decoder, headless or vanilla.
+
+    headless-trainer pretrain demo
+    headless-trainer pretrain --model_type bert --train_file corpus/*.txt --train_tokenizer --tokenizer_type wordpiece \
+        --output_dir runs/bert --max_steps 100000 --per_device_train_batch_size 64
+    accelerate launch -m headless_trainer.cli.pretrain paper_decoder_headless --output_dir runs/pythia
+    headless-trainer pretrain runs/bert.yaml --resume_from_checkpoint runs/bert/checkpoint-5000
+
+The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file of arguments; flags that
+follow override it. With neither --dataset_name nor --train_file, the documentation that is already on this machine is the
+corpus.
+"""
+
+
+def main(argv: list[str] | None = None) -> None:
+    from ..command_line import errors_in_one_line, parse_args, show_usage
+
+    show_usage(__doc__, argv)
+    from ..arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
+
+    with errors_in_one_line(ValueError, OSError):
+        arguments = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], argv)
+        from ..runtime.launch import leave_together
+        from .training import prepare, train
+
+        trainer, resume = prepare(*arguments)
+    with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
+        train(trainer, resume)
+    leave_together()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Compare pretraining runs on one page: loss, held-out accuracy and perplexity, speed, memory, GLUE and zero-shot scores.
+
+    headless-trainer report runs/headless runs/vanilla --output_dir runs/report
+    headless-trainer report headless=runs/h0,runs/h1,runs/h2 vanilla=runs/v0,runs/v1,runs/v2 --output_dir runs/report
+    headless-trainer report runs/headless runs/vanilla --glue runs/glue --lm_eval runs/zero-shot --output_dir runs/report
+    headless-trainer report runs/a runs/b --lm_eval "runs/a@5000=zero-shot/a-lm" --output_dir runs/report --title "A or B?"
+
+A run is the output folder of `headless-trainer pretrain` or `headless-trainer lm-head --do_train`, finished or not. Runs that
+differ in their seed only are put together, and named groups are written NAME=RUN1,RUN2: significance needs two seeds. The
+report is <output_dir>/report.html, one file that needs no other and no network, with every picture as a PNG beside it. The
+first argument may be a YAML or JSON file of arguments; flags that follow override it.
+"""
+
+import itertools
+import sys
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class ReportArguments:
+    """Which runs are compared, with which scores, and where the report goes."""
+
+    runs: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Output folders of training runs, or NAME=RUN1,RUN2 for the seeds of one. --runs may be left out before "
+            "the first."
+        },
+    )
+    output_dir: str | None = field(default=None, metadata={"help": "Folder of the report."})
+    title: str = field(default="Pretraining runs compared", metadata={"help": "Heading of the page."})
+    glue: list[str] | None = field(
+        default=None,
+        metadata={"help": "Output folders of headless-trainer glue. Those beside the runs by default."},
+    )
+    lm_eval: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Output folders of headless-trainer lm-eval, those beside the runs by default; NAME=DIR or NAME@STEP=DIR "
+            "says which training run, and after how many steps, a language model was made of."
+        },
+    )
+
+    def __post_init__(self):
+        if not self.runs:
+            raise ValueError("runs is not given: name the output folders of the training runs to compare.")
+        if self.output_dir is None:
+            raise ValueError("output_dir is not given: name the folder of the report.")
+
+
+def main(argv: list[str] | None = None) -> None:
+    from ..command_line import errors_in_one_line, parse_args, show_usage
+
+    show_usage(__doc__, argv)
+    with errors_in_one_line(ValueError, OSError):
+        (args,) = parse_args([ReportArguments], with_flag_of_runs(sys.argv[1:] if argv is None else argv))
+        try:
+            from ..reporting.report import PAGE_NAME, write_report
+        except ImportError as error:
+            raise OSError(f"{error}. Reports need an extra: pip install 'headless_trainer[eval]'") from error
+
+        sentences = write_report(args.runs, args.output_dir, title=args.title, glue=args.glue, lm_eval=args.lm_eval)
+    print("\n".join(textwrap.fill(sentence, 79, initial_indent="- ", subsequent_indent="  ") for sentence in sentences))
+    print(f"\n{Path(args.output_dir, PAGE_NAME)}, and its pictures as PNG beside it")
+
+
+def with_flag_of_runs(argv: list[str]) -> list[str]:
+    """The same with ``--runs`` before the words in front of the flags, but for a configuration file, which comes first."""
+    from ..command_line import CONFIG_SUFFIXES
+
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), argv))
+    files = words[:1] if words and Path(words[0]).suffix in CONFIG_SUFFIXES else []
+    runs = words[len(files) :]
+    return [*files, *(["--runs", *runs] if runs else []), *argv[len(words) :]]
+
+
+if __name__ == "__main__":
+    main()

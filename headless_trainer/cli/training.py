@@ -1,0 +1,182 @@
+"""From arguments to a trained, saved and evaluated model: what the scripts that train on text have in common."""
+
+import logging
+from collections.abc import Callable
+
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from ..arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
+from ..cards.model_card import write_model_card
+from ..corpus import packing, streaming, texts
+from ..models import loading
+from ..models.trunk import infer_task
+from ..runtime import run_folder
+from ..runtime.checkpoints import check_output_dir, checkpoint_to_resume
+from ..runtime.launch import check_devices
+from ..settings_check import PRETRAINING, check_best_metric, refuse
+from ..trainers.headless import HeadlessTrainer, check_trainable
+from ..trainers.pretraining import PretrainingTrainer
+from ..trainers.vanilla import VanillaTrainer
+
+logger = logging.getLogger(__name__)
+
+
+def prepare(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: HeadlessTrainingArguments,
+    *,
+    make_model: Callable[[PreTrainedConfig, PreTrainedTokenizerBase], PreTrainedModel] | None = None,
+    token_counts: Tensor | None = None,
+) -> tuple[PretrainingTrainer, str | None]:
+    """Everything before the first step: checks that need no data first, then the data.
+
+    Args:
+        model_args: names the model and its tokenizer.
+        data_args: names the corpus.
+        args: the settings of the run; ``task`` is filled in from the model if it is missing.
+        make_model: what is trained, from its configuration and its tokenizer; by default what `loading.load_model` gives.
+        token_counts: ``(V,)`` int64 counts behind log q where the settings need it; those of the training rows by default.
+
+    Returns:
+        The trainer, and the checkpoint to resume from, if any.
+
+    Raises:
+        ValueError, OSError: as the modules it calls, with the argument, its value and the remedy.
+    """
+    run_folder.start_logging(args)
+    resume = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
+    check_output_dir(args.output_dir, resume)
+    if data_args.streaming and args.max_steps <= 0:
+        raise ValueError(
+            f"streaming is True and max_steps is {args.max_steps}: a stream has no length, so set --max_steps."
+        )
+    config = loading.load_config(model_args)
+    args.task = args.task or infer_task(config)
+    check_run(model_args, data_args, args)
+    loading.check_length(config, data_args.max_seq_length)
+    loading.check_attention(model_args, args, config)
+    set_seed(args.seed)
+
+    # A tokenizer is trained by one process for all machines; otherwise one process of each machine reads first.
+    with args.main_process_first(local=not model_args.train_tokenizer, desc="reading the corpus"):
+        documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
+        tokenizer = loading.find_tokenizer(model_args, args, documents["train"], data_args.max_seq_length, resume)
+    if make_model is None:
+        model = loading.load_model(model_args, config, tokenizer, objective=args.objective, task=args.task)
+    else:
+        model = make_model(config, tokenizer)
+    loading.check_length(model.config, data_args.max_seq_length)  # again: it may depend on the tokenizer's padding id
+    check_trainable(model, tokenizer, args)  # what cannot be trained is said before the corpus is tokenized
+
+    rows = {}
+    with args.main_process_first(desc="tokenizing"):
+        for split, limit in (("train", data_args.max_train_samples), ("validation", data_args.max_eval_samples)):
+            rows[split] = tokenized_rows(documents[split], tokenizer, model_args, data_args)
+            rows[split] = packing.first_rows(rows[split], limit)
+    embeddings = model.get_input_embeddings().num_embeddings
+    packing.check_token_ids(rows["train"], embeddings, tokenizer)
+    if token_counts is None and (args.head_bias == "prior" or args.log_q_correction):
+        token_counts = packing.target_counts(rows["train"], embeddings, args.task, tokenizer, args.isolate_documents)
+    if data_args.streaming:  # what was read once and in order until now is shuffled and repeated for the training
+        rows["train"] = endless_rows(documents["train"], tokenizer, data_args, args)
+
+    trainer_class = HeadlessTrainer if args.objective == "headless" else VanillaTrainer
+    trainer = trainer_class(
+        model,
+        args,
+        token_counts=token_counts,
+        train_dataset=rows["train"],
+        eval_dataset=rows["validation"],
+        processing_class=tokenizer,
+    )
+    if data_args.streaming and resume and not args.ignore_data_skip:
+        trainer.stream.load(resume)  # now, so that a place which cannot be found is said before the training
+    trainer.facts.model_args, trainer.facts.data_args = model_args, data_args
+    run_folder.use_console(trainer)
+    run_folder.announce(trainer)
+    return trainer, resume
+
+
+def check_run(model_args: ModelArguments, data_args: DataArguments, args: HeadlessTrainingArguments) -> None:
+    """Refuse settings that mean nothing together, before anything is read.
+
+    Raises:
+        ValueError: with the setting, its value and the remedy.
+    """
+    check_devices(args)
+    refuse(args, PRETRAINING)  # again, since the task is known
+    check_best_metric(args)
+    if data_args.streaming and args.train_sampling_strategy != "random":
+        raise ValueError(
+            f"train_sampling_strategy is {args.train_sampling_strategy!r} but streaming is True, and a stream has no sampler: "
+            "set --shuffle_buffer_size (0 keeps the order of the files), and leave train_sampling_strategy out."
+        )
+    if data_args.line_by_line and args.isolate_documents:
+        raise ValueError(
+            "isolate_documents is True but line_by_line is True, so no row holds two documents: drop one of the two."
+        )
+    if model_args.tie_word_embeddings is not None and args.objective == "headless":
+        raise ValueError(
+            f"tie_word_embeddings is {model_args.tie_word_embeddings} but objective is 'headless', which has no head to tie: "
+            "drop one of the two."
+        )
+
+
+def tokenized_rows(documents, tokenizer: PreTrainedTokenizerBase, model_args: ModelArguments, data_args: DataArguments):
+    """Packed rows of token ids of one split, as the arguments ask."""
+    return packing.tokenize_and_pack(
+        documents,
+        tokenizer,
+        max_seq_length=data_args.max_seq_length,
+        line_by_line=data_args.line_by_line,
+        num_proc=data_args.preprocessing_num_workers,
+        overwrite_cache=data_args.overwrite_cache,
+        cache_dir=model_args.cache_dir,
+    )
+
+
+def endless_rows(
+    documents, tokenizer: PreTrainedTokenizerBase, data_args: DataArguments, args: HeadlessTrainingArguments
+):
+    """The stream of packed rows that a training run reads, as the arguments ask."""
+    return streaming.PackedStream(
+        documents,
+        tokenizer,
+        max_seq_length=data_args.max_seq_length,
+        line_by_line=data_args.line_by_line,
+        shuffle_buffer_size=data_args.shuffle_buffer_size,
+        seed=args.seed if args.data_seed is None else args.data_seed,
+    )
+
+
+def train(trainer: PretrainingTrainer, resume: str | None) -> None:
+    """Train, save, and only then evaluate, report and push: nothing after the training run can lose it."""
+    trainer.train(resume_from_checkpoint=resume)
+    if trainer.signal.stopped:
+        logger.warning(
+            "Stopped by SIGTERM with a checkpoint. To go on: the same command and --resume_from_checkpoint last"
+        )
+        return
+    trainer.save_model()
+    trainer.save_state()
+    evaluate = trainer.args.do_eval or trainer.args.eval_strategy != "no"
+    if evaluate and not trainer.is_prepared:
+        logger.warning(
+            "Nothing was left to train. DeepSpeed and FSDP evaluate only what they train: start without them."
+        )
+        evaluate = False
+    metrics = final_evaluation(trainer) if evaluate else {}
+    run_folder.finish(trainer, metrics)
+    write_model_card(trainer, metrics=metrics)
+    if trainer.hub is not None:
+        trainer.hub.push_run("End of training")  # with what was written since save_model
+
+
+def final_evaluation(trainer: PretrainingTrainer) -> dict[str, float]:
+    """Held-out figures of the weights that leave the run: those of the last step, if it was evaluated, or new ones."""
+    logged = [logs for logs in trainer.state.log_history if "eval_loss" in logs]
+    if logged and logged[-1]["step"] == trainer.state.global_step and not trainer.args.load_best_model_at_end:
+        return {name: value for name, value in logged[-1].items() if name != "step"}
+    return trainer.evaluate()

@@ -1,0 +1,377 @@
+"""Documents packed into rows of token ids.
+
+Everything here works on whole arrays: a Python object for each token would cost more than the tokenization itself.
+"""
+
+import functools
+import itertools
+import logging
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import datasets
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from datasets import Dataset, IterableDataset
+from datasets.fingerprint import Hasher, get_temporary_cache_files_directory, update_fingerprint
+from transformers import PreTrainedTokenizerBase
+
+from .encoding import DocumentEncoder
+from .row_cache import fault_of, write_rows
+from .text_stream import TextStream
+
+logger = logging.getLogger(__name__)
+
+_BATCH_BYTES = 1_000_000  # of text for one step of a worker: large enough to hide the hand-over, small enough to hold
+_DOCUMENTS_AT_ONCE = 10_000
+
+
+def tokenize_and_pack(
+    texts: Dataset | IterableDataset | TextStream,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_seq_length: int,
+    line_by_line: bool = False,
+    keep_remainder: bool = False,
+    num_proc: int | None = None,
+    overwrite_cache: bool = False,
+    cache_dir: str | None = None,
+) -> Dataset | IterableDataset:
+    """Turn documents into rows of token ids.
+
+    Each document is encoded with the tokenizer's own special tokens and ends in its sep or eos token (see
+    `DocumentEncoder`). All documents are then joined, and the result is cut every ``max_seq_length`` tokens.
+
+    The rows are written to disk as they come, so neither texts nor tokens need to fit into memory, and are found again
+    by a later call with the same texts, tokenizer and settings. A damaged file is made anew. A stream is encoded
+    while it is read, once and in order; for training there is `PackedStream`.
+
+    Long documents are encoded in pieces (see `DocumentEncoder`), and those of more than `pieces.LONGEST` characters are read in
+    pieces too. Line by line such a document gives the row of its first piece.
+
+    Args:
+        texts: documents in the column "text".
+        tokenizer: its truncation and padding settings play no part.
+        max_seq_length: tokens in a row.
+        line_by_line: one document a row instead, cut to ``max_seq_length`` tokens with its closing token kept.
+        keep_remainder: keep the last tokens as a shorter row instead of dropping them.
+        num_proc: processes that encode, one for each processor by default. Results do not depend on it.
+        overwrite_cache: encode anew even if the rows are on disk already.
+        cache_dir: where the rows are kept, next to the texts by default.
+
+    Returns:
+        Rows with the one column "input_ids", int32 ``(max_seq_length,)``, or shorter ones line by line.
+
+    Raises:
+        ValueError: if there are fewer tokens than one row takes.
+    """
+    pack = functools.partial(
+        _rows, max_seq_length=max_seq_length, line_by_line=line_by_line, keep_remainder=keep_remainder
+    )
+    fixed = not (line_by_line or keep_remainder)
+    row_type = datasets.Sequence(datasets.Value("int32"), length=max_seq_length if fixed else -1)
+    features = datasets.Features({"input_ids": row_type})
+    if not isinstance(texts, Dataset):
+        settings = {"texts": texts, "tokenizer": tokenizer, "pack": pack}
+        return IterableDataset.from_generator(_stream_rows, features=features, gen_kwargs=settings)
+    path = _cache_path(texts, tokenizer, cache_dir, pack.keywords)
+    if _must_write(path, overwrite_cache):
+        batches = _encoded_batches(texts, tokenizer, num_proc or available_processors(), line_by_line)
+        write_rows(pack(batches), features, path)
+    else:
+        logger.info("Rows of tokens found in %s.", path)
+    return Dataset.from_file(str(path)).with_format("numpy")
+
+
+def _must_write(path: Path, overwrite_cache: bool) -> bool:
+    if overwrite_cache or not datasets.is_caching_enabled() or not path.exists():
+        return True
+    fault = fault_of(path)
+    if fault is not None:
+        logger.warning("The rows of tokens in %s are made anew: %s.", path, fault)
+    return fault is not None
+
+
+def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: str | None, settings: dict) -> Path:
+    backend = DocumentEncoder(tokenizer).backend
+    # A tokenizer changes with use (truncation is set on it), so its hash would too: take what decides the ids.
+    identity = backend.to_str() if backend is not None else Hasher.hash(tokenizer)
+    decisive = settings | {"tokenizer": identity, "closing": (tokenizer.sep_token_id, tokenizer.eos_token_id)}
+    fingerprint = update_fingerprint(texts._fingerprint, "headless_trainer.tokenize_and_pack", decisive)
+    if not datasets.is_caching_enabled():
+        folder = get_temporary_cache_files_directory()
+    elif cache_dir is not None:
+        folder = cache_dir
+    elif texts.cache_files:
+        folder = Path(texts.cache_files[0]["filename"]).parent
+    else:
+        folder = Path(datasets.config.HF_DATASETS_CACHE) / "headless_trainer"
+    return Path(folder) / f"rows-{fingerprint}.arrow"
+
+
+def _rows(
+    batches: Iterable[tuple[np.ndarray, np.ndarray]], *, max_seq_length: int, line_by_line: bool, keep_remainder: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Cut encoded documents into rows.
+
+    Args:
+        batches: ids of some documents one after the other, int32 ``(tokens,)``, and the length of each.
+
+    Yields:
+        The ids of some rows one after the other, int32 ``(tokens,)``, and where each row begins and the last ends,
+        int32 ``(rows + 1,)``.
+    """
+    if line_by_line:
+        for ids, lengths in batches:
+            yield cut_documents(ids, lengths[lengths > 0], max_seq_length)
+        return
+    carried = np.empty(0, np.int32)
+    tokens = 0
+    for ids, _ in batches:
+        tokens += len(ids)
+        ids = np.concatenate((carried, ids))
+        whole = len(ids) - len(ids) % max_seq_length
+        carried = ids[whole:]
+        if whole:
+            yield ids[:whole], np.arange(0, whole + 1, max_seq_length, dtype=np.int32)
+    if len(carried) and keep_remainder:
+        yield carried, np.array([0, len(carried)], dtype=np.int32)
+    elif tokens < max_seq_length:
+        raise ValueError(
+            f"max_seq_length is {max_seq_length} but the texts hold only {tokens} tokens, less than one row. Give more "
+            "text, a smaller --max_seq_length, or --line_by_line."
+        )
+
+
+def cut_documents(ids: np.ndarray, lengths: np.ndarray, max_seq_length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Shorten documents to ``max_seq_length`` tokens, their last one kept.
+
+    Args:
+        ids: of all documents one after the other, int32 ``(tokens,)``.
+        lengths: of each document, above 0, int64 ``(documents,)``.
+
+    Returns:
+        What is left of ``ids``, and where each document begins and the last ends, int32 ``(documents + 1,)``.
+    """
+    starts = lengths.cumsum() - lengths
+    position = np.arange(len(ids)) - np.repeat(starts, lengths)
+    # A document that is too long loses tokens before its last one, which is the sep or eos token.
+    is_last = position == np.repeat(lengths - 1, lengths)
+    fits = np.repeat(lengths <= max_seq_length, lengths)
+    kept = ids[fits | (position < max_seq_length - 1) | is_last]
+    offsets = np.append(0, np.minimum(lengths, max_seq_length).cumsum())
+    return kept, offsets.astype(np.int32)
+
+
+def _stream_rows(texts: IterableDataset | TextStream, tokenizer: PreTrainedTokenizerBase, pack) -> Iterator[dict]:
+    texts = texts if isinstance(texts, TextStream) else TextStream(texts)
+    encode, line_by_line = DocumentEncoder(tokenizer), pack.keywords["line_by_line"]
+    read = texts.batches(_DOCUMENTS_AT_ONCE)
+    if line_by_line:
+        read = ((some, True, True) for some, begins, _ in read if begins)
+    batches = itertools.starmap(encode, read)
+    for ids, offsets in pack(batches):
+        for start, end in pairwise(offsets.tolist()):
+            yield {"input_ids": ids[start:end]}
+
+
+def _filled(documents: list[str | None]) -> list[str]:
+    return [document for document in documents if document and not document.isspace()]
+
+
+def available_processors() -> int:
+    # Not os.cpu_count(): a container or a job scheduler may allow only some of them.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Range(NamedTuple):
+    """Rows of the texts that are encoded together: whole documents, or one piece of a long one."""
+
+    start: int
+    stop: int
+    begins: bool = True
+    ends: bool = True
+
+
+_work: tuple[Dataset, DocumentEncoder] | None = None  # what a worker process reads and encodes with
+
+
+def _start_worker(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
+    global _work
+    _work = texts, DocumentEncoder(tokenizer)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent has, however that ended: a killed one cannot tell it to."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def _encode_range(rows: _Range, texts: Dataset | None = None, encode: DocumentEncoder | None = None):
+    texts, encode = (texts, encode) if texts is not None else _work
+    documents = texts[rows.start : rows.stop]["text"].to_pylist()
+    if rows.begins and rows.ends:
+        documents = _filled(documents)
+    return encode(documents, rows.begins, rows.ends)
+
+
+def _ranges(texts: Dataset, line_by_line: bool) -> Iterator[_Range]:
+    """All rows of the texts, about `_BATCH_BYTES` at a time. Line by line only the first piece of a document is used."""
+    column, first = texts.data.column_names.index("text"), 0
+    for batch in texts.data.to_batches():
+        ends = pc.fill_null(pc.binary_length(batch[column]), 0).to_numpy(zero_copy_only=False).cumsum(dtype=np.int64)
+        flags = [
+            batch[name].to_numpy(zero_copy_only=False) for name in ("begins", "ends") if name in batch.schema.names
+        ]
+        pieces = np.flatnonzero(~(flags[0] & flags[1])) if flags else np.empty(0, np.int64)
+        start = 0
+        while start < len(batch):
+            piece = np.searchsorted(pieces, start)
+            is_piece = piece < len(pieces) and pieces[piece] == start
+            if is_piece:
+                stop, begins, ended = start + 1, bool(flags[0][start]), bool(flags[1][start])
+            else:
+                before = ends[start - 1] if start else 0
+                stop = max(start + 1, int(np.searchsorted(ends, before + _BATCH_BYTES, side="right")))
+                stop = min(
+                    stop, start + _DOCUMENTS_AT_ONCE, pieces[piece] if piece < len(pieces) else len(batch), len(batch)
+                )
+                begins = ended = True
+            if begins or not line_by_line:
+                yield _Range(first + start, first + int(stop), begins, ended or line_by_line)
+            start = int(stop)
+        first += len(batch)
+
+
+def _encoded_batches(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_proc: int, line_by_line: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Encode all documents, in order, in worker processes if the work is worth starting them."""
+    if texts._indices is not None:  # rows that are found by number
+        texts = texts.flatten_indices()
+    texts = texts.with_format("arrow")
+    ranges = list(_ranges(texts, line_by_line))
+    num_proc = min(num_proc, len(ranges) // 4)
+    with datasets.utils.tqdm(total=len(texts), desc="Tokenizing", unit=" documents") as progress:
+        if num_proc <= 1:
+            encode = DocumentEncoder(tokenizer)
+            for rows in ranges:
+                yield _encode_range(rows, texts, encode)
+                progress.update(rows.stop - rows.start)
+            return
+        with (
+            _quiet_tokenizers(),
+            ProcessPoolExecutor(num_proc, initializer=_start_worker, initargs=(texts, tokenizer)) as pool,
+        ):
+            pending: deque = deque()
+            for rows in ranges:
+                pending.append((rows.stop - rows.start, pool.submit(_encode_range, rows)))
+                if len(pending) >= 4 * num_proc:  # bounds what waits in memory when the disk is slower than the cores
+                    documents, future = pending.popleft()
+                    yield future.result()
+                    progress.update(documents)
+            for documents, future in pending:
+                yield future.result()
+                progress.update(documents)
+
+
+@contextmanager
+def _quiet_tokenizers() -> Iterator[None]:
+    """Keep the threads of tokenizers off in worker processes, which are as many as the processors already."""
+    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TOKENIZERS_PARALLELISM"]
+        else:
+            os.environ["TOKENIZERS_PARALLELISM"] = before
+
+
+def check_token_ids(
+    dataset: Dataset | torch.utils.data.IterableDataset, num_embeddings: int, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Make sure that every id has a row in the embedding, before a device fails on it with an unreadable message.
+
+    Args:
+        dataset: rows with the column "input_ids". Of a stream only the tokenizer is checked.
+        num_embeddings: rows of the embedding.
+        tokenizer: what the rows were made with.
+
+    Raises:
+        ValueError: if an id, or the tokenizer's length in the case of a stream, is beyond the embedding.
+    """
+    remedy = "Pass --resize_embeddings, or use the tokenizer that matches the model."
+    if not isinstance(dataset, Dataset):
+        if len(tokenizer) > num_embeddings:
+            raise ValueError(
+                f"Tokenizer has {len(tokenizer)} tokens but the embedding has {num_embeddings} rows. {remedy}"
+            )
+        return
+    largest = max((int(ids.max()) for ids, _ in _id_arrays(dataset) if len(ids)), default=-1)
+    if largest >= num_embeddings:
+        raise ValueError(
+            f"The largest token id in the data is {largest} but the embedding has {num_embeddings} rows (the "
+            f"tokenizer has {len(tokenizer)} tokens). {remedy}"
+        )
+
+
+def target_counts(
+    dataset: Dataset,
+    num_embeddings: int,
+    task: str,
+    tokenizer: PreTrainedTokenizerBase,
+    isolate_documents: bool = False,
+) -> torch.LongTensor:
+    """Count how often each id can be a target.
+
+    Args:
+        dataset: rows with the column "input_ids".
+        num_embeddings: rows of the embedding, V.
+        task: ``mlm``, which predicts any token but the special ones, or ``clm``, any but the first of a row.
+        tokenizer: names the special tokens.
+        isolate_documents: whether the first token of each document is not predicted either (``clm``).
+
+    Returns:
+        Occurrences, ``(V,)``.
+    """
+    counts = np.zeros(num_embeddings, dtype=np.int64)
+    ends = [tokenizer.eos_token_id, tokenizer.sep_token_id] if isolate_documents else []
+    for ids, starts in _id_arrays(dataset):
+        predicted = np.ones(len(ids), dtype=bool)
+        if task == "clm":
+            predicted[starts] = False
+            predicted[1:] &= ~np.isin(ids[:-1], [end for end in ends if end is not None])
+        counts += np.bincount(ids[predicted], minlength=num_embeddings)
+    if task == "mlm":
+        counts[[token for token in tokenizer.all_special_ids if token < num_embeddings]] = 0
+    return torch.from_numpy(counts)
+
+
+def _id_arrays(dataset: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """All ids, some rows at a time, and where rows start in them, without a Python object for any of them."""
+    for table in dataset.select_columns("input_ids").with_format("arrow").iter(batch_size=8192):
+        for chunk in table["input_ids"].chunks:
+            lengths = pc.list_value_length(chunk).to_numpy(zero_copy_only=False)
+            starts = (lengths.cumsum() - lengths)[lengths > 0]
+            yield chunk.flatten().to_numpy(zero_copy_only=False), starts
+
+
+def first_rows(dataset: Dataset | IterableDataset, count: int | None) -> Dataset | IterableDataset:
+    """The first ``count`` rows of a dataset or stream; all of them if ``count`` is None or there are no more."""
+    if count is None:
+        return dataset
+    return (
+        dataset.take(count) if isinstance(dataset, IterableDataset) else dataset.select(range(min(count, len(dataset))))
+    )

@@ -1,0 +1,107 @@
+"""Text files as documents, read in blocks of bounded size however long their lines are, packed by gzip or not."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import datasets
+import pyarrow as pa
+
+from . import pieces
+from .text_stream import BYTE_ORDER_MARK, positions
+
+# datasets 4 takes any key.
+_Key = getattr(datasets.builder, "Key", lambda *key: key)
+_READ_AT_ONCE = 1_000_000  # characters
+_SEPARATORS = {"line": "\n", "paragraph": "\n\n", "document": None}
+FEATURES = datasets.Features(
+    {
+        "text": datasets.Value("string"),
+        "begins": datasets.Value("bool"),
+        "ends": datasets.Value("bool"),
+        "position": datasets.Value("uint32"),
+    }
+)
+
+
+@dataclass
+class TextFilesConfig(datasets.BuilderConfig):
+    """How files are taken apart: into lines, paragraphs or whole files, and above ``longest`` characters in pieces."""
+
+    sample_by: str = "line"
+    longest: int = 0
+
+
+class TextFiles(datasets.ArrowBasedBuilder):
+    """Text files for `datasets`, as its own "text" reads them, but for documents of more than ``longest`` characters.
+
+    A longer one is several rows: the first ``begins`` it, the last ``ends`` it, and in all ``position`` is that of the first
+    piece, so that they lie on one side of the split (see `text_stream.side_of_split`). ``position`` is null in all other rows.
+    """
+
+    BUILDER_CONFIG_CLASS = TextFilesConfig
+    argument = "train_file"  # that named the files, for messages
+
+    def _info(self) -> datasets.DatasetInfo:
+        return datasets.DatasetInfo(features=FEATURES)
+
+    def _split_generators(self, dl_manager) -> list[datasets.SplitGenerator]:
+        return [
+            datasets.SplitGenerator(name=name, gen_kwargs={"files": list(files)})
+            for name, files in self.config.data_files.items()
+        ]
+
+    def _generate_shards(self, files: list[str]) -> Iterator[str]:
+        yield from files
+
+    def _generate_tables(self, files: list[str]) -> Iterator[tuple[object, pa.Table]]:
+        for shard, path in enumerate(files):
+            try:
+                with open(path, "rb") as file:
+                    packed = file.read(2) == b"\x1f\x8b"
+                with (gzip.open if packed else open)(path, "rt", encoding="utf-8") as file:
+                    for number, rows in enumerate(read_documents(file, self.config.sample_by, self.config.longest)):
+                        columns = dict(zip(FEATURES, zip(*rows, strict=True), strict=True))
+                        yield _Key(shard, number), pa.table(columns, schema=FEATURES.arrow_schema)
+            except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise ValueError(
+                    f"{self.argument} {str(path)!r} cannot be read as UTF-8 text: {error}. Check the file, or convert it."
+                ) from error
+
+
+def read_documents(file, sample_by: str, longest: int) -> Iterator[list[tuple[str, bool, bool, int | None]]]:
+    """The rows of `TextFiles`, some at a time, of a file that is open for reading text."""
+    separator, rest, position = _SEPARATORS[sample_by], "", None
+    while some := file.read(min(_READ_AT_ONCE, longest)):
+        *whole, rest = (rest + some).split(separator) if separator else [rest + some]
+        rows = []
+        if whole:  # only the first can be long: the others lie in what was read now
+            position, left = _take_pieces(rows, whole[0], position, longest)
+            rows.append((left, position is None, True, position))
+            rows += [(text, True, True, None) for text in whole[1:]]
+            position = None
+        position, rest = _take_pieces(rows, rest, position, longest)
+        rows = [row for row in rows if row[0] or sample_by == "line" or not row[1]]
+        if rows:
+            yield rows
+    if sample_by == "paragraph":
+        rest = rest.rstrip("\n")
+    if rest or position is not None:
+        yield [(rest, position is None, True, position)]
+
+
+def _take_pieces(rows: list, text: str, position: int | None, longest: int) -> tuple[int | None, str]:
+    """Move pieces of a long document from the front of ``text`` to ``rows``; its position, and what is left of the text."""
+    while len(text) > longest:
+        begins = position is None
+        if begins:
+            text = text.lstrip(BYTE_ORDER_MARK)
+        end = pieces.end_of_piece(text, longest)
+        if begins:
+            if end == len(text):
+                break
+            position = int(positions([text[:end].encode()])[0])
+        rows.append((text[:end], begins, False, position))
+        text = text[end:]
+    return position, text

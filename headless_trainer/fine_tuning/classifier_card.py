@@ -1,0 +1,141 @@
+"""Scores of the command `glue` as results of a card, and the card of a model that it fine-tuned.
+
+In metadata, results share the name of their data where task, type, configuration and split of the data are the same. So data
+that are not on the Hub have their name for a configuration, and what else differs is said in the name of the figure.
+"""
+
+import statistics
+from pathlib import Path
+
+from huggingface_hub import EvalResult
+from transformers import PreTrainedModel
+
+from ..arguments import ModelArguments
+from ..cards import facts as card_facts
+from ..cards import run_facts
+from ..cards import usage as card_usage
+from ..cards.file import add_results, never_raises, six_digits, table
+from ..cards.model_card import write_card
+from .grid_report import LOSS_TITLES, METRIC_NAMES
+from .results import TASK_NAMES, best_epoch, read_runs
+from .tasks import HUB_DATASETS, TASKS
+
+BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI"}
+SHOWN_SETTINGS = (
+    "batch_size", "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "num_train_epochs", "max_steps",
+    "max_seq_length", "max_train_samples", "train_split", "validation_split",
+)  # fmt: skip
+
+
+def glue_results(runs: list[dict], metrics: str = "paper") -> list[EvalResult]:
+    """Means over seeds of the best epoch's scores, of one model.
+
+    Args:
+        runs: result files of the command `glue`. Those that scored a part of a set are left out.
+        metrics: ``paper`` or ``official``.
+    """
+    values: dict[tuple, list[float]] = {}
+    for run in runs:
+        if run["settings"].get("max_eval_samples"):
+            continue
+        for name, scored in run["epochs"][best_epoch(run, metrics)]["sets"].items():
+            for metric in run[f"{metrics}_metrics"]:
+                # A regression is trained on the squared error, whatever the loss of the grid.
+                loss = run["loss"] if scored["calibration"] is not None else None
+                values.setdefault((run["task"], loss, name, metric), []).append(scored["metrics"][metric])
+    described = {run["task"]: run for run in runs}
+    return [_glue_result(described[task], *figure, numbers) for (task, *figure), numbers in values.items()]
+
+
+def _glue_result(run: dict, loss: str | None, evaluation_set: str, metric: str, values: list[float]) -> EvalResult:
+    task, settings = run["task"], run["settings"]
+    how = {"seeds": len(values)}
+    if len(values) > 1:
+        how["standard_deviation"] = six_digits(statistics.stdev(values))
+    how["epoch"] = f"best of {len(run['epochs'])}"
+    if settings.get("max_train_samples"):
+        how["training_rows"] = settings["max_train_samples"]
+    own = run["benchmark"] == "user"
+    name, config, figure = TASK_NAMES.get(task, task), task, METRIC_NAMES.get(metric, metric)
+    if run["benchmark"] == "xnli":
+        name = config = evaluation_set
+        figure += f", fine-tuned on {run['train_language']}"
+    if own:
+        name = config = Path(settings["validation_file"]).name
+    splits = TASKS[task].evaluation_splits if task in TASKS else ("validation",)
+    return EvalResult(
+        task_type="text-classification",
+        task_name="fine-tuned",
+        dataset_type="local" if own else HUB_DATASETS[run["benchmark"]],
+        dataset_config=config,
+        dataset_name=name if own else f"{BENCHMARK_NAMES[run['benchmark']]} {name}",
+        dataset_split=None if own else settings.get("validation_split") or "+".join(splits),
+        metric_type=metric,
+        metric_name=figure + (f", {LOSS_TITLES[loss].lower()}" if loss else ""),
+        metric_value=six_digits(statistics.fmean(values)),
+        metric_args=how,
+    )
+
+
+@never_raises
+def add_grid_results(grid) -> None:
+    """Add the scores of a grid to the cards of those of its models that are folders here and have one.
+
+    Args:
+        grid: a `fine_tuning.grid.Grid` whose runs are finished.
+    """
+    finished = read_runs(grid.training.output_dir)
+    for source, name in {run.model.source: run.model.name for run in grid.runs}.items():
+        runs = [run for run in finished if run["model"] == name and run["loss"] == grid.arguments.loss]
+        add_results(source, glue_results(runs, grid.arguments.metrics))
+
+
+@never_raises
+def write_classifier_card(run, model: PreTrainedModel, result: dict, metrics: str) -> None:
+    """Write the card of a fine-tuned model that the command `glue` keeps. Never raises: a failure is a warning.
+
+    Args:
+        run: a `fine_tuning.grid.Run`; the model is saved beside its result file.
+        model: with its classifier.
+        result: content of the result file.
+        metrics: ``paper`` or ``official``: which chose the epoch that is kept.
+    """
+    folder, task, settings = run.path.with_suffix(""), run.task, result["settings"]
+    rows = [(setting, settings[setting]) for setting in SHOWN_SETTINGS if settings.get(setting) not in (None, -1)]
+    hub_name, config = task.dataset or (None, None)
+    if hub_name is None:
+        name = Path(task.train_file).name
+        texts = f"the local file `{name}`"
+    else:
+        name = f"XNLI, {config}" if task.benchmark == "xnli" else TASK_NAMES[task.name]
+        texts = f"{card_facts.linked(hub_name, 'datasets/')}, configuration `{config}`"
+        texts += ", from local files" if settings["data_dir"] else ""
+    title = f"{card_facts.model_name(run.model.source)} fine-tuned on {name}"
+    usage = card_usage.usage_facts(folder.name, model, run.model.tokenizer)
+    facts = {
+        "title": title,
+        "task": name,
+        "is_choice": task.is_multiple_choice,
+        "usage": usage | {"is_pair": len(task.columns) > 1, "has_labels": task.num_labels > 1},
+        "training": {
+            "data": {"Texts": texts},
+            "loss": "Squared error" if task.is_regression else LOSS_TITLES[result["loss"]],
+            "settings": table(("setting", "value"), [*rows, ("seed", run.seed)]),
+            "picture": None,
+            "curve": None,
+        },
+        "environment": {"Time": run_facts.duration(result["train_seconds"])} | run_facts.software(),
+    }
+    write_card(
+        folder,
+        folder.name,
+        "classifier",
+        model,
+        run.model.tokenizer,
+        causal=False,
+        model_args=ModelArguments(model_name_or_path=run.model.source),
+        dataset=hub_name,
+        results=glue_results([result], metrics),
+        facts=facts,
+        model_name=title,
+    )

@@ -1,0 +1,183 @@
+"""Arguments of `headless-trainer glue`: the grid of models, tasks and seeds, and how each of its runs trains."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from transformers import TrainingArguments
+from transformers.hf_argparser import HfArg
+
+from ..runtime.launch import check_launch
+from ..settings_check import CLASSIFICATION, refuse
+
+# `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
+
+# What changes the scores of a run; results of other values do not go into one table.
+TRAINING_SETTINGS = (
+    "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "num_train_epochs",
+    "max_steps", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "optim", "optim_args", "bf16", "fp16",
+    "neftune_noise_alpha",
+)  # fmt: skip
+GRID_SETTINGS = (
+    "max_seq_length", "max_train_samples", "max_eval_samples", "data_dir", "train_split", "validation_split", "train_file",
+    "validation_file", "label_column", "attn_implementation",
+)  # fmt: skip
+# Settings of TrainingArguments that the command decides, each with what it does instead.
+DECIDED = {
+    "eval_strategy": ("epoch", "every epoch is scored"),
+    "save_strategy": ("no", "a run that was killed starts over, and --save_models keeps the best epoch's model"),
+    "load_best_model_at_end": (False, "the best epoch's score is reported, and --save_models keeps its model"),
+    "resume_from_checkpoint": (None, "the same command goes on with what is not finished"),
+    "label_smoothing_factor": (0.0, "its losses have none"),
+    "train_sampling_strategy": ("random", "batches are always of similar length"),
+    "eval_on_start": (False, "every epoch is scored"),
+    "eval_do_concat_batches": (True, "the predictions of a set are scored together"),
+    "prediction_loss_only": (False, "predictions are what is scored"),
+    "batch_eval_metrics": (False, "the predictions of a set are scored together"),
+    "include_for_metrics": ([], "its metrics take predictions and labels"),
+    "metric_for_best_model": (None, "--metrics says by which scores the best epoch is chosen"),
+    "greater_is_better": (None, "--metrics says by which scores the best epoch is chosen"),
+    "enable_jit_checkpoint": (False, "a run that was killed starts over"),
+    "do_predict": (False, "every epoch is scored"),
+    "push_to_hub": (False, "--save_models writes models, and `hf upload me/name FOLDER .` pushes one"),
+    "seed": (42, "--seeds names one or several"),
+}
+
+
+@dataclass
+class GlueArguments:
+    """Which models are fine-tuned on which tasks, from which data, and what is reported."""
+
+    model_name_or_path: list[str] | None = field(
+        default=None,
+        metadata={"help": "Checkpoints (folders or Hub names) to compare: encoders or decoders, headless or not."},
+    )
+    tasks: list[str] | None = HfArg(
+        default=None,
+        aliases=["--task_name"],
+        help="Tasks and groups of them: cola, stsb, ...; glue, superglue, paper (table 1); xnli (train on English, score "
+        "every language), xnli_translate_train (train on each language), xnli_de (one of these).",
+    )
+    seeds: list[int] = field(
+        default_factory=lambda: [0, 1, 2],
+        metadata={"help": "Each task is trained once with each: new head, order, dropout."},
+    )
+    loss: Literal["balanced", "cross_entropy"] = field(
+        default="balanced",
+        metadata={
+            "help": "balanced: every class weighs the same in a step (the paper). cross_entropy: every row does."
+        },
+    )
+    metrics: Literal["paper", "official"] = field(
+        default="paper",
+        metadata={"help": "Scores of the tables and of the choice of epoch: the paper's, or the benchmarks' own."},
+    )
+    data_dir: str | None = field(
+        default=None,
+        metadata={"help": "Folder with <task>/<split>.jsonl or <benchmark>/<task>/<split>.jsonl, instead of the Hub."},
+    )
+    languages: list[str] | None = field(default=None, metadata={"help": "Languages of XNLI. All fifteen by default."})
+    train_split: str | None = field(default=None, metadata={"help": "Split to train on. train by default."})
+    validation_split: str | None = field(default=None, metadata={"help": "Split to score. validation by default."})
+    train_file: str | None = field(
+        default=None, metadata={"help": "Your own task, instead of --tasks: .csv, .json or .jsonl to train on."}
+    )
+    validation_file: str | None = field(default=None, metadata={"help": "The same to score."})
+    label_column: str = field(default="label", metadata={"help": "Column of train_file to predict."})
+    max_seq_length: int = field(default=128, metadata={"help": "Tokens kept of a row, both segments together."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on the first so many rows of a task."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Score the first so many rows of a set."})
+    save_models: bool = field(
+        default=False, metadata={"help": "Keep the model of each run's best epoch, beside its scores."}
+    )
+    report_only: bool = field(
+        default=False, metadata={"help": "Train nothing: tables and pictures of what output_dir holds."}
+    )
+    tokenizer_name: str | None = field(
+        default=None, metadata={"help": "Tokenizer (folder or Hub name) of all models. That of each model by default."}
+    )
+    ignore_mismatched_sizes: bool = field(
+        default=False, metadata={"help": "Replace a checkpoint's classifier that has another number of outputs."}
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "Attention: sdpa, eager, flash_attention_2, flex_attention, or a Hub kernel."}
+    )
+    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the models on the Hub."})
+    token: str | None = field(
+        default=None, repr=False, metadata={"help": "Hub token, for private models. The stored login by default."}
+    )
+    trust_remote_code: bool = field(
+        default=False, metadata={"help": "Run model code that comes with a Hub repository."}
+    )
+
+    def __post_init__(self):
+        if self.max_seq_length < 4:
+            raise ValueError(f"max_seq_length must be at least 4, got {self.max_seq_length}.")
+        for name in ("max_train_samples", "max_eval_samples"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        repeated = {seed for seed in self.seeds if self.seeds.count(seed) > 1}
+        if repeated or min(self.seeds) < 0:
+            raise ValueError(f"seeds must be different and not negative, got {self.seeds}.")
+
+    def check_grid(self) -> None:
+        """Refuse a grid without models or tasks; not when the arguments are made, since a report needs neither.
+
+        Raises:
+            ValueError: if one is missing, or tasks are named in two ways.
+        """
+        if not self.model_name_or_path:
+            raise ValueError("model_name_or_path is not given: name one or several checkpoints to fine-tune.")
+        if bool(self.train_file) != bool(self.validation_file):
+            raise ValueError(
+                f"train_file is {self.train_file!r} and validation_file is {self.validation_file!r}: give both or neither."
+            )
+        if bool(self.tasks) == bool(self.train_file):
+            raise ValueError(
+                f"tasks is {self.tasks!r} and train_file is {self.train_file!r}: give one of the two, such as --tasks paper."
+            )
+
+
+@dataclass
+class GlueTrainingArguments(TrainingArguments):
+    """`transformers.TrainingArguments` for every run of the grid; the paper's values are in the presets paper_glue_*.
+
+    Defaults that differ from those of ``TrainingArguments``: every epoch is scored and no checkpoint is written;
+    ``per_device_eval_batch_size`` is 64; ``logging_steps`` is 0.02, fifty points of the loss a run; a loss that is not
+    finite stops the run, so ``logging_nan_inf_filter`` is False; ``dataloader_pin_memory`` is False on a CPU.
+    """
+
+    eval_strategy: str = field(default="epoch", metadata={"help": "Every epoch is scored; nothing else is accepted."})
+    save_strategy: str = field(default="no", metadata={"help": "No checkpoint is written; see --save_models."})
+    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Rows scored at once on each device."})
+    logging_steps: float = field(
+        default=0.02, metadata={"help": "Share of the steps (below 1), or steps, between two logs."}
+    )
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Leave losses that are not finite out of the log. They stop the run."}
+    )
+    hub_token: str | None = field(
+        default=None, repr=False, metadata={"help": "Hub token to push with. The stored login by default."}
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_launch(self)
+        if self.device.type == "cpu":
+            self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
+        for name, (only, instead) in DECIDED.items():
+            value = getattr(self, name)
+            if value != only:
+                shown = getattr(value, "value", value)
+                raise ValueError(f"{name} is {shown!r}, but `headless-trainer glue` sets it: {instead}.")
+        refuse(self, CLASSIFICATION)
+
+
+def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:
+    """Everything that changes the scores of a run beside its model, task, seed and loss, as JSON holds it."""
+    settings = {"batch_size": args.train_batch_size * args.gradient_accumulation_steps * args.world_size}
+    for name in TRAINING_SETTINGS:
+        value = getattr(args, name)
+        settings[name] = getattr(value, "value", value)
+    return settings | {name: getattr(grid, name) for name in GRID_SETTINGS}

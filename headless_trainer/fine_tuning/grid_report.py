@@ -1,0 +1,123 @@
+"""The report of a folder of fine-tuning results: tables for each loss and benchmark, calibration, pictures."""
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+from .grid_plots import draw_pretraining, draw_reliability
+from .results import TASK_NAMES, best_epoch, column_of, in_order, read_runs, scores_by_column, selection_score
+from .tables import calibration_table, pretraining_cells, score_table
+
+REPORT_NAME = "results.md"
+METRIC_NAMES = {
+    "matthews_correlation": "Matthews' correlation", "spearmanr": "Spearman's correlation", "pearsonr": "Pearson's correlation",
+    "f1": "F1", "macro_f1": "macro F1",
+}  # fmt: skip
+LOSS_TITLES = {"balanced": "Balanced cross-entropy", "cross_entropy": "Cross-entropy"}
+
+
+def write_report(output_dir: str | Path, metrics: str = "paper") -> str:
+    """Write ``results.md`` and its pictures beside the results of a folder.
+
+    Args:
+        output_dir: folder that `headless-trainer glue` wrote.
+        metrics: ``paper`` or ``official``.
+
+    Returns:
+        The Markdown text.
+
+    Raises:
+        ValueError: if the folder holds no result.
+    """
+    output_dir = Path(output_dir)
+    runs = read_runs(output_dir)
+    if not runs:
+        raise ValueError(f"output_dir {str(output_dir)!r} holds no results (<loss>/<model>/<task>/seed_<s>.json).")
+    parts = ["# Fine-tuning results"]
+    for loss, title in LOSS_TITLES.items():
+        own = [run for run in runs if run["loss"] == loss]
+        for name, slug, group in benchmarks(own):
+            parts += [f"## {name}: {title.lower()}", benchmark_table(group, metrics), note(group, metrics)]
+            picture = output_dir / f"{slug}_{loss}_pretraining.png"
+            if draw_pretraining(group, picture, metrics):
+                parts.append(f"![{name}: average score along pretraining]({picture.name})")
+    if table := calibration_table(runs, metrics):
+        explained = (
+            "Expected calibration error x 100 (15 bins), mean over seeds; 0 is best. A point of the picture is a bin, its size "
+            "the share of the rows."
+        )
+        parts += ["## Calibration", table, explained]
+        if draw_reliability(runs, output_dir / "reliability.png", metrics):
+            parts.append("![Accuracy against confidence](reliability.png)")
+    text = "\n\n".join(parts) + "\n"
+    (output_dir / REPORT_NAME).write_text(text, encoding="utf-8")
+    return text
+
+
+def benchmarks(runs: list[dict]) -> Iterator[tuple[str, str, list[dict]]]:
+    """Title, file name and runs of each table."""
+    for name, benchmark in (("GLUE", "glue"), ("SuperGLUE", "super_glue"), ("Own task", "user")):
+        if own := [run for run in runs if run["benchmark"] == benchmark]:
+            yield name, benchmark, own
+    everywhere = [run for run in runs if run["task"] == "xnli"]
+    if everywhere:
+        yield "XNLI, fine-tuned on English only", "xnli", everywhere
+    own = [run for run in runs if run["task"].startswith("xnli_")]
+    if own:
+        # Fine-tuning on English and scoring English is part of both scenarios, and run once.
+        shared = [_in_training_language(run) for run in everywhere if run["train_language"] in run["selected_on"]]
+        yield "XNLI, fine-tuned on the target language", "xnli_translate_train", own + shared
+
+
+def _in_training_language(run: dict) -> dict:
+    language = run["train_language"]
+    epochs = [epoch | {"sets": {language: epoch["sets"][language]}} for epoch in run["epochs"]]
+    return run | {"epochs": epochs}
+
+
+def benchmark_table(runs: list[dict], metrics: str = "paper") -> str:
+    """A row for each model, with its pretraining where any is known, and a column for each task or language."""
+    models = {run["model"]: run for run in runs}
+
+    def place(model: str) -> tuple:
+        known = models[model].get("pretraining") or {"run": model, "tokens_seen": 0}
+        return known["run"], known["tokens_seen"]
+
+    with_pretraining = any(run.get("pretraining") for run in runs)
+    rows = {}
+    for model in sorted(models, key=place):
+        rows[model] = [model, *(pretraining_cells(models[model]) if with_pretraining else ())]
+    first = ["model", "tokens", "hours"] if with_pretraining else ["model"]
+    scores = scores_by_column(runs, metrics)
+    return score_table(rows, in_order({column for _, column in scores}), scores, first)
+
+
+def note(runs: list[dict], metrics: str = "paper") -> str:
+    """How the scores of a table were chosen and what its marks mean."""
+    epochs = max(len(run["epochs"]) for run in runs)
+    seeds = {(run["model"], run["task"]): 0 for run in runs}
+    for run in runs:
+        seeds[run["model"], run["task"]] += 1
+    number = f"{min(seeds.values())} to {max(seeds.values())}" if len(set(seeds.values())) > 1 else max(seeds.values())
+    names = {column_of(run, ""): run[f"{metrics}_metrics"] for run in runs}
+    names = {task: names[task] for task in in_order(names)}
+    groups: dict[str, list[str]] = {}
+    for task, own in names.items():
+        groups.setdefault(" and ".join(METRIC_NAMES.get(metric, metric) for metric in own), []).append(
+            TASK_NAMES.get(task, task)
+        )
+    measured = "; ".join(
+        f"{metric}: {', '.join(filter(None, tasks))}" if any(tasks) else metric for metric, tasks in groups.items()
+    )
+    lag = statistics.fmean(_lag(run, metrics) for run in runs)
+    return (
+        f"Scores x 100 ({measured}), mean ± standard deviation over {number} seeds; the average has its standard error. "
+        f"Each is the best of {epochs} epochs on the set that is scored; the last epoch is {lag:.2f} lower on average. "
+        "Bold: best. Underlined: second best. †: significantly better than the second best (two-sided t-test over seeds, level "
+        "0.95); ††: also after Holm's correction over the columns."
+    )
+
+
+def _lag(run: dict, metrics: str) -> float:
+    scores = [selection_score(run, epoch, metrics) for epoch in run["epochs"]]
+    return 100 * (scores[best_epoch(run, metrics)] - scores[-1])

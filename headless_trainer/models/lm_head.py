@@ -1,0 +1,185 @@
+"""The language-modelling head that the contrastive objective implies, as part of an ordinary checkpoint.
+
+Negatives are drawn with the frequency q of tokens in the data, so a headless model learns ``o . E(x) = log p - log q`` up
+to a constant, and the language model in it is ``o E^T + log q``: no training is needed, only the counts behind q.
+
+Letters used in shapes: D width, V vocabulary size.
+"""
+
+import copy
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, AutoModel, PreTrainedModel
+
+from ..objective.prior import log_prior
+from ..runtime.checkpoints import load_token_counts
+from .fold import fold_bias, last_layer_norm, unfold, wide
+from .trunk import check_headless, find_embed, find_trunk, infer_task, probe, probe_ids
+from .vocabulary_head import LOGIT_TRANSFORMS, find_projection, watch_projection
+
+# GELU is the identity from here on, to the last digit of float32.
+IDENTITY_FROM = 6.0
+# GELU and SiLU halve values this small, to four digits, and float16 still holds three digits of them; an outlier of 20 times
+# the standard deviation is off by 5e-4 of itself.
+SMALL = 2.0**-15
+
+
+@torch.no_grad()
+def attach_lm_head(
+    trunk: PreTrainedModel | str | Path,
+    token_counts: Tensor | str | Path | None = None,
+    *,
+    init: str = "prior",
+    smoothing: float | None = None,
+    temperature: float | None = None,
+    new_layers: bool = False,
+) -> PreTrainedModel:
+    """Make a language model of a headless trunk, without training.
+
+    With ``prior``, the head is ``E^T + log q``. Where the architecture's head has a bias it takes log q. Where it has none
+    and the trunk ends in a LayerNorm, log q is folded into the weights: the normalised values sum to zero for every input,
+    so with a gain and a bias of one they sum to D, and that constant carries log q.
+
+    The masked language models of BERT and its kin have a layer, an activation and a LayerNorm before the projection. Where
+    the trunk ends in a LayerNorm too, these are set so that they return what they read, and the projection on E^T + log q
+    reads the trunk as in pretraining.
+
+    Args:
+        trunk: trained with `HeadlessTrainer`, or a language model around it, or the folder it was saved in.
+        token_counts: needed for ``prior``: the folder that the trunk was saved in, whose counts, temperature and correction
+            are used, or ``(V,)`` int64 occurrences of each token as a target. By default those of the trunk's folder.
+        init: ``prior``, or ``embeddings`` for the plain projection on ``E^T``, which is also the head where the folder says
+            that the loss was corrected for log q.
+        smoothing: see `log_prior`.
+        temperature: that of the pretraining, which divided its scores; by default what the folder says, or 1.
+        new_layers: keep layers before the projection that nothing trained and that cannot return what they read, with
+            random weights, for a model that is fine-tuned next; otherwise they are refused.
+
+    Returns:
+        A ``...ForCausalLM`` with an untied head or a ``...ForMaskedLM``, tied as its configuration says where that is
+        possible, in the dtype and on the device of the trunk. The trunk is copied.
+
+    Raises:
+        ValueError: if the architecture has no language model or one whose head nothing trained, if the counts are missing
+            or of another vocabulary, or if there is nowhere to put log q (a trunk that ends in an RMSNorm, a head without a
+            bias), or if the folder holds a language model.
+        FileNotFoundError: if the folder has no counts.
+    """
+    if init not in ("prior", "embeddings"):
+        raise ValueError(f"init must be 'prior' or 'embeddings', got {init!r}.")
+    if isinstance(trunk, (str, Path)):
+        folder, trunk = trunk, AutoModel.from_pretrained(trunk, dtype="auto")
+        check_headless(trunk.config, str(folder))
+        token_counts = folder if token_counts is None else token_counts
+    if isinstance(token_counts, (str, Path)):
+        token_counts, facts = load_token_counts(token_counts)
+        init, saved_temperature = head_of_pretraining(init, facts)
+        temperature = saved_temperature if temperature is None else temperature
+    temperature = 1.0 if temperature is None else temperature
+    trunk = find_trunk(trunk)
+    if not temperature > 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}.")
+    vocab_size = trunk.get_input_embeddings().num_embeddings
+    if init == "prior" and (token_counts is None or len(token_counts) != vocab_size):
+        given = "None" if token_counts is None else f"{len(token_counts)} long"
+        raise ValueError(
+            f"init is 'prior' but token_counts is {given} and the embedding has {vocab_size} rows: "
+            "give the folder that the checkpoint was saved in, which holds its counts, or use init 'embeddings'."
+        )
+    model = _language_model(trunk)
+    head = find_projection(model)
+    if not _reads_trunk(model, head) and not (_pass_through(model, head) or new_layers):
+        find_projection(model, of_trunk=True)  # which says why not
+    embed = find_embed(model.base_model)
+    weight = wide(embed(torch.arange(vocab_size, device=trunk.device))) / temperature  # (V, D)
+    if weight.shape != head.weight.shape:  # a head narrower than the trunk, which ELECTRA and ALBERT tie to E itself
+        weight = wide(model.get_input_embeddings().weight)
+    # A decoder's head stays its own matrix, since the fold and the paper's fine-tuning change it alone.
+    if infer_task(trunk.config) == "mlm" and trunk.config.tie_word_embeddings:
+        placed = head.bias is not None or init == "embeddings"  # a fold would change E with the head
+        if placed and torch.equal(weight, wide(model.get_input_embeddings().weight)):
+            model.config.tie_word_embeddings = True
+            model.tie_weights()  # before the bias is set: BERT ties that of its head to another of its modules
+    if head.bias is not None:
+        head.bias.zero_()
+    if init == "prior":
+        bias = log_prior(token_counts.cpu(), smoothing)
+        if head.bias is not None:
+            head.bias.copy_(bias)
+        else:
+            weight = fold_bias(model, weight, bias)
+    head.weight.copy_(weight.to(head.weight.dtype))
+    return model.eval()
+
+
+def head_of_pretraining(init: str, facts: dict[str, float]) -> tuple[str, float]:
+    """How the head begins, and what divides its scores, by what a headless pretraining saved beside its token counts."""
+    return "embeddings" if facts.get("log_q_correction") else init, facts.get("temperature", 1.0)
+
+
+def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
+    """The architecture's language model around a copy of the trunk, with a head that is not tied."""
+    config, mapping = copy.deepcopy(trunk.config), MODEL_FOR_MASKED_LM_MAPPING
+    if type(config) not in mapping or infer_task(config) == "clm":
+        mapping = MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(config) not in mapping:
+        raise ValueError(
+            f"model {type(trunk).__name__} has no language-modelling head in transformers: give an encoder with a masked "
+            "language model (BERT, RoBERTa, ...) or a decoder (GPT-2, GPT-NeoX, Llama, ...)."
+        )
+    config.tie_word_embeddings = False
+    config.use_cache = True  # training turns it off, generating wants it
+    for setting in LOGIT_TRANSFORMS:  # the objective knows the plain dot product
+        if getattr(config, setting, None) is not None:
+            setattr(config, setting, None if setting == "final_logit_softcapping" else 1.0)
+    # The dtype is set while the model is made: casting it later would also round tables such as the rotary frequencies.
+    model = mapping[type(config)]._from_config(config, dtype=trunk.dtype).to(trunk.device)
+    # A language model may have a pooler below its head, which the trunk has lost and nothing reads (FNet, LayoutLM).
+    model.base_model.load_state_dict(model.base_model.state_dict() | trunk.state_dict())
+    unfold(model.base_model)
+    return model
+
+
+def _reads_trunk(model: PreTrainedModel, head: nn.Linear) -> bool:
+    """Whether the projection reads what the trunk returns, up to a rounding that no client would notice."""
+    read, _ = watch_projection(head, model)[0][0]
+    hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
+    tolerance = max(1e-3, 4 * torch.finfo(hidden.dtype).eps)
+    return read.shape == hidden.shape and bool((read - hidden).abs().max() <= tolerance * hidden.abs().max())
+
+
+def _pass_through(model: PreTrainedModel, head: nn.Linear) -> bool:
+    """Set a dense layer, an activation and a LayerNorm between trunk and projection to return what they read.
+
+    The trunk's LayerNorm returns ``gain * x + shift``. The dense layer undoes both and puts every value where the activation
+    is linear: either close to zero, where GELU and SiLU halve it, or, for activations with a kink there, beyond a constant
+    from which on they are the identity; a normalised x is never beyond ``sqrt(D)``. Beside that constant bfloat16 has few
+    digits left, so it comes second. The LayerNorm takes factor and constant away, and applies gain and shift again.
+
+    Returns:
+        Whether it succeeded; if not, the layers are as they were.
+    """
+    trunk_modules = {*model.base_model.modules(), head}
+    layers = [module for module in model.modules() if module not in trunk_modules and not [*module.children()]]
+    dense = [layer for layer in layers if type(layer) is nn.Linear and layer.bias is not None]
+    norms = [layer for layer in layers if type(layer) is nn.LayerNorm and layer.bias is not None]
+    last = last_layer_norm(model)
+    if last is None or len(dense) != 1 or len(norms) != 1 or dense[0].weight.shape != (len(last.weight),) * 2:
+        return False
+    dense, norm = dense[0], norms[0]
+    parameters = [*dense.parameters(), *norm.parameters()]
+    before = [parameter.clone() for parameter in parameters]
+    gain, shift = wide(last.weight), wide(last.bias)
+    for factor, slope, constant in ((SMALL, 0.5, 0.0), (1.0, 1.0, len(gain) ** 0.5 + IDENTITY_FROM)):
+        dense.weight.copy_(torch.diag(factor / gain).to(dense.weight.dtype))
+        dense.bias.copy_((constant - factor * shift / gain).to(dense.weight.dtype))
+        size = factor * slope  # the standard deviation of what the LayerNorm reads
+        norm.weight.copy_((gain * (1 + norm.eps / size**2) ** 0.5).to(norm.weight.dtype))
+        norm.bias.copy_(shift.to(norm.weight.dtype))
+        if _reads_trunk(model, head):
+            return True
+    for parameter, value in zip(parameters, before, strict=True):
+        parameter.copy_(value)
+    return False

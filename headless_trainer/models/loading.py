@@ -1,0 +1,218 @@
+"""From arguments to a configuration, a tokenizer and a model that fit each other."""
+
+import copy
+import difflib
+import logging
+from pathlib import Path
+
+import torch
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from ..arguments import ModelArguments
+from ..corpus.tokenization import train_tokenizer
+
+logger = logging.getLogger(__name__)
+
+# Weights are kept and updated in float32 whatever precision a checkpoint was stored in; bf16 and fp16 say how they compute.
+MASTER_DTYPE = torch.float32
+POSITIONS_AFTER_PADDING = (
+    "roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "xlm-roberta-xl", "xmod", "ibert",
+)  # fmt: skip
+VANILLA_CLASSES = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
+
+
+def load_config(args: ModelArguments) -> PreTrainedConfig:
+    """Configuration of the checkpoint to continue from, or of the architecture to start from random weights.
+
+    Raises:
+        ValueError: if nothing names an architecture, or a name in ``config_overrides`` or ``model_type`` is unknown.
+    """
+    source = args.model_name_or_path or args.config_name
+    if source:
+        config = AutoConfig.from_pretrained(source, **hub_arguments(args))
+        values = config.get_config_dict(source, **hub_arguments(args))[0]
+    elif args.model_type:
+        if args.model_type not in CONFIG_MAPPING:
+            raise ValueError(
+                f"model_type {args.model_type!r} is unknown. {_nearest(args.model_type, list(CONFIG_MAPPING))}"
+            )
+        config, values = AutoConfig.for_model(args.model_type), {}
+    else:
+        raise ValueError("No model is named: give --model_name_or_path, --config_name or --model_type.")
+    overrides = args.parsed_config_overrides()
+    for name in overrides:
+        if not hasattr(config, name):
+            raise ValueError(
+                f"config_overrides names {name!r}, which a {config.model_type} configuration does not have. "
+                + _nearest(name, list(config.to_dict()))
+            )
+    if overrides:
+        # Made anew, because a configuration derives values from others: Llama's head_dim, the layer_types of Qwen.
+        config = type(config)(**values | overrides)
+    if args.tie_word_embeddings is not None:
+        config.tie_word_embeddings = args.tie_word_embeddings
+    return config
+
+
+def load_tokenizer(args: ModelArguments) -> PreTrainedTokenizerBase:
+    """Tokenizer named by the arguments, with the mask token they add.
+
+    Raises:
+        ValueError: if nothing names a tokenizer.
+    """
+    source = args.tokenizer_name or args.model_name_or_path
+    if source is None:
+        raise ValueError(
+            "No tokenizer is named: give --tokenizer_name, or --train_tokenizer to train one on the training texts."
+        )
+    tokenizer = AutoTokenizer.from_pretrained(source, **hub_arguments(args))
+    if args.mask_token is not None:
+        tokenizer.add_special_tokens({"mask_token": args.mask_token})
+    return tokenizer
+
+
+def find_tokenizer(
+    args: ModelArguments, training_args, texts, max_seq_length: int, resume: str | None
+) -> PreTrainedTokenizerBase:
+    """The tokenizer that the arguments name, or the one they ask to train, saved in the output folder once it is.
+
+    Args:
+        args: names the tokenizer, or asks for one.
+        training_args: ``task``, ``output_dir`` and whether this process writes.
+        texts: training texts, with the column "text".
+        max_seq_length: tokens in a row.
+        resume: checkpoint that the run goes on from, whose tokenizer is then the one to use.
+    """
+    if not args.train_tokenizer:
+        return load_tokenizer(args)
+    folder = Path(resume) if resume else Path(training_args.output_dir, "tokenizer")
+    if not resume and training_args.process_index == 0:
+        logger.info("training a %s tokenizer of %s tokens", args.tokenizer_type, f"{args.vocab_size:,}")
+        tokenizer = train_tokenizer(
+            texts,
+            kind=args.tokenizer_type,
+            vocab_size=args.vocab_size,
+            task=training_args.task,
+            max_seq_length=max_seq_length,
+        )
+        tokenizer.save_pretrained(folder)
+    # Read back by every process, so that all of them, and a resumed run, have the very same tokenizer.
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def load_model(
+    args: ModelArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, objective: str, task: str
+) -> PreTrainedModel:
+    """The trunk (headless) or the language model (vanilla), from a checkpoint or with random weights.
+
+    A new model gets one embedding row for each token of the tokenizer, and its special ids.
+
+    Raises:
+        ValueError: if a checkpoint's embedding has fewer rows than the tokenizer has tokens.
+    """
+    auto_class = AutoModel if objective == "headless" else VANILLA_CLASSES[task]
+    attention = {"attn_implementation": args.attn_implementation} if args.attn_implementation else {}
+    if args.model_name_or_path is None:
+        config.vocab_size = len(tokenizer)
+        for role in ("pad", "bos", "eos", "cls", "sep", "mask"):
+            name = f"{role}_token_id"
+            if hasattr(config, name):
+                setattr(config, name, getattr(tokenizer, name))
+        return auto_class.from_config(config, dtype=MASTER_DTYPE, trust_remote_code=args.trust_remote_code, **attention)
+    model = auto_class.from_pretrained(
+        args.model_name_or_path, config=config, dtype=MASTER_DTYPE, **hub_arguments(args), **attention
+    )
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        if not args.resize_embeddings:
+            raise ValueError(
+                f"Tokenizer has {len(tokenizer):,} tokens but the embedding has {rows:,} rows. "
+                "Pass --resize_embeddings or use the matching tokenizer."
+            )
+        model.resize_token_embeddings(len(tokenizer))
+    return model
+
+
+def check_attention(args: ModelArguments, training_args, config: PreTrainedConfig) -> None:
+    """Refuse an attention that the architecture, this machine or the precision does not allow.
+
+    Args:
+        args: ``attn_implementation``.
+        training_args: ``bf16`` and ``fp16``.
+        config: of the model to come.
+
+    Raises:
+        ValueError: with what to install, or to choose instead.
+    """
+    name = args.attn_implementation
+    if name is None:
+        return
+    try:
+        with torch.device("meta"):  # all of the library's own checks, and no weights
+            AutoModel.from_config(
+                copy.deepcopy(config), attn_implementation=name, trust_remote_code=args.trust_remote_code
+            )
+    except (ImportError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        if isinstance(error, ValueError):
+            reason = reason.partition(". ")[0]  # what follows is about asking for support upstream
+        remedy = "Use sdpa or eager, or leave attn_implementation out."
+        if "flash" in name:
+            remedy = (
+                "Install flash-attn (pip install flash-attn --no-build-isolation) on a machine with a CUDA GPU, name a Hub "
+                "kernel such as kernels-community/flash-attn2 (pip install kernels), or use sdpa."
+            )
+        raise ValueError(
+            f"attn_implementation {name!r} cannot be used for {config.model_type} here: {reason.rstrip('.')}. {remedy}"
+        ) from error
+    if "flash" in name and not (training_args.bf16 or training_args.fp16):
+        raise ValueError(
+            f"attn_implementation is {name!r}, which computes in 16 bits alone, but neither bf16 nor fp16 is on: add --bf16 "
+            "true, or use sdpa."
+        )
+
+
+def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
+    """Refuse rows longer than the positions a model has.
+
+    Raises:
+        ValueError: if ``max_seq_length`` is beyond the configuration's ``max_position_embeddings``.
+    """
+    positions = getattr(config, "max_position_embeddings", None)
+    usable = positions and positions - _unused_positions(config)
+    if usable and max_seq_length > usable:
+        raise ValueError(
+            f"max_seq_length is {max_seq_length} but the model has {usable} positions: lower it, or raise "
+            "max_position_embeddings with --config_overrides."
+        )
+
+
+def _unused_positions(config: PreTrainedConfig) -> int:
+    """Rows at the start of the table of positions that no token reads: RoBERTa and its kin begin after the padding id."""
+    if config.model_type == "mpnet":
+        return 2
+    return (config.pad_token_id or 0) + 1 if config.model_type in POSITIONS_AFTER_PADDING else 0
+
+
+def hub_arguments(args: ModelArguments) -> dict:
+    """Keyword arguments of every ``from_pretrained``: where to look, at which revision, with which rights."""
+    return {
+        "cache_dir": args.cache_dir,
+        "revision": args.model_revision,
+        "token": args.token,
+        "trust_remote_code": args.trust_remote_code,
+    }
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    return f"The nearest known name is {difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]!r}."

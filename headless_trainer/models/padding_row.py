@@ -1,0 +1,57 @@
+"""Padding is a position that the attention mask hides, and not a token: the row of its id is trained where it is a token."""
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.integrations import is_deepspeed_zero3_enabled
+
+# Rows that tell how a model draws its embedding: more would not change the standard deviation.
+ROWS_OF_SAMPLE = 1024
+
+
+def may_be_token(padding_id: int | None, tokenizer) -> bool:
+    """Whether texts may hold a padding id, so that its row needs a vector: not if all a tokenizer does with it is to pad."""
+    if padding_id is None or getattr(tokenizer, "pad_token_id", None) != padding_id:
+        return padding_id is not None
+    roles = ("bos", "eos", "sep", "cls", "unk", "mask")
+    return padding_id in [getattr(tokenizer, f"{role}_token_id", None) for role in roles]
+
+
+def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
+    """Let gradients reach the row of the padding id, which ``nn.Embedding(padding_idx=...)`` keeps from all of them.
+
+    The padding id is often that of a real token, such as the end of a text: its row would stay at the zeros it starts with,
+    as an input and as a target. Where it may be one, the row of a new model is drawn like the others, normal with their
+    standard deviation. A row that was read from a checkpoint is left as it is: the model has learned with it, whatever it
+    holds. The configuration keeps its ``pad_token_id``.
+
+    Args:
+        model: model that is going to be trained.
+        tokenizer: its tokenizer, or None.
+        seed: of the drawn row.
+    """
+    embedding = model.get_input_embeddings()
+    weight, row = embedding.weight, embedding.padding_idx
+    if row is None:
+        return
+    for module in model.modules():  # more than one where an encoder has its own module on a shared weight
+        if isinstance(module, nn.Embedding) and module.weight is weight:
+            module.padding_idx = None
+    read = getattr(weight, "_is_hf_initialized", False)  # set by transformers on what it reads from a checkpoint
+    if read or not may_be_token(row, tokenizer):
+        return
+    with torch.no_grad(), _whole(weight):
+        if weight[row].any():
+            return
+        drawn = torch.randn(weight.shape[1], generator=torch.Generator().manual_seed(seed))
+        weight[row] = (drawn * weight[:ROWS_OF_SAMPLE].float().std().cpu()).to(weight)
+
+
+def _whole(weight: Tensor):
+    if not is_deepspeed_zero3_enabled():
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters([weight], modifier_rank=0)

@@ -1,0 +1,186 @@
+"""Find the trunk of a model and its input embedding, and refuse what cannot work.
+
+Letters used in shapes: T tokens in a row, U candidates, D width.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers.integrations import is_deepspeed_zero3_enabled
+
+# Where trunks whose embedding is narrower than their layers keep the projection that widens it (ELECTRA, ALBERT).
+INPUT_PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")
+
+
+def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
+    """The part of a model that turns tokens into hidden states: the model itself, or what stands below its head.
+
+    A pooler is removed: nothing of it is trained, and an unused parameter stops distributed training.
+
+    Raises:
+        ValueError: if the model is an encoder-decoder or has no token embedding.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(f"model must be a transformers PreTrainedModel, got {type(model).__name__}.")
+    name = type(model).__name__
+    if model.config.is_encoder_decoder:
+        raise ValueError(
+            f"model {name} is an encoder-decoder, which headless_trainer does not pretrain: its decoder reads another "
+            "embedding than its encoder. Use an encoder (BERT, ModernBERT, ...) or a decoder (GPT-NeoX, Llama, ...)."
+        )
+    trunk = model.base_model
+    if not isinstance(trunk.get_input_embeddings(), nn.Embedding):
+        raise ValueError(
+            f"model {name} has no token embedding (torch.nn.Embedding), so there is nothing to contrast with."
+        )
+    if isinstance(getattr(trunk, "pooler", None), nn.Module) and any(True for _ in trunk.pooler.parameters()):
+        trunk.pooler = None
+        if not _runs(trunk):
+            trunk.pooler = nn.Identity()
+    return trunk
+
+
+def _runs(trunk: PreTrainedModel) -> bool:
+    """Whether a trunk does without its pooler. LayoutLM and SqueezeBERT call it whatever it is."""
+    try:
+        if not is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
+            probe(trunk, probe_ids(trunk))
+    except TypeError:  # 'NoneType' object is not callable
+        return False
+    return True
+
+
+def find_embed(trunk: PreTrainedModel) -> Callable[[Tensor], Tensor]:
+    """The map from token ids to vectors of the trunk's output width, as the trunk itself embeds its inputs.
+
+    It is the embedding module; where the trunk widens its embeddings before its first layer (ELECTRA, ALBERT), the
+    embedding and that projection. No parameter is added, so the trained trunk is an ordinary checkpoint.
+
+    Raises:
+        ValueError: if the widths differ and no projection of the trunk makes up for it.
+    """
+    embedding = trunk.get_input_embeddings()
+    embed: Callable[[Tensor], Tensor] = embedding
+    for path in INPUT_PROJECTIONS:
+        try:
+            projection = trunk.get_submodule(path)
+        except AttributeError:
+            continue
+        embed = _Projected(embedding, projection)
+    if not is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
+        _check_widths(trunk, embed)
+    return embed
+
+
+class _Projected:
+    def __init__(self, embedding: nn.Module, projection: nn.Module):
+        self.embedding, self.projection = embedding, projection
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return self.projection(self.embedding(ids))
+
+
+def _check_widths(trunk: PreTrainedModel, embed: Callable[[Tensor], Tensor]) -> None:
+    """Compare tensors, not configurations: OPT projects its output down, Gemma scales its embedding, and so on."""
+    ids = probe_ids(trunk)
+    outputs, name = probe(trunk, ids), type(trunk).__name__
+    if getattr(outputs, "last_hidden_state", None) is None:
+        raise ValueError(f"model {name} returns no last_hidden_state, so its predictions cannot be read.")
+    with torch.no_grad():
+        output_width, embedding_width = outputs.last_hidden_state.shape[-1], embed(ids).shape[-1]
+    if output_width != embedding_width:
+        raise ValueError(
+            f"model {name} has outputs of width {output_width} and embeddings of width {embedding_width}: "
+            "contrastive weight tying needs both to be the same."
+        )
+
+
+def check_causal(trunk: PreTrainedModel) -> None:
+    """Refuse next-token prediction with a trunk whose outputs depend on the tokens that follow: it would read the answer.
+
+    Raises:
+        ValueError: if the last of a few tokens changes the outputs before it.
+    """
+    if is_deepspeed_zero3_enabled():
+        return
+    ids = probe_ids(trunk)
+    changed = ids.clone()
+    changed[:, -1] = ids[:, 0]
+    before, after = (probe(trunk, tokens).last_hidden_state[:, :-1] for tokens in (ids, changed))
+    if (before - after).abs().max() > 1e-5:
+        name = type(trunk).__name__
+        raise ValueError(
+            f"task is 'clm' but the outputs of model {name} depend on the tokens that follow, which they have to predict: "
+            "use task 'mlm' or a decoder (GPT-NeoX, Llama, ..., or is_decoder=true in the configuration of a BERT)."
+        )
+
+
+def probe_ids(model: PreTrainedModel) -> Tensor:
+    """``(1, T)`` a few different tokens, of which one at most is a padding token."""
+    return torch.arange(min(8, model.get_input_embeddings().num_embeddings), device=model.device)[None]
+
+
+@torch.no_grad()
+def probe(model: PreTrainedModel, ids: Tensor):
+    """Outputs of the model without dropout, and without the attention kernels that need another device or precision."""
+    training, attention = model.training, model.config._attn_implementation
+    try:
+        model.config._attn_implementation = "eager"
+        return model.eval()(input_ids=ids)
+    finally:
+        model.config._attn_implementation = attention
+        model.train(training)
+
+
+@contextmanager
+def cache_for_generation(model: PreTrainedModel) -> Iterator[None]:
+    """Save a model within this, and it generates with a cache, which training had turned off in its configuration."""
+    configs = [
+        config for config in (model.config, getattr(model, "generation_config", None)) if hasattr(config, "use_cache")
+    ]
+    before = [config.use_cache for config in configs]
+    for config in configs:
+        config.use_cache = True
+    try:
+        yield
+    finally:
+        for config, value in zip(configs, before, strict=True):
+            config.use_cache = value
+
+
+def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
+    """``mlm`` or ``clm``, from a model's class, or from what its architecture is used for.
+
+    Raises:
+        ValueError: if the architecture has neither a masked nor a causal language model in transformers.
+    """
+    config = getattr(model, "config", model)
+    name, kind = type(model).__name__, type(config)
+    # An encoder's architecture may be set to see what came before alone: BERT and its kin, XLM and FlauBERT.
+    causal = bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
+    if name.endswith("ForMaskedLM"):
+        return "mlm"
+    if name.endswith(("ForCausalLM", "LMHeadModel")) and not name.endswith("WithLMHeadModel"):
+        return "clm"
+    if kind in MODEL_FOR_MASKED_LM_MAPPING and not (causal and kind in MODEL_FOR_CAUSAL_LM_MAPPING):
+        return "mlm"
+    if kind in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return "clm"
+    raise ValueError(f"task cannot be told from model {name}: set task to 'mlm' or 'clm'.")
+
+
+def check_headless(config: PreTrainedConfig, source: str) -> None:
+    """Refuse to put a head on a checkpoint that has one: it would be dropped silently.
+
+    Raises:
+        ValueError: if the configuration names a language model.
+    """
+    for name in config.architectures or ():
+        if name.endswith(("ForCausalLM", "ForMaskedLM", "LMHeadModel")):
+            raise ValueError(
+                f"model_name_or_path {source!r} holds a {name}, which has a head already. Use it as it is, or train it "
+                "further: `headless-trainer pretrain --objective vanilla`."
+            )

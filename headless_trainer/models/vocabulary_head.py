@@ -1,0 +1,142 @@
+"""The vocabulary head of a language model, which projects only the predicted positions.
+
+Letters used in shapes: B rows, T tokens in a row, K predicted positions, D width, V vocabulary size.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.integrations import is_deepspeed_zero3_enabled
+
+from ..objective.losses import vocabulary_cross_entropy
+from .trunk import probe, probe_ids
+
+# Settings that change the logits after the projection: a loss on the projection alone would be another loss.
+LOGIT_TRANSFORMS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
+
+
+def find_projection(model: PreTrainedModel, of_trunk: bool = False) -> nn.Linear:
+    """The vocabulary projection of a language model whose logits are exactly what this projection returns.
+
+    Args:
+        model: language model.
+        of_trunk: the projection must also read exactly what the trunk returns.
+
+    Raises:
+        ValueError: if the model has none, changes its logits after it or, ``of_trunk``, its inputs before it.
+    """
+    name, projection = type(model).__name__, model.get_output_embeddings()
+    if not isinstance(projection, nn.Linear):
+        raise ValueError(
+            f"model {name} has no vocabulary projection: objective 'vanilla' needs a ...ForMaskedLM or ...ForCausalLM."
+        )
+    settings = {setting: getattr(model.config, setting, None) for setting in LOGIT_TRANSFORMS}
+    found = [f"{setting}={value}" for setting, value in settings.items() if value not in (None, 1, 1.0)]
+    reads_trunk, gives_logits = (True, True) if is_deepspeed_zero3_enabled() else _place_in_head(projection, model)
+    if found or not gives_logits:
+        raise ValueError(
+            f"model {name} has {found[0] if found else 'a head'} that changes its logits after the "
+            "projection: objective 'vanilla' supports heads that end in one projection."
+        )
+    if of_trunk and not reads_trunk:
+        raise ValueError(
+            f"model {name} has layers between its trunk and its vocabulary projection, which headless pretraining does not "
+            "train and which cannot be set to return what they read: fine-tune it, with `headless-trainer lm-head --do_train`."
+        )
+    return projection
+
+
+def _place_in_head(projection: nn.Linear, model: PreTrainedModel) -> tuple[bool, bool]:
+    """Whether a projection reads what the trunk returns, and returns the logits, whatever its settings are called."""
+    passed, logits = watch_projection(projection, model)
+    if len(passed) != 1:
+        return False, False
+    read, returned = passed[0]
+    hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
+    return torch.equal(read, hidden), torch.equal(returned.to(logits.dtype), logits)
+
+
+def watch_projection(projection: nn.Linear, model: PreTrainedModel) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """What a projection reads and returns at each of its calls in one forward of `probe_ids`, and the logits."""
+    passed: list[tuple[Tensor, Tensor]] = []
+    handle = projection.register_forward_hook(lambda module, args, output: passed.append((args[0], output)))
+    try:
+        logits = probe(model, probe_ids(model)).logits
+    finally:
+        handle.remove()
+    return passed, logits
+
+
+class VocabularyHead:
+    """Makes a language model project only its predicted positions, inside its own forward.
+
+    The vocabulary projection of ``...ForMaskedLM`` and ``...ForCausalLM`` is replaced by one that sees the predicted
+    positions alone and, in training, returns their summed loss instead of their logits: the ``(B, T, V)`` logits never
+    exist. It happens inside the forward because a distributed wrapper only knows the parameters that are used there.
+
+    Args:
+        model: language model with a vocabulary projection.
+        backend: see `linear_cross_entropy`.
+
+    Raises:
+        ValueError: if the model has no vocabulary projection or changes its logits after it.
+    """
+
+    def __init__(self, model: PreTrainedModel, backend: str = "auto"):
+        self.projection = find_projection(model)
+        self.backend = backend
+        self._predicted: Tensor | None = None
+        self._targets: Tensor | None = None
+        self._inside = False
+        self._looked_up: str | None = None
+        model.base_model.register_forward_hook(self._select)
+
+    def loss(self, model: nn.Module, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
+        """Summed cross-entropy, in nats, of the positions whose label is not negative; ``labels`` is ``(B, T)``."""
+        predicted = labels >= 0
+        return self._run(model, inputs, predicted, labels[predicted])
+
+    def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
+        """``(K, D)`` inputs of the projection at the positions where ``predicted``, ``(B, T)`` bool, is true."""
+        return self._run(model, inputs, predicted, None).flatten(0, -2)
+
+    def look_up(self, name: str, ids: Tensor) -> Tensor:
+        """Entries ``(n,)`` ids of the projection's ``weight``, ``(n, D)``, or of its ``bias``, ``(n,)``.
+
+        Through its forward, because outside of it they may be a shard (ZeRO-3, FSDP2).
+        """
+        self._looked_up = name
+        self.projection.forward = self._project
+        try:
+            return self.projection(ids)
+        finally:
+            self._looked_up = None
+
+    def _run(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, targets: Tensor | None) -> Tensor:
+        self._predicted, self._targets, self._inside = predicted, targets, True
+        self.projection.forward = self._project  # at every call: a model may have had another head since
+        try:
+            return model(**inputs).logits
+        finally:
+            self._predicted, self._targets, self._inside = None, None, False
+
+    def _select(self, module: nn.Module, args: tuple, output):
+        # Compiled, the positions are picked at the projection: here, each new number of them would compile the rest anew.
+        if self._predicted is not None and not torch.compiler.is_compiling():
+            output["last_hidden_state"] = output.last_hidden_state[self._predicted][None]  # (1, K, D)
+            self._predicted = None
+        return output
+
+    def _project(self, hidden: Tensor) -> Tensor:
+        if self._looked_up is not None:
+            return getattr(self.projection, self._looked_up)[hidden]
+        weight, bias = self.projection.weight, self.projection.bias
+        if not self._inside:
+            return F.linear(hidden, weight, bias)
+        if self._predicted is not None:  # compiled, or a forward that goes past its own trunk, such as OPT's
+            hidden, self._predicted = hidden[self._predicted], None
+        if self._targets is None:
+            return hidden
+        hidden = hidden.reshape(-1, hidden.shape[-1])
+        return vocabulary_cross_entropy(hidden, self._targets, weight, bias, reduction="sum", backend=self.backend)

@@ -1,0 +1,1 @@
+"""The objective: tensors and token ids alone."""

@@ -1,0 +1,150 @@
+"""What is predicted where: masked tokens, next tokens, and which packed documents see each other.
+
+Everything is a function of the token ids and of a seed, on the device that holds them. Masks drawn by a collator depend on
+how far its workers have prefetched, so a resumed run would see other masks than the run that was not stopped.
+
+Letters used in shapes: B rows, T tokens in a row.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+IGNORE_INDEX = -100
+
+
+@dataclass(frozen=True)
+class MaskingRule:
+    """How masked-language-model targets are drawn.
+
+    Attributes:
+        mask_token_id: id shown in place of most targets.
+        vocab_size: replacement tokens are drawn below it.
+        special_ids: ``(S,)`` int64 ids that are never targets.
+        probability: share of the other tokens that become targets.
+        mask_share: share of the targets shown as the mask token.
+        random_share: share of the targets shown as a random token. The rest is shown as it is.
+    """
+
+    mask_token_id: int
+    vocab_size: int
+    special_ids: Tensor
+    probability: float = 0.15
+    mask_share: float = 0.8
+    random_share: float = 0.1
+
+
+def mask_tokens(
+    input_ids: Tensor, rule: MaskingRule, row_seeds: Tensor, excluded: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw masked-language-model targets.
+
+    Args:
+        input_ids: ``(B, T)`` int64.
+        rule: shares and special tokens.
+        row_seeds: ``(B,)`` int64; a row with the same tokens and seed gets the same masks in any batch, on any device.
+        excluded: ``(B, T)`` bool, positions that are never targets, such as padding.
+
+    Returns:
+        ``(B, T)`` inputs and ``(B, T)`` labels, `IGNORE_INDEX` where nothing is predicted.
+    """
+    chosen, shown, replacement = uniform_numbers(row_seeds, 3, input_ids.shape[1])  # (B, T) each
+    target = chosen < rule.probability
+    target &= ~torch.isin(input_ids, rule.special_ids.to(input_ids.device))
+    if excluded is not None:
+        target &= ~excluded
+    labels = input_ids.masked_fill(~target, IGNORE_INDEX)
+    masked = target & (shown < rule.mask_share)
+    replaced = target & ~masked & (shown < rule.mask_share + rule.random_share)
+    inputs = input_ids.masked_fill(masked, rule.mask_token_id)
+    random_ids = (replacement * rule.vocab_size).long().clamp(max=rule.vocab_size - 1)
+    return torch.where(replaced, random_ids, inputs), labels
+
+
+def next_tokens(input_ids: Tensor, excluded: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
+    """Labels of causal language modelling: at each position the token that follows it.
+
+    Args:
+        input_ids: ``(B, T)`` int64.
+        excluded: ``(B, T)`` bool, tokens that are never targets, such as padding.
+        position_ids: ``(B, T)`` int64. Where it restarts at 0 another document begins, whose first token nothing predicts.
+
+    Returns:
+        ``(B, T)`` labels, `IGNORE_INDEX` where nothing is predicted and in the last column.
+    """
+    labels = torch.full_like(input_ids, IGNORE_INDEX)
+    labels[:, :-1] = input_ids[:, 1:]
+    if excluded is not None:
+        labels[:, :-1].masked_fill_(excluded[:, 1:], IGNORE_INDEX)
+    if position_ids is not None:
+        labels[:, :-1].masked_fill_(position_ids[:, 1:] == 0, IGNORE_INDEX)
+    return labels
+
+
+def document_positions(input_ids: Tensor, end_ids: Tensor) -> Tensor:
+    """Position of each token in its own document, ``(B, T)`` int64; a document starts a row or follows an end token."""
+    indices = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+    starts = torch.zeros_like(input_ids)
+    ended = torch.isin(input_ids[:, :-1], end_ids.to(input_ids.device))
+    starts[:, 1:] = torch.where(ended, indices[:, 1:], 0)
+    return indices - starts.cummax(dim=1).values
+
+
+def document_mask(position_ids: Tensor) -> Tensor:
+    """Which positions may see each other when every document sees itself alone, ``(B, 1, T, T)`` bool."""
+    documents = (position_ids == 0).cumsum(dim=1)
+    return (documents[:, None, :, None] == documents[:, None, None, :]).contiguous()
+
+
+def content_seeds(input_ids: Tensor, seed: tuple[int, ...], excluded: Tensor | None = None) -> Tensor:
+    """One seed for each row, ``(B,)`` int64, from its tokens and what ``seed`` names, such as a run's seed and a step.
+
+    The same in any batch, in any order, at any padded length and on any process: nothing has to be known of how the rows were
+    dealt out. Rows of the same tokens have the same seed.
+    """
+    state = 0
+    for part in seed:
+        state = _mix_integer(state ^ part)
+    indices = torch.arange(input_ids.shape[1], device=input_ids.device)
+    mixed = _mix(_mix(input_ids + 1) ^ indices)
+    if excluded is not None:
+        mixed = mixed.masked_fill(excluded, 0)
+    return _mix(mixed.sum(dim=1) ^ _as_signed(state))
+
+
+def uniform_numbers(row_seeds: Tensor, draws: int, length: int) -> Tensor:
+    """Counter-based uniform numbers in [0, 1): ``(draws, B, length)`` float32, a function of the seeds alone.
+
+    Unlike a `torch.Generator` it gives the same numbers on every device, however the rows are batched.
+    """
+    # Position by position, so that a row keeps its numbers when it is padded to another length.
+    counters = torch.arange(draws * length, device=row_seeds.device).view(length, draws).T[:, None]
+    bits = _mix(_mix(row_seeds)[None, :, None] ^ _mix(counters + 1))
+    return ((bits >> 40) & 0xFFFFFF).float() / 2**24  # 24 bits: every value is exact in float32
+
+
+# The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): a bijection of 64-bit integers whose output bits pass the usual
+# tests of randomness. int64 products wrap in torch as they must here.
+_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_SHIFTS = (30, 27, 31)
+
+
+def _mix(values: Tensor) -> Tensor:
+    for shift, multiplier in zip(_SHIFTS, (*_MULTIPLIERS, None), strict=True):
+        # torch shifts int64 arithmetically: clear the copies of the sign bit
+        values = values ^ ((values >> shift) & ((1 << (64 - shift)) - 1))
+        if multiplier is not None:
+            values = values * _as_signed(multiplier)
+    return values
+
+
+def _mix_integer(value: int) -> int:
+    value = (value + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    for shift, multiplier in zip(_SHIFTS, (*_MULTIPLIERS, 1), strict=True):
+        value = ((value ^ (value >> shift)) * multiplier) & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+def _as_signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value

@@ -1,0 +1,330 @@
+"""Training steps whose cost does not grow with the vocabulary: AdamW, clipping and exchange on rows of the embedding.
+
+Letters used in shapes: V vocabulary size, D width, U distinct tokens of a step.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+# What a skipped step may still move a row by, relative to the first one skipped: far below the rounding of float32.
+NEGLIGIBLE = 1e-12
+# Rows caught up at once when all of them are, so that the temporary tensors stay small.
+CHUNK_ROWS = 2**16
+# Columns of the history: four moments of the skipped steps' epsilon, and the sum of log(1 - lr * weight_decay).
+MOMENTS, LOG_DECAY = 4, 4
+
+
+class SparseAdamW(torch.optim.AdamW):
+    """`torch.optim.AdamW` that touches only the rows of one embedding that a step read, and updates them as if all had been.
+
+    Dense AdamW moves every row in every step: its weights decay, its moments decay, and what is left of its first moment
+    still pushes it. Here a row is left alone until it is needed, then caught up for all the steps it missed at once. With
+    m, v the moments after step s, ``r = b1 / sqrt(b2)`` and ``e_k = eps * sqrt(1 - b2^k) / b2^((k - s) / 2)``, the steps
+    k = s + 1 .. t move it to::
+
+        decay_st * (w - m * sum_k a_k / (sqrt(v) + e_k)),    decay_st = prod_k (1 - lr_k * weight_decay)
+        a_k = lr_k * sqrt(1 - b2^k) / (1 - b1^k) * r^(k - s) / decay_sk
+
+    Weight decay and moments are exact. The sum is replaced by two terms ``A_i / (sqrt(v) + E_i)`` with the same sums of
+    ``a_k / e_k``, ``a_k``, ``a_k e_k`` and ``a_k e_k^2`` (Gauss quadrature), which depend on s, t and the learning rates
+    alone: a few numbers a row, whatever t - s. It is exact where eps is negligible beside sqrt(v) and where sqrt(v) is
+    negligible beside eps. In between, for a row last touched in the first steps, it differs by up to 0.5 % of the sum with
+    betas (0.9, 0.999) and 4 % with (0.9, 0.95); after step 1,000 by 2e-9 and 6e-3 of it; where sqrt(v) is above 50 eps, by
+    2e-10 and 2e-5 at any step. What remains is rounding.
+
+    A row is as dense AdamW would have it only once it is caught up: call `catch_up` with the ids that a forward will read,
+    before it, and without ids before the whole table is read (evaluation, saving).
+
+    Args:
+        params: as for ``AdamW``; ``embedding`` is among them.
+        embedding: ``(V, D)`` weight whose gradients are sparse, as those of ``nn.Embedding(sparse=True)``.
+        kwargs: everything else ``AdamW`` takes, except ``amsgrad`` and ``maximize``.
+
+    Raises:
+        ValueError: if the embedding is not among the parameters or a setting has no such sum.
+    """
+
+    def __init__(self, params, *, embedding: nn.Parameter, **kwargs):
+        super().__init__(params, **kwargs)
+        self.embedding = embedding
+        # A scaler of float16 would leave the check for infinities to the fused kernel, which does not see the rows.
+        self._step_supports_amp_scaling = False
+        groups = [group for group in self.param_groups if any(param is embedding for param in group["params"])]
+        if not groups:
+            raise ValueError("embedding is not among params: pass the weight of the embedding that they hold.")
+        group = groups[0]
+        for name in ("amsgrad", "maximize"):
+            if group[name]:
+                raise ValueError(f"{name} is True, which SparseAdamW does not support: leave it out.")
+        check_settings(*group["betas"], group["eps"])
+        beta1, beta2 = group["betas"]
+        self.window = _window(beta1, beta2)
+        gaps = torch.arange(self.window, 0, -1, dtype=torch.float64)  # to the steps before the current one
+        self._momentum = (beta1 / math.sqrt(beta2)) ** gaps
+        self._growth = beta2 ** (-gaps / 2)
+
+    # State -------------------------------------------------------------------------------------------------------------
+
+    def _group(self) -> dict:
+        return next(group for group in self.param_groups if any(param is self.embedding for param in group["params"]))
+
+    def _row_state(self) -> dict[str, Tensor]:
+        state = self.state[self.embedding]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float64)  # what dense AdamW can go on with
+            state["exp_avg"] = torch.zeros_like(self.embedding, memory_format=torch.contiguous_format)
+            state["exp_avg_sq"] = torch.zeros_like(self.embedding, memory_format=torch.contiguous_format)
+            # On the CPU, where float64 always exists; a step needs a few numbers a row of it.
+            state["last_step"] = torch.zeros(len(self.embedding), dtype=torch.int32)
+            state["history"] = torch.zeros(64, MOMENTS + 1, dtype=torch.float64)
+        return state
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        super().load_state_dict(state_dict)
+        indices = [index for group in state_dict["param_groups"] for index in group["params"]]
+        params = [param for group in self.param_groups for param in group["params"]]
+        position = next(index for param, index in zip(params, indices, strict=True) if param is self.embedding)
+        saved = state_dict["state"].get(position)
+        if not saved:
+            return
+        state = self.state[self.embedding]
+        if "last_step" in saved:
+            for name in ("step", "last_step", "history"):  # which the parent turned into what the weights are
+                state[name] = saved[name].to("cpu", copy=True)
+        else:  # the state of dense AdamW, in which every row is up to date
+            step = int(saved["step"])
+            state["step"] = torch.tensor(step, dtype=torch.float64)
+            state["last_step"] = torch.full((len(self.embedding),), step, dtype=torch.int32)
+            state["history"] = torch.zeros(step + 64, MOMENTS + 1, dtype=torch.float64)
+
+    # Steps -------------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None):
+        """One step of AdamW: everything else by the parent, the embedding on the rows of its gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        gradient = self.embedding.grad
+        self.embedding.grad = None
+        super().step()
+        self.embedding.grad = gradient
+        if gradient is None:
+            return loss
+        if not gradient.is_sparse:
+            raise ValueError(
+                "The gradient of the embedding is dense: something besides lookups reads it, or its sparse attribute is not "
+                "set. Leave sparse_embedding_updates out for this model."
+            )
+        gradient = gradient.coalesce()
+        self._update(gradient.indices()[0], gradient.values())
+        return loss
+
+    def _update(self, ids: Tensor, gradient: Tensor) -> None:
+        group, state = self._group(), self._row_state()
+        self._catch_up(ids)
+        beta1, beta2 = group["betas"]
+        rate, step = float(group["lr"]), int(state["step"]) + 1
+        self._record(step, rate, group["weight_decay"], beta1, beta2)
+        gradient = gradient.to(_wide(self.embedding))
+        weight, mean, square = self._rows(ids)
+        weight.mul_(1 - rate * group["weight_decay"])
+        mean.lerp_(gradient, 1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        scale = square.sqrt().div_(math.sqrt(1 - beta2**step)).add_(group["eps"])
+        weight.addcdiv_(mean, scale, value=-rate / (1 - beta1**step))
+        self._put(ids, weight, mean, square)
+        state["step"].fill_(step)
+        state["last_step"][ids.cpu()] = step
+
+    def _record(self, step: int, rate: float, weight_decay: float, beta1: float, beta2: float) -> None:
+        """Add a step to what the rows that miss it will be moved by."""
+        if not rate * weight_decay < 1:
+            raise ValueError(f"lr * weight_decay must be below 1, got {rate} * {weight_decay}: lower one of the two.")
+        state = self._row_state()
+        if step == len(state["history"]):
+            state["history"] = torch.cat([state["history"], torch.zeros_like(state["history"])])
+        history = state["history"]
+        history[step, LOG_DECAY] = history[step - 1, LOG_DECAY] + math.log1p(-rate * weight_decay)
+        first = max(0, step - self.window)
+        missed = step - first
+        unbiased = math.sqrt(1 - beta2**step)
+        undecayed = (history[first:step, LOG_DECAY] - history[step, LOG_DECAY]).exp()
+        move = rate * unbiased / (1 - beta1**step) * self._momentum[-missed:] * undecayed
+        epsilon = unbiased * self._growth[-missed:]
+        powers = torch.arange(-1, MOMENTS - 1, dtype=torch.float64)
+        history[first:step, :MOMENTS] += move[:, None] * epsilon[:, None] ** powers
+
+    @torch.no_grad()
+    def catch_up(self, ids: Tensor | None = None) -> None:
+        """Move rows to where dense AdamW would have them after the last step.
+
+        Args:
+            ids: tokens of any shape, repeats allowed; all rows by default.
+        """
+        if not self.state.get(self.embedding):
+            return
+        if ids is not None:
+            self._catch_up(ids.unique())
+            return
+        state = self._row_state()
+        stale = (state["last_step"] < int(state["step"])).nonzero()[:, 0]
+        for chunk in stale.split(CHUNK_ROWS):
+            self._catch_up(chunk)
+
+    def _catch_up(self, ids: Tensor) -> None:
+        group, state = self._group(), self._row_state()
+        ids, step = ids.cpu(), int(state["step"])
+        last = state["last_step"][ids].long()
+        stale = last < step
+        ids, last = ids[stale], last[stale]
+        if not len(ids):
+            return
+        history = state["history"]
+        decay = (history[step, LOG_DECAY] - history[last, LOG_DECAY]).exp()
+        missed = (step - last).double()
+        beta1, beta2 = group["betas"]
+        factors = torch.stack([decay, beta1**missed, beta2**missed, *quadrature(history[last], group["eps"])])
+        factors = factors.to(_wide(self.embedding)).to(self.embedding.device)  # (7, U)
+        decay, decay1, decay2, move1, epsilon1, move2, epsilon2 = factors[:, :, None]
+        rows = ids.to(self.embedding.device)
+        weight, mean, square = self._rows(rows)
+        root = square.sqrt()
+        push = move1 / (root + epsilon1) + move2 / (root + epsilon2)
+        weight = weight.addcmul_(mean, push, value=-1).mul_(decay)
+        self._put(rows, weight, mean.mul_(decay1), square.mul_(decay2))
+        state["last_step"][ids] = step
+
+    def _rows(self, ids: Tensor) -> list[Tensor]:
+        state, dtype = self._row_state(), _wide(self.embedding)
+        return [table[ids].to(dtype) for table in (self.embedding, state["exp_avg"], state["exp_avg_sq"])]
+
+    def _put(self, ids: Tensor, *rows: Tensor) -> None:
+        state = self._row_state()
+        for table, values in zip((self.embedding, state["exp_avg"], state["exp_avg_sq"]), rows, strict=True):
+            table.index_copy_(0, ids, values.to(table.dtype))
+
+
+def check_settings(beta1: float, beta2: float, eps: float) -> None:
+    """Refuse settings of AdamW under which what a row missed never dies away.
+
+    Raises:
+        ValueError: unless adam_beta1 is below the square root of adam_beta2 and adam_epsilon above 0.
+    """
+    if not beta1 < math.sqrt(beta2):
+        raise ValueError(
+            f"adam_beta1 is {beta1} and adam_beta2 is {beta2}: with sparse_embedding_updates adam_beta1 must be below the "
+            "square root of adam_beta2, or the rows that a step does not touch would move faster and faster."
+        )
+    if not eps > 0:
+        raise ValueError(f"adam_epsilon must be above 0 with sparse_embedding_updates, got {eps}.")
+
+
+def _window(beta1: float, beta2: float) -> int:
+    ratio = beta1 / math.sqrt(beta2)
+    return max(1, math.ceil(math.log(NEGLIGIBLE) / math.log(ratio))) if ratio > 0 else 1
+
+
+def quadrature(moments: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Two terms ``A_i / (x + E_i)`` with the moments of a sum of ``a_k / (x + eps * x_k)``.
+
+    Args:
+        moments: ``(U, 4 or more)`` float64 sums of ``a_k x_k^j`` over k, j = -1, 0, 1, 2.
+        eps: multiplies the x_k.
+
+    Returns:
+        ``A_1, E_1, A_2, E_2``, ``(U,)`` float64 each.
+    """
+    total = moments[:, 0]
+    first, second, third = (moments[:, j] / total.where(total > 0, 1.0) for j in (1, 2, 3))
+    first = first.where(total > 0, 1.0)  # no step was missed, or all at a learning rate of 0
+    variance = (second - first**2).clamp(min=0)
+    skew = third - 3 * first * second + 2 * first**3
+    skewed = variance > 1e-12 * first**2  # below that, the third moment is rounding alone
+    offset = (skew / (2 * variance.where(skewed, 1.0))).where(skewed, 0.0)
+    spread = (variance + offset**2).sqrt().maximum(1e-9 * first)
+    low, high = first + offset - spread, first + offset + spread
+    share = (1 + offset / spread) / 2
+    return total * share * low, eps * low, total * (1 - share) * high, eps * high
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
+    """`torch.nn.utils.clip_grad_norm_` that also takes sparse gradients, whose repeated rows it adds up first.
+
+    Returns:
+        The norm of all gradients together before they were clipped, a scalar.
+    """
+    gradients = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        if parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()
+            gradients.append(parameter.grad.values())
+        else:
+            gradients.append(parameter.grad)
+    norm = torch.nn.utils.get_total_norm(gradients)
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)
+    return norm
+
+
+def average_row_gradients(weight: nn.Parameter, gather: Callable[[Tensor], Tensor], processes: int) -> int:
+    """Average a sparse gradient over processes by exchanging its rows, where a dense exchange would send ``(V, D)``.
+
+    Every process adds the rows up in the same order, so all of them end with the same bits.
+
+    Args:
+        weight: ``(V, D)`` with this process's gradient in ``grad``, or none.
+        gather: puts the tensors of all processes, of equal shape, under each other.
+        processes: how many there are.
+
+    Returns:
+        Bytes that this process received.
+    """
+    if weight.grad is None:
+        ids, rows = torch.empty(0, dtype=torch.long, device=weight.device), weight.new_empty(0, weight.shape[1])
+    else:
+        own = weight.grad.coalesce()
+        ids, rows = own.indices()[0], own.values()
+    lengths = gather(torch.tensor([len(ids)], device=weight.device))
+    longest = int(lengths.max())
+    if longest == 0:
+        return 0
+    missing = longest - len(ids)
+    ids = gather(nn.functional.pad(ids, (0, missing)))
+    rows = gather(nn.functional.pad(rows, (0, 0, 0, missing)))
+    kept = (torch.arange(longest, device=weight.device) < lengths[:, None]).flatten()
+    everyone = torch.sparse_coo_tensor(
+        ids[kept][None], rows[kept] / processes, weight.shape, check_invariants=False, is_coalesced=False
+    )
+    weight.grad = everyone.coalesce()
+    received = sum(values.numel() * values.element_size() for values in (ids, rows))
+    return received * (processes - 1) // processes
+
+
+def embedding_memory(vocab_size: int, width: int, rows: int | None = None, itemsize: int = 4) -> dict[str, int]:
+    """Bytes that training keeps for an embedding.
+
+    Args:
+        vocab_size: V.
+        width: D.
+        rows: distinct tokens of a step, with sparse updates; None for dense ones.
+        itemsize: bytes of a number.
+
+    Returns:
+        ``weights``, ``moments`` (with what tells when each row was last touched), ``gradient`` and their ``total``.
+    """
+    table = vocab_size * width * itemsize
+    moments = 2 * table + (0 if rows is None else 4 * vocab_size)
+    gradient = table if rows is None else rows * (width * itemsize + 8)
+    return {"weights": table, "moments": moments, "gradient": gradient, "total": table + moments + gradient}
+
+
+def _wide(weight: Tensor) -> torch.dtype:
+    return torch.promote_types(weight.dtype, torch.float32)

@@ -1,0 +1,177 @@
+"""Scores of `headless-trainer lm-eval` that belong to checkpoints of runs."""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..scoring.score_comparison import compare, find_results, short_names
+from ..scoring.score_store import RESULTS_NAME, read_results
+from ..significance import dagger, holm
+from .records import Configuration, Run
+from .scores import Point, Scores, beside
+
+CHECKPOINT = "checkpoint-"
+
+
+@dataclass
+class ZeroShot:
+    """Results of `headless-trainer lm-eval`.
+
+    Attributes:
+        curves: one for each task and metric.
+        models: name, tokens and results of each model, those of the runs first.
+        better: task and metric to the model that is significantly better than the second best, and its daggers.
+        unmatched: models that belong to no run.
+    """
+
+    curves: list[Scores] = field(default_factory=list)
+    models: list[tuple[str, float | None, dict]] = field(default_factory=list)
+    better: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    unmatched: list[str] = field(default_factory=list)
+
+
+def zero_shot_scores(folders: Sequence[str] | None, configurations: list[Configuration]) -> ZeroShot:
+    """Scores of language models made of the runs.
+
+    Args:
+        folders: output folders of `headless-trainer lm-eval`, or of one model in them; ``NAME=FOLDER`` and
+            ``NAME@STEP=FOLDER`` say which configuration, and after how many steps, the one model in a folder belongs to.
+            Those beside the runs if None.
+        configurations: what the models belong to.
+
+    Raises:
+        ValueError: if a folder that is named holds no results, or a name is not that of a configuration.
+    """
+    found: list[tuple[Path, tuple[Run, float] | None]] = []
+    if folders is None:
+        paths = sorted({path.parent for root in beside(configurations) for path in root.glob(f"*/*/{RESULTS_NAME}")})
+        ours = [path for path in paths if {"model", "tasks"} <= read_results(path).keys()]
+        matched = [(path, _checkpoint_of(path, configurations)) for path in ours]
+        found = [item for item in matched if item[1] is not None]
+    else:
+        for argument in folders:
+            found += _named_results(argument, configurations)
+    return _collect(found, configurations)
+
+
+def _named_results(argument: str, configurations: list[Configuration]) -> list[tuple[Path, tuple[Run, float] | None]]:
+    name, equals, folder = argument.partition("=")
+    if not equals or Path(argument).is_dir():
+        folder = argument
+        paths = sorted(
+            path.parent for path in [*Path(folder).glob(f"*/{RESULTS_NAME}"), *Path(folder).glob(RESULTS_NAME)]
+        )
+        if not paths:
+            raise ValueError(
+                f"lm_eval folder {folder!r} holds no {RESULTS_NAME}: name an --output_dir of `headless-trainer lm-eval`."
+            )
+        return [(path, _checkpoint_of(path, configurations)) for path in paths]
+    name, at, step = name.partition("@")
+    owner = next((each for each in configurations if each.name == name), None)
+    if owner is None:
+        known = ", ".join(repr(each.name) for each in configurations)
+        raise ValueError(f"lm_eval {argument!r} names configuration {name!r}, but there is only {known}.")
+    if at and not step.isdigit():
+        raise ValueError(f"lm_eval {argument!r} must name a step of the training after @, got {step!r}.")
+    path = find_results(folder)
+    if path is None:
+        raise ValueError(
+            f"lm_eval folder {folder!r} holds no {RESULTS_NAME}: name an --output_dir of `headless-trainer lm-eval`."
+        )
+    run = owner.runs[0]
+    return [(path, (run, float(step) if at else run.step))]
+
+
+def _checkpoint_of(folder: Path, configurations: list[Configuration]) -> tuple[Run, float] | None:
+    """The run and the step of a model that was scored: its path lies in the run's folder or has that folder's name in it.
+
+    Where several runs have that name, the one of whose path more folders are in the model's; None if that is no single one.
+    """
+    model = read_results(folder)["model"]
+    parts = Path(model).parts
+    steps = [part.removeprefix(CHECKPOINT) for part in parts if part.startswith(CHECKPOINT)]
+    step = next((int(each) for each in steps if each.isdigit()), None)
+    runs = [run for each in configurations for run in each.runs]
+    inside = [run for run in runs if Path(model).resolve().is_relative_to(run.folder.resolve())]
+    if inside:
+        run = max(inside, key=lambda each: len(each.folder.resolve().parts))
+        return run, run.step if step is None else step
+    shared = {id(run): _shared_end(run.folder.resolve().parts, parts) for run in runs}
+    best = [run for run in runs if 0 < shared[id(run)] == max(shared.values())]
+    return (best[0], best[0].step if step is None else step) if len(best) == 1 else None
+
+
+def _shared_end(folder: tuple[str, ...], model: tuple[str, ...]) -> int:
+    """How many of a folder's last parts stand in a row in a model's path."""
+    rows = {model[start:end] for end in range(len(model) + 1) for start in range(end)}
+    return max((number for number in range(1, len(folder)) if folder[-number:] in rows), default=0)
+
+
+def _collect(found: list[tuple[Path, tuple[Run, float] | None]], configurations: list[Configuration]) -> ZeroShot:
+    made = ZeroShot()
+    results_of = {path: read_results(path) for path, _ in found}
+    names = short_names([results_of[path]["model"] for path, _ in found])
+    owner = {id(run): each.name for each in configurations for run in each.runs}
+    points: dict[tuple[str, str], dict[str, dict[int, list[Point]]]] = {}
+    better: dict[tuple[str, str], bool] = {}
+    models = []
+    for (path, place), name in zip(found, names, strict=True):
+        run_name = None if place is None else owner[id(place[0])]
+        models.append((path, place, name if run_name is None or run_name in name else f"{run_name}: {name}"))
+    models.sort(key=lambda item: item[1] is None)
+    for path, place, name in models:
+        results = results_of[path]
+        when = None if place is None else place[0].when(place[1])
+        made.models.append((name, None if when is None else when["tokens"], results))
+        if place is None:
+            made.unmatched.append(name)
+            continue
+        for task, entry in results["tasks"].items():
+            for metric, result in entry["metrics"].items():
+                if result["higher_is_better"] is None:
+                    continue
+                better[task, metric] = result["higher_is_better"]
+                error = math.nan if result["stderr"] is None else result["stderr"]
+                own = points.setdefault((task, metric), {}).setdefault(owner[id(place[0])], {})
+                own.setdefault(id(place[0]), []).append(Point(when["tokens"], when["seconds"], result["value"], error))
+    for (task, metric), by_name in points.items():
+        label = metric.partition(",")[0]
+        curves = {
+            name: [sorted(p, key=lambda point: point.tokens) for p in runs.values()] for name, runs in by_name.items()
+        }
+        made.curves.append(Scores(f"{task}: {label}", label, f"{task}_{label}", better[task, metric], curves))
+    made.better = _significantly_best([(path, name, results_of[path]) for path, _, name in models], better)
+    return made
+
+
+def _significantly_best(
+    models: list[tuple[Path, str, dict]], better: dict[tuple[str, str], bool]
+) -> dict[tuple[str, str], tuple[str, str]]:
+    """The best model of each task and metric, with the daggers of the paired t-test against the second best, if any."""
+    tested = {}
+    compared = functools.cache(_compared)  # a pair is often the best two of several tasks, and its documents are many
+    for (task, metric), higher_is_better in better.items():
+        scored = []
+        for path, name, results in models:
+            result = results["tasks"].get(task, {"metrics": {}})["metrics"].get(metric)
+            if result is not None:
+                scored.append((result["value"], path, name))
+        scored.sort(key=lambda item: item[0], reverse=higher_is_better)
+        if len(scored) < 2:
+            continue
+        row = compared(scored[0][1], scored[1][1]).get((task, metric), {})
+        if row.get("better") == 0:
+            tested[task, metric] = scored[0][2], row["p_paired"]
+    adjusted = holm([p for _, p in tested.values()])
+    marked = {place: (name, dagger(p, own)) for (place, (name, p)), own in zip(tested.items(), adjusted, strict=True)}
+    return {place: found for place, found in marked.items() if found[1]}
+
+
+def _compared(first: Path, second: Path) -> dict[tuple[str, str], dict]:
+    """Rows of `compare` by task and metric, none where there is nothing to pair."""
+    try:
+        return {(row["task"], row["metric"]): row for row in compare(first, second)}
+    except ValueError:  # other documents or prompts
+        return {}

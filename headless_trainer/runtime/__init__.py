@@ -1,0 +1,1 @@
+"""What a run needs around its training: checkpoints, processes, console, files."""

@@ -1,0 +1,108 @@
+"""Writing checkpoints: aside, with a manifest, renamed when they are whole; and deleting those that are too many."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from .checkpoints import INCOMPLETE_NAME, checkpoints_in, last_whole_checkpoint
+from .manifest import find_fault, sync_folder, total_size, write_manifest
+from .processes import is_lost_connection
+
+
+def remove_checkpoint(folder: str | Path) -> None:
+    """Delete a checkpoint so that, whenever the process is killed, no half of it is left under its name."""
+    folder = Path(folder)
+    aside = folder.parent / INCOMPLETE_NAME / "removed"
+    aside.parent.mkdir(exist_ok=True)
+    shutil.rmtree(aside, ignore_errors=True)
+    os.replace(folder, aside)
+    shutil.rmtree(aside.parent, ignore_errors=True)
+
+
+def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -> None:
+    """Delete all but ``limit`` checkpoints: those that are not whole first, then those with the fewest steps.
+
+    Args:
+        run_dir: folder of the run.
+        limit: how many are left; None or 0 for all.
+        keep: paths of checkpoints that stay in any case: the one just written, which need not have the most steps when a
+            run went back to an earlier one, and the best one.
+    """
+    if not limit:
+        return
+    kept = {Path(path).resolve() for path in keep}
+    found = checkpoints_in(run_dir)
+    # Names and sizes alone: to read every checkpoint again at each save would take longer than to write one.
+    others = sorted(
+        (path for path in found if path.resolve() not in kept),
+        key=lambda path: find_fault(path, contents=False) is not None,
+    )
+    for path in others[max(0, limit - (len(found) - len(others))) :]:
+        remove_checkpoint(path)
+
+
+class CheckpointAside:
+    """Context in which a checkpoint is written to a folder aside, and renamed to its own name once it is whole.
+
+    A process killed while it writes leaves no folder that looks like a checkpoint.
+
+    Args:
+        run_dir: folder of the run.
+        name: the checkpoint's folder name in it.
+        is_main: whether this process renames and cleans up.
+
+    Attributes:
+        aside: folder to write into, under the checkpoint's own name.
+        folder: the checkpoint while it is written.
+        final: the checkpoint once it is whole.
+    """
+
+    def __init__(self, run_dir: str, name: str, is_main: bool):
+        self.run_dir, self.is_main = Path(run_dir), is_main
+        self.aside = self.run_dir / INCOMPLETE_NAME
+        self.folder, self.final = self.aside / name, self.run_dir / name
+
+    def __enter__(self) -> "CheckpointAside":
+        if self.is_main:
+            shutil.rmtree(self.aside, ignore_errors=True)
+        return self
+
+    def publish(self, **facts: Any) -> None:
+        """Make the manifest, with these facts, and rename. A checkpoint of the same step, from before a resume, is replaced."""
+        if not self.is_main:
+            return
+        write_manifest(self.folder, **facts)
+        if self.final.exists():
+            os.replace(self.final, self.aside / "replaced")  # killed here, `finish_interrupted` does the rest
+        os.replace(self.folder, self.final)
+        sync_folder(self.run_dir)
+        shutil.rmtree(self.aside, ignore_errors=True)
+
+    def __exit__(self, kind, error, traceback) -> None:
+        if not isinstance(error, Exception):
+            return
+        written = total_size(self.aside) if self.aside.is_dir() else 0
+        if self.is_main:
+            shutil.rmtree(self.aside, ignore_errors=True)
+        if is_lost_connection(error):
+            return
+        raise OSError(
+            f"Checkpoint {str(self.final)!r} could not be written ({type(error).__name__}: {error}). "
+            + self._advice(error, written)
+        ) from error
+
+    def _advice(self, error: Exception, written: int) -> str:
+        last = last_whole_checkpoint(self.run_dir)
+        kept = f"The last whole checkpoint is {last!r}" if last else "No checkpoint was written before it"
+        free = shutil.disk_usage(self.run_dir).free if self.run_dir.is_dir() else 0
+        needed = total_size(last) if last else written
+        # safetensors and torch report a full disk as errors of their own.
+        if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) and free >= needed:
+            return f"{kept}. Fix that, then --resume_from_checkpoint auto."
+        return (
+            f"A checkpoint of this run takes {'' if last else 'more than '}{needed / 2**20:,.1f} MiB; {free / 2**20:,.1f} MiB "
+            f"are free there{', so a quota may be used up' if free >= needed else ''}. {kept}. Make room, lower "
+            "save_total_limit or choose another --output_dir, then --resume_from_checkpoint auto."
+        )

@@ -1,0 +1,255 @@
+"""Which checkpoint to resume from, token counts beside it, files written whole, and a clean end on SIGTERM."""
+
+import logging
+import os
+import re
+import signal
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import TrainerCallback
+
+from .manifest import MANIFEST_NAME, find_fault
+from .processes import on_first_process
+
+logger = logging.getLogger(__name__)
+
+TOKEN_COUNTS_NAME = "token_counts.safetensors"
+INCOMPLETE_NAME = ".incomplete"
+
+
+def save_token_counts(folder: str | Path, token_counts: Tensor, totals: dict[str, float]) -> None:
+    """Write how often each token was a target, ``(V,)`` int64, and the run's totals, as one safetensors file."""
+    metadata = {name: repr(value) for name, value in totals.items()}
+    save_file({"token_counts": token_counts.cpu().contiguous()}, Path(folder) / TOKEN_COUNTS_NAME, metadata=metadata)
+
+
+def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
+    """Read what `save_token_counts` wrote.
+
+    Raises:
+        FileNotFoundError: if the folder has no counts.
+    """
+    path = Path(folder) / TOKEN_COUNTS_NAME
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{str(folder)!r} holds no {TOKEN_COUNTS_NAME}: name a folder that `headless-trainer pretrain` wrote, or the "
+            "corpus to count tokens in, with --counts_from corpus and --train_file or --dataset_name."
+        )
+    with safe_open(path, framework="pt") as file:
+        totals = {name: float(value) for name, value in (file.metadata() or {}).items()}
+        return file.get_tensor("token_counts"), totals
+
+
+def counts_beside(model, rows: int) -> Tensor:
+    """Counts saved beside the checkpoint that a model was loaded from, ``(rows,)`` int64; zeros where there are none.
+
+    Args:
+        model: a `PreTrainedModel`, which knows the folder it was loaded from. The Hub is not asked.
+        rows: of its embedding. Tokens that were added since were never seen.
+    """
+    counts, source = torch.zeros(rows, dtype=torch.long), getattr(model, "name_or_path", None)
+    if source and Path(source, TOKEN_COUNTS_NAME).is_file():
+        saved = load_token_counts(source)[0][:rows]
+        counts[: len(saved)] = saved
+    return counts
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file aside and rename it: under its own name it is whole, whenever the process was killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + INCOMPLETE_NAME)
+    aside.write_bytes(content)
+    os.replace(aside, path)
+
+
+def checkpoints_in(folder: str | Path) -> list[Path]:
+    """Folders of the checkpoints in a run's folder, that with the most steps first, whole or not."""
+    numbered = []
+    for path in Path(folder).iterdir() if Path(folder).is_dir() else ():
+        match = re.fullmatch(r"checkpoint-(\d+)", path.name)
+        if match and path.is_dir():
+            numbered.append((int(match[1]), path))
+    return [path for _, path in sorted(numbered, reverse=True)]
+
+
+def last_checkpoint(folder: str | Path) -> str | None:
+    """Path of the checkpoint with the most steps in a folder, whole or not, or None if there is none."""
+    return next(map(str, checkpoints_in(folder)), None)
+
+
+def last_whole_checkpoint(folder: str | Path) -> str | None:
+    """Path of the checkpoint with the most steps that is whole, or None; a warning for each with more steps that is not."""
+    for path in checkpoints_in(folder):
+        fault = find_fault(path)
+        if fault is None:
+            return str(path)
+        logger.warning("Checkpoint %s is not whole, so it is passed over: %s.", path, fault)
+    return None
+
+
+def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> str | None:
+    """The checkpoint that a ``resume_from_checkpoint`` means, found whole. The same answer, or error, on every process.
+
+    Args:
+        value: a folder; ``last`` or True for the last whole checkpoint in ``output_dir``; ``auto`` for the same, or nothing
+            where there is no checkpoint at all; or nothing.
+        output_dir: folder of the run.
+
+    Raises:
+        FileNotFoundError: if the folder does not exist, or ``last`` is asked for and there is no checkpoint.
+        ValueError: if the folder is not a whole checkpoint, or there are checkpoints and none is whole.
+    """
+    if value in (None, False, "", "false", "False"):
+        return None
+    return on_first_process(lambda: _find_checkpoint(value, Path(output_dir)))
+
+
+def _find_checkpoint(value: str | bool, output_dir: Path) -> str | None:
+    if value not in ("last", "auto", True, "true", "True"):
+        folder = str(value)
+        if not Path(folder).is_dir():
+            last = last_checkpoint(output_dir)
+            known = f"The last checkpoint of this run is {last!r}." if last else f"{str(output_dir)!r} holds none."
+            raise FileNotFoundError(f"resume_from_checkpoint {folder!r} is not a folder. {known}")
+        fault = find_fault(folder)
+        if fault is not None:
+            raise ValueError(
+                f"resume_from_checkpoint {folder!r} is not a whole checkpoint: {fault}. Name another one, or pass "
+                "--resume_from_checkpoint last for the last one that is whole."
+            )
+        return folder
+    finish_interrupted(output_dir)
+    last = last_whole_checkpoint(output_dir)
+    if last is None and (found := checkpoints_in(output_dir)):
+        faults = "; ".join(f"{path.name}: {find_fault(path)}" for path in found)
+        raise ValueError(
+            f"resume_from_checkpoint is {value!r} but no checkpoint in output_dir {str(output_dir)!r} is whole ({faults}). "
+            "Bring one back from a copy, or start anew in another --output_dir."
+        )
+    if last is None and value != "auto":
+        raise FileNotFoundError(
+            f"resume_from_checkpoint is {value!r} but output_dir {str(output_dir)!r} holds no checkpoint. "
+            "To start one where there is none, pass --resume_from_checkpoint auto."
+        )
+    return last
+
+
+def finish_interrupted(run_dir: str | Path) -> None:
+    """Publish a checkpoint that was whole already, manifest and all, when its process was killed before the rename."""
+    for folder in checkpoints_in(Path(run_dir) / INCOMPLETE_NAME):
+        final = Path(run_dir) / folder.name
+        if (folder / MANIFEST_NAME).is_file() and not final.exists() and find_fault(folder) is None:
+            os.replace(folder, final)
+
+
+def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None) -> None:
+    """Refuse to write over what an earlier run left, and to resume from what this process does not see.
+
+    Args:
+        output_dir: folder of the run.
+        resume_from_checkpoint: what `checkpoint_to_resume` found.
+
+    Raises:
+        ValueError: if the folder holds a checkpoint or a model and the run does not resume.
+        FileNotFoundError: if the checkpoint to resume from is there for the first process alone.
+        PermissionError: if the folder cannot be written to.
+    """
+    folder = Path(output_dir)
+    last = last_checkpoint(folder)
+    if isinstance(resume_from_checkpoint, str) and not Path(resume_from_checkpoint).is_dir():
+        raise FileNotFoundError(
+            f"resume_from_checkpoint {resume_from_checkpoint!r} is not a folder for this process: choose an --output_dir on "
+            "a disk that all processes share."
+        )
+    if not resume_from_checkpoint and (last or (folder / "model.safetensors").is_file()):
+        found = last or str(folder / "model.safetensors")
+        remedy = "Pass --resume_from_checkpoint last to go on, or choose" if last else "Choose"
+        raise ValueError(f"output_dir {str(folder)!r} already holds {found!r}. {remedy} another --output_dir.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):  # of each process its own
+            pass
+    except OSError as error:
+        raise PermissionError(
+            f"output_dir {str(folder)!r} cannot be written to ({error}). Choose another one, or change its permissions."
+        ) from error
+
+
+def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int, deepspeed: bool = False) -> None:
+    """Refuse to resume with another number of processes or another batch where the run would lose its place.
+
+    The place in the data is a number of optimizer steps, so it is the same rows only if a step has as many as before.
+
+    Args:
+        saved: ``processes`` and ``rows_a_step`` of the checkpoint, if they are known.
+        processes: of this run.
+        rows_a_step: rows of one optimizer step of this run, over all processes.
+        deepspeed: whether each process holds its own part of the optimizer, as with DeepSpeed.
+
+    Raises:
+        ValueError: if it cannot resume as it is, with what would.
+    """
+    old_processes, old_rows = saved.get("processes", processes), saved.get("rows_a_step", rows_a_step)
+    if old_processes != processes and deepspeed:
+        raise ValueError(
+            f"The checkpoint was written by {old_processes} processes but this run has {processes}: DeepSpeed keeps one part "
+            f"of the optimizer for each. Start {old_processes} processes, or convert it with DeepSpeed's ds_to_universal."
+        )
+    if old_rows != rows_a_step:
+        remedy = f"Start a number of processes that divides {old_rows}"
+        if old_rows % processes == 0:
+            rows = old_rows // processes
+            remedy = f"Set per_device_train_batch_size times gradient_accumulation_steps to {rows}"
+        raise ValueError(
+            f"The checkpoint was written with {old_rows} rows a step (processes: {old_processes}) but this run has "
+            f"{rows_a_step} (processes: {processes}), so its place in the data would be another. {remedy}, or start the data "
+            "anew with --ignore_data_skip."
+        )
+    if old_processes != processes:
+        logger.warning(
+            "The checkpoint was written by %s processes and this run has %s. Each step has the same rows and masks, but "
+            "dropout is drawn anew: the numbers will not be those of the run that was stopped.",
+            old_processes,
+            processes,
+        )
+
+
+class StopOnSignal(TrainerCallback):
+    """On SIGTERM, ends the run after the current step, with a checkpoint, as a cluster's scheduler expects.
+
+    Attributes:
+        stopped: whether the run ended for that reason.
+    """
+
+    def __init__(self):
+        self.stopped = False
+        self._previous = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if threading.current_thread() is threading.main_thread():  # Python only sets handlers there
+            self._previous = signal.signal(signal.SIGTERM, self._request)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        if self._previous is not None:
+            signal.signal(signal.SIGTERM, self._previous)
+            self._previous = None
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if args.world_size > 1:  # the signal reaches processes at different steps: all stop when one was told to
+            stopped = torch.tensor(self.stopped, dtype=torch.int32, device=args.device)
+            torch.distributed.all_reduce(stopped, op=torch.distributed.ReduceOp.MAX)
+            self.stopped = bool(stopped)
+        if self.stopped:
+            control.should_save = True
+            control.should_training_stop = True
+        return control
+
+    def _request(self, number, frame):
+        self.stopped = True

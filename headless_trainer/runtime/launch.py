@@ -1,0 +1,96 @@
+"""The start and the end of processes that train together."""
+
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Mapping
+
+import psutil
+import torch
+from transformers import TrainingArguments
+
+# What only the launcher of accelerate that starts a single process leaves behind.
+SINGLE_PROCESS_MARK = "ACCELERATE_USE_CPU"
+RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
+# How torchrun and the MPI launchers say how many processes there are.
+PROCESS_COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+
+
+def check_launch(args: TrainingArguments, environment: Mapping[str, str] | None = None) -> None:
+    """Refuse to train in one process where several were asked for, or with whole copies where shards were.
+
+    Args:
+        args: of this process, which say how it trains.
+        environment: its variables, by default those of this process.
+
+    Raises:
+        ValueError: if a launcher was asked for several processes and this one is alone, as one of several copies or as
+            the only one; if FSDP was asked for on a CPU, where accelerate falls back to DDP.
+    """
+    environment = os.environ if environment is None else environment
+    if args.device.type == "cpu" and (args.fsdp or environment.get("ACCELERATE_USE_FSDP") == "true"):
+        raise ValueError(
+            "FSDP was asked for on a CPU, where accelerate would train whole copies (DDP) instead of shards: start it on GPUs, "
+            'or try out several processes with --config_file "$(headless-trainer launch-config cpu)".'
+        )
+    if args.world_size > 1:
+        return
+    started = next((int(environment[name]) for name in PROCESS_COUNTS if environment.get(name, "").isdigit()), None)
+    if started is not None and started > 1 and "RANK" in environment:
+        raise ValueError(
+            f"WORLD_SIZE is {started} but this machine has no GPU, so each of the {started} processes would train alone, into "
+            "the same folder: add --use_cpu to the flags of the script for processes on CPUs, or launch one process."
+        )
+    alone = SINGLE_PROCESS_MARK in environment and all(name in environment for name in RENDEZVOUS)
+    if alone and started is None and not _were_set_before(environment):
+        raise ValueError(
+            "accelerate launch was asked for several processes (--num_processes, or its configuration file) and has started "
+            "one: with --cpu, or without a GPU for each, it starts no others. For processes on CPUs: accelerate launch "
+            '--config_file "$(headless-trainer launch-config cpu)" --num_processes 2 ... --use_cpu. For one process: '
+            "--num_processes 1."
+        )
+
+
+def check_devices(args: TrainingArguments) -> None:
+    """Refuse to train with several GPUs in one process (``torch.nn.DataParallel``), which runs copies of the model in threads.
+
+    The hooks and the state of a loss here belong to one model, and the embeddings of candidates are read from that one.
+
+    Raises:
+        ValueError: if this process would train on more than one GPU.
+    """
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"n_gpu is {args.n_gpu}: one process would drive {args.n_gpu} GPUs. Start one process for each, with accelerate "
+            f"launch --num_processes {args.n_gpu} before the script, or use one, with CUDA_VISIBLE_DEVICES=0."
+        )
+
+
+def _were_set_before(environment: Mapping[str, str]) -> bool:
+    """Whether the address was there before the launcher: it sets one, over what was there, for several processes alone."""
+    try:
+        for ancestor in psutil.Process().parents():
+            before = ancestor.environ()
+            if SINGLE_PROCESS_MARK not in before:  # the launcher itself; those between inherited from it
+                return all(before.get(name) == environment[name] for name in RENDEZVOUS)
+    except psutil.Error:
+        pass  # not ours to read
+    return False
+
+
+def leave_together() -> None:
+    """End this process, once all that trained with it are here, with code 0; nothing happens to one that trained alone.
+
+    Where gloo connected the processes, the interpreter's own teardown aborts now and then ("terminate called without an active
+    exception"), and launchers take a finished training for a failed one.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    atexit._run_exitfuncs()  # of trackers that send what they still hold
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,0 +1,101 @@
+"""What a run says: on the console while it trains, and in its folder when it ends."""
+
+import json
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+import numpy
+from transformers import PrinterCallback, ProgressCallback
+from transformers.utils import logging as transformers_logging
+
+from ..measures import PICTURE, shown_in
+from . import plotting
+from .console import ConsoleCallback, ConsoleHandler
+
+logger = logging.getLogger(__name__)
+
+
+def start_logging(args) -> None:
+    """Our own messages from the main process; those of the libraries, and of other processes, from warnings on."""
+    logging.basicConfig(handlers=[ConsoleHandler(sys.stderr)], level=logging.WARNING)
+    level = logging.INFO if args.log_level == "passive" else args.get_process_log_level()
+    logging.getLogger("headless_trainer").setLevel(level if args.process_index == 0 else logging.WARNING)
+    transformers_logging.set_verbosity_error() if args.process_index else transformers_logging.set_verbosity_warning()
+    # Said wherever DeepSpeed is installed, used or not.
+    logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
+    # DeepSpeed calls torch by names that torch would like to see changed, and torch says so at every step.
+    warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
+    transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training is another
+
+
+def use_console(trainer) -> None:
+    """Replace the parent's bars, and its printing of whole dictionaries, by `ConsoleCallback`."""
+    trainer.pop_callback(PrinterCallback)
+    trainer.pop_callback(ProgressCallback)
+    trainer.add_callback(ConsoleCallback(lambda: trainer.window.pace * trainer.args.world_size))
+
+
+def announce(trainer) -> None:
+    """Say what is about to be trained, on what."""
+    model, rows = trainer.model, trainer.train_dataset
+    embedding = trainer.embedding.num_embeddings * trainer.embedding.embedding_dim
+    # ZeRO-3 leaves a parameter empty between its uses, and its size under another name.
+    total = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
+    size = f"{len(rows):,} rows" if hasattr(rows, "__len__") else "a stream"
+    logger.info(
+        "%s %s: %s, %.1f M parameters, %.1f M of them in the embedding; training on %s",
+        trainer.args.objective,
+        trainer.task,
+        type(model).__name__,
+        total / 1e6,
+        embedding / 1e6,
+        size,
+    )
+
+
+def finish(trainer, metrics: dict[str, float]) -> None:
+    """Write the last evaluation and the picture of the loss into the output folder, and say where everything is.
+
+    The model is saved by now, so nothing here may end the run with an error.
+    """
+    if not trainer.is_world_process_zero():
+        return
+    folder = Path(trainer.args.output_dir)
+    try:
+        if metrics:
+            found = metrics | {"step": trainer.state.global_step}  # a later training in this folder may end without one
+            (folder / "eval_results.json").write_text(json.dumps(found, indent=2) + "\n")
+        draw_loss(trainer.state.log_history, folder / "loss.png")
+    except Exception as error:  # noqa: BLE001
+        logger.warning("The model is saved in %s, but its report could not be written: %s", folder, error)
+    logger.info(
+        "saved in %s: the model, its tokenizer, token counts, trainer_state.json, loss.png and README.md", folder
+    )
+
+
+def tokens_at(log_history: list[dict], steps):
+    """Tokens seen at an optimizer step, or at several, on the straight line between the logged steps around it."""
+    train = [(0, 0), *((logs["step"], logs["tokens_seen"]) for logs in log_history if "tokens_seen" in logs)]
+    return numpy.interp(steps, *zip(*train, strict=True))
+
+
+def draw_loss(log_history: list[dict], path: Path) -> None:
+    """Draw what `PICTURE` shows against tokens seen: a panel for the training, and for each unit of held-out figures."""
+    panels: dict[tuple[str, str], list] = {("Training", "nats"): []}
+    for each in shown_in(PICTURE):
+        unit, scale = (each.chart.unit, each.chart.scale) if each.chart else (each.unit, float)
+        logged = [(logs["step"], scale(logs[each.name])) for logs in log_history if each.name in logs]
+        if len(logged) > each.is_held_out:  # one evaluation is a number, not a curve
+            steps, values = zip(*logged, strict=True)
+            curve = tokens_at(log_history, steps) / 1e6, values, each.line
+            panels.setdefault(("Held out" if each.is_held_out else "Training", unit), []).append((each, curve))
+    figure, axes = plotting.load_pyplot().subplots(1, len(panels), figsize=(4.5 * len(panels), 3.6), squeeze=False)
+    for axis, ((title, unit), curves) in zip(axes[0], panels.items(), strict=True):
+        for each, curve in curves:
+            axis.plot(*curve, markersize=3, label=each.label or each.short)
+        axis.set(xlabel="tokens seen (millions)", ylabel=unit, title=title)
+        if curves:
+            axis.legend(frameon=False)
+    plotting.save(figure, path)

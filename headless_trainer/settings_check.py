@@ -1,0 +1,265 @@
+"""Settings of `transformers.Trainer`, and ours, that would be accepted and do nothing: refused here, in tables.
+
+A setting that is in no table works. tests/test_settings_check.py names those, so that one that a later transformers adds is
+judged before it is accepted.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .measures import EVALUATION
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A row of a table: settings that mean nothing, or nothing possible, under a condition.
+
+    Attributes:
+        names: of the settings, separated by spaces.
+        why: the reason and the remedy, as the end of a sentence that begins with the name and the value.
+        when: whether it holds for these arguments; it is asked only where the value is not the default.
+    """
+
+    names: str
+    why: str
+    when: Callable[[Any], bool] = lambda args: True
+
+
+def _has_rows_by_length(args) -> bool:
+    return args.train_sampling_strategy in ("group_by_length", "batch_rebalance")
+
+
+def _optimizer(args) -> str:
+    return str(getattr(args.optim, "value", args.optim))
+
+
+def _splits_rows_or_weights(args) -> bool:
+    sizes = (getattr(args.parallelism_config, f"{name}_size", 1) or 1 for name in ("tp", "cp", "sp"))
+    return max(sizes) > 1
+
+
+# Values that crash later, or mean something else than what they say.
+RANGES = (
+    Refusal(
+        "gradient_accumulation_steps",
+        "it must be at least 1",
+        lambda args: args.gradient_accumulation_steps < 1,
+    ),
+    Refusal("per_device_train_batch_size", "it must be at least 1", lambda args: args.per_device_train_batch_size < 1),
+    Refusal("per_device_eval_batch_size", "it must be at least 1", lambda args: args.per_device_eval_batch_size < 1),
+    Refusal(
+        "max_steps",
+        "it must be at least 1, or left out for whole epochs (num_train_epochs)",
+        lambda args: args.max_steps == 0 or args.max_steps < -1,
+    ),
+    Refusal(
+        "num_train_epochs",
+        "it must be above 0 where max_steps is not given",
+        lambda args: args.max_steps < 1 and not args.num_train_epochs > 0,
+    ),
+    Refusal("learning_rate", "it must not be negative", lambda args: not args.learning_rate >= 0),
+    Refusal("dataloader_num_workers", "it must not be negative", lambda args: args.dataloader_num_workers < 0),
+    Refusal(
+        "logging_steps",
+        "it must be above 0: for no logs, set logging_strategy 'no'",
+        lambda args: args.logging_strategy == "steps" and not args.logging_steps > 0,
+    ),
+    Refusal(
+        "save_steps",
+        "it must be above 0: for no checkpoints, set save_strategy 'no'",
+        lambda args: args.save_strategy == "steps" and not args.save_steps > 0,
+    ),
+    Refusal(
+        "eval_steps",
+        "it must be above 0: for no evaluation, set eval_strategy 'no'",
+        lambda args: args.eval_strategy == "steps" and not args.eval_steps > 0,
+    ),
+    Refusal(
+        "dataloader_persistent_workers",
+        "there are no workers to keep: set dataloader_num_workers, or leave it out",
+        lambda args: args.dataloader_num_workers == 0,
+    ),
+    Refusal(
+        "optim_target_modules",
+        "the optimizer does not read it: choose --optim galore_adamw or apollo_adamw, or leave it out",
+        lambda args: not _optimizer(args).startswith(("galore", "apollo")),
+    ),
+    Refusal(
+        "optim_args",
+        "the optimizer does not read it: set learning_rate, weight_decay and adam_..., or leave it out",
+        lambda args: _optimizer(args) in ("adamw_torch", "adamw_torch_fused", "adafactor"),
+    ),
+)
+# What Trainer's own loss, sampler or metrics would read, and the losses here do not.
+PRETRAINING = (
+    *RANGES,
+    Refusal("label_smoothing_factor", "the losses here have no smoothed targets: leave it at 0"),
+    Refusal(
+        "average_tokens_across_devices",
+        "objective and negatives say over which predictions a step's loss is averaged: leave it out",
+    ),
+    Refusal("enable_jit_checkpoint", "SIGTERM ends a run with a whole checkpoint without it: leave it out"),
+    Refusal(
+        "include_for_metrics batch_eval_metrics eval_do_concat_batches",
+        "it shapes what compute_metrics gets, and evaluation here sums figures of each token instead: leave it out",
+    ),
+    Refusal(
+        "label_names",
+        "the targets are made here, in the column labels: leave it out",
+        lambda args: list(args.label_names) != ["labels"],
+    ),
+    Refusal(
+        "remove_unused_columns",
+        "the targets are made from columns that the model does not take, and the collator leaves out the others: leave it out",
+    ),
+    Refusal(
+        "include_num_input_tokens_seen",
+        "it would take tokens equal to the padding token for padding: read tokens_seen in the logs, or set 'all'",
+        lambda args: args.include_num_input_tokens_seen == "non_padding",
+    ),
+    Refusal(
+        "length_column_name",
+        "nothing reads it: set train_sampling_strategy 'group_by_length', or leave it out",
+        lambda args: not _has_rows_by_length(args),
+    ),
+    Refusal("do_predict", "there is no test part: score held-out rows with --do_eval, and leave it out"),
+    Refusal(
+        "parallelism_config",
+        "it cuts rows or layers over processes, and targets are drawn for whole rows: leave out tp, cp and sp sizes",
+        _splits_rows_or_weights,
+    ),
+    # Ours, where the other objective or task does not read them.
+    Refusal(
+        "negatives",
+        "objective is 'vanilla', which has no negatives: drop one of the two",
+        lambda args: args.objective == "vanilla",
+    ),
+    Refusal(
+        "log_q_correction",
+        "objective is 'vanilla', which has no negatives to correct: drop one of the two",
+        lambda args: args.objective == "vanilla",
+    ),
+    Refusal(
+        "temperature eval_pool_size eval_full_vocabulary",
+        "objective is 'vanilla', which scores the whole vocabulary as it is: drop one of the two",
+        lambda args: args.objective == "vanilla",
+    ),
+    Refusal(
+        "smoothing",
+        "objective is 'vanilla' without log q: add --head_bias prior, or leave it out",
+        # What a head starts with is said by another name in headless-trainer lm-head.
+        lambda args: (
+            args.objective == "vanilla" and args.head_bias == "none" and getattr(args, "init", None) != "prior"
+        ),
+    ),
+    Refusal(
+        "head_bias",
+        "objective is 'headless', which has no head: use --objective vanilla",
+        lambda args: args.objective != "vanilla",
+    ),
+    Refusal(
+        "mlm_probability mask_replace_prob random_replace_prob",
+        "task is 'clm', which masks nothing: use --task mlm, or leave it out",
+        lambda args: args.task == "clm",
+    ),
+)
+CLASSIFICATION = (
+    *RANGES,
+    Refusal("label_smoothing_factor", "no loss here has it: leave it at 0"),
+    Refusal("average_tokens_across_devices", "a step's loss is that of its rows on all processes: leave it out"),
+    Refusal("train_sampling_strategy length_column_name", "batches are always of similar length: leave it out"),
+)
+# Parameters of a trainer's constructor.
+PRETRAINING_PARAMETERS = {
+    "model_init": "the loss is made from the model's own embedding, before training: make the model, and pass it as model",
+    "compute_loss_func": "the loss is that of args.objective: leave it out, or subclass the trainer and override loss_sum",
+    "compute_metrics": "evaluation sums figures of each token and keeps no logits: leave it out and read the metrics it gives",
+    "preprocess_logits_for_metrics": "evaluation keeps no logits: leave it out",
+}
+CLASSIFICATION_PARAMETERS = {"compute_loss_func": "the loss is that of the parameter loss: leave it out"}
+# Settings of the model and of the data that nothing reads: a file of settings may hold them for other flags, so a warning.
+MODEL = (
+    Refusal(
+        "vocab_size tokenizer_type", "no tokenizer is trained: see --train_tokenizer", lambda a: not a.train_tokenizer
+    ),
+    Refusal("mask_token", "a tokenizer is trained, with a mask token of its own", lambda a: a.train_tokenizer),
+    Refusal(
+        "resize_embeddings", "no checkpoint is loaded: see --model_name_or_path", lambda a: not a.model_name_or_path
+    ),
+    Refusal(
+        "model_revision",
+        "nothing is named that could come from the Hub",
+        lambda a: not (a.model_name_or_path or a.config_name or a.tokenizer_name),
+    ),
+)
+DATA = (
+    Refusal("dataset_config_name dataset_revision", "no --dataset_name is given", lambda a: not a.dataset_name),
+    Refusal("text_column", "the documentation on this machine is read", lambda a: not (a.dataset_name or a.train_file)),
+    Refusal("sample_by", "no --train_file is given", lambda a: not a.train_file),
+    Refusal("shuffle_buffer_size", "nothing is streamed: see --streaming", lambda a: not a.streaming),
+    Refusal("preprocessing_num_workers overwrite_cache", "a stream is tokenized while training", lambda a: a.streaming),
+    Refusal(
+        "validation_split_percentage", "--validation_file names the held-out part", lambda a: bool(a.validation_file)
+    ),
+)
+
+
+def refuse(args, table: Iterable[Refusal]) -> None:
+    """Refuse what a table says of a dataclass of arguments.
+
+    Raises:
+        ValueError: at the first row that holds, with the name, the value, the reason and the remedy.
+    """
+    for name, value, why in _found(args, table):
+        raise ValueError(f"{name} is {value!r} but {why}.")
+
+
+def warn(args, table: Iterable[Refusal]) -> None:
+    """Say once for each row of a table that holds that its setting has no effect."""
+    for name, value, why in _found(args, table):
+        logger.warning("%s is %r, which has no effect: %s.", name, value, why)
+
+
+def _found(args, table: Iterable[Refusal]):
+    defaults = {field.name: _default(field) for field in dataclasses.fields(args)}
+    for row in table:
+        for name in row.names.split():
+            value = getattr(args, name)
+            if value != defaults[name] and row.when(args):
+                yield name, getattr(value, "value", value), row.why
+
+
+def _default(field: dataclasses.Field) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def refuse_parameters(given: Mapping[str, Any], table: Mapping[str, str]) -> None:
+    """Refuse parameters of a constructor.
+
+    Raises:
+        ValueError: if one of the table is given, with the reason and the remedy.
+    """
+    for name, why in table.items():
+        if given.get(name) is not None:
+            raise ValueError(f"{name} is {given[name]!r} but {why}.")
+
+
+def evaluation_metrics(args) -> set[str]:
+    """Names of the figures of an evaluation that can choose the best checkpoint, without the prefix ``eval_``."""
+    return {each.bare_name for each in EVALUATION if each.better and each.is_logged(args)}
+
+
+def check_best_metric(args) -> None:
+    """Refuse to choose the best checkpoint by what no evaluation reports.
+
+    Raises:
+        ValueError: if ``metric_for_best_model`` is none of `evaluation_metrics`.
+    """
+    name, known = args.metric_for_best_model, evaluation_metrics(args)
+    if name is not None and name.removeprefix("eval_") not in known:
+        raise ValueError(f"metric_for_best_model is {name!r}, which is none of {', '.join(sorted(known))}.")

@@ -1,0 +1,224 @@
+"""What is logged beside the loss: throughput, pool, floor, memory, and which role of the embedding is trained.
+
+Letters used in shapes: B rows, T tokens in a row, U distinct target tokens, D width.
+"""
+
+import math
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback
+
+from ..objective.negatives import NegativePool
+
+
+class TrainingWindow(TrainerCallback):
+    """Sums over the steps since the last log, and totals over the whole run.
+
+    Attributes:
+        tokens_seen: tokens that entered the model in the whole run, padding left out, on this process.
+        train_seconds: seconds spent in training steps in the whole run, evaluation and saving left out.
+        exchanged_bytes: what this process received of the other processes' pools since the last log.
+        pace: tokens per second of this process since the last log, nan before the first step.
+    """
+
+    def __init__(self):
+        self.tokens_seen = 0
+        self.train_seconds = 0.0
+        self.pace = float("nan")
+        self._reset()
+
+    def _reset(self) -> None:
+        self._tokens = self._predicted = self._steps = self._losses = self._pool_tokens = self._pool_size = 0
+        self._seconds = 0.0
+        self.exchanged_bytes = 0
+        self._floor: Tensor | float = 0.0
+        self._guess: Tensor | float = 0.0
+        self._started: float | None = None
+
+    def start_step(self) -> None:
+        self._started = time.perf_counter()
+
+    def drop_step(self) -> None:
+        """Forget what `start_step` began: there was no batch for it."""
+        self._started = None
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Add the time since `start_step`, if a step was under way."""
+        if self._started is not None:
+            elapsed, self._started = time.perf_counter() - self._started, None
+            self._steps += 1
+            self._seconds += elapsed
+            self.train_seconds += elapsed
+            self.pace = self._tokens / max(self._seconds, 1e-9)
+
+    def add_batch(self, tokens: int, predicted: int) -> None:
+        self._tokens += tokens
+        self._predicted += predicted
+        self.tokens_seen += tokens
+
+    def add_pool(
+        self, pool: NegativePool, target_ids: Tensor, divisor: float | Tensor, log_q: Tensor | None = None
+    ) -> None:
+        """Record the pool that one loss was computed against.
+
+        Args:
+            pool: the candidates.
+            target_ids: ``(K,)`` int64.
+            divisor: of the summed loss. The floor and the guess are divided alike, so that they are those of that loss.
+            log_q: ``(V,)`` what the loss subtracts from the scores, if it does.
+        """
+        if target_ids.numel():
+            self._losses += 1
+            self._pool_tokens += len(pool)
+            self._pool_size += pool.size
+            log_counts = pool.log_counts()
+            self._floor = self._floor + log_counts[pool.positions(target_ids)].sum() / divisor
+            if log_q is None:
+                guess = target_ids.numel() * log_counts.logsumexp(0)
+            else:
+                guess = (log_counts - log_q[pool.ids]).logsumexp(0) + log_q[target_ids]
+            self._guess = self._guess + guess.sum() / divisor
+
+    def flush(self, device: torch.device, reduce=None) -> dict[str, float]:
+        """Means over the window, then start a new one.
+
+        Args:
+            device: that of the model, for its memory.
+            reduce: sums a float64 tensor on the CPU over the processes; left out on one process.
+
+        Returns:
+            ``tokens_per_second`` and ``tokens_seen`` (tokens over all processes), ``predicted_tokens`` (a step, all
+            processes), ``train_seconds``, ``peak_memory_mib`` (of this process) and, for the contrastive loss,
+            ``pool_tokens`` (U), ``pool_size`` (K), ``loss_floor`` (nats: the loss cannot go below it) and
+            ``random_guess_loss`` (nats: the loss if all scores were equal). With pools of all processes also
+            ``pool_exchange_bytes`` (a step, received by this process).
+        """
+        sums = torch.tensor(
+            [self._tokens, self._predicted, self.tokens_seen, self._losses, self._pool_tokens, self._pool_size]
+            + [max(1, self._steps), float(self._floor), float(self._guess)],
+            dtype=torch.float64,
+        )
+        if reduce is not None:
+            sums = reduce(sums)
+        tokens, predicted, seen, losses, pool_tokens, pool_size, all_steps, floor, guess = sums.tolist()
+        steps, seconds = max(1, self._steps), max(self._seconds, 1e-9)
+        logs = {
+            "tokens_per_second": round(tokens / seconds, 1),
+            "tokens_seen": int(seen),
+            "predicted_tokens": round(predicted / steps, 1),
+            "train_seconds": round(self.train_seconds, 3),
+            "peak_memory_mib": round(peak_memory_mib(device), 1),
+        }
+        if losses:
+            logs["pool_tokens"] = round(pool_tokens / losses, 1)
+            logs["pool_size"] = round(pool_size / losses, 1)
+            logs["loss_floor"] = floor / all_steps  # a mean over processes and steps, as the loss is
+            logs["random_guess_loss"] = guess / all_steps
+        if self.exchanged_bytes:
+            logs["pool_exchange_bytes"] = round(self.exchanged_bytes / steps)
+        self._reset()
+        return logs
+
+
+class EmbeddingRoles:
+    """The two roles of the input embedding in training: it embeds the input tokens, and the candidates they are scored with.
+
+    Keeps gradients from padding, scales the gradient of the first role, and takes the Frobenius norm of the gradient of each
+    on watched micro-batches, of which the last one before a log counts, on one process: an estimate from a sample, exact on
+    that sample. Source of the question: arXiv 2603.26663.
+
+    Args:
+        embedding: the module.
+        input_grad_scale: multiplies the gradient that reaches it from the input side.
+        noise_alpha: adds uniform noise between plus and minus ``noise_alpha / sqrt(T D)`` to the embeddings of the inputs in
+            training, and none to those of candidates. Source: NEFTune, https://arxiv.org/abs/2310.05914.
+
+    Attributes:
+        watched: whether the norms are taken in the forward to come.
+    """
+
+    def __init__(self, embedding: nn.Module, input_grad_scale: float = 1.0, noise_alpha: float | None = None):
+        self.embedding, self.input_grad_scale, self.noise_alpha = embedding, input_grad_scale, noise_alpha
+        self.watched = False
+        self._padded: Tensor | None = None
+        self._of_targets = False
+        self._input: Tensor | None = None
+        self._target: Tensor | None = None
+
+    @contextmanager
+    def told_apart(self) -> Iterator[None]:
+        """Within it this is done. After it nothing hangs on the model: a copy of it must not take a trainer along."""
+        hook = self.embedding.register_forward_hook(self._on_embedded)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def expect(self, mask: Tensor | None, watched: bool) -> None:
+        """Say of the forward to come which inputs are padding, ``(B, T)`` 0 in the mask, and whether norms are taken."""
+        self._padded = mask == 0 if mask is not None and mask.dim() == 2 else None
+        self.watched = watched
+
+    @contextmanager
+    def as_targets(self) -> Iterator[None]:
+        """Within it the embedding is called for candidates."""
+        self._of_targets = True
+        try:
+            yield
+        finally:
+            self._of_targets = False
+
+    # Outside the graph of a compiled trunk: what it does changes from step to step, and would compile the trunk anew.
+    @torch.compiler.disable
+    def _on_embedded(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
+        if not output.requires_grad:
+            return None
+        if self._of_targets:
+            if self.watched:
+                output.register_hook(self._keep_target)
+            return None
+        if self._padded is not None:  # which the convolutions of ConvBERT and the mixing of FNet read nevertheless
+            padded = self._padded[..., None]
+            output.register_hook(lambda grad: grad.masked_fill(padded, 0.0))
+        if self.input_grad_scale != 1.0:
+            output.register_hook(lambda grad: grad * self.input_grad_scale)
+        if self.watched:
+            ids = args[0]
+            output.register_hook(lambda grad: self._keep_input(ids, grad))
+        if self.noise_alpha is not None and module.training:
+            bound = self.noise_alpha / math.sqrt(output[0].numel())
+            return output + torch.empty_like(output).uniform_(-bound, bound)
+        return None
+
+    def flush(self) -> dict[str, float]:
+        """``target_gradient_share``, between 0 and 1, if both roles were seen since the last call."""
+        seen, self.watched = (self._input, self._target), False
+        self._input = self._target = None
+        if seen[0] is None or seen[1] is None:
+            return {}
+        total = (seen[0] + seen[1]).item()
+        return {"target_gradient_share": seen[1].item() / total} if total > 0 else {}
+
+    def _keep_input(self, ids: Tensor, grad: Tensor) -> None:
+        # A token's row receives the sum over its occurrences: add them up before taking the norm.
+        distinct, position = ids.reshape(-1).unique(return_inverse=True)
+        rows = grad.new_zeros(len(distinct), grad.shape[-1], dtype=torch.float32)
+        rows.index_add_(0, position, grad.detach().reshape(-1, grad.shape[-1]).float())
+        self._input = rows.norm()
+
+    def _keep_target(self, grad: Tensor) -> None:
+        self._target = grad.detach().float().norm()
+
+
+def peak_memory_mib(device: torch.device) -> float:
+    """Largest memory held so far, in MiB: by tensors on an accelerator, by the whole process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, KiB elsewhere

@@ -1,0 +1,157 @@
+"""The trainer that pretrains without a vocabulary head.
+
+Letters used in shapes: K predicted positions, U distinct targets, D width, V vocabulary size.
+"""
+
+import logging
+
+import torch
+from torch import Tensor
+
+from ..arguments import HeadlessTrainingArguments
+from ..models.fold import unfold
+from ..models.trunk import check_causal, find_embed, find_trunk, infer_task
+from ..objective.losses import cwt_loss
+from ..objective.negatives import NegativePool
+from ..objective.prior import log_prior, training_prior
+from ..settings_check import PRETRAINING_PARAMETERS, refuse_parameters
+from .evaluation import pool_scores, vocabulary_scores
+from .pretraining import PretrainingTrainer
+from .sparse_rows import check_rows
+from .targets import TargetMaker
+
+logger = logging.getLogger(__name__)
+
+
+def check_trainable(model, tokenizer, args: HeadlessTrainingArguments) -> None:
+    """Everything a trainer refuses about a model and its tokenizer, for scripts that have long work to do before it.
+
+    Raises:
+        ValueError: if the model, its tokenizer or the settings cannot work together.
+    """
+    trunk, task = find_trunk(model), args.task or infer_task(model)
+    if task == "clm":
+        check_causal(trunk)
+    TargetMaker(task, model, tokenizer, args)
+    if args.objective == "headless":
+        find_embed(trunk)
+        check_rows(trunk, args)
+
+
+class HeadlessTrainer(PretrainingTrainer):
+    """`Trainer` that pretrains a trunk with Contrastive Weight Tying: no vocabulary projection, before, during or after.
+
+    Source: https://arxiv.org/abs/2309.08351.
+
+    Args:
+        model: a trunk (``AutoModel``), or a ``...ForMaskedLM`` / ``...ForCausalLM``, of which the trunk is trained and saved.
+        args: the settings; ``args.negatives`` says whose targets are the candidates.
+        token_counts: ``(V,)`` int64 occurrences of each token in the training data, for ``args.log_q_correction``. Without it
+            those of the training before this one, for the free head that evaluation scores: by default what is saved
+            beside the checkpoint that the model was loaded from.
+        data_collator: makes ``input_ids`` and, where rows differ in length, ``attention_mask``. Pads by default.
+        kwargs: everything else `Trainer` takes. ``processing_class`` is the tokenizer, which mlm needs.
+
+    Raises:
+        ValueError: if the model, its tokenizer or the settings cannot work together.
+    """
+
+    needs_evaluation_pool = True
+
+    def __init__(
+        self,
+        model=None,
+        args: HeadlessTrainingArguments | None = None,
+        data_collator=None,
+        *,
+        token_counts: Tensor | None = None,
+        **kwargs,
+    ):
+        refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
+        if getattr(args, "objective", "headless") != "headless":
+            raise ValueError(f"args.objective is {args.objective!r}: use VanillaTrainer for it.")
+        if isinstance(args, HeadlessTrainingArguments):
+            args.task = args.task or infer_task(model)
+        trunk = unfold(find_trunk(model))
+        self.embed = find_embed(trunk)
+        super().__init__(trunk, args, data_collator, **kwargs)
+        self.log_q: Tensor | None = None
+        if args.log_q_correction:
+            self.log_q = training_prior("log_q_correction is True", token_counts, args.smoothing).to(args.device)
+        elif token_counts is not None:
+            if len(token_counts) != len(self.token_counts):
+                raise ValueError(
+                    f"token_counts is {len(token_counts)} long but the embedding has {len(self.token_counts)} rows: pass "
+                    "the counts of this vocabulary."
+                )
+            self.token_counts = self._of_all_processes(token_counts.cpu().long())
+
+    def objective_facts(self) -> dict[str, float]:
+        return {"temperature": self.args.temperature, "log_q_correction": float(self.args.log_q_correction)}
+
+    def share_step(self, targets):
+        if self.args.negatives == "micro_batch":
+            # The mean over the step of each micro-batch's own mean, as in the paper.
+            return [(NegativePool.from_targets(ids), max(1, ids.numel()) * len(targets)) for ids in targets]
+        pool, divisor = NegativePool.from_targets(targets), sum(ids.numel() for ids in targets)
+        if self.args.negatives == "world" and self.args.world_size > 1:
+            pool = self._pool_of_all_processes(pool)
+            # The gradients of processes are going to be averaged: each divides its sum by its share of all predictions.
+            divisor = pool.size / self.args.world_size
+        return [(pool, divisor or 1)] * len(targets)
+
+    def _pool_of_all_processes(self, pool: NegativePool) -> NegativePool:
+        """Exchange distinct ids and their counts, 16 bytes a token; the embeddings behind them are everywhere already."""
+        rows = torch.stack([pool.ids, pool.counts], dim=1).to(self.args.device)  # (U, 2)
+        longest = self.accelerator.gather(torch.tensor([len(rows)], device=rows.device)).max()
+        padded = rows.new_zeros(int(longest), 2)  # a count of zero is nobody's token
+        padded[: len(rows)] = rows
+        everyone = self.accelerator.gather(padded)
+        self.window.exchanged_bytes += (everyone.numel() - padded.numel()) * padded.element_size()
+        return NegativePool.merged(*everyone.unbind(dim=1))
+
+    def loss_sum(self, model, inputs, micro_batch):
+        hidden = model(**inputs).last_hidden_state[micro_batch.predicted]
+        target_ids = micro_batch.labels[micro_batch.predicted]
+        self.window.add_pool(micro_batch.pool, target_ids, micro_batch.divisor, self.log_q)
+        return cwt_loss(
+            hidden,
+            target_ids,
+            self.embed_candidates,
+            micro_batch.pool,
+            temperature=self.args.temperature,
+            log_q=self.log_q,
+            reduction="sum",
+            backend=self.args.loss_backend,
+        )
+
+    def embed_candidates(self, ids: Tensor) -> Tensor:
+        """``(U, D)`` vectors of ``(U,)`` ids, by the module: its weight may be a shard outside the forward."""
+        with self.roles.as_targets():
+            return self.embed(ids)
+
+    def predicted_hidden(self, model, inputs, predicted):
+        return model(**inputs).last_hidden_state[predicted]
+
+    def evaluation_scores(self, hidden, target_ids, pool):
+        temperature, embed = self.args.temperature, self.embed_candidates
+        scores = pool_scores(hidden, target_ids, embed, pool, temperature=temperature, log_q=self.log_q)
+        if self.args.eval_full_vocabulary:
+            # What the objective teaches is log p - log q, so the language model it implies adds log q back.
+            prior = self._evaluation.prior(self._prior) if self.log_q is None else None
+            found = vocabulary_scores(hidden / temperature, target_ids, embed, len(self.token_counts), prior)
+            if self.log_q is None and prior is None:
+                found = {f"{name}_without_bias": values for name, values in found.items()}
+            scores |= found
+        return scores
+
+    def _prior(self) -> Tensor | None:
+        counts = self._all_token_counts()
+        if counts.any():
+            return log_prior(counts, self.args.smoothing)
+        logger.warning(
+            "No target was counted yet, so evaluation has no log q for the free head: its cross-entropy, accuracy and "
+            "perplexity are left out. Train first, load the model from a folder that holds its token_counts.safetensors, "
+            "or pass token_counts."
+        )
+        return None

@@ -1,0 +1,136 @@
+"""The embedding's rows apart from the other weights: which are brought up to date when, exchanged and clipped how."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback
+
+from ..arguments import HeadlessTrainingArguments
+from ..objective.sparse_adamw import SparseAdamW, average_row_gradients, clip_gradients, embedding_memory
+
+logger = logging.getLogger(__name__)
+
+
+WANTED, REMEDY = "sparse_embedding_updates is True but", "leave sparse_embedding_updates out."
+
+
+def check_rows(trunk: nn.Module, args: HeadlessTrainingArguments, given: Mapping[str, Any] | None = None) -> None:
+    """Refuse what ``args.sparse_embedding_updates`` cannot work with.
+
+    Args:
+        trunk: that is trained.
+        args: its settings.
+        given: further parameters of the trainer's constructor.
+
+    Raises:
+        ValueError: if the embedding has no sparse gradient, or an optimizer is given.
+    """
+    if not args.sparse_embedding_updates:
+        return
+    embedding, name = trunk.get_input_embeddings(), type(trunk).__name__
+    if not embedding.weight.requires_grad:
+        raise ValueError(f"{WANTED} the embedding of model {name} is frozen: {REMEDY}")
+    for setting, off in (("max_norm", None), ("scale_grad_by_freq", False)):
+        value = getattr(embedding, setting)
+        if value != off:
+            raise ValueError(
+                f"{WANTED} the embedding of model {name} has {setting}={value}, which sparse gradients do not allow: {REMEDY}"
+            )
+    for setting in ("optimizers", "optimizer_cls_and_kwargs"):
+        if any((given or {}).get(setting) or ()):
+            raise ValueError(
+                f"{WANTED} {setting} brings an optimizer of its own: leave {setting} out and set learning_rate, "
+                f"weight_decay and adam_..., or {REMEDY}"
+            )
+
+
+class SparseRows(TrainerCallback):
+    """Updates of the embedding on the rows that a step reads, beside an ordinary optimizer for all other weights.
+
+    Before the forward of a step the rows it is going to read are brought up to date; before anything reads the whole table
+    (evaluation, saving, the end of an epoch) all rows are. Between processes the rows' gradients are exchanged here, and the
+    wrapper of the model leaves the embedding alone: gradients of dense layout would be exchanged in full, and NCCL has no
+    exchange of sparse ones.
+
+    Args:
+        model: that is trained.
+        args: its settings.
+        sharded: whether DeepSpeed or FSDP cut the embedding into shards.
+
+    Raises:
+        ValueError: if the embedding is cut into shards.
+    """
+
+    def __init__(self, model: nn.Module, args: HeadlessTrainingArguments, sharded: bool = False):
+        if sharded:
+            raise ValueError(
+                f"{WANTED} the run was started with DeepSpeed or FSDP, which cut the embedding into shards: start it with a "
+                f"multi-GPU configuration (DDP), or {REMEDY}"
+            )
+        self.model, self.args = model, args
+        self.weight = model.get_input_embeddings().weight
+        self._optimizer: SparseAdamW | None = None
+        self._received: list[int] = []
+
+    @contextmanager
+    def updated_as_rows(self) -> Iterator[None]:
+        """Within it the embedding's gradients are sparse and exchanged here. After it the model is an ordinary one."""
+        weight = self.weight
+        # More than one where an encoder has its own module on a shared weight.
+        modules = [each for each in self.model.modules() if isinstance(each, nn.Embedding) and each.weight is weight]
+        for module in modules:
+            module.sparse = True
+        if self.args.world_size > 1:
+            names = [name for name, parameter in self.model.named_parameters() if parameter is weight]
+            nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, names)
+        try:
+            yield
+        finally:
+            for module in modules:
+                module.sparse = False
+            if self.args.world_size > 1:
+                del weight._ddp_ignored, self.model._ddp_params_and_buffers_to_ignore
+
+    def optimizer_class(self) -> tuple[type[torch.optim.Optimizer], dict]:
+        """What `Trainer.optimizer_cls_and_kwargs` takes."""
+        _, kwargs = Trainer.get_optimizer_cls_and_kwargs(self.args, self.model)
+        return SparseAdamW, kwargs | {"embedding": self.weight}
+
+    def use(self, optimizer: SparseAdamW) -> None:
+        """Keep the rows by this optimizer, which was just made."""
+        self._optimizer = optimizer
+        if self.args.world_size > 1:
+            torch.distributed.broadcast(self.weight.data, 0)  # as the wrapper does with what it knows
+        rows, width = self.weight.shape
+        memory = embedding_memory(rows, width, 0, self.weight.element_size())
+        weights, moments = memory["weights"] / 2**20, memory["moments"] / 2**20
+        logger.info("Embedding of %s x %s: %.1f MiB of weights, %.1f MiB of moments.", rows, width, weights, moments)
+        logger.info("Its gradient has the rows that a step reads, where a dense one takes %.1f MiB.", weights)
+
+    def catch_up(self, ids: Tensor | None = None) -> None:
+        """Bring rows up to date, all of them by default; ``ids`` may name a row several times."""
+        if self._optimizer is not None:
+            self._optimizer.catch_up(ids)
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        self.catch_up()  # before the best checkpoint is loaded, to which nothing is to be added
+
+    def average(self, gather) -> None:
+        """Average the rows' gradients of all processes; ``gather`` concatenates a tensor of each."""
+        self._received.append(average_row_gradients(self.weight, gather, self.args.world_size))
+
+    def clip(self, max_norm: float) -> Tensor:
+        """Clip all gradients together, sparse ones too, and return their norm before it."""
+        return clip_gradients(self.model.parameters(), max_norm)
+
+    def logs(self) -> dict[str, float]:
+        """``row_exchange_bytes`` (a step, received by this process), where there was an exchange since the last call."""
+        if not self._received:
+            return {}
+        received = sum(self._received) / len(self._received)
+        self._received.clear()
+        return {"row_exchange_bytes": round(received)}

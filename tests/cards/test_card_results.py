@@ -1,0 +1,435 @@
+"""Results in model cards: those of run_glue.py and run_lm_eval.py, and what they leave as it was."""
+
+import contextlib
+import copy
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import EvalResult, ModelCard
+from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from transformers import BertConfig, BertModel
+
+pytest.importorskip("sklearn")
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
+from headless_trainer.cards.file import add_results, read_card, results_table
+from headless_trainer.cards.model_card import held_out_results
+from headless_trainer.cli import glue as run_glue
+from headless_trainer.fine_tuning.classifier_card import glue_results
+from headless_trainer.scoring.score_card import add_harness_results, harness_results
+
+
+@pytest.fixture(scope="module")
+def trunk(tmp_path_factory, mlm_tokenizer) -> Path:
+    """An encoder saved by a trainer, with its card."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=300
+    )
+    folder = tmp_path_factory.mktemp("models") / "small-bert"
+    args = HeadlessTrainingArguments(str(folder), use_cpu=True, disable_tqdm=True)
+    trainer = HeadlessTrainer(BertModel(config, add_pooling_layer=False), args, processing_class=mlm_tokenizer)
+    trainer.save_model()
+    return folder
+
+
+@pytest.fixture
+def folder(trunk, tmp_path) -> Path:
+    """A copy of its card alone."""
+    (tmp_path / "small-bert").mkdir()
+    return Path(shutil.copy(trunk / "README.md", tmp_path / "small-bert")).parent
+
+
+def text_of(folder: Path) -> str:
+    return (folder / "README.md").read_text(encoding="utf-8")
+
+
+def accuracy(value: float, **changes) -> EvalResult:
+    fields = {"task_type": "text-generation", "dataset_type": "local", "dataset_name": "some texts"}
+    fields |= {"metric_type": "accuracy", "metric_value": value} | changes
+    return EvalResult(dataset_config=fields["dataset_name"], **fields)
+
+
+# The card ------------------------------------------------------------------------------------------------------------------
+
+
+def test_results_are_in_the_metadata_and_in_a_table(folder):
+    before = text_of(folder)
+    add_results(folder, [accuracy(0.25, metric_args={"documents": 5153, "standard_error": 0.00123456})])
+    after = text_of(folder)
+    table = (
+        "\n## Evaluation\n\n<!-- results, from the metadata: begin -->\n"
+        "| data | figure | value | obtained with |\n| --- | --- | --- | --- |\n"
+        "| some texts | accuracy | 0.25 | documents 5,153, standard error 0.001235 |\n<!-- end -->\n"
+    )
+    assert after.count(table) == 1 and after.index(table) < after.index("\n## Citation\n")
+    assert after.replace(table, "").split("\n---\n")[1] == before.split("\n---\n")[1]
+    index = yaml.safe_load(REGEX_YAML_BLOCK.match(after).group(2))["model-index"]
+    assert index == [
+        {
+            "name": "small-bert",
+            "results": [
+                {
+                    "task": {"type": "text-generation"},
+                    "dataset": {"name": "some texts", "type": "local", "config": "some texts"},
+                    "metrics": [
+                        {
+                            "type": "accuracy",
+                            "value": 0.25,
+                            "args": {"documents": 5153, "standard_error": 0.00123456},
+                        }
+                    ],
+                }
+            ],
+        }
+    ]
+    assert str(ModelCard.load(folder / "README.md")) == after and "\n\n\n" not in after
+
+
+def test_a_figure_is_replaced_and_others_stay_in_their_places(folder):
+    add_results(
+        folder, [accuracy(0.1), accuracy(0.2, dataset_name="other texts"), accuracy(3.0, metric_type="perplexity")]
+    )
+    add_results(folder, [accuracy(0.4, metric_args={"documents": 7})])
+    results = read_card(folder).data.eval_results
+    assert sorted((each.dataset_name, each.metric_type, each.metric_value) for each in results) == [
+        ("other texts", "accuracy", 0.2),
+        ("some texts", "accuracy", 0.4),
+        ("some texts", "perplexity", 3.0),
+    ]
+    assert text_of(folder).count("## Evaluation") == 1 and "| 0.1 |" not in text_of(folder)
+    once = text_of(folder)
+    add_results(folder, [accuracy(0.4, metric_args={"documents": 7})])
+    assert text_of(folder) == once
+
+
+def test_what_a_user_wrote_stays(folder):
+    add_results(folder, [accuracy(0.1)])
+    text = text_of(folder).replace("tags:\n", "widget:\n- text: Hello\ntags:\n- mine\n")
+    text = text.replace("## Use\n", "Do not use it for anything.\n\n## Use\n").replace(
+        "<!-- end -->", "<!-- end -->\n\nA note."
+    )
+    (folder / "README.md").write_text(text + "\nThanks.\n")
+    add_results(folder, [accuracy(0.2)])
+    after = text_of(folder)
+    assert after == (text + "\nThanks.\n").replace("value: 0.1", "value: 0.2").replace("| 0.1 |", "| 0.2 |")
+
+
+@pytest.mark.parametrize("gone", ["<!-- end -->\n", "<!-- results, from the metadata: begin -->\n"])
+def test_a_broken_table_is_left_and_another_made(folder, gone):
+    add_results(folder, [accuracy(0.1)])
+    text = text_of(folder).replace(gone, "")
+    (folder / "README.md").write_text(text)
+    add_results(folder, [accuracy(0.2)])
+    after = text_of(folder)
+    assert "| 0.1 |" in after and "| 0.2 |" in after and "## Citation" in after and "@inproceedings" in after
+
+
+def test_a_card_without_a_citation_gets_its_table_at_the_end(folder):
+    text = text_of(folder)
+    (folder / "README.md").write_text(text[: text.index("\n## Citation")])
+    add_results(folder, [accuracy(0.5)])
+    assert text_of(folder).endswith("| some texts | accuracy | 0.5 |  |\n<!-- end -->\n")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"# Mine\n",
+        b"---\ntags:\n- other\n---\n# Mine\n",
+        b"---\n- a list\n---\n# Mine\n",
+        b"\xff\xfe# Mine",
+        b"---\na: [\n---\n",
+    ]
+    + [b"---\ntags:\n- headless-trainer\nmodel-index:\n- name: x\n  results:\n  - task: 1\n---\n# Mine\n"],
+)
+def test_a_readme_that_is_not_ours_or_not_valid_is_not_touched(folder, content):
+    (folder / "README.md").write_bytes(content)
+    add_results(folder, [accuracy(0.5)])
+    assert (folder / "README.md").read_bytes() == content
+
+
+def test_what_is_no_folder_is_passed_over(tmp_path, caplog):
+    add_results("someone/on-the-hub", [accuracy(0.5)])
+    add_results(tmp_path, [accuracy(0.5)])
+    assert not list(tmp_path.iterdir()) and not caplog.text
+
+
+def test_values_that_are_not_finite_are_left_out(folder):
+    before = text_of(folder)
+    add_results(folder, [accuracy(float("nan")), accuracy(float("inf"), dataset_name="other texts")])
+    assert text_of(folder) == before
+    add_results(folder, [accuracy(float("nan")), accuracy(0.5, dataset_name="other texts")])
+    assert len(read_card(folder).data.eval_results) == 1 and "nan" not in text_of(folder)
+
+
+def test_a_failure_is_a_warning(folder, caplog, monkeypatch):
+    monkeypatch.setattr(
+        "headless_trainer.cards.file.write_whole", lambda *_: (_ for _ in ()).throw(OSError("disk full"))
+    )
+    add_results(folder, [accuracy(0.5)])
+    assert "A model card could not be written (OSError: disk full). Nothing else is lost." in caplog.text
+    add_harness_results(folder, {"task": {"no": "settings"}})
+    assert "A model card could not be written (KeyError: 'settings')" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("value", "want"), [(12345.678, "12,346"), (0.123456, "0.1235"), (1.0, "1"), (123456, "123,456"), (2e-7, "2e-07")]
+)
+def test_numbers_in_the_table(value, want):
+    assert f"| accuracy | {want} |" in results_table([accuracy(value)])
+
+
+# run_glue.py ---------------------------------------------------------------------------------------------------------------
+
+
+def glue_run(task: str, seed: int, score: float, benchmark: str = "glue", **changes) -> dict:
+    """What a result file holds of a run with a worse first epoch."""
+    metrics = changes.pop("metrics", ["accuracy"])
+    names = changes.pop("sets", ["validation"])
+    calibrated = None if changes.pop("regression", False) else {"bins": []}
+
+    def epoch(value: float) -> dict:
+        scored = {"metrics": dict.fromkeys({*metrics, "accuracy"}, value), "calibration": calibrated}
+        return {"sets": {name: scored for name in names}}
+
+    run = {"task": task, "benchmark": benchmark, "seed": seed, "loss": "balanced", "model": "m", "settings": {}}
+    run |= {"paper_metrics": metrics[:1], "official_metrics": metrics, "selected_on": names[:1], "train_language": None}
+    return run | {"epochs": [epoch(score - 0.5), epoch(score)]} | changes
+
+
+def flat(results: list[EvalResult]) -> list[dict]:
+    return [{name: value for name, value in vars(result).items() if value is not None} for result in results]
+
+
+def test_glue_results_are_means_over_seeds_of_the_best_epochs():
+    assert flat(glue_results([glue_run("cola", seed, score) for seed, score in enumerate((0.3, 0.5, 0.7))])) == [
+        {
+            "task_type": "text-classification",
+            "task_name": "fine-tuned",
+            "dataset_type": "nyu-mll/glue",
+            "dataset_config": "cola",
+            "dataset_name": "GLUE COLA",
+            "dataset_split": "validation",
+            "metric_type": "accuracy",
+            "metric_name": "accuracy, balanced cross-entropy",
+            "metric_value": 0.5,
+            "metric_args": {"seeds": 3, "standard_deviation": 0.2, "epoch": "best of 2"},
+        }
+    ]
+
+
+def test_kinds_of_tasks():
+    mnli = glue_results([glue_run("mnli", 0, 0.8)])[0]
+    assert mnli.dataset_split == "validation_matched+validation_mismatched"
+    assert mnli.metric_args == {"seeds": 1, "epoch": "best of 2"}
+    stsb = glue_results([glue_run("stsb", 0, 0.8, metrics=["spearmanr", "pearsonr"], regression=True)], "official")
+    assert [each.metric_name for each in stsb] == ["Spearman's correlation", "Pearson's correlation"]
+    assert [each.metric_type for each in stsb] == ["spearmanr", "pearsonr"]
+    cb = glue_results([glue_run("cb", 0, 0.8, "super_glue", loss="cross_entropy")])[0]
+    assert (cb.dataset_type, cb.dataset_name) == ("aps/super_glue", "SuperGLUE CB")
+    assert cb.metric_name == "accuracy, cross-entropy"
+    xnli = glue_results([glue_run("xnli", 0, 0.8, "xnli", sets=["en", "sw"], train_language="en")])
+    assert [each.dataset_config for each in xnli] == ["en", "sw"]
+    assert xnli[1].dataset_name == "XNLI sw"
+    assert xnli[1].metric_name == "accuracy, fine-tuned on en, balanced cross-entropy"
+    user = glue_results([glue_run("user", 0, 0.8, "user", settings={"validation_file": "/somewhere/held_out.csv"})])[0]
+    assert (user.dataset_type, user.dataset_name) == ("local", "held_out.csv")
+    assert (user.dataset_config, user.dataset_split) == ("held_out.csv", None)
+
+
+def test_a_part_of_a_set_is_no_result_and_a_part_of_the_training_is_named():
+    assert glue_results([glue_run("cola", 0, 0.3, settings={"max_eval_samples": 10})]) == []
+    cut = glue_results([glue_run("cola", 0, 0.3, settings={"max_train_samples": 100, "validation_split": "test"})])[0]
+    assert cut.metric_args["training_rows"] == 100 and cut.dataset_split == "test"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, text_lines) -> Path:
+    """A dozen rows of three kinds of tasks, as a local mirror is laid out."""
+    root = tmp_path_factory.mktemp("data")
+    for split, start in (("train", 0), ("validation", 16)):
+        some, lines = range(start, start + 12), text_lines
+        choices = {"question": "cause"}
+        tasks = {
+            "cola": [{"sentence": lines[i], "label": int(i % 3 > 0)} for i in some],
+            "stsb": [{"sentence1": lines[i], "sentence2": lines[i + 1], "label": i % 6 * 0.9} for i in some],
+            "copa": [
+                choices | {"premise": lines[i], "choice1": lines[i + 1], "choice2": lines[i + 2], "label": i % 2}
+                for i in some
+            ],
+        }
+        for task, rows in tasks.items():
+            (root / task).mkdir(exist_ok=True)
+            (root / task / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return root
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory, trunk, data) -> SimpleNamespace:
+    """A grid of three tasks and two seeds whose models are kept, on a copy of the trunk."""
+    root = tmp_path_factory.mktemp("grid")
+    model = Path(shutil.copytree(trunk, root / "small-bert"))
+    flags = ["--model_name_or_path", str(model), "--tasks", "cola", "stsb", "copa", "--seeds", "0", "1"]
+    flags += ["--num_train_epochs", "1", "--per_device_train_batch_size", "8", "--disable_tqdm", "true"]
+    flags += ["--use_cpu", "true", "--save_models", "true", "--data_dir", str(data), "--output_dir", str(root / "out")]
+    with contextlib.redirect_stdout(io.StringIO()):
+        run_glue.main(flags)
+    return SimpleNamespace(model=model, runs=root / "out" / "balanced" / "small-bert", flags=flags)
+
+
+def test_a_grid_adds_its_scores_to_the_card_of_its_model(grid):
+    results = {result.dataset_name: result for result in read_card(grid.model).data.eval_results}
+    assert set(results) == {"GLUE COLA", "SuperGLUE COPA"} | ({"GLUE STS-B"} & set(results))  # a correlation may be nan
+    files = [json.loads((grid.runs / "cola" / f"seed_{seed}.json").read_text()) for seed in (0, 1)]
+    mean = sum(run["score"] for run in files) / 2
+    assert results["GLUE COLA"].metric_value == pytest.approx(mean, rel=1e-5)
+    assert "| SuperGLUE COPA | accuracy, balanced cross-entropy | " in text_of(grid.model)
+    before = text_of(grid.model)
+    with contextlib.redirect_stdout(io.StringIO()):
+        run_glue.main(grid.flags)  # nothing is left to run
+    assert text_of(grid.model) == before
+
+
+def test_a_fine_tuned_model_has_a_card(grid):
+    text = text_of(grid.runs / "cola" / "seed_1")
+    assert "\n# small-bert fine-tuned on COLA\n\nThis is `small-bert`, fine-tuned on COLA: a " in text
+    assert "`BertForSequenceClassification` with 2 outputs.\n\n## Use" in text
+    link = "[nyu-mll/glue](https://huggingface.co/datasets/nyu-mll/glue)"
+    assert f"\n- Texts: {link}, configuration `cola`, from local files\n" in text
+    assert (
+        "### Objective\n\nBalanced cross-entropy.\n" in text
+        and "| seed | 1 |\n" in text
+        and "| batch_size | 8 |\n" in text
+    )
+    assert "### Objective\n\nSquared error.\n" in text_of(grid.runs / "stsb" / "seed_0")
+    assert "the candidate with the highest is the answer.\n" in text_of(grid.runs / "copa" / "seed_0")
+    card = read_card(grid.runs / "cola" / "seed_1")
+    assert card.data.pipeline_tag == "text-classification" and card.data.datasets == ["nyu-mll/glue"]
+    score = json.loads((grid.runs / "cola" / "seed_1.json").read_text())["score"]
+    assert card.data.eval_results[0].metric_value == pytest.approx(score, rel=1e-5)
+    assert "\n## Pretraining of `small-bert`\n" in text and "## Citation" in text
+    for path in grid.runs.glob("*/seed_*/README.md"):
+        text = path.read_text()
+        assert str(grid.model.parent) not in text and not re.search(r"\bNone\b|\bnan\b|\n\n\n", text)
+        assert str(ModelCard.load(path)) == text
+
+
+@pytest.mark.parametrize(
+    ("task", "printed"),
+    [("cola", r"(un)?acceptable 0\.\d+\n"), ("stsb", r"-?\d+\.\d+\n"), ("copa", r"-?\d+\.\d+\n")],
+)
+def test_its_lines_of_python_run_as_printed(grid, task, printed, monkeypatch):
+    monkeypatch.chdir(grid.runs / task)
+    code = re.findall(r"^```python\n(.*?)\n```$", text_of(grid.runs / task / "seed_0"), re.MULTILINE | re.DOTALL)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(code[0], task, "exec"), {})
+    assert len(code) == 1 and re.fullmatch(printed, output.getvalue())
+    assert ('"A second text."' in code[0]) == (task != "cola")
+
+
+# run_lm_eval.py ------------------------------------------------------------------------------------------------------------
+
+ENTRY = {
+    "metrics": {
+        "perplexity,none": {"value": 11.25, "stderr": 0.5},
+        "acc,none": {"value": 0.62501234, "stderr": None},
+        "exact_match,strict": {"value": 0.5, "stderr": float("nan")},
+        "alias,none": {"value": "text", "stderr": None},
+    },
+    "documents": 5153,
+    "num_fewshot": 0,
+    "dataset": ["EleutherAI/lambada_openai", "default"],
+    "settings": {"limit": None, "data_file": None},
+}
+
+
+def test_zero_shot_results():
+    results = flat(harness_results({"lambada_openai": ENTRY}))
+    common = {
+        "task_type": "text-generation",
+        "dataset_type": "EleutherAI/lambada_openai",
+        "dataset_config": "default",
+        "dataset_name": "EleutherAI/lambada_openai",
+    }
+    asked = {"shots": 0, "documents": 5153}
+    perplexity = {"metric_type": "perplexity", "metric_name": "lambada_openai perplexity", "metric_value": 11.25}
+    accuracy = {"metric_type": "accuracy", "metric_name": "lambada_openai acc", "metric_value": 0.625012}
+    match = {"metric_type": "exact_match", "metric_name": "lambada_openai exact_match (strict)", "metric_value": 0.5}
+    assert results == [
+        common | perplexity | {"metric_args": asked | {"standard_error": 0.5}},
+        common | accuracy | {"metric_args": asked},
+        common | match | {"metric_args": asked},
+    ]
+
+
+def test_zero_shot_results_of_other_kinds():
+    entry = copy.deepcopy(ENTRY)
+    entry["num_fewshot"] = 5
+    entry["settings"]["data_file"] = "0123456789abcdef"
+    few = harness_results({"lambada_openai": entry})[0]
+    assert (few.dataset_type, few.dataset_name) == ("local", "lambada_openai, local documents")
+    assert few.metric_name == "perplexity, 5 shots"
+    for dataset in (["json", None], [None, None], None):
+        own = harness_results({"mine": ENTRY | {"dataset": dataset}})[0]
+        assert (own.dataset_type, own.dataset_config, own.dataset_name) == ("local", "mine", "mine")
+        assert own.metric_name == "perplexity"
+    assert harness_results({"lambada_openai": ENTRY | {"settings": {"limit": 10}}}) == []
+
+
+def test_zero_shot_results_reach_the_card(folder):
+    add_harness_results(str(folder), {"lambada_openai": ENTRY})
+    row = "| EleutherAI/lambada_openai | lambada_openai perplexity | 11.25 | shots 0, documents 5,153, standard error 0.5 |"
+    assert row in text_of(folder)
+
+
+def test_results_of_all_kinds_are_told_apart_in_the_metadata(folder):
+    """huggingface_hub puts those of the same task, type, configuration and split together, under the name of the first."""
+    local, few, cut = (copy.deepcopy(ENTRY) for _ in range(3))
+    local["settings"]["data_file"] = "0123"
+    few["num_fewshot"] = 5
+    cut["dataset"] = ["json", None]
+    runs = [glue_run("cola", 0, 0.5), glue_run("cola", 0, 0.4, loss="cross_entropy"), glue_run("mnli", 0, 0.3)]
+    runs += [glue_run("xnli", 0, 0.8, "xnli", sets=["en", "sw"], train_language="en")]
+    runs += [glue_run("xnli_sw", 0, 0.7, "xnli", sets=["sw"], train_language="sw")]
+    runs += [glue_run("user", 0, 0.2, "user", settings={"validation_file": "a.csv"})]
+    held_out = {"eval_accuracy": 0.5, "eval_perplexity": 9.0, "eval_predicted_tokens": 7}
+    results = glue_results(runs) + held_out_results(held_out, "clm", None, "vanilla")
+    for name, entry in (("lambada_openai", ENTRY), ("cloze", ENTRY), ("mine", cut), ("yours", cut)):
+        results += harness_results({name: entry})
+    results += harness_results({"lambada_openai": local}) + harness_results({"lambada_openai": few})
+    names = [(each.dataset_name, each.metric_name) for each in results]
+    assert len(set(names)) == len(names)
+    add_results(folder, results)
+    found = read_card(folder).data.eval_results
+    assert sorted(flat(found), key=str) == sorted(flat(results), key=str)
+
+
+def test_run_lm_eval_adds_its_scores(trunk, tmp_path, clm_tokenizer, text_lines, capsys):
+    pytest.importorskip("lm_eval")
+    import harness_inputs
+
+    from headless_trainer.cli import lm_eval as run_lm_eval
+
+    documents = harness_inputs.write_jsonl(tmp_path / "texts.jsonl", [{"text": text} for text in text_lines[:6]])
+    tasks = harness_inputs.write_tasks(tmp_path / "tasks", documents)
+    models = [tmp_path / "with-card", tmp_path / "without"]
+    for model in models:
+        harness_inputs.save(model, harness_inputs.train(clm_tokenizer, text_lines, steps=1), clm_tokenizer)
+    shutil.copy(trunk / "README.md", models[0])
+    flags = ["--model_name_or_path", *map(str, models), "--tasks", "tiny_lambada", "--include_path", tasks]
+    run_lm_eval.main([*flags, "--device", "cpu", "--bootstrap_iters", "10", "--output_dir", str(tmp_path / "out")])
+    results = {result.metric_type: result for result in read_card(models[0]).data.eval_results}
+    found = json.loads(next((tmp_path / "out").glob("*with-card/results.json")).read_text())["tasks"]["tiny_lambada"]
+    assert found["dataset"] == ["json", None]
+    assert results["perplexity"].metric_value == pytest.approx(found["metrics"]["perplexity,none"]["value"], rel=1e-5)
+    assert results["accuracy"].metric_args["documents"] == 6 and results["accuracy"].dataset_name == "tiny_lambada"
+    assert not (models[1] / "README.md").exists()

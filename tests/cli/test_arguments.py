@@ -1,0 +1,387 @@
+"""One door for files and flags: the same types, choices, names and errors whichever way a value comes in."""
+
+import dataclasses
+import json
+
+import pytest
+import yaml
+from transformers import TrainingArguments
+
+from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, LMHeadArguments, ModelArguments
+from headless_trainer.command_line import parse_args
+from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
+
+ALL = [ModelArguments, DataArguments, HeadlessTrainingArguments]
+
+
+def parse(*argv: object):
+    return parse_args(ALL, [str(token) for token in argv])
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a configuration file and return its path: a mapping as YAML or JSON, a text as it is."""
+
+    def write(content, name: str = "run.yaml"):
+        path = tmp_path / name
+        if not isinstance(content, str):
+            content = json.dumps(content) if name.endswith(".json") else yaml.safe_dump(content)
+        path.write_text(content, encoding="utf-8")
+        return path
+
+    return write
+
+
+VALUES = {
+    "model_type": "gpt_neox",
+    "config_overrides": {"hidden_size": 192, "hidden_dropout": 0.1, "use_parallel_residual": False},
+    "train_tokenizer": True,
+    "train_file": ["a.txt", "b.txt"],
+    "max_seq_length": 64,
+    "output_dir": "runs/x",
+    "learning_rate": 0.001,
+    "lr_scheduler_type": "cosine_with_min_lr",
+    "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+    "warmup_steps": 0.1,
+    "objective": "vanilla",
+    "dataloader_in_order": False,
+}
+FLAGS = """--model_type gpt_neox --config_overrides hidden_size=192,hidden_dropout=0.1,use_parallel_residual=false
+    --train_tokenizer --train_file a.txt b.txt --max_seq_length 64 --output_dir runs/x --learning_rate 0.001
+    --lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {"min_lr_rate":0.1} --warmup_steps 0.1
+    --objective vanilla --dataloader_in_order false""".split()
+
+
+@pytest.mark.parametrize("source", ["run.yaml", "run.yml", "run.json", "flags"])
+def test_files_and_flags_give_the_same_arguments(write, source):
+    model, data, training = parse(*FLAGS) if source == "flags" else parse(write(VALUES, source))
+    assert model.model_type == "gpt_neox"
+    assert model.parsed_config_overrides() == VALUES["config_overrides"]
+    assert model.train_tokenizer is True
+    assert data.train_file == ["a.txt", "b.txt"]
+    assert data.max_seq_length == 64
+    assert training.output_dir == "runs/x"
+    assert training.learning_rate == 1e-3
+    assert training.lr_scheduler_type == "cosine_with_min_lr"
+    assert training.lr_scheduler_kwargs == {"min_lr_rate": 0.1}
+    assert training.warmup_steps == 0.1
+    assert training.objective == "vanilla"
+    assert training.dataloader_in_order is False
+
+
+def test_no_arguments_give_the_defaults():
+    model, data, training = parse()
+    assert (model.vocab_size, model.tokenizer_type) == (32_000, "bpe")
+    assert (data.max_seq_length, data.sample_by, data.validation_split_percentage) == (128, "line", 5.0)
+    # the paper's loss and BERT's masking
+    assert (training.objective, training.negatives, training.temperature) == ("headless", "micro_batch", 1.0)
+    assert (training.mlm_probability, training.mask_replace_prob, training.random_replace_prob) == (0.15, 0.8, 0.1)
+    # where we differ from TrainingArguments
+    assert training.remove_unused_columns is False
+    assert training.logging_nan_inf_filter is False
+
+
+def test_argv_defaults_to_the_command_line(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["run_pretrain.py", "--max_seq_length", "32"])
+    assert parse_args(ALL)[1].max_seq_length == 32
+
+
+def test_a_subset_of_the_dataclasses_can_be_parsed():
+    (data,) = parse_args([DataArguments], ["--max_seq_length", "32"])
+    assert data.max_seq_length == 32
+
+
+# Overrides
+
+
+def test_flags_override_the_file(write):
+    path = write(VALUES)
+    _, data, training = parse(path, "--learning_rate", "5e-4", "--objective", "headless", "--train_file", "c.txt")
+    assert training.learning_rate == 5e-4
+    assert training.objective == "headless"
+    assert data.train_file == ["c.txt"]  # replaces the list
+    assert training.warmup_steps == 0.1  # untouched
+
+
+def test_a_true_of_the_file_can_be_switched_off(write):
+    assert parse(write({"train_tokenizer": True}), "--train_tokenizer", "false")[0].train_tokenizer is False
+
+
+def test_block_size_is_another_name_of_max_seq_length(write):
+    assert parse("--block_size", 64)[1].max_seq_length == 64
+    assert parse(write({"block_size": 64}))[1].max_seq_length == 64
+
+
+# Types
+
+
+@pytest.mark.parametrize("text", ["1e-4", "'1e-4'", "0.0001", "1.0e-4"])
+def test_numbers_that_yaml_takes_for_text_become_floats(write, text):
+    learning_rate = parse(write(f"learning_rate: {text}"))[2].learning_rate
+    assert isinstance(learning_rate, float) and learning_rate == 1e-4
+
+
+def test_grouped_digits_become_ints(write):
+    assert parse(write("max_steps: 1_000_000"))[2].max_steps == 1_000_000
+
+
+def test_negative_numbers_are_not_taken_for_flags(write):
+    assert parse(write("max_steps: -1"))[2].max_steps == -1
+
+
+@pytest.mark.parametrize(("text", "expected"), [("true", True), ("yes", True), ("false", False), ("'no'", False)])
+def test_booleans_of_a_file(write, text, expected):
+    assert parse(write(f"streaming: {text}"))[1].streaming is expected
+
+
+@pytest.mark.parametrize(("flags", "expected"), [([], False), (["--streaming"], True), (["--streaming", "0"], False)])
+def test_booleans_of_flags(flags, expected):
+    assert parse(*flags)[1].streaming is expected
+
+
+def test_a_single_value_serves_as_a_list(write):
+    assert parse(write("train_file: corpus/*.txt"))[1].train_file == ["corpus/*.txt"]
+
+
+def test_text_with_spaces_and_an_equals_sign_stays_whole(write):
+    assert parse(write({"run_name": "a run = of mine"}))[2].run_name == "a run = of mine"
+
+
+@pytest.mark.parametrize("text", ["tokenizer_name:", "tokenizer_name: null", "tokenizer_name: ~"])
+def test_an_empty_key_keeps_the_default(write, text):
+    assert parse(write(f"{text}\nmax_steps: 3"))[0].tokenizer_name is None
+
+
+def test_config_overrides_as_pairs_and_as_json():
+    def overrides(text):
+        return ModelArguments(config_overrides=text).parsed_config_overrides()
+
+    expected = {"n_layer": 3, "dropout": 0.1, "tie_word_embeddings": True, "activation_function": "gelu"}
+    pairs = "n_layer=3, dropout=0.1, tie_word_embeddings=true, activation_function=gelu"
+    assert overrides(pairs) == expected
+    assert overrides(json.dumps(expected)) == expected
+    assert overrides('{"rope_parameters": {"rope_theta": 10000.0}}') == {"rope_parameters": {"rope_theta": 10000.0}}
+    assert overrides(None) == overrides("") == {}
+    with pytest.raises(ValueError, match=r"must be name=value,name=value or a JSON object, got 'n_layer'"):
+        overrides("n_layer")
+
+
+# Names and choices
+
+
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [
+        ("objectve", "--objective"),
+        ("sequence_length_max", "--max_seq_length"),
+        ("evaluation_strategy", "--eval_strategy"),
+    ],
+)
+def test_an_unknown_name_suggests_the_nearest(write, wrong, nearest):
+    for argv in ([f"--{wrong}", "1"], [f"--{wrong}=1"], [write({wrong: 1})]):
+        with pytest.raises(ValueError, match=f"Unknown argument '--{wrong}'. The nearest known one is '{nearest}'"):
+            parse(*argv)
+
+
+@pytest.mark.parametrize(
+    "gone",
+    ["overwrite_output_dir", "warmup_ratio", "group_by_length", "save_safetensors", "no_cuda", "logging_dir"],
+)
+def test_names_that_transformers_5_removed_are_unknown(write, gone):
+    with pytest.raises(ValueError, match=f"Unknown argument '--{gone}'"):
+        parse(write({gone: True}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("objective", "headles"),
+        ("task", "nsp"),
+        ("negatives", "universe"),
+        ("loss_backend", "fast"),
+        ("head_bias", "log_q"),
+        ("tokenizer_type", "unigram"),
+        ("sample_by", "word"),
+        ("lr_scheduler_type", "triangular"),
+    ],
+)
+@pytest.mark.parametrize("source", ["file", "flag"])
+def test_choices_are_checked_in_files_and_flags(write, capsys, name, value, source):
+    with pytest.raises(SystemExit):
+        parse(write({name: value})) if source == "file" else parse(f"--{name}", value)
+    error = capsys.readouterr().err
+    assert f"--{name}" in error and value in error
+
+
+def test_a_wrong_type_is_named(write, capsys):
+    with pytest.raises(SystemExit):
+        parse(write({"max_seq_length": "long"}))
+    assert "--max_seq_length" in capsys.readouterr().err
+
+
+def test_help_prints():
+    with pytest.raises(SystemExit) as stop:
+        parse("--help")
+    assert stop.value.code == 0
+
+
+def test_every_field_of_ours_has_a_help_text_without_a_bare_percent_sign():
+    inherited = {field.name for field in dataclasses.fields(HeadlessTrainingArguments.__mro__[1])}
+    for dataclass_type in ALL:
+        for field in dataclasses.fields(dataclass_type):
+            if dataclass_type is HeadlessTrainingArguments and field.name in inherited:
+                continue
+            assert field.metadata.get("help", "").endswith("."), field.name
+            assert "%" not in field.metadata["help"].replace("%%", ""), field.name
+
+
+# Files
+
+
+@pytest.mark.parametrize("name", ["absent.yaml", "absent.yml", "absent.json"])
+def test_a_missing_file_is_named(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match=rf"Configuration file '.*{name}' does not exist"):
+        parse(tmp_path / name)
+
+
+@pytest.mark.parametrize(("text", "kind"), [("- a\n- b\n", "list"), ("just text\n", "str"), ("", "NoneType")])
+def test_a_file_that_is_not_a_mapping_is_refused(write, text, kind):
+    with pytest.raises(ValueError, match=f"must hold name: value pairs, got {kind}"):
+        parse(write(text))
+
+
+# Contradictions and ranges
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            "--config_name c --model_type bert",
+            "config_name is 'c' and model_type is 'bert': give one of the two.",
+        ),
+        (
+            "--model_name_or_path m --config_name c",
+            "model_name_or_path is 'm', which brings its own configuration: drop config_name and model_type",
+        ),
+        ("--model_name_or_path m --model_type bert", "model_name_or_path is 'm', which brings its own configuration"),
+        (
+            "--model_name_or_path m --config_overrides n_layer=2",
+            "config_overrides 'n_layer=2' would change the shape of the weights of 'm': drop one of the two.",
+        ),
+        (
+            "--train_tokenizer --tokenizer_name t",
+            "train_tokenizer makes a new tokenizer and tokenizer_name names 't': give one of the two.",
+        ),
+        ("--vocab_size 299", "vocab_size must be at least 300 (256 bytes and the special tokens), got 299."),
+        ("--dataset_name d --train_file f", "dataset_name is 'd' and train_file is ['f']: give one of the two."),
+        ("--validation_file v", "validation_file ['v'] goes with train_file, which is not given."),
+        ("--validation_split_percentage 0", "validation_split_percentage must be above 0 and below 100, got 0.0."),
+        ("--validation_split_percentage 100", "validation_split_percentage must be above 0 and below 100, got 100.0."),
+        ("--max_seq_length 1", "max_seq_length must be at least 2, got 1."),
+        ("--max_train_samples 0", "max_train_samples must be at least 1, got 0."),
+        ("--max_eval_samples 0", "max_eval_samples must be at least 1, got 0."),
+        ("--preprocessing_num_workers 0", "preprocessing_num_workers must be at least 1, got 0."),
+        ("--temperature 0", "temperature must be above 0, got 0.0."),
+        ("--temperature nan", "temperature must be above 0, got nan."),
+        ("--mlm_probability 0", "mlm_probability must be above 0 and below 1, got 0.0."),
+        ("--mlm_probability 1", "mlm_probability must be above 0 and below 1, got 1.0."),
+        (
+            "--mask_replace_prob 0.8 --random_replace_prob 0.3",
+            "mask_replace_prob and random_replace_prob must not be negative and must not sum to more than 1, got 0.8 "
+            "and 0.3.",
+        ),
+        ("--random_replace_prob=-0.1", "must not be negative and must not sum to more than 1, got 0.8 and -0.1."),
+        ("--input_grad_scale 0", "input_grad_scale must be above 0, got 0.0."),
+        ("--eval_pool_size 0", "eval_pool_size must be at least 1, got 0."),
+        (
+            "--objective vanilla --negatives step",
+            "negatives is 'step' but objective is 'vanilla', which has no negatives: drop one of the two.",
+        ),
+        (
+            "--objective vanilla --log_q_correction",
+            "log_q_correction is True but objective is 'vanilla', which has no negatives to correct: drop one of the two.",
+        ),
+        ("--smoothing 0", "smoothing must be above 0, got 0.0."),
+        (
+            "--head_bias prior",
+            "head_bias is 'prior' but objective is 'headless', which has no head: use --objective vanilla.",
+        ),
+    ],
+)
+def test_errors_name_the_argument_the_value_and_the_remedy(flags, message):
+    with pytest.raises(ValueError) as error:
+        parse(*flags.split())
+    assert message in str(error.value)
+
+
+def test_values_at_the_edge_are_accepted():
+    parse("--mask_replace_prob", 0.9, "--random_replace_prob", 0.1)
+    parse("--mask_replace_prob", 0, "--random_replace_prob", 0)
+    parse("--vocab_size", 300, "--max_seq_length", 2, "--eval_pool_size", 1)
+    parse("--objective", "vanilla", "--head_bias", "prior")
+
+
+# What was changed
+
+
+def test_words_of_yaml_1_1_stay_words_and_short_numbers_are_numbers(write):
+    path = write("eval_strategy: no\nlearning_rate: 1e-3\nmax_steps: 1_000\nuse_cpu: true\n")
+    _, _, args = parse(path)
+    assert (args.eval_strategy, args.learning_rate, args.max_steps, args.use_cpu) == ("no", 1e-3, 1000, True)
+    model, _, _ = parse("--model_type", "bert", "--config_overrides", "initializer_range=1e-2,vocab_size=1_000,kind=no")
+    assert model.parsed_config_overrides() == {"initializer_range": 0.01, "vocab_size": 1000, "kind": "no"}
+
+
+def test_values_that_look_like_flags_and_empty_lists(write):
+    model, data, _ = parse(write({"text_column": "-x", "train_file": [], "max_steps": -1, "model_type": "bert"}))
+    assert data.text_column == "-x" and data.train_file is None
+
+
+def test_a_shortened_flag_is_an_error():
+    with pytest.raises(ValueError, match=r"Unknown argument '--max_step'.*'--max_steps'"):
+        parse("--max_step", 5)
+
+
+def test_a_file_that_is_not_first_is_an_error(write):
+    with pytest.raises(ValueError, match=r"run.yaml' must be the first argument"):
+        parse("--max_steps", 5, write({"model_type": "bert"}))
+
+
+def test_config_overrides_that_are_no_json():
+    model, _, _ = parse("--model_type", "bert", "--config_overrides", "{hidden_size: 3")
+    with pytest.raises(ValueError, match=r"config_overrides must be name=value.*got '\{hidden_size: 3'"):
+        model.parsed_config_overrides()
+
+
+SECRET = "hf_secretOfTheTests"
+
+
+@pytest.mark.parametrize(
+    "kind", [ModelArguments, GlueArguments, HeadlessTrainingArguments, LMHeadArguments, GlueTrainingArguments]
+)
+def test_tokens_are_not_shown(tmp_path, kind):
+    """Neither where arguments are printed, nor where trackers copy them: they call `to_dict` and its relatives."""
+    training = issubclass(kind, TrainingArguments)
+    arguments = kind(str(tmp_path), use_cpu=True, hub_token=SECRET) if training else kind(token=SECRET)
+    assert SECRET in vars(arguments).values()
+    assert SECRET not in f"{arguments} {arguments!r} {[arguments]}"
+    if training:
+        assert SECRET not in f"{arguments.to_dict()} {arguments.to_sanitized_dict()} {arguments.to_json_string()}"
+
+
+def test_a_name_that_stands_twice_in_a_file_is_an_error(write):
+    with pytest.raises(ValueError, match=r"'max_steps' stands twice in the configuration.*line 1"):
+        parse(write("max_steps: 5\nlearning_rate: 1.0\nmax_steps: 6\n"))
+    with pytest.raises(ValueError, match="'n_layer' stands twice"):
+        parse(write("config_overrides:\n  n_layer: 1\n  n_layer: 2\n"))
+
+
+@pytest.mark.parametrize("argv", [["--max_steps", "5", "6"], ["--learning_rate", "1e-3", "no"]])
+def test_several_values_for_an_argument_that_takes_one(argv, write):
+    with pytest.raises(
+        ValueError, match=f"{argv[2]!r} belongs to no argument: one that takes a single value was given"
+    ):
+        parse(*argv)
+    with pytest.raises(ValueError, match=f"{argv[2]!r} belongs to no argument"):
+        parse(write({argv[0].removeprefix("--"): argv[1:]}))

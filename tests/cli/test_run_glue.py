@@ -1,0 +1,405 @@
+"""run_glue.py from the command line to the tables, on tiny models and data made here."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, GPT2Config, GPT2Model
+
+pytest.importorskip("sklearn")
+
+from headless_trainer.cli.glue import main
+from headless_trainer.fine_tuning.classification import ClassificationTrainer
+from headless_trainer.fine_tuning.grid import fingerprint, model_names
+from headless_trainer.fine_tuning.runs import EpochScorer
+from headless_trainer.runtime.checkpoints import save_token_counts
+
+ROOT = Path(__file__).parents[2]
+QUICK = ["--num_train_epochs", "2", "--per_device_train_batch_size", "8", "--disable_tqdm", "true", "--use_cpu", "true"]
+
+
+def write(folder: Path, split: str, rows: list[dict]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory, text_lines) -> str:
+    """A dozen rows of each kind of task, as a local mirror is laid out."""
+    root, lines = tmp_path_factory.mktemp("data"), text_lines
+    for split, start in (("train", 0), ("validation", 16)):
+        some = range(start, start + 12)
+        write(root / "cola", split, [{"sentence": lines[i], "label": int(i % 3 > 0)} for i in some])
+        pairs = [{"sentence1": lines[i], "sentence2": lines[i + 1]} for i in some]
+        write(root / "stsb", split, [pair | {"label": i % 6 * 0.9} for i, pair in enumerate(pairs)])
+        marks = {"start1": 0, "end1": 3, "start2": 0, "end2": 3}
+        write(root / "wic", split, [pair | marks | {"word": "the", "label": i % 2} for i, pair in enumerate(pairs)])
+        choices = [
+            {"premise": lines[i], "choice1": lines[i + 1], "choice2": lines[i + 2], "question": "cause", "label": i % 2}
+            for i in some
+        ]
+        write(root / "copa", split, choices)
+        for language in ("en", "de"):
+            nli = [{"premise": lines[i], "hypothesis": lines[i + 1], "label": i % 3} for i in some]
+            write(root / "xnli" / language, split, nli)
+    return str(root)
+
+
+def save(folder: Path, model, tokenizer, tokens: int | None = None) -> str:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    if tokens is not None:
+        counts = torch.ones(len(tokenizer), dtype=torch.long)
+        save_token_counts(folder, counts, {"tokens_seen": float(tokens), "train_seconds": tokens / 100})
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def encoders(tmp_path_factory, mlm_tokenizer) -> list[str]:
+    """Two checkpoints of one headless pretraining, as run_pretrain.py leaves them: trunks without a pooler, with counts."""
+    root, sources = tmp_path_factory.mktemp("models") / "run", []
+    config = BertConfig(
+        vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    for step in (5, 10):
+        torch.manual_seed(step)
+        trunk = BertModel(config, add_pooling_layer=False)
+        sources.append(save(root / f"checkpoint-{step}", trunk, mlm_tokenizer, tokens=1000 * step))
+    return sources
+
+
+@pytest.fixture(scope="session")
+def decoder(tmp_path_factory, clm_tokenizer) -> str:
+    torch.manual_seed(0)
+    trunk = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=128, vocab_size=300))
+    return save(tmp_path_factory.mktemp("models") / "gpt2", trunk, clm_tokenizer)
+
+
+def run(models, output_dir, *flags) -> None:
+    models = [models] if isinstance(models, str) else models
+    main(["--model_name_or_path", *models, "--output_dir", str(output_dir), *QUICK, *map(str, flags)])
+
+
+def results(output_dir) -> dict[str, dict]:
+    """Result files by their path below the output folder."""
+    paths = sorted(Path(output_dir).glob("*/*/*/seed_*.json"))
+    return {str(path.relative_to(output_dir)): json.loads(path.read_text()) for path in paths}
+
+
+def scores(found: dict[str, dict]) -> dict[str, tuple]:
+    return {name: (result["epochs"], result["loss_curve"], result["score"]) for name, result in found.items()}
+
+
+def test_a_grid_from_the_command_line_to_the_tables(tmp_path, data, encoders, capsys):
+    flags = ["--tasks", "cola", "stsb", "copa", "wic", "--seeds", 0, 1, "--data_dir", data, "--learning_rate", "0.01"]
+    run(encoders, tmp_path / "out", *flags)
+    found = results(tmp_path / "out")
+    names = [f"run_checkpoint-{step}" for step in (10, 5)]
+    tasks = ["cola", "copa", "stsb", "wic"]
+    assert list(found) == [
+        f"balanced/{name}/{task}/seed_{seed}.json" for name in names for task in tasks for seed in (0, 1)
+    ]
+    result = found["balanced/run_checkpoint-5/stsb/seed_1.json"]
+    assert result["pretraining"] == {"run": "run", "tokens_seen": 5000.0, "train_seconds": 50.0}
+    assert result["settings"]["batch_size"] == 8 and result["settings"]["num_train_epochs"] == 2
+    assert [epoch["step"] for epoch in result["epochs"]] == [2, 4] and len(result["loss_curve"]) == 4
+    assert set(result["epochs"][0]["sets"]["validation"]["metrics"]) == {"spearmanr", "pearsonr"}
+    assert result["epochs"][0]["sets"]["validation"]["calibration"] is None
+    metrics = [epoch["sets"]["validation"]["metrics"]["spearmanr"] for epoch in result["epochs"]]
+    assert (result["score"], result["last_score"]) == (max(metrics), metrics[-1]) and metrics[0] != metrics[1]
+    assert min(result[name] for name in ("train_seconds", "evaluation_seconds", "train_samples_per_second")) > 0
+    copa = found["balanced/run_checkpoint-5/copa/seed_0.json"]["epochs"][0]["sets"]["validation"]
+    assert sum(each["count"] for each in copa["calibration"]["bins"]) == 12
+    shown = capsys.readouterr().out
+    assert "| model | tokens | hours | COLA | STS-B | Avg. |" in shown and "| COPA | WiC | Avg. |" in shown
+    assert shown.strip() == (tmp_path / "out" / "results.md").read_text().strip()
+    pictures = {path.name for path in (tmp_path / "out").glob("*.png")}
+    assert pictures == {"glue_balanced_pretraining.png", "super_glue_balanced_pretraining.png", "reliability.png"}
+    seeds = [found[f"balanced/run_checkpoint-5/cola/seed_{seed}.json"]["loss_curve"] for seed in (0, 1)]
+    assert seeds[0] != seeds[1]
+
+
+def test_the_same_command_gives_the_same_scores_bit_for_bit(tmp_path, data, encoders):
+    flags = ["--tasks", "cola", "copa", "--seeds", 0, "--data_dir", data]
+    run(encoders[0], tmp_path / "one", *flags)
+    run(encoders[0], tmp_path / "two", *flags, "--per_device_eval_batch_size", 64)
+    assert scores(results(tmp_path / "one")) == scores(results(tmp_path / "two"))
+
+
+def test_decoders_and_both_losses(tmp_path, data, decoder, capsys):
+    for loss in ("balanced", "cross_entropy"):
+        flags = ["--tasks", "cola", "copa", "--seeds", 0, "--data_dir", data, "--loss", loss]
+        run(decoder, tmp_path, *flags)
+    found = results(tmp_path)
+    assert len(found) == 4
+    curves = [found[f"{loss}/gpt2/cola/seed_0.json"]["loss_curve"] for loss in ("balanced", "cross_entropy")]
+    assert curves[0] != curves[1]  # a third of the rows are of one class
+    shown = capsys.readouterr().out
+    assert "## GLUE: balanced cross-entropy" in shown and "## GLUE: cross-entropy" in shown
+    assert "| gpt2 | balanced |" in shown and "| gpt2 | cross_entropy |" in shown
+
+
+def test_xnli_in_both_scenarios(tmp_path, data, encoders, capsys):
+    flags = ["--tasks", "xnli", "xnli_translate_train", "--languages", "de", "en", "--seeds", 0, "--data_dir", data]
+    run(encoders[0], tmp_path, *flags)
+    found = results(tmp_path)
+    assert [Path(name).parts[2] for name in found] == ["xnli", "xnli_de"]  # training on English is run once
+    english, german = found.values()
+    assert set(english["epochs"][0]["sets"]) == {"de", "en"} and english["selected_on"] == ["en"]
+    assert set(german["epochs"][0]["sets"]) == {"de"} and german["selected_on"] == ["de"]
+    shown = capsys.readouterr().out
+    assert "## XNLI, fine-tuned on English only" in shown and "## XNLI, fine-tuned on the target language" in shown
+    assert shown.count("| model | tokens | hours | de | en | Avg. |") == 2
+    with pytest.raises(SystemExit, match=r"scored in languages \['de', 'en'\], and this run has \['en'\]"):
+        run(encoders[0], tmp_path, "--tasks", "xnli", "--languages", "en", "--seeds", 0, "--data_dir", data)
+
+
+def test_an_own_task_from_files(tmp_path, encoders, text_lines):
+    for name, start in (("train", 0), ("held_out", 20)):
+        rows = [f'"{text_lines[i]}",{"yes" if i % 2 else "no"}' for i in range(start, start + 10)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["sentence,answer", *rows]) + "\n")
+    files = ["--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "held_out.csv"]
+    run(encoders[0], tmp_path / "out", *files, "--label_column", "answer", "--seeds", 0, "--save_models", "true")
+    result = results(tmp_path / "out")["balanced/run_checkpoint-5/user/seed_0.json"]
+    assert set(result["epochs"][0]["sets"]["validation"]["metrics"]) == {"accuracy"}
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out/balanced/run_checkpoint-5/user/seed_0")
+    assert model.config.id2label == {0: "no", 1: "yes"}
+
+
+def test_a_saved_model_is_that_of_the_best_epoch(tmp_path, data, encoders, monkeypatch):
+    weights, predict = [], ClassificationTrainer.predict
+
+    def watched(self, rows, **kwargs):
+        weights.append(self.model.classifier.weight.detach().clone())
+        output = predict(self, rows, **kwargs)
+        output.predictions[:] = 0.0  # class 0 for every row, and the first epoch is the best
+        return output
+
+    monkeypatch.setattr(ClassificationTrainer, "predict", watched)
+    left = tmp_path / "balanced/run_checkpoint-5/cola/seed_0"
+    left.mkdir(parents=True)
+    (left / "old").touch()  # as after a kill between the model and its scores
+    run(
+        encoders[0],
+        tmp_path,
+        "--tasks",
+        "cola",
+        "--data_dir",
+        data,
+        "--seeds",
+        0,
+        "--save_models",
+        "true",
+        "--learning_rate",
+        0.1,
+    )
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "balanced/run_checkpoint-5/cola/seed_0")
+    assert len(weights) == 2 and not weights[0].equal(weights[1])
+    assert model.classifier.weight.equal(weights[0])
+
+
+# Restarts --------------------------------------------------------------------------------------------------------------
+
+
+def test_finished_runs_are_skipped_and_a_cut_one_starts_over(tmp_path, data, encoders, monkeypatch, caplog):
+    flags = ["--tasks", "cola", "--seeds", 0, 1, "--data_dir", data, "--num_train_epochs", 1]
+    run(encoders, tmp_path / "whole", *flags)
+    train, begun = ClassificationTrainer.train, []
+
+    def counted(self, *args, **kwargs):
+        begun.append(self.args.seed)
+        if len(begun) == 3:
+            self.state.log_history.append({"loss": "half done"})
+            raise KeyboardInterrupt
+        return train(self, *args, **kwargs)
+
+    monkeypatch.setattr(ClassificationTrainer, "train", counted)
+    with pytest.raises(KeyboardInterrupt):
+        run(encoders, tmp_path / "cut", *flags)
+    assert len(results(tmp_path / "cut")) == 2
+    run(encoders, tmp_path / "cut", *flags)
+    assert begun == [0, 1, 0, 0, 1] and "2 of 4 runs are finished already" in caplog.text
+    assert scores(results(tmp_path / "cut")) == scores(results(tmp_path / "whole"))
+    run(encoders, tmp_path / "cut", *flags)
+    assert len(begun) == 5
+
+
+def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, decoder):
+    flags = ["--tasks", "cola", "--seeds", 0, "--data_dir", data, "--num_train_epochs", 1]
+    run(encoders[0], tmp_path / "out", *flags)
+    with pytest.raises(
+        SystemExit, match="with learning_rate 5e-05, and this run has 0.001: choose another --output_dir"
+    ):
+        run(decoder, tmp_path / "out", *flags, "--learning_rate", "1e-3")
+    moved = shutil.copytree(decoder, tmp_path / "run" / "checkpoint-5")
+    with pytest.raises(SystemExit, match="with other weights than 'run_checkpoint-5' has now"):
+        run(str(moved), tmp_path / "out", *flags)
+
+
+def test_tables_alone(tmp_path, data, decoder, capsys):
+    run(decoder, tmp_path / "out", "--tasks", "cola", "--seeds", 0, "--data_dir", data, "--num_train_epochs", 1)
+    (tmp_path / "out" / "results.md").unlink()
+    shown = capsys.readouterr().out
+    main(["--report_only", "--output_dir", str(tmp_path / "out")])
+    assert capsys.readouterr().out == shown
+    with pytest.raises(SystemExit, match="holds no results"):
+        main(["--report_only", "--output_dir", str(tmp_path / "empty")])
+
+
+@pytest.mark.slow
+def test_killed_and_repeated_equals_never_killed(tmp_path, data, encoders):
+    """SIGKILL after the first result, in the middle of the second run: the scores are those of a grid left alone."""
+    command = [
+        sys.executable,
+        "run_glue.py",
+        "--model_name_or_path",
+        *encoders,
+        "--tasks",
+        "cola",
+        "copa",
+        "--seeds",
+        "0",
+        "1",
+    ]
+    command += ["--data_dir", data, *QUICK, "--num_train_epochs", "20", "--output_dir"]
+    environment = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
+
+    def start(folder):
+        return subprocess.Popen([*command, str(folder)], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+
+    process = start(tmp_path / "killed")
+    while not results(tmp_path / "killed") and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 0 < len(results(tmp_path / "killed")) < 8
+    assert start(tmp_path / "killed").wait() == 0 and start(tmp_path / "whole").wait() == 0
+    assert scores(results(tmp_path / "killed")) == scores(results(tmp_path / "whole"))
+
+
+# Bad input -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--tasks", "cola", "stbs"], "got 'stbs'. Did you mean 'stsb'"),
+        (["--tasks", "cola", "mrpc"], "does not hold 'mrpc'"),
+        (["--tasks", "cola", "--validation_split", "test"], "its splits there are: train, validation"),
+        (["--tasks", "cola", "--languages", "de"], "languages de choose those of XNLI"),
+        (["--tasks", "cola", "--max_seq_length", "1000"], "max_seq_length is 1000 but the model has 512 positions"),
+        (["--tasks", "cola", "--max_seq_length", "2"], "max_seq_length must be at least 4, got 2"),
+        (["--tasks", "cola", "--max_eval_samples", "0"], "max_eval_samples must be at least 1, got 0"),
+        (["--tasks", "cola", "--seeds", "1", "1"], r"seeds must be different and not negative, got \[1, 1\]"),
+        (["--tasks", "cola", "--seeds", "-1"], r"seeds must be different and not negative, got \[-1\]"),
+        (
+            ["--tasks", "cola", "--seed", "1"],
+            "seed is 1, but `headless-trainer glue` sets it: --seeds names one or several",
+        ),
+        (
+            ["--tasks", "cola", "--save_strategy", "epoch"],
+            "save_strategy is 'epoch', but `headless-trainer glue` sets it",
+        ),
+        (["--tasks", "cola", "--eval_strategy", "no"], "eval_strategy is 'no', but `headless-trainer glue` sets it"),
+        (["--tasks", "cola", "--label_smoothing_factor", "0.1"], "label_smoothing_factor is 0.1"),
+        (["--tasks", "cola", "--train_file", "a.csv", "--validation_file", "b.csv"], "give one of the two"),
+        (["--train_file", "a.csv"], "give both or neither"),
+        ([], "tasks is None and train_file is None"),
+        (["--tsaks", "cola"], "Unknown argument '--tsaks'. The nearest known one is '--tasks'"),
+    ],
+)
+def test_bad_input_is_said_before_anything_is_trained(tmp_path, data, encoders, flags, message, monkeypatch):
+    monkeypatch.setattr(ClassificationTrainer, "train", None)
+    data_dir = [] if "--train_file" in flags else ["--data_dir", data]
+    with pytest.raises(SystemExit, match=message):
+        run(encoders[0], tmp_path / "out", *flags, *data_dir)
+    assert not results(tmp_path / "out")
+
+
+def test_a_bad_model_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, data, encoders):
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(SystemExit, match="holds no config.json, so it is not a model"):
+        run([encoders[0], str(tmp_path / "nothing")], tmp_path / "out", "--tasks", "cola", "--data_dir", data)
+    assert not results(tmp_path / "out")
+    with pytest.raises(SystemExit, match="model_name_or_path is not given"):
+        main(["--tasks", "cola", "--output_dir", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match="twice: give each model once"):
+        run([encoders[0], encoders[0]], tmp_path / "out", "--tasks", "cola", "--data_dir", data)
+
+
+def test_bad_data_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, data, encoders):
+    mirror = Path(shutil.copytree(data, tmp_path / "data"))
+    write(mirror / "copa", "train", [{"premise": "a", "choice1": "b", "choice2": "c", "question": "cause", "label": 2}])
+    with pytest.raises(SystemExit, match="row 0 of .*has label 2"):
+        run(encoders[0], tmp_path / "out", "--tasks", "cola", "copa", "--data_dir", mirror)
+    assert not results(tmp_path / "out")
+
+
+def test_a_classifier_of_another_size_needs_leave(tmp_path, data, encoders):
+    model = AutoModelForSequenceClassification.from_pretrained(encoders[0], num_labels=5)
+    source = Path(shutil.copytree(encoders[0], tmp_path / "five"))
+    model.save_pretrained(source)
+    flags = ["--tasks", "cola", "--data_dir", data, "--seeds", 0, "--num_train_epochs", 1]
+    with pytest.raises(SystemExit, match="has a classifier of 5 outputs and the task needs 2"):
+        run(str(source), tmp_path / "out", *flags)
+    run(str(source), tmp_path / "out", *flags, "--ignore_mismatched_sizes", "true")
+    assert list(results(tmp_path / "out")) == ["balanced/five/cola/seed_0.json"]
+
+
+def test_a_hub_task_without_a_network(tmp_path, encoders):
+    with pytest.raises(SystemExit, match="cannot be read, because the Hub cannot be reached"):
+        run(encoders[0], tmp_path / "out", "--tasks", "cola", "--cache_dir", tmp_path / "cache")
+
+
+# Names -----------------------------------------------------------------------------------------------------------------
+
+
+def test_names_of_models_tell_them_apart():
+    assert model_names(["org/bert", "runs/a"]) == ["bert", "a"]
+    assert model_names(["x/run/checkpoint-5", "x/run/checkpoint-10"]) == ["run_checkpoint-5", "run_checkpoint-10"]
+    assert model_names(["one/bert", "two/bert", "gpt2"]) == ["one_bert", "two_bert", "gpt2"]
+    with pytest.raises(ValueError, match="twice"):
+        model_names(["bert", "./bert"])
+
+
+def test_the_fingerprint_is_that_of_the_weights(tmp_path, encoders):
+    copied = shutil.copytree(encoders[0], tmp_path / "copy")
+    config = BertConfig()
+    assert fingerprint(str(copied), config) == fingerprint(encoders[0], config) != fingerprint(encoders[1], config)
+
+
+@pytest.mark.parametrize("missing", ["scipy", "sklearn"])
+@pytest.mark.parametrize("what", [["--report_only"], ["--model_name_or_path", "nowhere"]])
+def test_without_the_extra_nothing_is_loaded(tmp_path, monkeypatch, missing, what):
+    for name in [name for name in sys.modules if name.partition(".")[0] == missing]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(SystemExit, match=r"Fine-tuning needs an extra: pip install 'headless_trainer\[eval\]'"):
+        main([*what, "--output_dir", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    "is_regression,outputs", [(True, [[float("nan")], [0.5]]), (False, [[0.2, float("inf")], [0.1, 0.3]])]
+)
+def test_outputs_that_are_not_finite_are_no_score(is_regression, outputs):
+    labels = numpy.array([0.5, 0.1] if is_regression else [0, 1])
+    predicted = SimpleNamespace(predictions=numpy.array(outputs, dtype=numpy.float32), label_ids=labels)
+    trainer = SimpleNamespace(predict=lambda rows: predicted, state=SimpleNamespace(global_step=7))
+    metric = "pearsonr" if is_regression else "accuracy"
+    task = SimpleNamespace(
+        name="stsb", metric=metric, official_metrics=(), is_regression=is_regression, train_language=None
+    )
+    run = SimpleNamespace(task=task, path=Path("seed_0.json"))
+    scorer = EpochScorer(trainer, run, {"validation": None}, None, None)
+    with pytest.raises(FloatingPointError, match="outputs on stsb are not finite after step 7"):
+        scorer.score(None)

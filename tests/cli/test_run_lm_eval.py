@@ -1,0 +1,318 @@
+"""run_lm_eval.py: from checkpoints to tables, and to what may be said of two of them."""
+
+import builtins
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import harness_inputs
+import numpy as np
+import pytest
+from transformers import GPT2Config, GPT2Model
+
+pytest.importorskip("lm_eval")
+
+from scipy import stats
+
+from headless_trainer.cli.lm_eval import main
+from headless_trainer.scoring import harness_model, score_comparison
+from headless_trainer.scoring.score_store import Store
+
+NEEDED = ["--batch_size", "8", "--device", "cpu", "--bootstrap_iters", "200"]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory, clm_tokenizer, text_lines):
+    """Folders of a model that learnt something and of one that learnt less, and of task definitions."""
+    folder = tmp_path_factory.mktemp("run_lm_eval")
+    for name, steps in (("good", 20), ("poor", 12)):
+        harness_inputs.save(folder / name, harness_inputs.train(clm_tokenizer, text_lines, steps=steps), clm_tokenizer)
+    documents = harness_inputs.write_jsonl(folder / "texts.jsonl", [{"text": text} for text in text_lines[::6]])
+    harness_inputs.write_tasks(folder / "tasks", documents)
+    return folder
+
+
+def flags(inputs, output_dir, *more) -> list[str]:
+    return [*NEEDED, "--include_path", str(inputs / "tasks"), "--output_dir", str(output_dir), *map(str, more)]
+
+
+def width(printed: str) -> int:
+    """Columns of the widest line, but for the one that names the folder."""
+    return max(len(line) for line in printed.splitlines() if not line.startswith("in "))
+
+
+def refused(*argv) -> str:
+    with pytest.raises(SystemExit) as error:
+        main([str(argument) for argument in argv])
+    return str(error.value)
+
+
+def test_two_models_in_one_table(inputs, tmp_path, capsys):
+    models = ["--model_name_or_path", str(inputs / "good"), str(inputs / "poor")]
+    main([*models, *flags(inputs, tmp_path, "--tasks", "tiny_group", "--limit", "0.5")])
+    printed = capsys.readouterr().out
+    table = (tmp_path / "results.md").read_text(encoding="utf-8")
+    assert table.strip() in printed and width(printed) <= 100
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert lines[0] == ["task", "metric", "good", "poor"]
+    assert [line[:2] for line in lines[2:]] == [
+        ["tiny_generation", "exact_match ↑"],
+        ["tiny_generation", "length ↓"],
+        ["tiny_group", "acc ↑"],
+        ["tiny_lambada", "acc ↑"],
+        ["tiny_lambada", "perplexity ↓"],
+    ]
+    results = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("*/results.json")}
+    good = next(each for name, each in results.items() if name.endswith("good"))
+    metric = good["tasks"]["tiny_lambada"]["metrics"]["perplexity,none"]
+    assert lines[-1][2] == f"{metric['value']:.4f} ± {metric['stderr']:.4f} (of 18)"
+    assert good["tasks"]["tiny_lambada"]["settings"]["limit"] == 0.5
+    assert set(good["tasks"]["tiny_lambada"]["versions"]) == {"lm_eval", "transformers", "torch"}
+
+
+def test_compare_scores_what_is_missing(inputs, tmp_path, capsys, monkeypatch):
+    asked = ["--compare", str(inputs / "poor"), str(inputs / "good"), "--tasks", "tiny_lambada"]
+    main(flags(inputs, tmp_path, *asked))
+    printed = capsys.readouterr().out
+    rows = {row["metric"]: row for row in json.loads((tmp_path / "comparison.json").read_text())}
+    perplexity = rows["perplexity,none"]
+    assert perplexity["better"] == 1 and perplexity["values"][1] < perplexity["values"][0]
+    assert perplexity["significant_paired"] and perplexity["bootstrap"]["high"] < 0  # of log-likelihoods, A - B
+    assert (tmp_path / "comparison.md").read_text(encoding="utf-8").strip() in printed
+    assert re.search(r"\| tiny_lambada \| perplexity ↓ \| +\d+\.\d{4} \| +\d+\.\d{4}[†‡]+ \|", printed)
+    assert "A: poor; B: good." in printed and width(printed) <= 120
+    # The folders of results say the same, in the other order, and no model is loaded for it.
+    monkeypatch.setattr(harness_model, "load", lambda *_args, **_kwargs: pytest.fail("a model was loaded"))
+    folders = sorted(path.parent for path in tmp_path.glob("*/results.json"))
+    main(["--compare", *map(str, folders)])
+    assert re.search(r"perplexity ↓ \| +\d+\.\d{4}[†‡]+ \| +\d+\.\d{4} \|", capsys.readouterr().out)
+    assert "holds the results of 2 models: name one of" in refused("--compare", tmp_path, folders[0])
+
+
+def write_scores(folder: Path, metrics: dict[str, tuple[str, bool | None, list]], hashes=None, **entry) -> Path:
+    """Results of a model on one task, from the scores of its documents."""
+    values = {name: scores for name, (_, _, scores) in metrics.items()}
+    count = len(next(iter(values.values())))
+    described = {
+        name: {
+            "value": math.exp(-np.mean(scores))
+            if kind == "perplexity"
+            else 0.5
+            if kind == "f1"
+            else float(np.mean(scores)),
+            "stderr": 0.1,
+            "higher_is_better": way,
+            "aggregation": kind,
+        }
+        for name, (kind, way, scores) in metrics.items()
+    }
+    entry = {"metrics": described, "documents": count, "num_fewshot": 0, "settings": {"limit": None}} | entry
+    documents = {"sha256": hashes or [str(i) for i in range(count)], "scores": values}
+    Store(folder, folder.name).add("task", entry, documents)
+    return folder
+
+
+def test_tests_of_a_comparison_are_scipy_s(tmp_path):
+    draw = np.random.default_rng(0)
+    likelihoods = draw.normal(-4, 2, 60)
+    other = likelihoods + draw.normal(-0.2, 0.3, 60)
+    a = write_scores(
+        tmp_path / "a",
+        {
+            "acc,none": ("mean", True, [1.0] * 40 + [0.0] * 20),
+            "perplexity,none": ("perplexity", False, list(likelihoods)),
+            "bias,none": ("mean", False, [0.2, 0.4] * 30),
+            "free,none": ("mean", None, [0.2, 0.4] * 30),
+            "f1,none": ("f1", True, [[0, 1]] * 60),
+        },
+    )
+    b = write_scores(
+        tmp_path / "b",
+        {
+            "acc,none": ("mean", True, [1.0] * 30 + [0.0] * 30),
+            "perplexity,none": ("perplexity", False, list(other)),
+            "bias,none": ("mean", False, [0.1, 0.4] * 30),
+            "free,none": ("mean", None, [0.3, 0.4] * 30),
+            "f1,none": ("f1", True, [[0, 1]] * 60),
+        },
+    )
+    rows = {row["metric"]: row for row in score_comparison.compare(a, b)}
+    assert {name: row["better"] for name, row in rows.items()} == {
+        "acc,none": 0,
+        "perplexity,none": 0,
+        "bias,none": 1,
+        "free,none": None,
+        "f1,none": None,
+    }
+    paired, unpaired = stats.ttest_rel(likelihoods, other), stats.ttest_ind(likelihoods, other, equal_var=False)
+    row = rows["perplexity,none"]
+    assert (row["p_paired"], row["p_means"]) == (pytest.approx(paired.pvalue), pytest.approx(unpaired.pvalue))
+    assert (row["significant_paired"], row["significant_means"]) == (True, False)
+    assert row["bootstrap"]["difference"] == pytest.approx(np.mean(likelihoods - other))
+    assert rows["bias,none"]["t_paired"] > 0  # lower is better, so b, the lower, is the better of the test
+    assert rows["free,none"]["not_tested"] == "no direction is better" and "bootstrap" in rows["free,none"]
+    assert "p_means" not in rows["f1,none"] and "bootstrap" not in rows["f1,none"]
+    table = score_comparison.comparison_table(list(rows.values()), ["a", "b"])
+    assert re.search(r"\| perplexity ↓ \| +[\d.]+‡‡ \|", table)
+    assert "0.551 (0.551)" not in table and max(map(len, table.splitlines())) <= 120
+    assert row["holm_paired"] == pytest.approx(2 * paired.pvalue)  # the second smallest of three
+    paper = {each["metric"]: each for each in score_comparison.compare(a, b, test="paper")}["perplexity,none"]
+    assert paper["p_paired"] == pytest.approx(paired.pvalue / 2) and paper["t_paired"] == row["t_paired"]
+    swapped = {row["metric"]: row for row in score_comparison.compare(b, a)}
+    assert swapped["perplexity,none"]["better"] == 1 and swapped["perplexity,none"]["p_paired"] == row["p_paired"]
+
+
+def test_the_dagger_is_the_test_of_table_4(tmp_path):
+    a = write_scores(tmp_path / "a", {"acc,none": ("mean", True, [1.0] * 475 + [0.0] * 525)})
+    b = write_scores(tmp_path / "b", {"acc,none": ("mean", True, [0.0] * 562 + [1.0] * 438)})
+    (row,) = score_comparison.compare(a, b, test="paper")
+    assert row["significant_means"] and row["p_means"] == pytest.approx(0.0484, abs=1e-4)
+    table = score_comparison.comparison_table([row], ["a", "b"])
+    assert "0.4750†" in table and "one-tailed" in table
+    (both,) = score_comparison.compare(a, b)  # which of the two would be better was not known before
+    assert not both["significant_means"] and both["p_means"] == pytest.approx(2 * row["p_means"])
+    assert "†" not in score_comparison.comparison_table([both], ["a", "b"]).splitlines()[2]
+    b = write_scores(tmp_path / "b", {"acc,none": ("mean", True, [0.0] * 561 + [1.0] * 439)})
+    assert not score_comparison.compare(a, b, test="paper")[0]["significant_means"]
+
+
+def test_false_alarms_over_many_tasks(tmp_path, monkeypatch):
+    """200 tasks on which neither model is better: how many daggers, and how many after Holm's correction?"""
+    draws = np.random.default_rng(1).random((2, 200, 100)) < 0.5
+    folders = [
+        write_scores(
+            tmp_path / name, {f"acc{i},none": ("mean", True, row.astype(float).tolist()) for i, row in enumerate(d)}
+        )
+        for name, d in zip("ab", draws, strict=True)
+    ]
+    monkeypatch.setattr(
+        score_comparison, "paired_bootstrap", lambda *_, **__: score_comparison.t_test([1, 2], [1, 2], paired=True)
+    )
+    rows = score_comparison.compare(*folders)
+    for which in ("means", "paired"):
+        assert 0.03 < np.mean([row[f"significant_{which}"] for row in rows]) < 0.07  # one-tailed, after the fact: 10 %
+        assert min(row[f"holm_{which}"] for row in rows) > 0.05
+
+
+def test_directions_that_differ_are_no_direction(tmp_path):
+    a = write_scores(tmp_path / "a", {"acc,none": ("mean", None, [1.0, 0.0, 1.0])})
+    b = write_scores(tmp_path / "b", {"acc,none": ("mean", False, [1.0, 0.0, 0.0])})
+    for pair in ((a, b), (b, a)):
+        assert score_comparison.compare(*pair)[0]["not_tested"] == "no direction is better"
+
+
+def test_equal_scores_are_nobody_s_win(tmp_path):
+    folders = [write_scores(tmp_path / name, {"acc,none": ("mean", True, [1.0, 0.0, 1.0])}) for name in "ab"]
+    (row,) = score_comparison.compare(*folders)
+    assert row["better"] is None and row["p_paired"] == 1.0
+    assert "†" not in score_comparison.comparison_table([row], ["a", "b"]).splitlines()[2]
+
+
+def test_different_documents_are_not_compared(tmp_path):
+    a = write_scores(tmp_path / "a", {"acc,none": ("mean", True, [1.0, 0.0, 1.0])})
+    b = write_scores(tmp_path / "b", {"acc,none": ("mean", True, [1.0, 0.0])}, settings={"limit": 2.0})
+    text = refused("--compare", a, b)
+    assert "task was scored on different documents or prompts: 3 by" in text and "2 by" in text and "(limit 2.0" in text
+    c = write_scores(tmp_path / "c", {"acc,none": ("mean", True, [1.0, 0.0, 1.0])}, hashes=["0", "1", "3"])
+    assert "different documents" in refused("--compare", a, c)
+    Store(tmp_path / "d", "d").add("other", {"metrics": {}, "documents": 1, "settings": {}}, {})
+    assert "have no task in common, but task and other" in refused("--compare", a, tmp_path / "d")
+
+
+def test_names_are_as_long_as_it_takes():
+    assert score_comparison.short_names(["runs/a/lm", "runs/b/lm"]) == ["a/lm", "b/lm"]
+    assert score_comparison.short_names(["runs/a", "runs/b"]) == ["a", "b"]
+    assert score_comparison.short_names(["lm", "runs/lm"]) == ["lm", "runs/lm"]
+
+
+def test_wide_tables_are_cut_for_the_console(tmp_path):
+    for name in ("one", "two", "three", "four"):
+        write_scores(tmp_path / (name * 5), {"acc,none": ("mean", True, [1.0, 0.0])})
+    whole, cut = score_comparison.score_tables(tmp_path), score_comparison.score_tables(tmp_path, 65)
+    assert len(whole.split("\n\n")) == 1 and max(map(len, whole.splitlines())) > 65
+    assert len(cut.split("\n\n")) == 2 and max(map(len, cut.splitlines())) <= 65
+    assert all(name * 5 in cut for name in ("one", "two", "three", "four"))
+
+
+def test_what_was_scored_before_an_error_is_in_the_table(inputs, tmp_path, monkeypatch):
+    load = harness_model.load
+
+    def fail(name, **settings):
+        if name.endswith("poor"):
+            raise ValueError("no such luck")
+        return load(name, **settings)
+
+    monkeypatch.setattr(harness_model, "load", fail)
+    models = ["--model_name_or_path", inputs / "good", inputs / "poor"]
+    assert "no such luck" in refused(*models, *flags(inputs, tmp_path, "--tasks", "tiny_lambada", "--limit", "4"))
+    assert "tiny_lambada" in (tmp_path / "results.md").read_text(encoding="utf-8")
+
+
+def test_failures_are_told_at_the_end(inputs, tmp_path, monkeypatch):
+    from lm_eval.models.huggingface import HFLM
+
+    monkeypatch.setattr(HFLM, "generate_until", lambda *_: 1 / 0)
+    tasks = ["--tasks", "tiny_generation", "tiny_lambada", "--limit", "4"]
+    text = refused("--model_name_or_path", inputs / "good", *flags(inputs, tmp_path, *tasks))
+    assert "Failed, all else is scored and written" in text and "ZeroDivisionError" in text
+    assert "tiny_lambada" in (tmp_path / "results.md").read_text(encoding="utf-8")
+
+
+def test_what_cannot_work_is_refused(inputs, tmp_path, clm_tokenizer):
+    good = ["--model_name_or_path", inputs / "good"]
+    assert "model_name_or_path is not given" in refused("--output_dir", tmp_path)
+    assert "output_dir is not given" in refused(*good)
+    assert "compare takes two models or folders of results, got 1" in refused("--compare", inputs / "good")
+    assert "limit must be a number of documents, or a share" in refused(*good, "--limit", "2.5")
+    assert "limit must be" in refused(*good, "--limit", "0")
+    assert "batch_size must be auto or a number above 0, got 'many'" in refused(*good, "--batch_size", "many")
+    assert "max_length must be at least 2, got 1" in refused(*good, "--max_length", "1")
+    assert "num_fewshot must be at least 0, got -1" in refused(*good, "--num_fewshot", "-1")
+    trunk = harness_inputs.save(
+        tmp_path / "trunk", GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=300)), clm_tokenizer
+    )
+    text = refused("--model_name_or_path", trunk, *flags(inputs, tmp_path / "out", "--tasks", "tiny_lambada"))
+    assert f"headless-trainer lm-head --model_name_or_path {trunk} --output_dir {trunk}-lm" in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_extra(inputs, tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "lm_eval":
+            raise ImportError("No module named 'lm_eval'")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert "pip install 'headless_trainer[eval]'" in refused(
+        "--model_name_or_path", inputs / "good", "--output_dir", tmp_path
+    )
+
+
+@pytest.mark.slow
+def test_the_harness_s_command_line_prints_the_same(inputs, tmp_path):
+    """Every digit that `lm_eval` prints for the same file, and the standard errors it saves to ten places."""
+    model, common = inputs / "good", ["--tasks", "tiny_lambada", "--include_path", str(inputs / "tasks")]
+    main(["--model_name_or_path", str(model), *common, "--device", "cpu", "--output_dir", str(tmp_path / "ours")])
+    program = "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
+    command = ["run", "--model", "hf", "--model_args", f"pretrained={model}", *common, "--device", "cpu"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command, "--output_path", str(tmp_path / "theirs")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = dict(re.findall(r"\|(acc|perplexity)\s*\|[↑↓]\s*\|\s*([\d.]+)\|", done.stdout))
+    errors = dict(re.findall(r"\|(acc|perplexity)\s*\|[↑↓]\s*\|\s*[\d.]+\|±\s*\|\s*([\d.]+)\|", done.stdout))
+    (ours,) = [json.loads(path.read_text()) for path in (tmp_path / "ours").glob("*/results.json")]
+    (theirs,) = [json.loads(path.read_text()) for path in (tmp_path / "theirs").rglob("results_*.json")]
+    for name in ("acc", "perplexity"):
+        metric = ours["tasks"]["tiny_lambada"]["metrics"][f"{name},none"]
+        assert (f"{metric['value']:.4f}", f"{metric['stderr']:.4f}") == (printed[name], errors[name])
+        saved = theirs["results"]["tiny_lambada"]
+        assert metric["value"] == pytest.approx(saved[f"{name},none"], rel=1e-6)
+        assert metric["stderr"] == pytest.approx(saved[f"{name}_stderr,none"], rel=1e-6)

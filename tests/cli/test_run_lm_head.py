@@ -1,0 +1,278 @@
+"""run_lm_head.py: from a headless checkpoint to a language model that any client loads, with and without training."""
+
+import json
+import math
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BertConfig,
+    BertModel,
+    ElectraConfig,
+    ElectraModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Model,
+    LlamaConfig,
+    LlamaModel,
+    pipeline,
+)
+
+from headless_trainer.cli.lm_head import main
+from headless_trainer.objective.prior import log_prior
+from headless_trainer.runtime.checkpoints import save_token_counts
+
+
+@pytest.fixture
+def checkpoint(tmp_path, clm_tokenizer):
+    torch.manual_seed(0)
+    trunk = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=32, vocab_size=len(clm_tokenizer)))
+    trunk.save_pretrained(tmp_path / "trunk")
+    clm_tokenizer.save_pretrained(tmp_path / "trunk")
+    counts = torch.arange(len(clm_tokenizer))
+    save_token_counts(tmp_path / "trunk", counts, {"tokens_seen": 1.0})
+    return tmp_path / "trunk", trunk.eval(), counts
+
+
+def implied_logits(trunk, ids, bias):
+    with torch.no_grad():
+        return trunk(ids).last_hidden_state @ trunk.wte.weight.T + bias
+
+
+@pytest.mark.parametrize("init", ["prior", "embeddings"])
+def test_counts_of_the_checkpoint(tmp_path, checkpoint, init):
+    folder, trunk, counts = checkpoint
+    main(["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "lm"), "--init", init])
+    model, ids = AutoModelForCausalLM.from_pretrained(tmp_path / "lm").eval(), torch.tensor([[7, 30, 200]])
+    want = implied_logits(trunk, ids, log_prior(counts) if init == "prior" else 0.0)
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, want, rtol=1e-4, atol=1e-4)
+
+
+def test_counts_of_a_corpus(tmp_path, checkpoint, text_file):
+    folder, trunk, counts = checkpoint
+    flags = ["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "lm"), "--smoothing", "0.5"]
+    main([*flags, "--counts_from", "corpus", "--train_file", str(text_file), "--max_seq_length", "16"])
+    model, ids = AutoModelForCausalLM.from_pretrained(tmp_path / "lm").eval(), torch.tensor([[7, 30, 200]])
+    with torch.no_grad():
+        added = model(ids).logits - implied_logits(trunk, ids, 0.0)
+    torch.testing.assert_close(added[0, 0], added[0, 2], rtol=1e-4, atol=1e-4)  # the same log q at every position
+    assert added.exp().sum(-1).allclose(torch.ones(3), rtol=1e-3)
+    assert not added[0, 0].allclose(log_prior(counts), atol=0.1)
+
+
+def test_counts_of_a_corpus_are_those_of_what_can_be_predicted(tmp_path, encoder, text_file):
+    folder, _, counts = encoder
+    flags = ["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "mlm"), "--max_seq_length", "16"]
+    main([*flags, "--counts_from", "corpus", "--train_file", str(text_file), "--line_by_line", "true"])
+    bias = AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm").get_output_embeddings().bias
+    # [CLS] and [SEP], of each line, are never predicted: like the other special tokens they get what the rarest token gets.
+    assert bias[:5].max() <= bias.min() + 1e-5
+
+
+def test_counts_of_a_corpus_leave_the_rest_of_the_head_as_the_pretraining_says(tmp_path, checkpoint, text_file):
+    folder, trunk, counts = checkpoint
+    ids, heads = torch.tensor([[7, 30, 200]]), {}
+    for name, facts in (("hot", {"temperature": 0.5}), ("corrected", {"log_q_correction": 1.0})):
+        save_token_counts(folder, counts, facts)
+        flags = ["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / name)]
+        main([*flags, "--counts_from", "corpus", "--train_file", str(text_file), "--max_seq_length", "16"])
+        with torch.no_grad():
+            heads[name] = AutoModelForCausalLM.from_pretrained(tmp_path / name).eval()(ids).logits
+    added = heads["hot"] - implied_logits(trunk, ids, 0.0) / 0.5
+    torch.testing.assert_close(added[0, 0], added[0, 2], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(heads["corrected"], implied_logits(trunk, ids, 0.0), rtol=1e-4, atol=1e-4)
+
+
+def refused(*argv) -> str:
+    with pytest.raises(SystemExit) as error:
+        main([str(argument) for argument in argv])
+    return str(error.value)
+
+
+def test_what_cannot_work_is_refused(tmp_path, checkpoint, clm_tokenizer):
+    folder, _, _ = checkpoint
+    (folder / "token_counts.safetensors").unlink()
+    flags = ["--model_name_or_path", folder, "--output_dir", tmp_path / "lm"]
+    assert "holds no token_counts.safetensors" in (text := refused(*flags)) and "--counts_from corpus" in text
+    assert "model_name_or_path is not given" in refused("--output_dir", tmp_path / "lm")
+    assert "already holds" in refused(*flags[:2], "--output_dir", folder)
+    llama = LlamaModel(
+        LlamaConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=300)
+    )
+    llama.save_pretrained(tmp_path / "llama")
+    clm_tokenizer.save_pretrained(tmp_path / "llama")
+    save_token_counts(tmp_path / "llama", torch.ones(300, dtype=torch.long), {})
+    assert "does not end in a LayerNorm" in refused("--model_name_or_path", tmp_path / "llama", *flags[2:])
+
+
+def test_arguments_that_say_two_things_are_refused(tmp_path, checkpoint, text_file):
+    folder, _, _ = checkpoint
+    flags = ["--model_name_or_path", folder, "--output_dir", tmp_path / "lm"]
+    assert "is named as training texts but nothing reads them" in refused(*flags, "--train_file", text_file)
+    assert "max_steps is 5 but nothing is trained: add --do_train" in refused(*flags, "--max_steps", 5)
+    assert "freeze_trunk is True but nothing is trained" in refused(*flags, "--freeze_trunk")
+    assert "here --init says how the head starts" in refused(*flags, "--head_bias", "prior")
+    assert "invalid choice: 'headless'" in refused_by_parser(*flags, "--objective", "headless")
+
+
+def refused_by_parser(*argv) -> str:
+    import contextlib
+    import io
+
+    text = io.StringIO()
+    with contextlib.redirect_stderr(text), pytest.raises(SystemExit):
+        main([str(argument) for argument in argv])
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("training", [[], ["--do_train", "--max_steps", "1"]])
+def test_a_checkpoint_with_a_head_is_refused(tmp_path, clm_tokenizer, text_file, training):
+    GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=300)).save_pretrained(tmp_path / "vanilla")
+    clm_tokenizer.save_pretrained(tmp_path / "vanilla")
+    save_token_counts(tmp_path / "vanilla", torch.ones(300, dtype=torch.long), {})
+    flags = ["--model_name_or_path", tmp_path / "vanilla", "--output_dir", tmp_path / "lm", *training]
+    text = refused(*flags, *(["--train_file", text_file, "--max_seq_length", "16"] if training else []))
+    assert "holds a GPT2LMHeadModel, which has a head already" in text and "--objective vanilla" in text
+
+
+def test_counts_of_another_vocabulary_are_refused(tmp_path, checkpoint):
+    folder, _, counts = checkpoint
+    save_token_counts(folder, counts[:-1], {})
+    text = refused("--model_name_or_path", folder, "--output_dir", tmp_path / "lm")
+    assert f"token_counts is {len(counts) - 1} long and the embedding has {len(counts)} rows" in text
+
+
+@pytest.mark.parametrize("facts", [{"log_q_correction": 1.0}, {"temperature": 0.5}, {"temperature": 2.0}])
+def test_the_head_is_what_the_pretraining_implies(tmp_path, checkpoint, facts):
+    folder, trunk, counts = checkpoint
+    save_token_counts(folder, counts, facts)
+    main(["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "lm")])
+    model, ids = AutoModelForCausalLM.from_pretrained(tmp_path / "lm").eval(), torch.tensor([[7, 30, 200]])
+    want = implied_logits(trunk, ids, 0.0) / facts.get("temperature", 1.0)
+    want = want + (0.0 if "log_q_correction" in facts else log_prior(counts))
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, want, rtol=1e-4, atol=1e-4)
+
+
+# Fine-tuning -------------------------------------------------------------------------------------------------------------
+
+FAST = ["--max_seq_length", "16", "--per_device_train_batch_size", "8", "--disable_tqdm", "true", "--use_cpu"]
+FAST += ["--validation_split_percentage", "20", "--save_strategy", "no", "--learning_rate", "1e-2"]
+
+
+def tune(folder, output, text_file, *flags):
+    argv = ["--model_name_or_path", folder, "--output_dir", output, "--train_file", text_file, *FAST, *flags]
+    main([str(argument) for argument in argv])
+    return AutoModelForCausalLM.from_pretrained(output).eval()
+
+
+def test_zero_steps_of_learning_leave_the_free_head(tmp_path, checkpoint, text_file):
+    folder, trunk, counts = checkpoint
+    model = tune(folder, tmp_path / "lm", text_file, "--do_train", "--max_steps", "2", "--learning_rate", "0")
+    ids = torch.tensor([[7, 30, 200]])
+    with torch.no_grad():
+        torch.testing.assert_close(
+            model(ids).logits, implied_logits(trunk, ids, log_prior(counts)), rtol=1e-4, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("init", ["prior", "embeddings"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_fine_tuning_improves_on_held_out_text(tmp_path, checkpoint, text_file, init, frozen):
+    folder, trunk, _ = checkpoint
+    flags = ["--init", init, "--eval_strategy", "steps", "--eval_steps", "10", "--max_steps", "20", "--do_train"]
+    model = tune(folder, tmp_path / "lm", text_file, *flags, *(["--freeze_trunk"] if frozen else []))
+    history = json.loads((tmp_path / "lm" / "trainer_state.json").read_text())["log_history"]
+    first, last = [logs["eval_cross_entropy"] for logs in history if "eval_cross_entropy" in logs]
+    assert last < first < math.log(300)
+    changed = {
+        name.split(".")[0]
+        for name, value in model.base_model.state_dict().items()
+        if not value.equal(trunk.state_dict()[name])
+    }
+    # a head with a bias is folded into the last LayerNorm, trained or not
+    assert changed == ({"ln_f"} if init == "prior" else set()) if frozen else {"wte", "h", "ln_f"} <= changed
+
+
+def test_training_starts_at_the_prior_or_at_the_embeddings(tmp_path, checkpoint, text_file):
+    folder, _, _ = checkpoint
+    losses = {}
+    for init in ("prior", "embeddings"):
+        tune(folder, tmp_path / init, text_file, "--init", init, "--do_eval")
+        losses[init] = json.loads((tmp_path / init / "eval_results.json").read_text())["eval_cross_entropy"]
+    assert losses["prior"] != pytest.approx(losses["embeddings"], abs=1e-3)
+
+
+def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(tmp_path, checkpoint, text_file):
+    folder, _, _ = checkpoint
+    flags = ["--do_train", "--max_steps", "4", "--save_strategy", "steps", "--save_steps", "2"]
+    whole = tune(folder, tmp_path / "whole", text_file, *flags)
+    resumed = tune(
+        folder, tmp_path / "resumed", text_file, *flags,
+        "--resume_from_checkpoint", tmp_path / "whole" / "checkpoint-2",
+    )  # fmt: skip
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+@pytest.fixture
+def encoder(tmp_path, mlm_tokenizer):
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=len(mlm_tokenizer)
+    )
+    trunk = BertModel(config, add_pooling_layer=False)
+    trunk.save_pretrained(tmp_path / "encoder")
+    mlm_tokenizer.save_pretrained(tmp_path / "encoder")
+    counts = torch.arange(len(mlm_tokenizer))
+    save_token_counts(tmp_path / "encoder", counts, {})
+    return tmp_path / "encoder", trunk.eval(), counts
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_encoder_fills_masks_without_training(tmp_path, encoder, dtype):
+    folder, trunk, counts = encoder
+    trunk.to(dtype).save_pretrained(folder)
+    trunk.float()
+    main(["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "mlm")])
+    fill = pipeline("fill-mask", str(tmp_path / "mlm"), top_k=300)
+    found = {answer["token"]: answer["score"] for answer in fill("the miller [MASK] the river.")}
+    ids = fill.tokenizer("the miller [MASK] the river.", return_tensors="pt").input_ids
+    place = (ids[0] == fill.tokenizer.mask_token_id).nonzero().item()
+    with torch.no_grad():
+        scores = trunk(ids).last_hidden_state[0, place] @ trunk.get_input_embeddings().weight.T + log_prior(counts)
+    want = scores.softmax(-1)
+    for token, score in found.items():
+        assert score == pytest.approx(want[token].item(), rel=1e-3 if dtype == torch.float32 else 0.1)
+    assert len(found) == 300
+
+
+def test_an_encoder_is_fine_tuned(tmp_path, encoder, text_file):
+    folder, _, _ = encoder
+    argv = ["--model_name_or_path", folder, "--output_dir", tmp_path / "mlm", "--train_file", text_file, *FAST]
+    main([str(argument) for argument in (*argv, "--do_train", "--max_steps", "3", "--do_eval")])
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm")
+    assert torch.equal(model.get_output_embeddings().weight, model.get_input_embeddings().weight)
+    assert "eval_cross_entropy" in json.loads((tmp_path / "mlm" / "eval_results.json").read_text())
+
+
+def test_layers_that_nothing_trained_need_training(tmp_path, mlm_tokenizer, text_file):
+    config = ElectraConfig(
+        hidden_size=16,
+        embedding_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        vocab_size=300,
+    )
+    folder = tmp_path / "electra"
+    ElectraModel(config).save_pretrained(folder)
+    mlm_tokenizer.save_pretrained(folder)
+    save_token_counts(folder, torch.arange(300), {})
+    flags = ["--model_name_or_path", folder, "--output_dir", tmp_path / "mlm"]
+    assert "fine-tune it, with `headless-trainer lm-head --do_train`" in refused(*flags)
+    main([str(argument) for argument in (*flags, "--train_file", text_file, *FAST, "--do_train", "--max_steps", "2")])
+    assert AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm").config.embedding_size == 8

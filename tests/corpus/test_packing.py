@@ -1,0 +1,577 @@
+import csv
+import gzip
+import json
+import os
+import pickle
+from types import SimpleNamespace
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from datasets import Dataset, DatasetDict
+from torch.utils.data import DataLoader
+from transformers import AutoTokenizer, ByT5Tokenizer, GPT2Config, GPT2Model
+
+from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments
+from headless_trainer.corpus import packing
+from headless_trainer.corpus.collator import PaddingCollator
+from headless_trainer.corpus.packing import check_token_ids, target_counts, tokenize_and_pack
+from headless_trainer.corpus.texts import load_texts
+from headless_trainer.corpus.tokenization import train_tokenizer
+from headless_trainer.trainers.targets import TargetMaker
+
+DOCUMENTS = [f"Document {i} tells of {i * 7} things" + ", and of more" * (i % 5) + "." for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def clm():
+    return train_tokenizer(DOCUMENTS, vocab_size=300)
+
+
+@pytest.fixture(scope="module")
+def mlm():
+    return train_tokenizer(DOCUMENTS, vocab_size=300, task="mlm")
+
+
+@pytest.fixture(autouse=True)
+def library_cache(tmp_path, monkeypatch):
+    """Where `datasets` keeps files when it is told nothing: not in the home of whoever runs the tests."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "library_cache")
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return str(tmp_path / "cache")
+
+
+def naive_stream(tokenizer, documents) -> list[int]:
+    """All documents one after the other, the plain way."""
+    ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
+    stream = []
+    for document in documents:
+        ids = tokenizer(document)["input_ids"]
+        stream += ids if ids[-1] in ends or tokenizer.eos_token_id is None else [*ids, tokenizer.eos_token_id]
+    return stream
+
+
+def naive_rows(stream: list[int], length: int) -> list[list[int]]:
+    return [stream[i : i + length] for i in range(0, len(stream) - length + 1, length)]
+
+
+def rows_of(dataset) -> list[list[int]]:
+    return [np.asarray(row["input_ids"]).tolist() for row in dataset]
+
+
+# Loading
+
+
+def _write(path, documents, column="text"):
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".txt"):
+        content = "\n\n".join(documents) + "\n"
+    elif name.endswith(".jsonl"):
+        content = "".join(json.dumps({"id": i, column: text}) + "\n" for i, text in enumerate(documents))
+    elif name.endswith(".json"):
+        content = json.dumps([{"id": i, column: text} for i, text in enumerate(documents)])
+    elif name.endswith(".csv"):
+        with open(path, "w", newline="") as file:
+            csv.writer(file).writerows([["id", column], *enumerate(documents)])
+        content = path.read_text()
+    else:
+        pq.write_table(pa.table({"id": list(range(len(documents))), column: documents}), path)
+        return
+    if path.name.endswith(".gz"):
+        path.write_bytes(gzip.compress(content.encode()))
+    else:
+        path.write_text(content)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    "name", ["a.txt", "a.txt.gz", "a.json", "a.json.gz", "a.jsonl", "a.jsonl.gz", "a.csv", "a.csv.gz", "a.parquet"]
+)
+def test_formats(name, streaming, tmp_path, cache):
+    train, validation = tmp_path / name, tmp_path / f"v_{name}"
+    _write(train, DOCUMENTS[:20])
+    _write(validation, DOCUMENTS[20:25])
+    args = DataArguments(train_file=[str(train)], validation_file=[str(validation)], streaming=streaming)
+    texts = load_texts(args, cache_dir=cache)
+    # Blank lines between those of the .txt file are no documents.
+    assert list(texts["train"]) == [{"text": text} for text in DOCUMENTS[:20]]
+    assert list(texts["validation"]) == [{"text": text} for text in DOCUMENTS[20:25]]
+
+
+@pytest.mark.parametrize(
+    ("sample_by", "expected"),
+    [
+        ("line", ["one", "two", "three", "four"]),
+        ("paragraph", ["one\ntwo", "three\nfour"]),
+        ("document", ["one\ntwo\n\nthree\nfour"]),
+    ],
+)
+def test_sample_by(sample_by, expected, tmp_path, cache):
+    path = tmp_path / "a.txt"
+    path.write_text("one\ntwo\n\nthree\nfour")
+    args = DataArguments(train_file=[str(path)], validation_file=[str(path)], sample_by=sample_by)
+    assert load_texts(args, cache_dir=cache)["train"]["text"] == expected
+
+
+def test_folders_and_globs_are_read_in_order(tmp_path, cache):
+    folder = tmp_path / "corpus [1]"
+    for i, name in enumerate(["b.txt", "a.txt", "z/deep.txt.gz", "notes.md"]):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        _write(folder / name, [f"text {i}"]) if name != "notes.md" else (folder / name).write_text("no corpus")
+    for names, expected in (
+        ([str(folder)], ["text 1", "text 0", "text 2"]),
+        ([str(tmp_path / "corpus*" / "[ab].txt")], ["text 1", "text 0"]),
+        ([str(folder / "b.txt"), str(folder / "a.txt")], ["text 0", "text 1"]),
+    ):
+        args = DataArguments(train_file=names, validation_file=names)
+        assert load_texts(args, cache_dir=cache)["train"]["text"] == expected
+
+
+def test_held_out_documents(tmp_path, cache):
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(f"{i}\n" for i in range(2000)))  # every second line and more is blank
+    memory = load_texts(DataArguments(train_file=[str(path)]), cache_dir=cache)
+    train, held_out = (set(memory[name]["text"]) for name in ("train", "validation"))
+    assert len(train) + len(held_out) == 2000 and not train & held_out
+    assert 70 <= len(held_out) <= 130  # three standard deviations of a draw
+    first_half = [text for text in held_out if int(text) < 1000]
+    assert 30 <= len(first_half) <= 70
+    again = load_texts(DataArguments(train_file=[str(path)]), cache_dir=str(tmp_path / "other"))
+    stream = load_texts(DataArguments(train_file=[str(path)], streaming=True))
+    larger = load_texts(DataArguments(train_file=[str(path)], validation_split_percentage=20), cache_dir=cache)
+    for name in ("train", "validation"):
+        assert again[name]["text"] == memory[name]["text"] == [row["text"] for row in stream[name]]
+    assert held_out < set(larger["validation"]["text"])
+    assert 346 <= len(larger["validation"]) <= 454
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_split_does_not_depend_on_batches(streaming, tmp_path, cache):
+    path = tmp_path / "a.jsonl"
+    _write(path, [str(i) for i in range(25_000)])  # more than are filtered at a time
+    args = DataArguments(train_file=[str(path)], validation_split_percentage=50, streaming=streaming)
+    texts = load_texts(args, cache_dir=cache)
+    kept = [int(row["text"]) for name in ("train", "validation") for row in texts[name]]
+    assert sorted(kept) == list(range(25_000))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_no_word_of_a_csv_file_is_taken_for_a_missing_document(streaming, tmp_path, cache):
+    path = tmp_path / "a.csv"
+    documents = ["NA", "null", "None", "nan", "N/A", "a, b", 'a "b"', "two\nlines"]
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([["score", "body"], *(["", text] for text in [*documents, ""]), [1.5, "end"]])
+    args = DataArguments(train_file=[str(path)], validation_file=[str(path)], streaming=streaming)
+    assert [row["text"] for row in load_texts(args, cache_dir=cache)["train"]] == [*documents, "end"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(("documents", "percentage"), [(2, 0.1), (2, 99.9), (9, 1), (9, 99)])
+def test_few_documents_have_one_on_each_side(documents, percentage, streaming, tmp_path, cache, caplog):
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(DOCUMENTS[:documents]))
+    args = DataArguments(train_file=[str(path)], validation_split_percentage=percentage, streaming=streaming)
+    texts = {name: [row["text"] for row in part] for name, part in load_texts(args, cache_dir=cache).items()}
+    assert len(texts["validation" if percentage < 50 else "train"]) == 1
+    assert sorted(texts["train"] + texts["validation"]) == sorted(DOCUMENTS[:documents])
+    assert "the nearest share that leaves one" in caplog.text
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.csv", "a.parquet"])
+def test_byte_order_marks_are_no_text(name, streaming, tmp_path, cache):
+    """Of a file, or of one of several that were joined: in no format do they reach a document or the name of a column."""
+    path = tmp_path / name
+    _write(path, ["\ufeffone", "two", "\ufeff"] if name == "a.parquet" else ["one", "two"])
+    if name == "a.txt":
+        path.write_bytes(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n\xef\xbb\xbf\n")
+    elif name == "a.txt.gz":
+        path.write_bytes(gzip.compress(b"\xef\xbb\xbfone\ntwo\n"))
+    elif name != "a.parquet":
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    args = DataArguments(train_file=[str(path)], validation_file=[str(path)], streaming=streaming)
+    assert [row["text"] for row in load_texts(args, cache_dir=cache)["train"]] == ["one", "two"]
+
+
+def test_text_columns(tmp_path, cache):
+    path = tmp_path / "a.jsonl"
+    _write(path, ["hello", "world"], column="body")
+    for column in (None, "body"):  # the only column with text is found
+        args = DataArguments(train_file=[str(path)], validation_file=[str(path)], text_column=column)
+        assert load_texts(args, cache_dir=cache)["train"]["text"] == ["hello", "world"]
+    pq.write_table(pa.table({"text": pa.array(["x", None, " \n", "y"], pa.large_string())}), tmp_path / "a.parquet")
+    args = DataArguments(train_file=[str(tmp_path / "a.parquet")], validation_file=[str(path)], text_column=None)
+    assert load_texts(args, cache_dir=cache)["train"]["text"] == ["x", "y"]
+
+
+def _error_cases():
+    yield {"train_file": ["missing.txt"]}, FileNotFoundError, r"train_file 'missing.txt' does not exist. Name a file"
+    yield {"train_file": ["*.jsonx"]}, FileNotFoundError, r"train_file '\*.jsonx' matches no file. Name a file"
+    yield {"train_file": ["void"]}, FileNotFoundError, "train_file 'void' is a folder without .txt, .*files"
+    yield {"train_file": ["a.tar"]}, ValueError, "train_file must end in .txt, .json, .*got 'a.tar'"
+    yield {"train_file": ["a.tar.gz"]}, ValueError, "train_file must end in .*got 'a.tar.gz'"
+    yield {"train_file": ["a.txt", "a.csv"]}, ValueError, r"train_file must name files of one format, got .csv, .txt"
+    yield {"train_file": ["mixed"]}, ValueError, r"train_file must name files of one format, got .csv, .txt in"
+    yield {"train_file": ["empty.txt"]}, ValueError, r"train_file \['empty.txt'\] holds no documents"
+    yield (
+        {"train_file": ["blank.txt"]},
+        ValueError,
+        r"train_file \['blank.txt'\] cannot be split by .*it holds no documents",
+    )
+    yield (
+        {"train_file": ["one.txt"]},
+        ValueError,
+        r"train_file \['one.txt'\] cannot be split by validation_split_percentage \(5\): it holds one document, or copies",
+    )
+    yield (
+        {"train_file": ["a.csv"], "text_column": "body"},
+        ValueError,
+        (r"text_column 'body' is not a column of the data. The columns are: id \(int64\), text \("),
+    )
+    yield (
+        {"train_file": ["a.csv"], "text_column": "id"},
+        ValueError,
+        r"text_column 'id' does not hold text.*id \(int64\)",
+    )
+    yield {"train_file": ["two.csv"]}, ValueError, r"text_column must name one of the 2 text columns.*one .*two"
+    yield (
+        {"train_file": ["a.txt"], "validation_file": ["no.txt"]},
+        FileNotFoundError,
+        "validation_file 'no.txt' does not",
+    )
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(("settings", "error", "message"), list(_error_cases()))
+def test_loading_errors(settings, error, message, streaming, tmp_path, cache, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("void", "mixed"):
+        os.mkdir(folder)
+    for name in ("a.txt", "a.csv", "mixed/a.txt", "mixed/a.csv"):
+        _write(tmp_path / name, DOCUMENTS[:3])
+    contents = {"a.tar": "x", "a.tar.gz": "x", "empty.txt": "", "blank.txt": "\n \n", "one.txt": "one\n"}
+    contents["two.csv"] = "one,two\na,b\n"
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(error, match=message):
+        load_texts(DataArguments(streaming=streaming, **settings), cache_dir=cache)
+
+
+def test_unreadable_file(tmp_path, cache):
+    path = tmp_path / "broken.jsonl"
+    path.write_text('{"text": "a"\n}{')
+    with pytest.raises(ValueError, match=r"train_file \['.*broken.jsonl'\] cannot be read as json: .*Check the files"):
+        load_texts(DataArguments(train_file=[str(path)]), cache_dir=cache)
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "message"),
+    [
+        (
+            ConnectionError("Couldn't reach it\nmore"),
+            ConnectionError,
+            "dataset_name 'a/b' cannot be read.*--train_file",
+        ),
+        (datasets.exceptions.DatasetNotFoundError("gone"), ValueError, "dataset_name 'a/b' is not on the Hub.*--token"),
+    ],
+)
+def test_hub_errors(raised, error, message, monkeypatch):
+    def fail(*args, **kwargs):
+        raise raised
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(error, match=message):
+        load_texts(DataArguments(dataset_name="a/b"))
+
+
+def test_hub_dataset(monkeypatch):
+    part = Dataset.from_dict({"text": DOCUMENTS, "label": list(range(60))})
+    asked = {}
+
+    def load(name, config, **settings):
+        asked.update(settings, name=name, config=config)
+        return DatasetDict(parts)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    args = DataArguments(dataset_name="a/b", dataset_config_name="c", dataset_revision="r")
+    parts = {"train": part, "validation": part.select(range(5)), "test": part}
+    texts = load_texts(args, token="secret")
+    assert asked == dict(name="a/b", config="c", revision="r", streaming=False, cache_dir=None, token="secret")
+    assert texts["train"]["text"] == DOCUMENTS and texts["validation"]["text"] == DOCUMENTS[:5]
+    assert set(texts) == {"train", "validation"} and texts["train"].column_names == ["text"]
+    parts = {"train": part}
+    texts = load_texts(args)
+    assert sorted([*texts["train"]["text"], *texts["validation"]["text"]]) == sorted(DOCUMENTS)
+    parts = {"test": part}
+    with pytest.raises(ValueError, match="dataset_name 'a/b' has no split 'train', only test"):
+        load_texts(args)
+
+
+# Packing
+
+
+def _cut(batches, **settings):
+    settings = {"max_seq_length": 4, "line_by_line": False, "keep_remainder": False} | settings
+    encoded = [(np.array(sum(batch, []), np.int32), np.array([len(row) for row in batch])) for batch in batches]
+    return [
+        ids[start:end].tolist()
+        for ids, offsets in packing._rows(encoded, **settings)
+        for start, end in zip(offsets[:-1], offsets[1:], strict=True)
+    ]
+
+
+def test_rows_are_the_stream_cut_at_equal_lengths():
+    batches = [[[1, 2, 3], [4, 5, 6]], [[7]], [[8, 9, 10, 11, 12, 13]]]
+    assert _cut(batches) == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
+    assert _cut(batches, keep_remainder=True) == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [13]]
+    # Nothing is lost where a batch ends with a row.
+    assert _cut([[[1, 2], [3, 4]], [[5, 6, 7, 8]]]) == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert _cut([[[1, 2], [3, 4]]], keep_remainder=True) == [[1, 2, 3, 4]]
+
+
+def test_line_by_line_keeps_the_closing_token():
+    batches = [[[1, 2, 9], [1, 2, 3, 4, 5, 9], []], [[1, 2, 3, 9]]]
+    assert _cut(batches, line_by_line=True) == [[1, 2, 9], [1, 2, 3, 9], [1, 2, 3, 9]]
+
+
+@pytest.mark.parametrize("length", [2, 7, 128])
+@pytest.mark.parametrize("name", ["clm", "mlm", "python"])
+def test_packing_equals_naive_concatenation(name, length, request, cache):
+    tokenizer = ByT5Tokenizer() if name == "python" else request.getfixturevalue(name)
+    rows = tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, max_seq_length=length, cache_dir=cache)
+    assert rows.column_names == ["input_ids"]
+    assert rows.features["input_ids"].feature.dtype == "int32"
+    assert rows_of(rows) == naive_rows(naive_stream(tokenizer, DOCUMENTS), length)
+
+
+def test_separators(clm, mlm):
+    decoder, encoder = naive_stream(clm, ["a b"]), naive_stream(mlm, ["a b"])
+    assert decoder[-1] == clm.eos_token_id and clm.eos_token_id not in decoder[:-1]
+    assert encoder[0] == mlm.cls_token_id and encoder[-1] == mlm.sep_token_id
+
+
+@pytest.mark.parametrize("name", ["clm", "mlm"])
+def test_line_by_line(name, request, cache):
+    tokenizer = request.getfixturevalue(name)
+    texts = Dataset.from_dict({"text": ["", *DOCUMENTS, " "]})
+    rows = rows_of(tokenize_and_pack(texts, tokenizer, max_seq_length=20, line_by_line=True, cache_dir=cache))
+    for row, document in zip(rows, DOCUMENTS, strict=True):
+        full = naive_stream(tokenizer, [document])
+        assert row == (full if len(full) <= 20 else [*full[:19], full[-1]])
+    assert {len(row) for row in rows} > {20}
+
+
+@pytest.mark.parametrize("settings", [{}, {"line_by_line": True}, {"keep_remainder": True}])
+def test_stream_equals_memory(settings, clm, cache):
+    texts = Dataset.from_dict({"text": DOCUMENTS * 40})  # more than are encoded at a time
+    memory = tokenize_and_pack(texts, clm, max_seq_length=32, cache_dir=cache, **settings)
+    stream = tokenize_and_pack(texts.to_iterable_dataset(), clm, max_seq_length=32, **settings)
+    assert rows_of(stream) == rows_of(memory)
+    assert rows_of(stream) == rows_of(memory)  # a second epoch
+
+
+def test_stream_resumes_where_it_was(clm):
+    texts = Dataset.from_dict({"text": DOCUMENTS}).to_iterable_dataset()
+    stream = tokenize_and_pack(texts, clm, max_seq_length=16)
+    expected = rows_of(stream)
+    rows = iter(stream)
+    for _ in range(5):
+        next(rows)
+    resumed = tokenize_and_pack(texts, clm, max_seq_length=16)
+    resumed.load_state_dict(stream.state_dict())
+    assert rows_of(resumed) == expected[5:]
+
+
+def test_processes_do_not_change_the_rows(clm, cache, monkeypatch):
+    monkeypatch.setattr(packing, "_BATCH_BYTES", 300)  # so that there is work for all of them
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    texts = Dataset.from_dict({"text": DOCUMENTS}).select(range(59, -1, -1))  # rows found by number
+    one, three = (
+        tokenize_and_pack(texts, clm, max_seq_length=16, num_proc=n, cache_dir=cache, overwrite_cache=True)
+        for n in (1, 3)
+    )
+    assert rows_of(one) == rows_of(three) == naive_rows(naive_stream(clm, DOCUMENTS[::-1]), 16)
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
+
+
+def test_too_little_text(clm, cache):
+    texts = Dataset.from_dict({"text": ["a b"]})
+    tokens = len(naive_stream(clm, ["a b"]))
+    message = f"max_seq_length is 64 but the texts hold only {tokens} tokens.*--max_seq_length, or --line_by_line"
+    with pytest.raises(ValueError, match=message):
+        tokenize_and_pack(texts, clm, max_seq_length=64, cache_dir=cache)
+    with pytest.raises(ValueError, match=message):
+        next(iter(tokenize_and_pack(texts.to_iterable_dataset(), clm, max_seq_length=64)))
+    assert len(tokenize_and_pack(texts, clm, max_seq_length=tokens, cache_dir=cache)) == 1
+
+
+# The cache of rows
+
+
+@pytest.fixture
+def encodings(monkeypatch):
+    """How often documents were encoded."""
+    calls = []
+    encode = packing._encoded_batches
+    monkeypatch.setattr(packing, "_encoded_batches", lambda *args: calls.append(1) or encode(*args))
+    return calls
+
+
+def test_second_call_finds_the_rows(clm, cache, encodings):
+    def pack(**settings):
+        settings = {"max_seq_length": 16, "cache_dir": cache} | settings
+        return tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, **settings)
+
+    first = pack()
+    clm("a b c", truncation=True, max_length=2, padding="max_length")  # leaves its settings on the tokenizer
+    second = pack(num_proc=2)
+    assert len(encodings) == 1 and rows_of(first) == rows_of(second)
+    for number, settings in enumerate(({"overwrite_cache": True}, {"max_seq_length": 8}, {"line_by_line": True}), 2):
+        pack(**settings)
+        assert len(encodings) == number
+    assert first[0]["input_ids"].tolist() == second[0]["input_ids"].tolist()  # though its file was replaced
+
+
+def test_a_saved_tokenizer_finds_the_rows(clm, tmp_path, cache, encodings):
+    clm.save_pretrained(tmp_path / "tokenizer")
+    for tokenizer in (clm, AutoTokenizer.from_pretrained(tmp_path / "tokenizer")):
+        texts = Dataset.from_dict({"text": DOCUMENTS})
+        tokenize_and_pack(texts, tokenizer, max_seq_length=16, cache_dir=cache)
+    assert len(encodings) == 1
+
+
+def test_other_texts_and_tokenizers_have_other_rows(clm, mlm, cache, encodings):
+    texts = Dataset.from_dict({"text": DOCUMENTS})
+    for number, (part, tokenizer) in enumerate(((texts, clm), (texts, mlm), (texts.select(range(50)), clm)), 1):
+        rows = tokenize_and_pack(part, tokenizer, max_seq_length=16, cache_dir=cache)
+        assert len(encodings) == number
+        assert rows_of(rows) == naive_rows(naive_stream(tokenizer, part["text"]), 16)
+
+
+def test_rows_lie_next_to_the_texts(clm, tmp_path, cache):
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(DOCUMENTS))
+    texts = load_texts(DataArguments(train_file=[str(path)]), cache_dir=cache)["train"]
+    rows = tokenize_and_pack(texts, clm, max_seq_length=16)
+    assert os.path.dirname(rows.cache_files[0]["filename"]) == os.path.dirname(texts.cache_files[0]["filename"])
+
+
+def test_rows_of_texts_in_memory_lie_in_the_cache(clm, tmp_path):
+    rows = tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, max_seq_length=16)
+    assert rows.cache_files[0]["filename"].startswith(str(tmp_path / "library_cache"))
+
+
+def test_failure_leaves_no_rows_behind(clm, tmp_path, monkeypatch):
+    def fail_late(*args):
+        yield np.arange(64, dtype=np.int32), np.array([64])
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr(packing, "_encoded_batches", fail_late)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, max_seq_length=16, cache_dir=str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+# Checks and counts
+
+
+def _dataset(rows):
+    return Dataset.from_dict({"input_ids": rows})
+
+
+def test_check_token_ids(clm):
+    rows = _dataset([[1, 2, 299], [0]])
+    check_token_ids(rows, 300, clm)
+    with pytest.raises(ValueError, match="id in the data is 299 .* 299 rows .* has 300 tokens.*--resize_embeddings"):
+        check_token_ids(rows, 299, clm)
+    check_token_ids(rows.select([1]), 299, clm)  # rows that are not used do not count
+    check_token_ids(rows.to_iterable_dataset(), 300, clm)
+    with pytest.raises(
+        ValueError, match="Tokenizer has 300 tokens but the embedding has 299 rows.*--resize_embeddings"
+    ):
+        check_token_ids(rows.to_iterable_dataset(), 299, clm)
+
+
+def test_target_counts(clm, mlm_tokenizer):
+    rows = _dataset([[1, 2, 2], [5], []])
+    assert target_counts(rows, 7, "clm", clm).tolist() == [0, 0, 2, 0, 0, 0, 0]
+    assert target_counts(rows, 7, "clm", clm).dtype == torch.int64
+    assert target_counts(_dataset([[2, 5, 6], [9, 9, 3]]), 10, "mlm", mlm_tokenizer).tolist() == [0] * 5 + [
+        1, 1, 0, 0, 2,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_counts_of_packed_rows_are_those_of_the_targets_that_a_training_draws(clm, cache, isolate, tmp_path):
+    rows = tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, max_seq_length=16, cache_dir=cache)
+    model = GPT2Model(GPT2Config(n_embd=8, n_layer=1, n_head=1, n_positions=16, vocab_size=300))
+    args = HeadlessTrainingArguments(str(tmp_path), isolate_documents=isolate, use_cpu=True)
+    labels = TargetMaker("clm", model, clm, args)({"input_ids": torch.tensor(rows["input_ids"][:])}, None)["labels"]
+    expected = labels[labels >= 0].bincount(minlength=300)
+    assert torch.equal(target_counts(rows, 300, "clm", clm, isolate), expected)
+    chosen = rows.shuffle(seed=0).select(range(3))
+    assert target_counts(chosen, 300, "clm", clm).sum() == 3 * 15
+
+
+# Batches
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_rows_of_one_length_are_stacked(kind, clm):
+    batch = PaddingCollator(clm)([{"input_ids": kind([1, 2]), "text": "x", "idx": 3}, {"input_ids": kind([3, 4])}])
+    assert list(batch) == ["input_ids"]
+    assert batch["input_ids"].dtype == torch.int64
+    assert batch["input_ids"].tolist() == [[1, 2], [3, 4]]
+
+
+def test_rows_are_padded_to_the_longest(mlm):
+    names = ("token_type_ids", "special_tokens_mask", "labels", "position_ids")
+    rows = [{"input_ids": [5, 6, 7]} | {name: [2, 3, 4] for name in names}]
+    rows += [{"input_ids": [8]} | {name: [9] for name in names}]
+    batch = PaddingCollator(mlm)(rows)
+    assert {name: tensor.tolist() for name, tensor in batch.items()} == {
+        "input_ids": [[5, 6, 7], [8, mlm.pad_token_id, mlm.pad_token_id]],
+        "attention_mask": [[1, 1, 1], [1, 0, 0]],
+        "token_type_ids": [[2, 3, 4], [9, 0, 0]],
+        "special_tokens_mask": [[2, 3, 4], [9, 1, 1]],
+        "position_ids": [[2, 3, 4], [9, 0, 0]],
+        "labels": [[2, 3, 4], [9, -100, -100]],
+    }
+
+
+def test_given_attention_masks_are_kept(clm):
+    rows = [{"input_ids": [1, 2], "attention_mask": [0, 1]}, {"input_ids": [3, 4], "attention_mask": [1, 1]}]
+    assert PaddingCollator(clm)(rows)["attention_mask"].tolist() == [[0, 1], [1, 1]]
+
+
+def test_tokenizer_without_a_pad_token_pads_with_0():
+    batch = PaddingCollator(SimpleNamespace(pad_token_id=None))([{"input_ids": [1, 2]}, {"input_ids": [3]}])
+    assert batch["input_ids"].tolist() == [[1, 2], [3, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "got no rows"),
+        ([{"input_ids": [1]}, {"input_ids": []}], "Row 1 of the batch has no tokens"),
+        ([{"text": "a"}], r"needs the column 'input_ids', got the columns \['text'\]"),
+        ([{"input_ids": [1, 2], "labels": [1]}], "Column 'labels' of row 0 has 1 values for 2 tokens"),
+    ],
+)
+def test_collator_errors(rows, message, clm):
+    with pytest.raises(ValueError, match=message):
+        PaddingCollator(clm)(rows)
+
+
+def test_rows_reach_the_model_through_worker_processes(clm, cache):
+    rows = tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, max_seq_length=16, cache_dir=cache)
+    loader = DataLoader(pickle.loads(pickle.dumps(rows)), batch_size=4, num_workers=2, collate_fn=PaddingCollator(clm))
+    got = torch.cat([batch["input_ids"] for batch in loader])
+    assert got.tolist() == rows_of(rows)

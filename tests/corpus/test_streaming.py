@@ -1,0 +1,328 @@
+"""Streams of packed rows: every document once in a pass, whoever reads it, and the next row from any place."""
+
+import itertools
+import json
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, concatenate_datasets
+from torch.utils.data import DataLoader
+
+from headless_trainer import PackedStream
+from headless_trainer.arguments import DataArguments
+from headless_trainer.corpus import streaming
+from headless_trainer.corpus.collator import PaddingCollator
+from headless_trainer.corpus.streaming import PLACE, Place, PlacedCollator
+from headless_trainer.corpus.text_stream import TextStream, positions
+from headless_trainer.corpus.texts import load_texts
+
+DOCUMENTS = [f"document {i}" + " word" * (i % 5) for i in range(50)]
+
+
+def source(documents=DOCUMENTS, files: int = 3):
+    """A stream whose files are as equal as they can be, or are given as lists."""
+    if isinstance(documents[0], list):
+        return concatenate_datasets([source(part, 1) for part in documents])
+    return Dataset.from_dict({"text": documents}).to_iterable_dataset(num_shards=min(files, len(documents)))
+
+
+def stream(tokenizer, texts=None, **settings) -> PackedStream:
+    settings = {"max_seq_length": 8, "shuffle_buffer_size": 6} | settings
+    return PackedStream(source() if texts is None else texts, tokenizer, **settings)
+
+
+def first(count: int, rows) -> list[tuple[list[int], tuple]]:
+    return [(row["input_ids"].tolist(), row[PLACE]) for row in itertools.islice(iter(rows), count)]
+
+
+def documents_of(rows, tokenizer) -> list[str]:
+    return [tokenizer.decode(row["input_ids"], skip_special_tokens=True) for row in rows]
+
+
+def one_pass(packed: PackedStream, reader: int = 0, epoch: int = 0):
+    """The rows of one reader up to the end of a pass, line by line."""
+    for ids, place in packed._rows(reader):
+        if place.epoch > epoch:
+            return
+        if place.epoch == epoch:
+            yield {"input_ids": ids}
+
+
+def naive_tokens(tokenizer, documents) -> list[int]:
+    return [token for text in documents for token in [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]]
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_unshuffled_rows_are_the_texts_cut_at_equal_lengths(clm_tokenizer, size):
+    """Across documents, files and passes: nothing is left over at the end of one."""
+    tokens = naive_tokens(clm_tokenizer, DOCUMENTS)
+    count = 2 * len(tokens) // 8
+    rows = [ids for ids, _ in first(count, stream(clm_tokenizer, shuffle_buffer_size=size))]
+    assert sum(rows, []) == (tokens + tokens)[: 8 * count] and len(tokens) % 8
+
+
+@pytest.mark.parametrize("documents", [DOCUMENTS, DOCUMENTS[:1], [["a"], ["b"], ["c"], ["d"]], [DOCUMENTS[:40], ["x"]]])
+@pytest.mark.parametrize(("processes", "workers"), [(1, 1), (1, 2), (2, 1), (3, 2)])
+@pytest.mark.parametrize("size", [0, 6, 1000])
+@pytest.mark.parametrize("files_each", [16, 1])
+def test_every_document_once_in_a_pass(clm_tokenizer, monkeypatch, documents, processes, workers, size, files_each):
+    monkeypatch.setattr(streaming, "_FILES_FOR_EACH_READER", files_each)
+    texts = source(documents)
+    seen, readers = {0: Counter(), 1: Counter()}, 0
+    for process in range(processes):
+        packed = stream(clm_tokenizer, texts, max_seq_length=99, line_by_line=True, shuffle_buffer_size=size)
+        packed.deal(process, processes, workers)
+        for reader, epoch in itertools.product(range(workers), seen):
+            try:
+                seen[epoch].update(documents_of(one_pass(packed, reader, epoch), clm_tokenizer))
+                readers += epoch == 0
+            except ValueError as error:  # more readers than documents
+                assert "finds 0 tokens" in str(error)
+    want = Counter(documents if isinstance(documents[0], str) else sum(documents, []))
+    assert seen[0] == want
+    if readers == processes * workers:
+        assert seen[1] == want
+
+
+def test_small_files_go_round(clm_tokenizer):
+    """Where each file is one document, no reader gets them all."""
+    texts, counts = source([[text] for text in DOCUMENTS[:24]]), []
+    for process in range(3):
+        packed = stream(clm_tokenizer, texts, max_seq_length=99, line_by_line=True)
+        packed.deal(process, 3)
+        counts.append(len(list(one_pass(packed))))
+    assert counts == [8, 8, 8]
+
+
+@pytest.mark.parametrize("line_by_line", [False, True])
+@pytest.mark.parametrize("size", [0, 6, 1000])
+@pytest.mark.parametrize("files", [1, 3])
+def test_the_next_row_from_every_place(mlm_tokenizer, line_by_line, size, files, monkeypatch):
+    monkeypatch.setattr(streaming, "_ENCODED_AT_ONCE", 4)
+    texts, settings = source(files=files), {"line_by_line": line_by_line, "shuffle_buffer_size": size}
+    rows = first(150, stream(mlm_tokenizer, texts, **settings))
+    assert rows[-1][1][1] > 0, "the rows end in a later pass"
+    for count in range(1, 150, 7):
+        resumed = stream(mlm_tokenizer, texts, **settings)
+        resumed.advance(torch.tensor(rows[count - 1][1]))
+        resumed.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
+        assert first(150 - count, resumed) == rows[count:]
+
+
+def test_a_document_of_many_rows_is_left_and_found_inside(clm_tokenizer):
+    texts = source([" ".join(str(i) for i in range(200)), "end"], 1)
+    rows = first(60, stream(clm_tokenizer, texts, shuffle_buffer_size=0))
+    assert [place for _, place in rows[:40]] == [(0, 0, 0, 0, 0, 8 * (i + 1)) for i in range(40)]
+    for count in (1, 20, 40):
+        resumed = stream(clm_tokenizer, texts, shuffle_buffer_size=0)
+        resumed.advance(torch.tensor(rows[count - 1][1]))
+        assert first(60 - count, resumed) == rows[count:]
+
+
+def order(tokenizer, epoch: int = 0, files: int = 1, **settings) -> list[int]:
+    packed = stream(tokenizer, source(files=files), max_seq_length=99, line_by_line=True, **settings)
+    return [DOCUMENTS.index(text) for text in documents_of(one_pass(packed, epoch=epoch), tokenizer)]
+
+
+def test_documents_are_shuffled_inside_their_blocks(clm_tokenizer):
+    shuffled = order(clm_tokenizer, shuffle_buffer_size=10)
+    assert shuffled != list(range(50)) and [number // 10 for number in shuffled] == [i // 10 for i in range(50)]
+    within = [tuple(number % 10 for number in shuffled[start : start + 10]) for start in range(0, 50, 10)]
+    assert len(set(within)) == 5, "each block has an order of its own"
+    assert shuffled == order(clm_tokenizer, shuffle_buffer_size=10)
+    assert shuffled != order(clm_tokenizer, shuffle_buffer_size=10, seed=1)
+    assert shuffled != order(clm_tokenizer, shuffle_buffer_size=10, epoch=1)
+
+
+def test_files_are_shuffled_anew_in_each_pass(clm_tokenizer):
+    orders = {
+        tuple(number // 10 for number in order(clm_tokenizer, epoch=epoch, files=5, shuffle_buffer_size=100))
+        for epoch in range(3)
+    }
+    assert len(orders) == 3 and all(len(list(itertools.groupby(numbers))) == 5 for numbers in orders)
+    assert order(clm_tokenizer, files=5, shuffle_buffer_size=0) == list(range(50))
+
+
+def test_many_files_are_shared_out_whole(clm_tokenizer, monkeypatch):
+    read, blocks = [], TextStream.blocks
+    monkeypatch.setattr(TextStream, "blocks", lambda self, file, *args: read.append(file) or blocks(self, file, *args))
+    for process in range(2):
+        packed = stream(clm_tokenizer, source(files=32), max_seq_length=99, line_by_line=True)
+        packed.deal(process, 2)
+        list(one_pass(packed))
+        assert len(set(read)) == 16 * (process + 1)
+    few = stream(clm_tokenizer, source(files=31), max_seq_length=99, line_by_line=True)
+    few.deal(0, 2)
+    read.clear()
+    list(one_pass(few))
+    assert set(read) == set(range(31))
+
+
+def test_what_was_used_is_not_encoded_again(clm_tokenizer, monkeypatch):
+    encoded, encode = [], streaming.DocumentEncoder.__call__
+
+    def counted(self, documents, *ends):
+        encoded.extend(documents)
+        return encode(self, documents, *ends)
+
+    monkeypatch.setattr(streaming.DocumentEncoder, "__call__", counted)
+    packed = stream(clm_tokenizer, source(files=1), max_seq_length=99, line_by_line=True)
+    packed.advance(torch.tensor((0, *Place(block=4, document=3))))
+    resumed = documents_of(one_pass(packed), clm_tokenizer)
+    assert encoded[: len(resumed)] == resumed and len(resumed) == 50 - 4 * 6 - 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_workers_go_on_in_turn(clm_tokenizer, workers):
+    def loader(packed):
+        return DataLoader(packed, 4, num_workers=workers, collate_fn=PlacedCollator(PaddingCollator(clm_tokenizer)))
+
+    def taken(packed, count):
+        batches = list(itertools.islice(loader(packed), count))
+        for batch in batches:
+            packed.advance(batch[PLACE])
+        return [batch["input_ids"].tolist() for batch in batches]
+
+    def dealt():
+        packed = pickle.loads(pickle.dumps(stream(clm_tokenizer)))  # as a worker that is not forked gets it
+        packed.deal(workers=max(1, workers))
+        return packed
+
+    whole = taken(dealt(), 40)
+    for count in (1, 2, 5, 24):
+        packed = dealt()
+        assert taken(packed, count) == whole[:count]
+        resumed = dealt()
+        resumed.load_state_dict(packed.state_dict())
+        assert taken(resumed, 40 - count) == whole[count:]
+        assert resumed.state_dict()["next_reader"] == (40 % workers if workers else 0)
+
+
+def test_a_stream_ends_where_it_finds_less_than_a_row(clm_tokenizer):
+    tokens = len(naive_tokens(clm_tokenizer, DOCUMENTS))
+    message = f"max_seq_length is 4096 but one of the 1 readers of the stream finds {tokens} tokens in all texts"
+    with pytest.raises(ValueError, match=message):
+        next(iter(stream(clm_tokenizer, max_seq_length=4096)))
+    assert len(next(iter(stream(clm_tokenizer, max_seq_length=tokens)))["input_ids"]) == tokens
+    packed = stream(clm_tokenizer, source(["a"], 1), line_by_line=True)
+    packed.deal(1, 2)
+    with pytest.raises(ValueError, match="one of the 2 readers of the stream finds 0 tokens.*--dataloader_num_workers"):
+        next(iter(packed))
+
+
+@pytest.mark.parametrize(
+    ("dealt", "settings", "message"),
+    [
+        ((0, 2, 1), {}, "number of processes is 2 but the stream of the checkpoint was read with 1"),
+        (
+            (0, 1, 3),
+            {},
+            "dataloader_num_workers is 3 but the stream of the checkpoint was read with 1, in another order",
+        ),
+        ((0, 1, 1), {"max_seq_length": 9}, "max_seq_length is 9 but .* was read with 8"),
+        ((0, 1, 1), {"line_by_line": True}, "line_by_line is True but .* was read with False"),
+        ((0, 1, 1), {"shuffle_buffer_size": 7}, "shuffle_buffer_size is 7 but .* was read with 6"),
+        ((0, 1, 1), {"seed": 4}, "data_seed is 4 but .* was read with 0"),
+        ((0, 1, 1), {"texts": source(files=2)}, "number of files is 2 but .* was read with 3"),
+        (
+            (0, 1, 1),
+            {"texts": TextStream(source(), share=0.1)},
+            "validation_split_percentage is 10.0 but .* read with 0.0",
+        ),
+    ],
+)
+def test_a_place_means_nothing_under_other_settings(clm_tokenizer, dealt, settings, message):
+    state, other = stream(clm_tokenizer).state_dict(), stream(clm_tokenizer, **settings)
+    other.deal(*dealt)
+    with pytest.raises(ValueError, match=message + ".*add --ignore_data_skip"):
+        other.load_state_dict(state)
+
+
+# The documents
+
+
+def test_sides_of_the_split_complete_each_other(tmp_path):
+    parts = [[f"{file} {i}" if i % 7 else " " for i in range(60)] for file in range(4)]
+    for file, part in enumerate(parts):
+        (tmp_path / f"{file}.txt").write_text("\n".join(part) + "\n")
+    args = DataArguments(train_file=[str(tmp_path)], streaming=True, validation_split_percentage=25)
+    texts = load_texts(args)
+    train, held_out = ([row["text"] for row in texts[name]] for name in ("train", "validation"))
+    assert sorted(train + held_out) == sorted(text for text in sum(parts, []) if text.strip())
+    assert 45 <= len(held_out) <= 58
+    for file in (2, 0):  # a file by itself, in blocks of any size
+        alone = [text.as_py() for block in texts["validation"].blocks(file, 13) for text in block]
+        assert alone == [text for text in held_out if text.startswith(f"{file} ")]
+        later = [text.as_py() for block in texts["validation"].blocks(file, 13, 2) for text in block]
+        assert later == [text for text in alone if int(text.split()[1]) >= 26]
+    batches = list(texts["train"].iter(batch_size=50))
+    assert sum((batch["text"] for batch in batches), []) == train and {len(b["text"]) for b in batches[:-1]} == {50}
+
+
+@pytest.mark.parametrize("percentage", [5, 30])
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
+def test_the_same_documents_are_held_out_however_they_are_read(tmp_path, kind, percentage):
+    """In memory and streamed, of one file or of several in any order, by any number of processes; and copies together."""
+    documents = [f"document {i} of many" for i in range(400)]
+    documents += documents[::3]  # copies, far from the first ones
+    held_out = []
+    for files in (1, 7):
+        folder = tmp_path / f"{files}"
+        folder.mkdir()
+        for file in range(files):
+            write(folder / f"{file}.{kind}", documents[file::files])
+        for streamed, order in itertools.product((False, True), (1, -1)):
+            paths = [str(folder / f"{file}.{kind}") for file in range(files)][::order]
+            args = DataArguments(train_file=paths, streaming=streamed, validation_split_percentage=percentage)
+            texts = load_texts(args, cache_dir=str(tmp_path / "cache"))
+            parts = [Counter(row["text"] for row in texts[name]) for name in ("train", "validation")]
+            assert parts[0] + parts[1] == Counter(documents) and not parts[0] & parts[1]
+            held_out.append(parts[1])
+    assert all(other == held_out[0] for other in held_out)
+    share, expected = len(held_out[0]) / 400, percentage / 100
+    assert abs(share - expected) < 3 * (expected * (1 - expected) / 400) ** 0.5
+
+
+def write(path, documents):
+    if path.suffix == ".txt":
+        path.write_text("\n".join(documents) + "\n")
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    else:
+        Dataset.from_dict({"text": documents}).to_parquet(path)
+
+
+def test_the_rule_of_the_split_never_changes():
+    """Of the text as UTF-8, and the same on every machine: another rule would hold out what a run has trained on."""
+    documents = ["", "a", "Der M\u00fcller", "\u6f22\u5b57", "x" * 1000]
+    assert positions(text.encode() for text in documents).tolist() == [
+        46947589,
+        1426945110,
+        642393988,
+        2845645495,
+        1941755927,
+    ]
+
+
+def test_a_place_in_a_stream_that_was_split_by_number_is_refused(clm_tokenizer):
+    texts = TextStream(source(), share=0.1)
+    before, after = stream(clm_tokenizer, texts).state_dict(), stream(clm_tokenizer, texts)
+    after.load_state_dict(json.loads(json.dumps(before)))
+    del before["settings"]["held out by"]
+    with pytest.raises(ValueError, match="held out documents by their number.*--ignore_data_skip.*--validation_file"):
+        after.load_state_dict(before)
+    whole = stream(clm_tokenizer).state_dict()  # held nothing out, so that nothing has changed for it
+    del whole["settings"]["held out by"]
+    stream(clm_tokenizer).load_state_dict(whole)
+
+
+def test_batches_carry_the_place_of_their_last_row():
+    rows = [
+        {"input_ids": np.array([1, 2]), PLACE: (0, 0, 0, 0, 0, 2)},
+        {"input_ids": np.array([3]), PLACE: (0, 1, 2, 3, 4, 5)},
+    ]
+    batch = PlacedCollator(lambda rows: {"rows": rows})(rows)
+    assert batch[PLACE].tolist() == [0, 1, 2, 3, 4, 5] and batch["rows"][1].keys() == {"input_ids"}

@@ -1,0 +1,252 @@
+import json
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
+
+from headless_trainer.corpus import encoding
+from headless_trainer.corpus.encoding import DocumentEncoder
+from headless_trainer.corpus.pieces import pieces
+from headless_trainer.corpus.tokenization import train_tokenizer
+
+NOUNS = ["trainer", "vector", "gradient", "négatives", "temperature", "数据", "don't", "x_1", "3.14", "(token)"]
+NOUNS += ["learning", "headless", "language", "model", "weight", "embedding", "corpus", "sentence"]
+TEXTS = [f"The {a} of {b}, while {b} learns {i}:\n\tmore {a}!" for i, a in enumerate(NOUNS) for b in NOUNS]
+
+# White space of all kinds, text of special tokens, combining marks, contractions, control characters.
+AWKWARD = [
+    "a", " ", "  lead", "trail  ", "a\n b", "a \n\t b  c", "\r\n\r\nx\r\n", "x\x1cy z!\x1c !", "a\u00a0 b \u3000c",
+    "don't 's 've'll", "<|endoftext|>", "a<|endoftext|> b", "[MASK] a [CLS]b [SEP]", "e\u0301 \u0301 a", "ﬀ ½ ¨ a¨ b",
+    "A\ufffdB \x00c \x85 d", "a\u2028b c \u200b d", "1 000,5 $3", "foo\n    bar(x)\n\n\ny", "数据 训练。数据",
+]  # fmt: skip
+
+
+def naive_ids(tokenizer, document: str) -> list[int]:
+    ids = tokenizer(document)["input_ids"]
+    ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
+    if tokenizer.eos_token_id is not None and (not ids or ids[-1] not in ends):
+        ids = [*ids, tokenizer.eos_token_id]
+    return ids
+
+
+def unigram_tokenizer() -> PreTrainedTokenizerFast:
+    """SentencePiece-like: words are not independent, because a prefix is put before each document."""
+    backend = Tokenizer(models.Unigram())
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.train_from_iterator(
+        TEXTS, trainers.UnigramTrainer(vocab_size=300, special_tokens=["<unk>", "</s>", "<pad>"], unk_token="<unk>")
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>", pad_token="<pad>")
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+@pytest.mark.parametrize(("kind", "size"), [("bpe", 330), ("wordpiece", 120), ("words", 30)])
+def test_trained_tokenizer_has_the_size_and_the_specials(kind, size, task):
+    tokenizer = train_tokenizer(TEXTS, kind=kind, vocab_size=size, task=task, max_seq_length=64)
+    assert len(tokenizer) == size
+    assert tokenizer.model_max_length == 64
+    assert tokenizer.pad_token_id is not None
+    ids = tokenizer("The gradient")["input_ids"]
+    if task == "mlm":
+        assert tokenizer.mask_token == "[MASK]"
+        assert ids[0] == tokenizer.cls_token_id and ids[-1] == tokenizer.sep_token_id
+    else:
+        assert tokenizer.eos_token == "<|endoftext|>" and tokenizer.mask_token is None
+        assert tokenizer.pad_token_id != tokenizer.eos_token_id  # padding is no target, the end of a document is one
+        assert not set(ids) & {tokenizer.eos_token_id, tokenizer.pad_token_id}
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_bpe_keeps_every_text(task):
+    tokenizer = train_tokenizer(TEXTS, vocab_size=330, task=task)
+    for text in [*TEXTS[:5], "Ωmega \x00 🙂\n\n  x , y ."]:
+        assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+
+
+def test_wordpiece_keeps_words():
+    tokenizer = train_tokenizer(TEXTS, kind="wordpiece", vocab_size=330, task="mlm")
+    ids = tokenizer("The gradient of temperature", add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == "The gradient of temperature"
+
+
+def test_words_are_what_stands_between_spaces():
+    histories = ["item-7 item/2 ITEM-7\titem-7", "item/2  item-7"]
+    tokenizer = train_tokenizer(histories, kind="words", vocab_size=6)
+    assert tokenizer.get_vocab() == {
+        "<|endoftext|>": 0,
+        "<|pad|>": 1,
+        "[UNK]": 2,
+        "item-7": 3,
+        "item/2": 4,
+        "ITEM-7": 5,
+    }
+    assert tokenizer("item/2\nitem-7 item-9")["input_ids"] == [4, 3, tokenizer.unk_token_id]
+    assert tokenizer.decode([4, 3, 5]) == "item/2 item-7 ITEM-7"
+    assert len(train_tokenizer(histories, kind="words", vocab_size=5)) == 5  # the least frequent is left out
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_save_and_load(task, tmp_path):
+    tokenizer = train_tokenizer(TEXTS, vocab_size=330, task=task, max_seq_length=64)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.get_vocab() == tokenizer.get_vocab()
+    assert loaded.special_tokens_map == tokenizer.special_tokens_map
+    assert loaded.model_max_length == 64
+    assert loaded(AWKWARD)["input_ids"] == tokenizer(AWKWARD)["input_ids"]
+
+
+def test_training_is_deterministic_and_takes_datasets():
+    dataset = Dataset.from_dict({"text": TEXTS})
+    of_list = train_tokenizer(TEXTS, vocab_size=330)
+    for texts in (iter(TEXTS), dataset, dataset.to_iterable_dataset(), ({"text": text} for text in TEXTS)):
+        assert train_tokenizer(texts, vocab_size=330).backend_tokenizer.to_str() == of_list.backend_tokenizer.to_str()
+
+
+def test_wordpiece_is_the_same_in_every_process():
+    """The trainer's hash tables are seeded anew in every process, and with them the order in which it met the letters."""
+    code = (
+        "from headless_trainer.corpus.tokenization import train_tokenizer as t\nfrom test_tokenization import TEXTS\n"
+    )
+    code += "print(t(iter(TEXTS), kind='wordpiece', task='mlm', vocab_size=150).backend_tokenizer.to_str())"
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n{code}"]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert runs[0].stdout == runs[1].stdout
+    vocabulary = json.loads(runs[0].stdout)["model"]["vocab"]
+    assert len(vocabulary) == 150 and any(token.startswith("##") for token in vocabulary)
+    assert not any(token["content"].startswith("##") for token in json.loads(runs[0].stdout)["added_tokens"])
+
+
+def test_too_little_text_warns_with_the_size_reached(caplog):
+    with caplog.at_level(logging.WARNING, "headless_trainer"):
+        tokenizer = train_tokenizer(["abc abc"], vocab_size=5000)
+    assert len(tokenizer) < 300
+    assert f"the tokenizer has {len(tokenizer)}" in caplog.text and "5000" in caplog.text
+
+
+def test_training_stops_at_the_limit_of_characters(caplog):
+    with caplog.at_level(logging.WARNING, "headless_trainer"):
+        limited = train_tokenizer(["aaaa bbbb"] * 1024 + ["zzzzyyyy"] * 3000, vocab_size=270, max_characters=9216)
+    assert "first 9216 characters" in caplog.text
+    assert not any("zz" in token for token in limited.get_vocab())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"texts": []}, "texts holds no characters"),
+        ({"texts": ["", ""]}, "texts holds no characters"),
+        ({"vocab_size": 257}, "vocab_size must be at least 258 .* got 257"),
+        ({"kind": "words", "vocab_size": 3}, "vocab_size must be at least 4 for words .* got 3"),
+        ({"kind": "unigram"}, "kind must be one of bpe, wordpiece, words, got 'unigram'"),
+        ({"task": "seq2seq"}, "task must be one of clm, mlm, got 'seq2seq'"),
+    ],
+)
+def test_errors(settings, message):
+    settings = {"texts": TEXTS, "vocab_size": 330} | settings
+    with pytest.raises(ValueError, match=message):
+        train_tokenizer(settings.pop("texts"), **settings)
+
+
+def _tokenizers():
+    nfc = train_tokenizer(TEXTS, vocab_size=330)
+    nfc.backend_tokenizer.normalizer = normalizers.NFC()
+    # Found in the normalized text, so in an e with a combining accent, too; takes the space after it.
+    nfc.add_tokens(AddedToken("é", normalized=True, rstrip=True))
+    yield "bpe clm", train_tokenizer(TEXTS, vocab_size=330), True
+    yield "bpe mlm", train_tokenizer(TEXTS, vocab_size=330, task="mlm"), True
+    yield "bpe nfc", nfc, True
+    yield "wordpiece", train_tokenizer(TEXTS, kind="wordpiece", vocab_size=330, task="mlm"), True
+    yield "words", train_tokenizer(TEXTS, kind="words", vocab_size=60), False
+    yield "unigram", unigram_tokenizer(), False
+    yield "python", ByT5Tokenizer(), False
+
+
+@pytest.mark.parametrize(("tokenizer", "by_word"), [pytest.param(t, w, id=name) for name, t, w in _tokenizers()])
+def test_encoder_equals_the_tokenizer(tokenizer, by_word):
+    tokenizer("a b c", truncation=True, max_length=2, padding="max_length")  # leaves its settings on a fast tokenizer
+    encode = DocumentEncoder(tokenizer)
+    assert encode.by_word == by_word
+    for documents in (TEXTS, AWKWARD, TEXTS[:3] + AWKWARD, []):
+        ids, lengths = encode(documents)
+        assert ids.dtype == np.int32
+        rows = [row.tolist() for row in np.split(ids, lengths.cumsum()[:-1])] if documents else []
+        assert rows == [naive_ids(tokenizer, document) for document in documents]
+    assert encode.by_word == by_word  # its own check saw no difference
+
+
+def test_table_of_words_starts_anew_when_it_is_full(monkeypatch):
+    monkeypatch.setattr(encoding, "_MAX_WORDS", 10)
+    tokenizer = train_tokenizer(TEXTS, vocab_size=330)
+    encode = DocumentEncoder(tokenizer)
+    ids = np.concatenate([encode([text])[0] for text in TEXTS])
+    assert ids.tolist() == [i for text in TEXTS for i in naive_ids(tokenizer, text)]
+    assert len(encode._codes) < 30
+
+
+def test_words_that_do_not_repeat_are_not_looked_up(monkeypatch):
+    monkeypatch.setattr(encoding, "_ENOUGH_WORDS", 100)
+    tokenizer = train_tokenizer(TEXTS, vocab_size=330)
+    encode = DocumentEncoder(tokenizer)
+    for start in (0, 1000, 2000):
+        documents = [f"{i}a {i}b" for i in range(start, start + 1000)]
+        assert encode(documents)[0].tolist() == [i for text in documents for i in naive_ids(tokenizer, text)]
+    assert not encode.by_word
+
+
+def test_a_tokenizer_that_joins_words_is_noticed(monkeypatch, caplog):
+    tokenizer = unigram_tokenizer()
+    encode = DocumentEncoder(tokenizer)
+    encode._added, encode._needs_nfc = re.compile("(?!)"), False
+    encode.by_word = encode._start_table()  # as if its structure had been misjudged
+    with caplog.at_level(logging.WARNING, "headless_trainer"):
+        ids, _ = encode(TEXTS)
+    assert ids.tolist() == [i for text in TEXTS for i in naive_ids(tokenizer, text)]
+    assert "encoded whole" in caplog.text
+
+
+LONG = " ".join(TEXTS[:60])
+
+
+@pytest.mark.parametrize("tokenizer", [pytest.param(tokenizer, id=name) for name, tokenizer, _ in _tokenizers()])
+def test_long_documents_are_encoded_in_pieces_with_their_special_tokens_once(tokenizer, monkeypatch):
+    monkeypatch.setattr(encoding, "_AT_ONCE", 200)
+    encode = DocumentEncoder(tokenizer)
+    documents = [text.replace("\n\t", "  ") for text in (LONG, TEXTS[0], TEXTS[1], LONG[:1000], TEXTS[2])]
+    ids, lengths = encode(documents)
+    rows = [row.tolist() for row in np.split(ids, lengths.cumsum()[:-1])]
+    assert rows == [naive_ids(tokenizer, document) for document in documents]
+    parts = list(pieces(documents[0], 500))
+    some = [encode([part], i == 0, i == len(parts) - 1)[0] for i, part in enumerate(parts)]
+    assert np.concatenate(some).tolist() == rows[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("aa bb  cc dd", ["aa bb", "  cc", " dd"]),
+        ("a" * 11, ["aaaaa", "aaaaa", "a"]),
+        ("     \n     x", ["     ", "\n    ", " x"]),
+        ("a\u00a0b cd", ["a\u00a0b", " cd"]),
+        ("abcde", ["abcde"]),
+        ("", []),
+    ],
+)
+def test_documents_are_cut_before_white_space(text, expected):
+    assert list(pieces(text, 5)) == expected
+
+
+def test_the_two_ways_are_compared_on_the_beginnings_of_documents(monkeypatch):
+    tokenizer = train_tokenizer(TEXTS, vocab_size=330)
+    encode, seen = DocumentEncoder(tokenizer), []
+    whole = encode._encode_whole
+    monkeypatch.setattr(encode, "_encode_whole", lambda texts: seen.extend(texts) or whole(texts))
+    encode([LONG * 20])
+    assert seen and max(map(len, seen)) <= 2_000

@@ -1,0 +1,566 @@
+"""The head made from token counts: an ordinary checkpoint whose logits are ``E h + log q``, to the last digits."""
+
+import copy
+import math
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, pipeline
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
+from headless_trainer.models import fold
+from headless_trainer.models.fold import fold_bias, fold_head_bias, unfold
+from headless_trainer.models.lm_head import attach_lm_head
+from headless_trainer.objective.prior import log_prior
+from headless_trainer.runtime.checkpoints import save_token_counts
+
+VOCAB, WIDTH = 101, 16
+DECODER = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+LLAMA = DECODER | {"num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+OPT = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 24}
+OPT |= {"word_embed_proj_dim": WIDTH, "max_position_embeddings": 32}
+SETTINGS = {
+    "gpt2": {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 32},
+    "gpt_neox": DECODER,
+    "opt": OPT,
+    "bloom": {"hidden_size": WIDTH, "n_layer": 2, "n_head": 2},
+    "phi": DECODER,
+    "llama": LLAMA,
+    "qwen3": LLAMA,
+    "olmo2": LLAMA,
+    "gemma": LLAMA,
+    "granite": LLAMA | {"logits_scaling": 8.0, "embedding_multiplier": 3.0},
+    "nemotron": DECODER | {"num_key_value_heads": 1},  # its LayerNorm adds one to its gain
+    "gemma2": LLAMA | {"query_pre_attn_scalar": 8},
+}
+LAYER_NORM = ["gpt2", "gpt_neox", "opt", "bloom"]  # end in a LayerNorm, and their head has no bias
+RMS_NORM = ["llama", "qwen3", "olmo2", "gemma"]
+
+
+def make_trunk(model_type: str, dtype=torch.float32, **changes):
+    """A trunk as training might leave it: gains far from one, of both signs, and biases far from zero."""
+    torch.manual_seed(0)
+    special = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
+    config = AutoConfig.for_model(model_type, **special | SETTINGS[model_type] | {"vocab_size": VOCAB} | changes)
+    trunk = AutoModel.from_config(config)
+    with torch.no_grad():
+        for parameter in trunk.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.5)
+            else:
+                parameter.mul_(3)
+    return trunk.to(dtype).eval()
+
+
+@pytest.fixture
+def counts():
+    generator = torch.Generator().manual_seed(1)
+    counts = (1e5 * torch.rand(VOCAB, generator=generator) ** 8).long()
+    counts[7] = 0
+    return counts
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(4, VOCAB, (3, 9), generator=torch.Generator().manual_seed(2))
+
+
+def reload(model, folder, **settings):
+    model.save_pretrained(folder)
+    loaded, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **settings)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    return loaded.eval()
+
+
+@torch.no_grad()
+def implied_logits(trunk, ids, bias=None, rows=None):
+    """``E h + bias`` in float64, from the trunk alone."""
+    hidden = trunk(input_ids=ids).last_hidden_state.double()
+    rows = trunk.get_input_embeddings().weight if rows is None else rows
+    logits = hidden @ rows.double().T
+    return logits if bias is None else logits + bias.double()
+
+
+def relative_error(got, want):
+    return ((got.double() - want).abs().max() / want.abs().max()).item()
+
+
+# Exactness ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("model_type", [*LAYER_NORM, "phi"])
+@torch.no_grad()
+def test_a_reloaded_checkpoint_gives_the_implied_logits(model_type, dtype, tolerance, counts, ids, tmp_path):
+    trunk = make_trunk(model_type, dtype)
+    expected = implied_logits(trunk, ids, log_prior(counts))
+    assert relative_error(implied_logits(trunk, ids), expected) > 0.1  # the prior is no small part of it
+    loaded = reload(attach_lm_head(trunk, counts), tmp_path, dtype=dtype)
+    assert loaded.dtype == dtype
+    assert relative_error(loaded(input_ids=ids).logits, expected) < tolerance
+
+
+@pytest.mark.parametrize("model_type", LAYER_NORM)
+@torch.no_grad()
+def test_a_bfloat16_checkpoint_is_as_close_as_the_unfolded_sum(model_type, counts, ids, tmp_path):
+    trunk = make_trunk(model_type, torch.bfloat16)
+    loaded = reload(attach_lm_head(trunk, counts), tmp_path)
+    assert loaded.dtype == torch.bfloat16
+    expected = implied_logits(copy.deepcopy(trunk).double(), ids, log_prior(counts))
+    hidden = trunk(input_ids=ids).last_hidden_state
+    unfolded = hidden @ trunk.get_input_embeddings().weight.T + log_prior(counts).bfloat16()
+    assert unfolded.dtype == torch.bfloat16
+    error, allowed = ((logits.double() - expected).square().mean().sqrt() for logits in (loaded(ids).logits, unfolded))
+    assert allowed > 1e-3
+    assert error < 1.5 * allowed
+
+
+@pytest.mark.parametrize("gains", ["tiny", "zero", "cancelling"])
+@torch.no_grad()
+def test_the_fold_does_not_depend_on_the_gains(gains, counts, ids):
+    trunk = make_trunk("gpt2")
+    if gains == "cancelling":  # the sum of bias / gain is minus the width
+        trunk.ln_f.bias.copy_(-trunk.ln_f.weight)
+    else:
+        trunk.ln_f.weight[::3] *= 1e-6 if gains == "tiny" else 0.0
+    expected = implied_logits(trunk, ids, log_prior(counts))
+    assert relative_error(attach_lm_head(trunk, counts)(input_ids=ids).logits, expected) < 1e-5
+
+
+@torch.no_grad()
+def test_fold_bias_by_hand():
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("gpt2", vocab_size=2, n_embd=2, n_layer=1, n_head=1, n_positions=8)
+    )
+    model.transformer.ln_f.weight.copy_(torch.tensor([2.0, 3.0]))
+    model.transformer.ln_f.bias.copy_(torch.tensor([10.0, 20.0]))
+    weight = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
+    folded = fold_bias(model, weight, torch.tensor([100.0, 200.0]).double())
+    # Two normalised values are (1, -1) or (-1, 1): the old outputs were (12, 17) or (8, 23), the new ones are (2, 0) or (0, 2).
+    assert model.transformer.ln_f.weight.tolist() == model.transformer.ln_f.bias.tolist() == [1.0, 1.0]
+    torch.testing.assert_close(folded @ torch.tensor([2.0, 0.0]).double(), torch.tensor([112.0, 217.0]).double())
+    torch.testing.assert_close(folded @ torch.tensor([0.0, 2.0]).double(), torch.tensor([108.0, 223.0]).double())
+
+
+@torch.no_grad()
+def test_phi_takes_the_prior_in_its_bias(counts):
+    trunk = make_trunk("phi")
+    model = attach_lm_head(trunk, counts)
+    torch.testing.assert_close(model.lm_head.bias, log_prior(counts), rtol=0, atol=0)
+    torch.testing.assert_close(model.lm_head.weight, trunk.embed_tokens.weight, rtol=0, atol=0)
+    torch.testing.assert_close(model.model.state_dict(), trunk.state_dict(), rtol=0, atol=0)
+    assert attach_lm_head(trunk, init="embeddings").lm_head.bias.abs().sum() == 0
+
+
+@torch.no_grad()
+def test_the_prior_by_hand(counts, ids):
+    trunk = make_trunk("phi", vocab_size=4, pad_token_id=0, bos_token_id=0, eos_token_id=0)
+    bias = attach_lm_head(trunk, torch.tensor([5, 0, 2, 0])).lm_head.bias
+    wanted = [math.log(4.5 / 7), math.log(0.5 / 7), math.log(1.5 / 7), math.log(0.5 / 7)]
+    assert bias.tolist() == pytest.approx(wanted, rel=1e-6)
+    bias = attach_lm_head(trunk, torch.tensor([5, 0, 2, 0]), smoothing=0.5).lm_head.bias
+    wanted = [math.log(5.5 / 9), math.log(0.5 / 9), math.log(2.5 / 9), math.log(0.5 / 9)]
+    assert bias.tolist() == pytest.approx(wanted, rel=1e-6)
+    # a token that was never seen: finite, and below every other where the context says nothing
+    logits = attach_lm_head(make_trunk("gpt2"), counts)(input_ids=ids).logits
+    assert logits.isfinite().all() and counts[7] == 0
+
+
+# The plain projection ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", [*LAYER_NORM, "phi", *RMS_NORM, "granite", "gemma2", "nemotron"])
+@torch.no_grad()
+def test_init_embeddings_is_the_plain_projection(model_type, ids, tmp_path):
+    trunk = make_trunk(model_type)
+    rows = trunk.get_input_embeddings().weight
+    if model_type.startswith("gemma"):  # as the trunk embeds, which is what was contrasted
+        rows = rows * WIDTH**0.5
+    loaded = reload(attach_lm_head(trunk, init="embeddings"), tmp_path)
+    assert relative_error(loaded(input_ids=ids).logits, implied_logits(trunk, ids, rows=rows)) < 1e-5
+
+
+@torch.no_grad()
+def test_opt_projected_down_takes_the_plain_projection_only(counts, ids):
+    trunk = make_trunk("opt", word_embed_proj_dim=8)
+    model = attach_lm_head(trunk, init="embeddings")
+    assert relative_error(model(input_ids=ids).logits, implied_logits(trunk, ids)) < 1e-5
+    with pytest.raises(ValueError, match="does not end in a LayerNorm"):
+        attach_lm_head(trunk, counts)
+
+
+@torch.no_grad()
+def test_opt_of_the_post_norm_kind_folds_into_the_norm_of_its_last_layer(counts, ids):
+    trunk = make_trunk("opt", torch.float64, do_layer_norm_before=False)
+    assert trunk.decoder.final_layer_norm is None
+    model = attach_lm_head(trunk, counts)
+    assert relative_error(model(input_ids=ids).logits, implied_logits(trunk, ids, log_prior(counts))) < 1e-10
+
+
+# Refusals ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", [*RMS_NORM, "nemotron"])
+def test_rms_norm_decoders_refuse_the_prior_with_a_remedy(model_type, counts):
+    with pytest.raises(
+        ValueError, match="^model .*ForCausalLM does not end in a LayerNorm .* Use init 'embeddings' and"
+    ):
+        attach_lm_head(make_trunk(model_type), counts)
+
+
+def test_opt_without_a_final_norm_refuses_the_prior(counts):
+    with pytest.raises(ValueError, match="^model OPTForCausalLM does not end in a LayerNorm"):
+        attach_lm_head(make_trunk("opt", _remove_final_layer_norm=True), counts)
+
+
+@pytest.mark.parametrize(
+    "model_type, settings, message",
+    [
+        ("vit", {"image_size": 32}, "has no token embedding"),
+        (
+            "clip_text_model",
+            {"vocab_size": VOCAB},
+            "^model CLIPTextModel has no language-modelling head in transformers",
+        ),
+    ],
+)
+def test_what_has_no_language_model_is_refused(model_type, settings, message, counts):
+    trunk = AutoModel.from_config(AutoConfig.for_model(model_type, **DECODER | settings))
+    with pytest.raises(ValueError, match=message):
+        attach_lm_head(trunk, counts)
+
+
+@pytest.mark.parametrize("init", ["prior", "embeddings"])
+def test_a_head_with_layers_that_nothing_trained_is_refused(init, counts):
+    config = AutoConfig.for_model("modernbert-decoder", **LLAMA, vocab_size=VOCAB, cls_token_id=2, sep_token_id=3)
+    with pytest.raises(
+        ValueError, match="^model ModernBertDecoderForCausalLM has layers between its trunk and its voc"
+    ):
+        attach_lm_head(AutoModel.from_config(config), counts, init=init)
+    config.decoder_bias = False
+    with pytest.raises(
+        ValueError, match="^model ModernBertDecoderForCausalLM has layers between its trunk and its voc"
+    ):
+        fold_bias(
+            AutoModelForCausalLM.from_config(config), torch.zeros(VOCAB, WIDTH).double(), torch.zeros(VOCAB).double()
+        )
+
+
+def test_counts_that_are_missing_or_of_another_vocabulary_are_refused(counts):
+    trunk = make_trunk("gpt2")
+    with pytest.raises(
+        ValueError, match="^init is 'prior' but token_counts is None and the embedding has 101 rows: give"
+    ):
+        attach_lm_head(trunk)
+    with pytest.raises(ValueError, match="token_counts is 100 long and the embedding has 101 rows"):
+        attach_lm_head(trunk, counts[1:])
+    with pytest.raises(ValueError, match="^smoothing must be above 0, got 0"):
+        attach_lm_head(trunk, counts, smoothing=0)
+    with pytest.raises(ValueError, match="^init must be 'prior' or 'embeddings', got 'zeros'"):
+        attach_lm_head(trunk, counts, init="zeros")
+    with pytest.raises(ValueError, match="^temperature must be above 0, got 0"):
+        attach_lm_head(trunk, counts, temperature=0)
+
+
+# Encoders ----------------------------------------------------------------------------------------------------------------
+
+ENCODER = DECODER | {"max_position_embeddings": 40}
+ENCODERS = {
+    "bert": ENCODER,
+    "roberta": ENCODER,
+    "xlm-roberta": ENCODER,
+    "mpnet": ENCODER,
+    "deberta-v2": ENCODER,
+    "distilbert": {"dim": WIDTH, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
+    "xlm": {"emb_dim": WIDTH, "n_layers": 2, "n_heads": 2, "n_words": VOCAB},  # its head is the projection alone
+}
+NEW_LAYERS = {  # a head narrower than the trunk, or one whose dense layer has no bias to put the constant in
+    "electra": ENCODER | {"embedding_size": 8},
+    "albert": ENCODER | {"embedding_size": 8},
+    "modernbert": ENCODER | {"pad_token_id": 1, "cls_token_id": 2, "sep_token_id": 3, "global_attn_every_n_layers": 1},
+}
+
+
+def make_encoder(model_type: str, dtype=torch.float32, **changes):
+    SETTINGS[model_type] = (ENCODERS | NEW_LAYERS)[model_type]
+    return make_trunk(model_type, dtype, **changes)
+
+
+def implied(trunk, counts, ids, temperature=1.0):
+    with torch.no_grad():
+        scores = trunk(ids).last_hidden_state @ trunk.get_input_embeddings().weight.T
+    return scores / temperature + log_prior(counts).to(scores.dtype)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 5e-5), (torch.float64, 5e-5)])
+@pytest.mark.parametrize("model_type", ENCODERS)
+def test_an_encoder_fills_masks_without_training(model_type, dtype, tolerance, counts, ids, tmp_path):
+    trunk = make_encoder(model_type, dtype)
+    attach_lm_head(trunk, counts).save_pretrained(tmp_path)
+    model, info = AutoModelForMaskedLM.from_pretrained(tmp_path, dtype=dtype, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    want = implied(trunk, counts, ids)
+    with torch.no_grad():
+        error = (model.eval()(ids).logits - want).abs().max() / want.abs().max()
+    assert error < tolerance  # what is left is that GELU is not quite linear around zero
+    assert torch.equal(model.get_output_embeddings().weight, model.get_input_embeddings().weight)
+    for name, value in trunk.state_dict().items():
+        assert torch.equal(model.base_model.state_dict()[name], value), name
+
+
+def test_the_layers_before_the_projection_return_what_they_read_however_far_out(counts):
+    trunk = make_encoder("bert")
+    model = attach_lm_head(trunk, counts)
+    normalised = torch.full((1, WIDTH), -((1 / (WIDTH - 1)) ** 0.5))
+    normalised[0, 3] = (WIDTH - 1) ** 0.5  # the farthest that a normalised value can be, on either side
+    norm = trunk.encoder.layer[-1].output.LayerNorm
+    for values in (normalised, -normalised):
+        hidden = values * norm.weight + norm.bias
+        with torch.no_grad():
+            torch.testing.assert_close(model.cls.predictions.transform(hidden), hidden, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-5])
+@torch.no_grad()
+def test_the_head_of_an_encoder_is_as_close_in_16_bits_as_the_unfolded_sum(epsilon, wide, dtype, counts, ids):
+    """Made in float32 and then cast, as users do, or made in 16 bits."""
+    trunk = make_encoder("bert", hidden_size=256, num_hidden_layers=1, layer_norm_eps=epsilon)
+    want = implied(copy.deepcopy(trunk).double(), counts, ids)
+    cast = copy.deepcopy(trunk).to(dtype)
+    allowed = (implied(cast, counts, ids).double() - want).square().mean().sqrt()
+    model = attach_lm_head(trunk if wide else cast, counts).to(dtype)
+    error = (model(ids).logits.double() - want).square().mean().sqrt()
+    assert error < 1.5 * allowed
+
+
+@pytest.mark.parametrize("activation, tolerance", [("gelu", 5e-5), ("silu", 5e-5), ("gelu_new", 5e-5), ("relu", 1e-5)])
+def test_activations_that_pass_values_on(activation, tolerance, counts, ids):
+    trunk = make_encoder("bert", hidden_act=activation)
+    want = implied(trunk, counts, ids)
+    with torch.no_grad():
+        error = (attach_lm_head(trunk, counts)(ids).logits - want).abs().max() / want.abs().max()
+    assert error < tolerance
+
+
+@torch.no_grad()
+def test_a_pooler_below_the_head_is_no_obstacle(counts, ids):
+    SETTINGS["fnet"] = {"hidden_size": WIDTH, "num_hidden_layers": 2, "intermediate_size": 24}
+    trunk = make_trunk("fnet")
+    trunk.pooler = None  # as `HeadlessTrainer` leaves it
+    assert relative_error(attach_lm_head(trunk, counts)(ids).logits, implied(trunk, counts, ids)) < 5e-5
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "xlm"])
+@torch.no_grad()
+def test_an_encoder_made_a_decoder_gets_a_causal_head(model_type, counts, ids, tmp_path):
+    trunk = make_encoder(model_type, **({"causal": True} if model_type == "xlm" else {"is_decoder": True}))
+    want = implied(trunk, counts, ids)
+    changed = ids.clone()
+    changed[:, -1] = 5
+    torch.testing.assert_close(implied(trunk, counts, changed)[:, :-1], want[:, :-1])
+    model = reload(attach_lm_head(trunk, counts), tmp_path)
+    assert relative_error(model(input_ids=ids, use_cache=False).logits, want) < 5e-5
+    assert type(model).__name__.endswith(("LMHeadModel", "ForCausalLM"))
+    assert model.generate(ids, max_new_tokens=2, do_sample=False).shape[0] == 3
+
+
+@pytest.mark.parametrize("model_type", NEW_LAYERS)
+def test_heads_that_cannot_pass_through_are_refused_or_kept_for_training(model_type, counts, ids):
+    trunk = make_encoder(model_type)
+    with pytest.raises(
+        ValueError, match="^model .*ForMaskedLM has layers between .*headless-trainer lm-head --do_train"
+    ):
+        attach_lm_head(trunk, counts)
+    model = attach_lm_head(trunk, counts, new_layers=True)
+    assert model.config.tie_word_embeddings
+    assert torch.equal(model.get_output_embeddings().weight, model.get_input_embeddings().weight)
+    torch.testing.assert_close(model.get_output_embeddings().bias, log_prior(counts))
+
+
+def test_a_gain_of_zero_is_refused_and_leaves_the_layers_as_they_were(counts):
+    trunk = make_encoder("bert")
+    trunk.encoder.layer[-1].output.LayerNorm.weight.data[5] = 0.0  # nothing can be divided by it
+    with pytest.raises(ValueError, match="^model BertForMaskedLM has layers between"):
+        attach_lm_head(trunk, counts)
+    dense = attach_lm_head(trunk, counts, new_layers=True).cls.predictions.transform.dense
+    assert dense.weight.isfinite().all() and dense.weight.abs().max() < 1
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert", "phi"])
+def test_the_temperature_of_the_pretraining_divides_the_logits(model_type, counts, ids):
+    trunk = make_encoder(model_type) if model_type == "bert" else make_trunk(model_type)
+    model = attach_lm_head(trunk, counts, temperature=0.5)
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, implied(trunk, counts, ids, 0.5), rtol=1e-4, atol=1e-3)
+    assert not model.config.tie_word_embeddings
+
+
+# An ordinary checkpoint --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", [*LAYER_NORM, "phi"])
+def test_the_trunk_is_copied_and_the_head_is_untied(model_type, counts, tmp_path):
+    trunk = make_trunk(model_type)
+    trunk.config.use_cache = False  # as training leaves it
+    before, config = copy.deepcopy(trunk.state_dict()), trunk.config.to_dict()
+    model = attach_lm_head(trunk, counts)
+    torch.testing.assert_close(trunk.state_dict(), before, rtol=0, atol=0)
+    assert trunk.config.to_dict() == config
+    assert not model.training and all(parameter.requires_grad for parameter in model.parameters())
+    owned = {parameter.data_ptr() for parameter in model.parameters()}
+    assert not owned & {parameter.data_ptr() for parameter in trunk.parameters()}
+    for made in (model, reload(model, tmp_path)):
+        assert made.config.tie_word_embeddings is False and made.config.use_cache is True
+        head, embedding = made.get_output_embeddings().weight, made.get_input_embeddings().weight
+        assert head.data_ptr() != embedding.data_ptr()
+        torch.testing.assert_close(embedding, trunk.get_input_embeddings().weight, rtol=0, atol=0)
+    for role in ("pad", "bos", "eos"):
+        assert getattr(model.generation_config, f"{role}_token_id") == getattr(trunk.config, f"{role}_token_id")
+
+
+# To train on -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("model_type", LAYER_NORM)
+def test_the_trunk_in_a_folded_decoder_is_given_back_bit_for_bit(model_type, dtype, counts, tmp_path):
+    trunk = make_trunk(model_type, dtype)
+    attach_lm_head(trunk, counts).save_pretrained(tmp_path)
+    folded = AutoModel.from_pretrained(tmp_path, dtype="auto")
+    norms = [name for name, value in trunk.state_dict().items() if not torch.equal(value, folded.state_dict()[name])]
+    assert len(norms) == 2
+    restored = unfold(folded)
+    torch.testing.assert_close(restored.state_dict(), trunk.state_dict(), rtol=0, atol=0)
+    assert not hasattr(restored.config, "headless_fold")
+    assert unfold(restored) is restored  # nothing is left to undo
+
+
+def test_a_trainer_trains_the_trunk_as_it_was(counts, tmp_path):
+    trunk = make_trunk("gpt2")
+    attach_lm_head(trunk, counts).save_pretrained(tmp_path / "lm")
+    args = HeadlessTrainingArguments(str(tmp_path / "run"), use_cpu=True)
+    for auto_class in (AutoModel, AutoModelForCausalLM):
+        trainer = HeadlessTrainer(auto_class.from_pretrained(tmp_path / "lm"), args)
+        torch.testing.assert_close(trainer.model.state_dict(), trunk.state_dict(), rtol=0, atol=0)
+        trainer.model.save_pretrained(tmp_path / "again")
+        assert "headless_fold" not in (tmp_path / "again" / "config.json").read_text()
+
+
+def test_a_fold_in_shards_is_refused(counts, monkeypatch):
+    model = attach_lm_head(make_trunk("gpt2"), counts)
+    monkeypatch.setattr(fold, "is_deepspeed_zero3_enabled", lambda: True)
+    with pytest.raises(ValueError, match="^model GPT2Model has log q folded into its last LayerNorm"):
+        unfold(model.transformer)
+
+
+@torch.no_grad()
+def test_a_folded_decoder_that_was_trained_since_keeps_what_it_learnt(counts, ids):
+    trunk = make_trunk("gpt2", torch.float64)
+    model = attach_lm_head(trunk, counts)
+    norm = model.transformer.ln_f
+    norm.weight.mul_(1.5)
+    norm.bias.add_(0.25)
+    expected = trunk.ln_f.weight * (model.transformer(ids).last_hidden_state - 1) + trunk.ln_f.bias
+    torch.testing.assert_close(unfold(model.transformer)(ids).last_hidden_state, expected)
+
+
+@torch.no_grad()
+def test_a_head_made_of_a_folded_decoder_is_that_of_its_trunk(counts, ids, tmp_path):
+    trunk = make_trunk("gpt2")
+    model = attach_lm_head(trunk, counts)
+    again = attach_lm_head(model, counts)
+    torch.testing.assert_close(again(ids).logits, model(ids).logits, rtol=0, atol=0)
+    # and a second fold, of a bias learnt on top of the first, still knows the trunk
+    model.lm_head.bias = torch.nn.Parameter(torch.linspace(-1, 1, VOCAB))
+    twice = fold_head_bias(model)
+    torch.testing.assert_close(twice(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(unfold(twice.transformer).state_dict(), trunk.state_dict(), rtol=1e-6, atol=1e-6)
+
+
+# The folder of a pretraining ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("facts", [{}, {"temperature": 0.5}, {"log_q_correction": 1.0, "temperature": 2.0}])
+@torch.no_grad()
+def test_the_folder_says_what_the_head_is(facts, counts, ids, tmp_path):
+    trunk = make_trunk("gpt2")
+    trunk.save_pretrained(tmp_path)
+    save_token_counts(tmp_path, counts, facts)
+    want = implied_logits(trunk, ids) / facts.get("temperature", 1.0)
+    want = want if "log_q_correction" in facts else want + log_prior(counts).double()
+    for model in (attach_lm_head(tmp_path), attach_lm_head(str(tmp_path)), attach_lm_head(trunk, tmp_path)):
+        assert relative_error(model(ids).logits, want) < 1e-5
+    with pytest.raises(ValueError, match="^temperature must be above 0, got 0"):
+        attach_lm_head(tmp_path, temperature=0)
+
+
+def test_a_folder_without_counts_or_with_a_head_is_refused(counts, tmp_path):
+    trunk = make_trunk("gpt2")
+    trunk.save_pretrained(tmp_path / "trunk")
+    with pytest.raises(FileNotFoundError, match="holds no token_counts.safetensors"):
+        attach_lm_head(tmp_path / "trunk")
+    attach_lm_head(trunk, counts).save_pretrained(tmp_path / "lm")
+    save_token_counts(tmp_path / "lm", counts, {})
+    with pytest.raises(ValueError, match="holds a GPT2LMHeadModel, which has a head already"):
+        attach_lm_head(tmp_path / "lm")
+
+
+def test_a_language_model_may_be_given_for_its_trunk(counts, ids):
+    trunk = make_trunk("gpt_neox")
+    whole = AutoModelForCausalLM.from_config(trunk.config)
+    whole.base_model.load_state_dict(trunk.state_dict())
+    with torch.no_grad():
+        expected = attach_lm_head(trunk, counts)(input_ids=ids).logits
+        torch.testing.assert_close(attach_lm_head(whole, counts)(input_ids=ids).logits, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("model_type", ["gpt_neox", "llama"])
+def test_the_model_made_is_the_model_read_back(model_type, dtype, ids, tmp_path):
+    # tables that no checkpoint holds, such as rotary frequencies, are not to be rounded to the checkpoint's dtype
+    trunk = make_trunk(model_type, dtype, max_position_embeddings=512)
+    ids = torch.randint(4, VOCAB, (1, 400), generator=torch.Generator().manual_seed(3))
+    model = attach_lm_head(trunk, init="embeddings")
+    loaded = reload(model, tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(model(input_ids=ids).logits, loaded(input_ids=ids).logits, rtol=0, atol=0)
+    assert {buffer.dtype for name, buffer in model.named_buffers() if "inv_freq" in name} == {torch.float32}
+
+
+@pytest.mark.parametrize("model_type", [*LAYER_NORM, "llama"])
+def test_it_generates(model_type, counts, ids):
+    trunk = make_trunk(model_type)
+    model = attach_lm_head(trunk, counts, init="embeddings" if model_type == "llama" else "prior")
+    generated = model.generate(ids, max_new_tokens=5, do_sample=False, eos_token_id=None)
+    assert generated.shape == (3, 14) and torch.equal(generated[:, :9], ids)
+    bias = None if model_type == "llama" else log_prior(counts)
+    for end in range(9, 14):  # greedy: each token is the best one after those before it
+        best = implied_logits(trunk, generated[:, :end], bias)[:, -1].argmax(-1)
+        assert torch.equal(generated[:, end], best)
+
+
+def test_a_pipeline_reads_the_folder(clm_tokenizer, tmp_path):
+    size = len(clm_tokenizer)
+    end = clm_tokenizer.eos_token_id
+    trunk = make_trunk("gpt2", vocab_size=size, pad_token_id=end, bos_token_id=end, eos_token_id=end)
+    counts = torch.ones(size, dtype=torch.long)
+    letter = clm_tokenizer.convert_tokens_to_ids("z")
+    counts[letter] = 10**15  # so frequent that the prior alone decides
+    attach_lm_head(trunk, counts).save_pretrained(tmp_path)
+    clm_tokenizer.save_pretrained(tmp_path)
+    generate = pipeline("text-generation", model=str(tmp_path), device="cpu")
+    text = generate("the miller", max_new_tokens=5, do_sample=False)[0]["generated_text"]
+    assert text == "the millerzzzzz"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "norm"),
+    [("gpt2", "ln_f"), ("gpt_neox", "final_layer_norm"), ("opt", "decoder.final_layer_norm"), ("bloom", "ln_f")],
+)
+def test_nothing_of_the_trunk_but_its_last_norm_is_changed(model_type, norm, counts):
+    trunk = make_trunk(model_type)
+    before, after = trunk.state_dict(), attach_lm_head(trunk, counts).base_model.state_dict()
+    changed = {key for key in before if not torch.equal(before[key], after[key])}
+    assert changed == {f"{norm}.weight", f"{norm}.bias"}

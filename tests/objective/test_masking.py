@@ -1,0 +1,228 @@
+"""Targets from seeds: literal tensors, the shares of BERT's rule, and numbers without a pattern."""
+
+import math
+
+import pytest
+import torch
+
+from headless_trainer.objective.masking import (
+    IGNORE_INDEX,
+    MaskingRule,
+    content_seeds,
+    document_mask,
+    document_positions,
+    mask_tokens,
+    next_tokens,
+    uniform_numbers,
+)
+
+SPECIAL, MASK, VOCAB_SIZE = [0, 1, 2], 2, 1000
+RULE = MaskingRule(mask_token_id=MASK, vocab_size=VOCAB_SIZE, special_ids=torch.tensor(SPECIAL))
+
+
+def tokens(rows: int, length: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(3, VOCAB_SIZE, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def row_seeds(rows: int, *seed: int) -> torch.Tensor:
+    """Seeds of rows that have one token each, and not the same."""
+    return content_seeds(torch.arange(rows)[:, None], seed)
+
+
+def assert_share(hits: torch.Tensor | int, trials: int, share: float) -> None:
+    """Within five standard deviations of what is expected."""
+    hits = int(hits.sum()) if isinstance(hits, torch.Tensor) else hits
+    assert abs(hits - share * trials) < 5 * math.sqrt(share * (1 - share) * trials)
+
+
+# Next tokens and documents ---------------------------------------------------------------------------------------------
+
+
+def test_next_tokens():
+    ids = torch.tensor([[5, 6, 7, 8], [9, 4, 3, 0]])
+    assert next_tokens(ids).tolist() == [[6, 7, 8, -100], [4, 3, 0, -100]]
+    padding = torch.tensor([[False, False, False, False], [False, False, False, True]])
+    assert next_tokens(ids, padding).tolist() == [[6, 7, 8, -100], [4, 3, -100, -100]]
+    left = torch.tensor([[True, True, False, False], [False, False, False, False]])
+    assert next_tokens(ids, left).tolist() == [[-100, 7, 8, -100], [4, 3, 0, -100]]
+    positions = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 2]])
+    assert next_tokens(ids, None, positions).tolist() == [[6, -100, 8, -100], [-100, 3, 0, -100]]
+    assert next_tokens(ids, padding, positions).tolist() == [[6, -100, 8, -100], [-100, 3, -100, -100]]
+    assert ids.tolist() == [[5, 6, 7, 8], [9, 4, 3, 0]]
+
+
+def test_document_positions():
+    ids = torch.tensor([[5, 9, 6, 7, 8, 1], [9, 9, 5, 6, 9, 7], [5, 6, 7, 8, 5, 9]])
+    assert document_positions(ids, torch.tensor([9])).tolist() == [
+        [0, 1, 0, 1, 2, 3],
+        [0, 0, 0, 1, 2, 0],
+        [0, 1, 2, 3, 4, 5],
+    ]
+    assert document_positions(ids, torch.tensor([7, 9]))[0].tolist() == [0, 1, 0, 1, 0, 1]
+
+
+def test_document_mask():
+    mask = document_mask(torch.tensor([[0, 1, 0, 1], [0, 1, 2, 3]]))
+    assert mask.shape == (2, 1, 4, 4) and mask.dtype == torch.bool
+    assert mask[0, 0].long().tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
+    assert mask[1].all()
+
+
+# Masked tokens ---------------------------------------------------------------------------------------------------------
+
+
+def test_shares_of_the_rule():
+    ids = tokens(400, 500)
+    inputs, labels = mask_tokens(ids, RULE, row_seeds(400, 1, 2))
+    target = labels != IGNORE_INDEX
+    count = int(target.sum())
+    assert_share(target, ids.numel(), 0.15)
+    masked = target & (inputs == MASK)
+    other = target & (inputs != MASK) & (inputs != ids)
+    kept = target & (inputs == ids)
+    # A random token is, once in a vocabulary, the mask or the token itself.
+    assert_share(masked, count, 0.8 + 0.1 / VOCAB_SIZE)
+    assert_share(other, count, 0.1 * (1 - 2 / VOCAB_SIZE))
+    assert_share(kept, count, 0.1 + 0.1 / VOCAB_SIZE)
+    assert torch.equal(labels[target], ids[target])
+    assert torch.equal(inputs[~target], ids[~target])
+    replaced = inputs[other]
+    assert 0 <= replaced.min() and replaced.max() < VOCAB_SIZE
+    tenths = torch.bincount(replaced * 10 // VOCAB_SIZE, minlength=10).double()
+    expected = len(replaced) / 10
+    assert ((tenths - expected) ** 2 / expected).sum() < 40  # chi-square with 9 degrees of freedom: p < 1e-5
+    assert len(replaced.unique()) > 0.8 * VOCAB_SIZE
+
+
+@pytest.mark.parametrize(("mask_share", "random_share"), [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.5, 0.5)])
+def test_other_shares(mask_share, random_share):
+    rule = MaskingRule(MASK, VOCAB_SIZE, torch.tensor(SPECIAL), 0.4, mask_share, random_share)
+    ids = tokens(100, 200)
+    inputs, labels = mask_tokens(ids, rule, row_seeds(100, 0))
+    target = labels != IGNORE_INDEX
+    assert_share(target, ids.numel(), 0.4)
+    assert abs((inputs[target] == MASK).double().mean() - mask_share) < 0.02
+    kept = 1 - mask_share - random_share
+    assert abs((inputs[target] == ids[target]).double().mean() - kept) < 0.02
+
+
+def test_specials_and_excluded_positions_are_never_targets():
+    ids = tokens(50, 100)
+    ids[:, ::3] = torch.tensor(SPECIAL)[torch.arange(50) % 3, None]
+    excluded = torch.zeros_like(ids, dtype=torch.bool)
+    excluded[:, 50:] = True
+    rule = MaskingRule(MASK, VOCAB_SIZE, torch.tensor(SPECIAL), probability=0.9)
+    inputs, labels = mask_tokens(ids, rule, row_seeds(50, 0), excluded)
+    free = ~torch.isin(ids, torch.tensor(SPECIAL)) & ~excluded
+    assert (labels[~free] == IGNORE_INDEX).all()
+    assert torch.equal(inputs[~free], ids[~free])
+    assert_share(labels[free] != IGNORE_INDEX, int(free.sum()), 0.9)
+    everything = mask_tokens(ids, rule, row_seeds(50, 0))[1]
+    assert torch.equal(everything[:, :50], labels[:, :50])  # what is excluded changes nothing elsewhere
+
+
+def test_arguments_are_left_as_they_are():
+    ids = tokens(4, 50)
+    before, excluded = ids.clone(), torch.zeros(4, 50, dtype=torch.bool)
+    inputs, _ = mask_tokens(ids, RULE, row_seeds(4, 0), excluded)
+    assert not torch.equal(inputs, ids)
+    assert torch.equal(ids, before) and not excluded.any()
+
+
+def test_a_seed_means_its_masks_and_no_others():
+    ids = tokens(1, 4000).expand(3, -1)
+    parts = [(1, 0, 0), (1, 1, 0), (1, 0, 1), (0, 1, 0), (0, 0, 1), (2, 0, 0), (1, 0, 0, 0)]
+    drawn = [mask_tokens(ids, RULE, row_seeds(3, *part))[1] != IGNORE_INDEX for part in parts]
+    again = mask_tokens(ids, RULE, row_seeds(3, *parts[0]))[1] != IGNORE_INDEX
+    assert torch.equal(again, drawn[0])
+    masks = torch.cat(drawn)  # seven seeds and three rows of each: no two may have more in common than chance gives
+    assert masks.shape == (21, 4000)
+    common = masks.double() @ masks.double().T
+    for first in range(len(masks)):
+        for second in range(first):
+            assert_share(int(common[first, second]), 4000, 0.15**2)
+
+
+def test_a_row_keeps_its_masks_in_any_batch():
+    ids = tokens(6, 40)
+    padded = torch.cat([ids, torch.full((6, 9), 1)], dim=1)
+    excluded = torch.arange(49).expand(6, -1) >= 40
+    seeds = content_seeds(ids, (5,))
+    assert len(seeds.unique()) == 6
+    order = torch.tensor([4, 0, 5, 2, 1, 3])
+    assert torch.equal(content_seeds(ids[order], (5,)), seeds[order])
+    assert torch.equal(torch.cat([content_seeds(row[None], (5,)) for row in ids]), seeds)
+    assert torch.equal(content_seeds(padded, (5,), excluded), seeds)
+    assert not (content_seeds(ids, (6,)) == seeds).any()
+    inputs, labels = mask_tokens(ids, RULE, seeds)
+    assert (inputs != ids).any()
+    long_inputs, long_labels = mask_tokens(padded, RULE, content_seeds(padded, (5,), excluded), excluded)
+    assert torch.equal(long_inputs[:, :40], inputs) and torch.equal(long_labels[:, :40], labels)
+    alone = [mask_tokens(row[None], RULE, content_seeds(row[None], (5,)))[0] for row in ids[order]]
+    assert torch.equal(torch.cat(alone), inputs[order])
+
+
+def test_content_seeds_tell_rows_apart():
+    row = torch.arange(5, 25)
+    swapped = row.clone()
+    swapped[[3, 11]] = swapped[[11, 3]]
+    changed = row.clone()
+    changed[0] += 1
+    assert len(content_seeds(torch.stack([row, swapped, changed, row.flip(0)]), (0,)).unique()) == 4
+    many = torch.cartesian_prod(torch.arange(20), torch.arange(20), torch.arange(20))
+    assert len(content_seeds(many, (0,)).unique()) == 8000
+
+
+# Uniform numbers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def numbers() -> torch.Tensor:
+    """(3 draws, 200 rows, 500 positions) of consecutive seeds, the worst that a caller may pass."""
+    return uniform_numbers(torch.arange(200), 3, 500)
+
+
+def test_uniform_numbers_fill_the_interval(numbers):
+    assert numbers.dtype == torch.float32 and numbers.shape == (3, 200, 500)
+    assert numbers.min() >= 0.0 and numbers.max() < 1.0
+    wide, count = numbers.double(), numbers.numel()
+    assert abs(wide.mean() - 0.5) < 5 * math.sqrt(1 / 12 / count)
+    assert abs(wide.var() - 1 / 12) < 5 * math.sqrt(1 / 180 / count)
+    for draw in numbers:
+        bins = torch.histc(draw, bins=100, min=0.0, max=1.0).double()
+        expected = draw.numel() / 100
+        chi_square = ((bins - expected) ** 2 / expected).sum().item()
+        assert 50 < chi_square < 175  # 99 degrees of freedom: p of about 1e-5 on either side
+
+
+def test_uniform_numbers_are_not_correlated(numbers):
+    centred = numbers.double() - 0.5
+
+    def correlation(one: torch.Tensor, other: torch.Tensor) -> float:
+        return (one * other).mean().item() * 12 * math.sqrt(one.numel())  # in standard deviations
+
+    pairs = {f"draws {one}{other}": (centred[one], centred[other]) for one, other in ((0, 1), (0, 2), (1, 2))}
+    for lag in (1, 2, 7):
+        pairs[f"rows {lag}"] = centred[:, lag:], centred[:, :-lag]
+        pairs[f"positions {lag}"] = centred[:, :, lag:], centred[:, :, :-lag]
+    first, second = (uniform_numbers(row_seeds(200, 0, step, 0), 3, 500).double() - 0.5 for step in (0, 1))
+    pairs["steps"] = first, second
+    found = {name: correlation(*pair) for name, pair in pairs.items()}
+    assert max(abs(value) for value in found.values()) < 5, found
+    assert correlation(first, first) > 100  # the measure itself
+
+
+def test_every_bit_of_a_uniform_number_is_even(numbers):
+    bits = (numbers.double() * 2**24).long()
+    for bit in range(24):
+        assert_share((bits >> bit) & 1, bits.numel(), 0.5)
+
+
+def test_uniform_numbers_do_not_depend_on_the_length_or_the_batch(numbers):
+    assert torch.equal(uniform_numbers(torch.arange(200), 3, 77), numbers[:, :, :77])
+    assert torch.equal(uniform_numbers(torch.tensor([150, 3]), 3, 500), numbers[:, [150, 3]])
+
+
+def test_seeds_of_either_sign_differ():
+    seeds = torch.tensor([0, 1, -1, 2**62, -(2**63), 2**63 - 1])
+    assert len(uniform_numbers(seeds, 1, 8).flatten().unique()) == 48

@@ -1,0 +1,60 @@
+"""The pool of candidates as ids and counts."""
+
+import pytest
+import torch
+
+from headless_trainer.objective.negatives import NegativePool
+
+EMPTY = torch.empty(0, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        torch.tensor([7, 2, 7, 9, 2, 7]),
+        [torch.tensor([7, 2, 7, 9, 2, 7])],
+        [torch.tensor([7, 2]), EMPTY, torch.tensor([7]), torch.tensor([9, 2, 7])],
+        (batch for batch in (torch.tensor([[7, 2], [7, 9]]), torch.tensor([[2], [7]]))),
+    ],
+    ids=["one", "list_of_one", "several", "generator_of_two_dimensions"],
+)
+def test_from_targets(targets):
+    pool = NegativePool.from_targets(targets)
+    assert pool.ids.tolist() == [2, 7, 9]
+    assert pool.counts.tolist() == [2, 3, 1]
+    assert pool.ids.dtype == pool.counts.dtype == torch.long
+    assert len(pool) == 3
+    assert pool.size == 6
+
+
+def test_log_counts():
+    pool = NegativePool.from_targets(torch.tensor([7, 2, 7, 9, 2, 7]))
+    assert pool.log_counts().tolist() == pytest.approx([0.6931472, 1.0986123, 0.0])
+    assert pool.log_counts().dtype == torch.float32
+    exact = pool.log_counts(torch.float64)
+    assert exact.tolist() == pytest.approx([0.6931471805599453, 1.0986122886681098, 0.0], abs=1e-15)
+
+
+def test_positions():
+    pool = NegativePool.from_targets(torch.tensor([7, 2, 7, 9]))
+    assert pool.positions(torch.tensor([9, 2, 2, 7])).tolist() == [2, 0, 0, 1]
+    assert pool.positions(EMPTY).tolist() == []
+
+
+@pytest.mark.parametrize("missing", [1, 5, 12])
+def test_a_target_outside_the_pool_is_an_error(missing):
+    pool = NegativePool.from_targets(torch.tensor([7, 2, 7, 9]))
+    text = rf"target token {missing} is not in the pool of 3 tokens. Build the pool from every target of the batches"
+    with pytest.raises(ValueError, match=text):
+        pool.positions(torch.tensor([7, missing, 9]))
+
+
+@pytest.mark.parametrize("targets", [EMPTY, [EMPTY, EMPTY], []], ids=["one", "several", "none"])
+def test_an_empty_pool(targets):
+    pool = NegativePool.from_targets(targets)
+    assert len(pool) == pool.size == 0
+    assert pool.ids.dtype == torch.long
+    assert pool.log_counts().shape == (0,)
+    assert pool.positions(EMPTY).shape == (0,)
+    with pytest.raises(ValueError, match="target token 3 is not in the pool of 0 tokens"):
+        pool.positions(torch.tensor([3]))

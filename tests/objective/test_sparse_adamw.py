@@ -1,0 +1,603 @@
+"""Updates of the embedding by rows are those of dense AdamW, and cost nothing that grows with the vocabulary."""
+
+import math
+import os
+
+import processes
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2Model, TrainerCallback
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
+from headless_trainer.objective.sparse_adamw import (
+    SparseAdamW,
+    average_row_gradients,
+    clip_gradients,
+    embedding_memory,
+    quadrature,
+)
+from headless_trainer.trainers.headless import check_trainable
+
+ROWS, WIDTH = 60, 4
+
+
+def sparse(ids: torch.Tensor, rows: torch.Tensor, size=(ROWS, WIDTH)) -> torch.Tensor:
+    return torch.sparse_coo_tensor(ids[None], rows, size, check_invariants=True)
+
+
+def pair(dtype=torch.float64, **settings):
+    """The same table twice, one for each optimizer."""
+    torch.manual_seed(0)
+    tables = [nn.Parameter(torch.randn(ROWS, WIDTH, dtype=torch.float64).to(dtype)) for _ in range(2)]
+    tables[1].data.copy_(tables[0].data)
+    settings = {"lr": 1e-2, "weight_decay": 0.1} | settings
+    return tables, SparseAdamW([tables[0]], embedding=tables[0], **settings), torch.optim.AdamW([tables[1]], **settings)
+
+
+def train_pair(tables, ours, dense, steps: int, gradient_size=lambda shape, generator: 1.0):
+    """Both optimizers on the same gradients; the largest difference in a row that a step was about to read."""
+    generator = torch.Generator().manual_seed(1)
+    shares, worst = 1.0 / torch.arange(1, ROWS).double() ** 1.5, 0.0  # the last row is never read, some rarely
+    for step in range(steps):
+        for optimizer in (ours, dense):
+            optimizer.param_groups[0]["lr"] = 1e-2 * (step % 5) / 4  # now and then 0
+        ids = torch.multinomial(shares, 20, True, generator=generator).unique()
+        rows = torch.randn(len(ids), WIDTH, generator=generator, dtype=torch.float64)
+        rows = (rows * gradient_size(rows.shape, generator)).to(tables[0].dtype)
+        ours.catch_up(ids)
+        worst = max(worst, (tables[0][ids] - tables[1][ids]).abs().max().item())
+        tables[0].grad = sparse(ids, rows)
+        tables[1].grad = sparse(ids, rows).to_dense()
+        ours.step()
+        dense.step()
+    return worst
+
+
+# The optimizer ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.95), (0.0, 0.9)])
+def test_it_is_dense_adamw(weight_decay, betas):
+    tables, ours, dense = pair(weight_decay=weight_decay, betas=betas, eps=1e-16)
+    before = tables[0].detach().clone()
+    worst = train_pair(tables, ours, dense, 150)
+    assert worst < 1e-12
+    state, want = ours.state[tables[0]], dense.state[tables[1]]
+    stale = state["last_step"] < 150
+    assert stale[-1] and 10 < stale.sum() < ROWS
+    lagging = (tables[0] - tables[1]).abs().max()
+    assert lagging > 1e-4 or betas[0] == weight_decay == 0  # nothing is caught up before it is read
+    ours.catch_up()
+    assert (tables[0] - tables[1]).abs().max() < 1e-12 < 0.01 < (tables[0] - before)[:-1].abs().max()
+    for name in ("exp_avg", "exp_avg_sq"):
+        torch.testing.assert_close(state[name], want[name], rtol=1e-10, atol=1e-30)
+
+
+def test_with_float32_rounding_is_all_that_differs():
+    tables, ours, dense = pair(torch.float32)
+    exact, _, reference = pair(torch.float64)
+    exact[1].data.copy_(tables[0].data)
+    train_pair(tables, ours, dense, 100)
+    train_pair((exact[0], exact[1]), SparseAdamW([exact[0]], embedding=exact[0]), reference, 100)
+    ours.catch_up()
+    ours_error, dense_error = ((table - exact[1]).abs().max().item() for table in tables)
+    assert 0 < ours_error < 2 * dense_error < 1e-5
+
+
+def test_tiny_gradients_differ_by_what_the_docstring_says():
+    """Where sqrt(v) is about eps, two terms stand for the sum; everywhere else it is exact."""
+    tables, ours, dense = pair(weight_decay=0.0)
+    before = tables[0].detach().clone()
+    train_pair(tables, ours, dense, 150, lambda shape, made: 10 ** -torch.rand(shape, generator=made).mul(4).add(5))
+    ours.catch_up()
+    assert 0 < (tables[0] - tables[1]).abs().max() < 4e-3 * (tables[1] - before).abs().max()
+
+
+@pytest.mark.parametrize(
+    "betas, first, late, large",
+    [((0.9, 0.999), 5e-3, 2e-9, 2e-10), ((0.9, 0.95), 4e-2, 6e-3, 2e-5)],
+)
+def test_two_terms_stand_for_the_sum(betas, first, late, large):
+    beta1, beta2 = betas
+    root = torch.logspace(-4, 5, 80, dtype=torch.float64)  # sqrt(v) over eps
+    for last, bound in ((1, first), (1000, late)):
+        worst = worst_large = 0.0
+        for missed in (1, 2, 3, 7, 30, 300):
+            n = torch.arange(1, missed + 1, dtype=torch.float64)
+            unbiased = (1 - beta2 ** (last + n)).sqrt()
+            weights = (beta1 / math.sqrt(beta2)) ** n * unbiased / (1 - beta1 ** (last + n))
+            sizes = unbiased * beta2 ** (-n / 2)
+            moments = torch.stack([(weights * sizes**j).sum() for j in (-1, 0, 1, 2)])
+            a1, e1, a2, e2 = quadrature(moments[None], 1e-8)
+            got = a1 / (1e-8 * root + e1) + a2 / (1e-8 * root + e2)
+            want = (weights / 1e-8 / (root[:, None] + sizes)).sum(-1)
+            error = (got / want - 1).abs()
+            worst, worst_large = max(worst, error.max().item()), max(worst_large, error[root > 50].max().item())
+        assert bound / 20 < worst < bound
+        assert worst_large < large
+
+
+def test_a_row_never_read_decays_alone():
+    tables, ours, _ = pair(weight_decay=0.5)
+    before = tables[0].detach().clone()
+    for _ in range(3):
+        tables[0].grad = sparse(torch.tensor([0]), torch.ones(1, WIDTH, dtype=torch.float64))
+        ours.step()
+    assert torch.equal(tables[0][1:], before[1:])
+    ours.catch_up(torch.tensor([[7, 7], [9, 7]]))
+    torch.testing.assert_close(tables[0][[7, 9]], before[[7, 9]] * 0.995**3, rtol=1e-14, atol=0)
+    assert torch.equal(tables[0][8], before[8])
+
+
+def test_by_hand():
+    """One row, a gradient of 2 in step 1, none in steps 2 and 3, lr 0.1: moments and moves worked out one by one."""
+    table = nn.Parameter(torch.full((2, 1), 1.0, dtype=torch.float64))
+    ours = SparseAdamW([table], embedding=table, lr=0.1, weight_decay=0.0, betas=(0.9, 0.99), eps=1e-12)
+    table.grad = sparse(torch.tensor([1]), torch.tensor([[2.0]]).double(), (2, 1))
+    ours.step()
+    assert table[1].item() == pytest.approx(1 - 0.1)
+    for _ in range(2):
+        table.grad = sparse(torch.tensor([0]), torch.tensor([[1.0]]).double(), (2, 1))
+        ours.step()
+    ours.catch_up(torch.tensor([1]))
+    second = 0.1 * (0.18 / 0.19) / math.sqrt(0.0396 / 0.0199)
+    third = 0.1 * (0.162 / 0.271) / math.sqrt(0.039204 / 0.029701)
+    assert table[1].item() == pytest.approx(0.9 - second - third, rel=1e-9)
+    assert ours.state[table]["exp_avg"][1].item() == pytest.approx(0.162)
+    assert ours.state[table]["exp_avg_sq"][1].item() == pytest.approx(0.039204)
+
+
+def test_other_parameters_are_the_parents():
+    torch.manual_seed(0)
+    embedding, linear = nn.Embedding(ROWS, WIDTH, sparse=True), nn.Linear(WIDTH, 3)
+    other = nn.Linear(WIDTH, 3)
+    other.load_state_dict(linear.state_dict())
+    groups = [{"params": [linear.bias], "weight_decay": 0.0}, {"params": [embedding.weight, linear.weight]}]
+    ours = SparseAdamW(groups, embedding=embedding.weight, lr=0.1, weight_decay=0.2)
+    want = torch.optim.AdamW([{"params": [other.bias], "weight_decay": 0.0}, {"params": [other.weight]}], lr=0.1)
+    want.param_groups[1]["weight_decay"] = 0.2
+    ids, frozen = torch.tensor([[3, 3, 5]]), embedding.weight.detach().clone()
+    for _ in range(3):
+        for layer, optimizer in ((linear, ours), (other, want)):
+            optimizer.zero_grad()
+            layer(frozen[ids]).square().sum().backward()
+        embedding(ids).sum().backward()
+        ours.step()
+        want.step()
+    assert torch.equal(linear.weight, other.weight) and torch.equal(linear.bias, other.bias)
+    changed = (embedding.weight != frozen).any(-1).nonzero()[:, 0]
+    assert changed.tolist() == [3, 5]
+
+
+def test_gradients_of_micro_batches_and_of_both_lookups_add_up():
+    torch.manual_seed(0)
+    ours, dense = nn.Embedding(ROWS, WIDTH, padding_idx=0, sparse=True), nn.Embedding(ROWS, WIDTH, padding_idx=0)
+    dense.load_state_dict(ours.state_dict())
+    for embedding in (ours, dense):
+        for ids in ([[1, 2, 2, 0]], [[2, 5, 9, 9]]):
+            ids = torch.tensor(ids)
+            (embedding(ids).sum() ** 2 + embedding(torch.tensor([5, 0, 7])).square().sum()).backward()
+    assert ours.weight.grad.is_sparse
+    torch.testing.assert_close(ours.weight.grad.to_dense(), dense.weight.grad)
+
+
+def test_state_goes_on_from_a_file_bit_by_bit(tmp_path):
+    tables, ours, dense = pair(torch.float32)
+    train_pair(tables, ours, dense, 70)
+    torch.save(ours.state_dict(), tmp_path / "optimizer.pt")
+    copy = nn.Parameter(tables[0].detach().clone())
+    loaded = SparseAdamW([copy], embedding=copy)
+    loaded.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
+    history = loaded.state[copy]["history"]
+    assert history.dtype == torch.float64 and torch.equal(history, ours.state[tables[0]]["history"])
+    for table, optimizer in ((tables[0], ours), (copy, loaded)):
+        table.grad = sparse(torch.tensor([3, 50]), torch.ones(2, WIDTH))
+        optimizer.step()
+        optimizer.catch_up()
+    assert torch.equal(tables[0], copy)
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_a_state_passes_to_and_from_dense_adamw(foreach):
+    tables, ours, dense = pair(eps=1e-16)
+    train_pair(tables, ours, dense, 70)
+    ours.catch_up()
+    to_rows = SparseAdamW([tables[1]], embedding=tables[1])
+    to_rows.load_state_dict(dense.state_dict())
+    to_dense = torch.optim.AdamW([tables[0]], foreach=foreach)
+    to_dense.load_state_dict(ours.state_dict() | {"param_groups": to_dense.state_dict()["param_groups"]})
+    to_dense.param_groups[0].update(weight_decay=0.1, eps=1e-16)
+    train_pair(tables[::-1], to_rows, to_dense, 100)
+    to_rows.catch_up()
+    assert (tables[0] - tables[1]).abs().max() < 1e-12
+
+
+def test_a_float16_scaler_skips_the_step_of_an_infinite_row():
+    torch.manual_seed(0)
+    table, other = nn.Parameter(torch.randn(ROWS, WIDTH)), nn.Parameter(torch.ones(2))
+    ours = SparseAdamW([table, other], embedding=table, lr=0.1, fused=True)
+    scaler, before = torch.amp.GradScaler("cpu", init_scale=4.0), table.detach().clone()
+    for value in (math.inf, 8.0):
+        table.grad = sparse(torch.tensor([1, 1]), torch.full((2, WIDTH), value))
+        other.grad = torch.ones(2)
+        scaler.scale(torch.ones(()))  # starts the scaler
+        scaler.step(ours)
+        scaler.update()
+        assert torch.equal(table, before) == (value == math.inf) and (other == 1).all() == (value == math.inf)
+    torch.testing.assert_close(ours.state[table]["exp_avg"][1], torch.full((WIDTH,), 0.1 * 16 / 2))
+    assert int(ours.state[table]["step"]) == 1
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"betas": (0.99, 0.95)}, r"adam_beta1 is 0.99 and adam_beta2 is 0.95.*below the square root of adam_beta2"),
+        ({"eps": 0.0}, r"adam_epsilon must be above 0 .*got 0.0"),
+        ({"amsgrad": True}, r"amsgrad is True.*leave it out"),
+        ({"maximize": True}, r"maximize is True.*leave it out"),
+    ],
+)
+def test_settings_it_refuses(settings, message):
+    with pytest.raises(ValueError, match=message):
+        pair(**settings)
+
+
+def test_what_else_it_refuses():
+    tables, ours, _ = pair(lr=2.0, weight_decay=0.5)
+    with pytest.raises(ValueError, match="embedding is not among params: pass"):
+        SparseAdamW([tables[1]], embedding=tables[0])
+    tables[0].grad = torch.ones(ROWS, WIDTH).double()
+    with pytest.raises(ValueError, match="gradient of the embedding is dense.*Leave sparse_embedding_updates out"):
+        ours.step()
+    tables[0].grad = tables[0].grad.to_sparse(1)
+    with pytest.raises(ValueError, match=r"lr \* weight_decay must be below 1, got 2.0 \* 0.5: lower"):
+        ours.step()
+
+
+@pytest.mark.parametrize("max_norm", [1.0, 1e6, math.inf])
+def test_clipping_is_that_of_dense_gradients(max_norm):
+    torch.manual_seed(0)
+    ids, rows = torch.tensor([3, 3, 3, 8]), torch.randn(4, WIDTH)
+    ours = [nn.Parameter(torch.zeros(ROWS, WIDTH)), nn.Parameter(torch.zeros(5)), nn.Parameter(torch.zeros(1))]
+    dense = [nn.Parameter(torch.zeros(ROWS, WIDTH)), nn.Parameter(torch.zeros(5))]
+    ours[0].grad, ours[1].grad = sparse(ids, rows), torch.randn(5)
+    dense[0].grad, dense[1].grad = ours[0].grad.to_dense(), ours[1].grad.clone()
+    want = torch.nn.utils.clip_grad_norm_(dense, max_norm)
+    torch.testing.assert_close(clip_gradients(iter(ours), max_norm), want)
+    torch.testing.assert_close(ours[0].grad.to_dense(), dense[0].grad)
+    torch.testing.assert_close(ours[1].grad, dense[1].grad)
+    assert ours[0].grad.is_sparse and ours[2].grad is None
+
+
+def test_rows_of_processes_are_averaged():
+    """Process 0 has rows 1 and 4, this one row 4 twice; lengths, ids and rows are gathered in turn."""
+    weight = nn.Parameter(torch.zeros(6, 2))
+    weight.grad = sparse(torch.tensor([4, 4]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), (6, 2))
+    others = iter([torch.tensor([2]), torch.tensor([1, 4]), torch.tensor([[8.0, 0.0], [2.0, 2.0]])])
+    received = average_row_gradients(weight, lambda own: torch.cat([next(others), own]), 2)
+    assert weight.grad.is_coalesced() and weight.grad.indices().tolist() == [[1, 4]]
+    assert weight.grad.values().tolist() == [[4.0, 0.0], [3.0, 4.0]]
+    assert received == 2 * (8 + 2 * 4)  # two rows of the other process, padding included
+
+
+def test_a_process_without_a_gradient_takes_part():
+    weight = nn.Parameter(torch.zeros(6, 2))
+    others = iter([torch.tensor([1]), torch.tensor([5]), torch.tensor([[2.0, 4.0]])])
+    average_row_gradients(weight, lambda own: torch.cat([own, next(others)]), 2)
+    assert weight.grad.indices().tolist() == [[5]] and weight.grad.values().tolist() == [[1.0, 2.0]]
+    weight.grad = None
+    assert average_row_gradients(weight, lambda own: torch.cat([own, own]), 2) == 0 and weight.grad is None
+
+
+def test_memory_of_an_embedding():
+    assert embedding_memory(1000, 10) == {"weights": 40_000, "moments": 80_000, "gradient": 40_000, "total": 160_000}
+    rows = embedding_memory(1000, 10, rows=5)
+    assert rows == {"weights": 40_000, "moments": 84_000, "gradient": 240, "total": 124_240}
+
+
+# The trainer -----------------------------------------------------------------------------------------------------------
+
+VOCAB, LENGTH = 200, 12
+
+
+class Tokenizer:
+    """What a trainer asks of a tokenizer when the rows are made of ids."""
+
+    pad_token_id, mask_token_id, all_special_ids, name_or_path = 0, 1, [0, 1], "toy"
+
+    def __len__(self) -> int:
+        return VOCAB
+
+    def save_pretrained(self, folder) -> None:
+        """Nothing to save."""
+
+
+def trunk(task: str, dropout: float = 0.0, vocab_size: int = VOCAB):
+    torch.manual_seed(0)
+    if task == "clm":
+        return GPT2Model(
+            GPT2Config(
+                n_embd=16, n_layer=1, n_head=2, n_positions=16, vocab_size=vocab_size, bos_token_id=None,
+                eos_token_id=None, embd_pdrop=dropout, attn_pdrop=dropout, resid_pdrop=dropout,
+            )
+        )  # fmt: skip
+    return BertModel(
+        BertConfig(
+            hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=vocab_size,
+            hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, max_position_embeddings=16,
+        )
+    )  # fmt: skip
+
+
+def data() -> list[dict]:
+    generator = torch.Generator().manual_seed(1)
+    shares = 1.0 / torch.arange(1, VOCAB - 1)
+    return [{"input_ids": 2 + torch.multinomial(shares, LENGTH, True, generator=generator)} for _ in range(24)]
+
+
+def trainer(folder, task: str, *, dropout=0.0, model=None, callbacks=(), **settings) -> HeadlessTrainer:
+    settings = {
+        "per_device_train_batch_size": 2, "max_steps": 8, "logging_steps": 1, "save_strategy": "no", "use_cpu": True,
+        "learning_rate": 1e-2, "weight_decay": 0.1, "lr_scheduler_type": "cosine", "warmup_steps": 3, "report_to": "none",
+        "disable_tqdm": True, "mlm_probability": 0.3 if task == "mlm" else 0.15, "train_sampling_strategy": "sequential",
+        "sparse_embedding_updates": True,
+    } | settings  # fmt: skip
+    args = HeadlessTrainingArguments(str(folder), task=task, **settings)
+    return HeadlessTrainer(
+        trunk(task, dropout) if model is None else model,
+        args,
+        train_dataset=data(),
+        eval_dataset=data()[:4],
+        processing_class=Tokenizer(),
+        callbacks=list(callbacks),
+    )
+
+
+def logged(run, name: str) -> list[float]:
+    return [log[name] for log in run.state.log_history if name in log]
+
+
+def weight_of(run) -> torch.Tensor:
+    return run.model.get_input_embeddings().weight
+
+
+class Layouts(TrainerCallback):
+    """Whether the embedding's gradients were sparse."""
+
+    def __init__(self):
+        self.sparse = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        embedding = getattr(model, "module", model).get_input_embeddings()
+        self.sparse.append(embedding.weight.grad.is_sparse)
+
+
+@pytest.mark.parametrize(
+    "task, settings",
+    [
+        ("clm", {"gradient_accumulation_steps": 2}),
+        ("mlm", {"gradient_accumulation_steps": 2, "max_grad_norm": 0.05}),
+        ("clm", {"max_grad_norm": 0.0, "negatives": "step", "eval_strategy": "steps", "eval_steps": 3}),
+        ("mlm", {"optim": "adamw_torch", "input_grad_scale": 2.0, "log_q_correction": False}),
+    ],
+)
+def test_a_training_is_that_with_dense_updates(tmp_path, task, settings):
+    layouts = Layouts()
+    rows = trainer(tmp_path / "rows", task, callbacks=[layouts], **settings)
+    rows.train()
+    dense = trainer(tmp_path / "dense", task, sparse_embedding_updates=False, **settings)
+    dense.train()
+    assert layouts.sparse == [True] * 8
+    assert not rows.embedding.sparse
+    for name in ("loss", "grad_norm", "eval_loss"):
+        assert logged(rows, name) == pytest.approx(logged(dense, name), rel=2e-6), name
+    before, counted = trunk(task).state_dict(), 0
+    for name, want in dense.model.state_dict().items():
+        moved = (want - before[name]).norm()
+        # The gradient of a key's bias is rounding alone, which AdamW makes into steps of its usual length.
+        assert (rows.model.state_dict()[name] - want).norm() <= 1e-3 * moved + 1e-5, name
+        counted += bool(moved > 0)
+    assert counted > 10
+    assert (
+        (weight_of(rows) - weight_of(dense)).abs().max()
+        < 1e-4
+        < (weight_of(dense) - trunk(task).get_input_embeddings().weight).abs().max()
+    )
+
+
+def test_bfloat16_autocast_trains(tmp_path):
+    run = trainer(tmp_path, "mlm", bf16=True)
+    run.train()
+    dense = trainer(tmp_path, "mlm", bf16=True, sparse_embedding_updates=False)
+    dense.train()
+    assert logged(run, "loss") == pytest.approx(logged(dense, "loss"), rel=1e-3)
+
+
+@pytest.mark.parametrize("task, accumulation", [("clm", 1), ("mlm", 2)])
+def test_resume_is_exact(tmp_path, task, accumulation):
+    settings = {
+        "dropout": 0.1, "save_strategy": "steps", "save_steps": 3, "train_sampling_strategy": "random", "max_steps": 10,
+        "gradient_accumulation_steps": accumulation,
+    }  # fmt: skip
+    whole = trainer(tmp_path / "whole", task, **settings)
+    whole.train()
+    resumed = trainer(tmp_path / "resumed", task, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-6"))
+    assert logged(resumed, "loss") == logged(whole, "loss") and len(logged(whole, "loss")) == 10
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(weight, resumed.model.state_dict()[name]), name
+    assert torch.equal(whole.token_counts, resumed.token_counts)
+
+
+def test_what_is_saved_has_every_row(tmp_path):
+    settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 4, "eval_strategy": "no"}
+    trainer(tmp_path / "rows", "clm", **settings).train()
+    trainer(tmp_path / "dense", "clm", sparse_embedding_updates=False, **settings).train()
+    rows, dense = (
+        load_file(tmp_path / name / "checkpoint-4" / "model.safetensors")["wte.weight"] for name in ("rows", "dense")
+    )
+    never = torch.ones(VOCAB, dtype=torch.bool)
+    never[torch.cat([row["input_ids"] for row in data()])] = False
+    assert never.sum() > 5
+    torch.testing.assert_close(rows[never], dense[never], rtol=1e-6, atol=0)
+    assert (rows[never] != trunk("clm").wte.weight[never]).any()
+
+
+def test_the_best_checkpoint_is_loaded_as_it_was(tmp_path):
+    settings = {
+        "save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "max_steps": 6,
+        "load_best_model_at_end": True, "learning_rate": 0.5, "lr_scheduler_type": "constant", "warmup_steps": 0,
+    }  # fmt: skip
+    run = trainer(tmp_path, "clm", **settings)
+    run.train()
+    best = load_file(os.path.join(run.state.best_model_checkpoint, "model.safetensors"))["wte.weight"]
+    assert run.state.best_global_step < 6 and torch.equal(weight_of(run), best)
+    run.evaluate()
+    assert torch.equal(weight_of(run), best)
+
+
+class Largest(TorchDispatchMode):
+    """Names the operations that make something of at least ``size`` elements out of anything but ``tables``."""
+
+    def __init__(self, size: int, tables: list[torch.Tensor]):
+        super().__init__()
+        self.size, self.tables, self.found, self.calls = size, {table.data_ptr() for table in tables}, set(), 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.calls += 1
+        for value in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel() >= self.size:
+                if value.data_ptr() not in self.tables:
+                    self.found.add(str(func))
+        return result
+
+
+@pytest.mark.parametrize("sparse_updates", [True, False])
+def test_a_step_makes_nothing_of_the_vocabularys_size(tmp_path, sparse_updates):
+    size = 50_000
+    watch = []
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 2:
+                watch.append(Largest(size, tables()))
+                watch[0].__enter__()
+            elif state.global_step == 4:
+                watch[0].__exit__(None, None, None)
+
+    def tables():
+        known = run.optimizer.optimizer.state[run.embedding.weight].values()
+        return [run.embedding.weight, run.token_counts, *known]
+
+    run = trainer(
+        tmp_path, "clm", model=trunk("clm", vocab_size=size), callbacks=[Watch()], max_steps=4, logging_strategy="no",
+        sparse_embedding_updates=sparse_updates,
+    )  # fmt: skip
+    run.train()
+    assert watch[0].calls > 300
+    assert bool(watch[0].found) != sparse_updates, watch[0].found
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (
+            {"objective": "vanilla"},
+            r"objective is 'vanilla'.*use --objective headless, or leave sparse_embedding_updates",
+        ),
+        ({"optim": "adafactor"}, r"optim is 'adafactor': use --optim adamw_torch, or leave"),
+        ({"optim": "sgd"}, r"optim is 'sgd': use --optim adamw_torch, or leave"),
+        ({"fsdp": True}, r"fsdp is True, which cuts the embedding into shards: start without it, or leave"),
+        ({"adam_beta1": 0.98, "adam_beta2": 0.95}, r"adam_beta1 is 0.98 and adam_beta2 is 0.95: with sparse"),
+        ({"adam_epsilon": 0.0}, r"adam_epsilon must be above 0 with sparse_embedding_updates, got 0.0"),
+    ],
+)
+def test_arguments_it_refuses(tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True, **settings)
+
+
+def test_deepspeed_is_refused(tmp_path):
+    args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True)
+    args.sparse_embedding_updates, args.deepspeed_plugin = True, object()
+    with pytest.raises(ValueError, match="DeepSpeed cuts the embedding or its optimizer into shards: start without it"):
+        args._check_sparse_updates()
+
+
+@pytest.mark.parametrize("kind", ["is_deepspeed_enabled", "is_fsdp_enabled"])
+def test_sharding_by_the_launcher_is_refused(tmp_path, monkeypatch, kind):
+    created = HeadlessTrainer.create_accelerator_and_postprocess
+
+    def create(self):
+        created(self)
+        setattr(self, kind, True)
+
+    monkeypatch.setattr(HeadlessTrainer, "create_accelerator_and_postprocess", create)
+    with pytest.raises(ValueError, match="started with DeepSpeed or FSDP.*multi-GPU configuration"):
+        trainer(tmp_path, "clm")
+
+
+def test_models_it_refuses(tmp_path):
+    for setting, value in (("max_norm", 1.0), ("scale_grad_by_freq", True)):
+        model = BertForMaskedLM(trunk("mlm").config)
+        setattr(model.get_input_embeddings(), setting, value)
+        args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True, task="mlm")
+        with pytest.raises(ValueError, match=rf"embedding of model BertModel has {setting}={value}.*leave sparse"):
+            check_trainable(model, Tokenizer(), args)
+    frozen = trunk("clm").requires_grad_(False)
+    frozen.h.requires_grad_(True)
+    with pytest.raises(ValueError, match="embedding of model GPT2Model is frozen: leave sparse_embedding_updates out"):
+        trainer(tmp_path, "clm", model=frozen)
+
+
+def test_an_optimizer_of_ones_own_is_refused(tmp_path):
+    model = trunk("clm")
+    args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True, task="clm")
+    for given in (
+        {"optimizers": (torch.optim.SGD(model.parameters(), lr=0.1), None)},
+        {"optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.1})},
+    ):
+        with pytest.raises(ValueError, match=rf"{next(iter(given))} brings an optimizer of its own.*learning_rate"):
+            HeadlessTrainer(model, args, train_dataset=data(), processing_class=Tokenizer(), **given)
+
+
+# Processes -------------------------------------------------------------------------------------------------------------
+
+
+def _process(rank: int, folder: str, task: str, accumulation: int) -> None:
+    model = trunk(task)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.add_(rank)  # what one process holds counts
+    settings = {"negatives": "world", "per_device_train_batch_size": 4 // accumulation // 2}
+    run = trainer(folder, task, model=model, gradient_accumulation_steps=accumulation, **settings)
+    run.train()
+    state = run.optimizer.optimizer.state[run.embedding.weight]
+    assert not hasattr(run.model, "_ddp_params_and_buffers_to_ignore")  # another training may share it densely
+    logs = [logged(run, name) for name in ("loss", "grad_norm", "row_exchange_bytes")]
+    torch.save((run.model.state_dict(), dict(state), *logs), f"{folder}/{rank}.pt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task, accumulation", [("clm", 1), ("clm", 2)])
+def test_two_processes_are_one(tmp_path, task, accumulation):
+    processes.run(_process, 2, str(tmp_path), task, accumulation)
+    weights, state, losses, norms, exchanged = torch.load(tmp_path / "0.pt")
+    other, other_state, *_ = torch.load(tmp_path / "1.pt")
+    assert all(torch.equal(weights[name], other[name]) for name in weights)
+    assert all(torch.equal(state[name], other_state[name]) for name in state)
+    one = trainer(
+        tmp_path / "one", task, per_device_train_batch_size=4, negatives="step", sparse_embedding_updates=False
+    )
+    one.train()
+    assert losses == pytest.approx(logged(one, "loss"), rel=1e-5)
+    assert norms == pytest.approx(logged(one, "grad_norm"), rel=1e-5)
+    # Between one row and all that the other process's 24 tokens can be: an id and 16 numbers each.
+    assert len(exchanged) == 8 and all(8 + 64 < received <= 2 * 24 * (8 + 64) for received in exchanged)
+    moved = (weight_of(one) - trunk(task).get_input_embeddings().weight).norm()
+    for name, want in one.model.state_dict().items():
+        assert (weights[name] - want).norm() < 1e-3 * moved, name

@@ -1,0 +1,688 @@
+"""run_report.py on made-up runs whose every figure is known, and on a real one."""
+
+import dataclasses
+import json
+import math
+import re
+import shutil
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from builders import tiny_trainer
+
+pytest.importorskip("scipy")
+
+from scipy import stats
+
+from headless_trainer import HeadlessTrainingArguments
+from headless_trainer.cli.report import main
+from headless_trainer.fine_tuning.results import run_path, write_run
+from headless_trainer.reporting import report as comparison_report
+from headless_trainer.reporting.charts import DARK, LIGHT, draw, training_panels
+from headless_trainer.reporting.records import group_runs, read_run
+from headless_trainer.reporting.run_comparison import in_short, rank, seconds_in_words, tokens_in_words
+from headless_trainer.reporting.scores import glue_scores
+from headless_trainer.runtime.checkpoints import save_token_counts
+from headless_trainer.runtime.settings import read_settings, save_settings
+from headless_trainer.scoring.score_store import Store
+from headless_trainer.significance import holm
+
+STEPS = (10, 20, 30, 40)
+SVG = "{http://www.w3.org/2000/svg}svg"
+TRAINING = ["loss", "memory", "speed"]
+HELD_OUT = ["accuracy_time", "accuracy_tokens", "perplexity_time", "perplexity_tokens"]
+
+
+def make_run(
+    folder: Path, accuracies=(0.1, 0.2, 0.3, 0.4), pace=1000.0, seed=0, objective="headless", steps=STEPS, **settings
+) -> Path:
+    """A run of 100 tokens a step, logged and evaluated at the same steps; perplexity is 1,000 (1 - accuracy)."""
+    folder.mkdir(parents=True)
+    history = []
+    for step, accuracy in zip(steps, accuracies, strict=True):
+        tokens = 100 * step
+        history.append(
+            {"step": step, "loss": 5.0 - step / 100, "tokens_seen": tokens, "train_seconds": tokens / pace}
+            | {"tokens_per_second": pace, "peak_memory_mib": 512.0 if objective == "headless" else 1024.0}
+            | ({"loss_floor": 1.0} if objective == "headless" else {})
+        )
+        if accuracy is not None:
+            entropy = math.log(1000 * (1 - accuracy))
+            history.append(
+                {"step": step, "eval_loss": 6.0, "eval_accuracy": accuracy, "eval_cross_entropy": entropy}
+                | {"eval_predicted_tokens": 500}
+            )
+    state = {"global_step": steps[-1], "max_steps": steps[-1], "log_history": history}
+    (folder / "trainer_state.json").write_text(json.dumps(state))
+    config = {"vocab_size": settings.pop("vocab_size", 50), "n_layer": 2, "architectures": [objective.title()]}
+    (folder / "config.json").write_text(json.dumps(config))
+    settings = {"task": "clm", "use_cpu": True} | settings
+    arguments = HeadlessTrainingArguments(str(folder), objective=objective, seed=seed, **settings)
+    save_settings(folder, arguments)
+    return folder
+
+
+@pytest.fixture
+def pictures():
+    """For tests that look at real pictures."""
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request, monkeypatch):
+    """Drawing takes a second a picture: other tests get empty ones."""
+
+    def draw(panel, names, folder):
+        (folder / f"{panel.slug}.png").touch()
+        return "<svg />"
+
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr(comparison_report, "draw", draw)
+
+
+def report(tmp_path, *argv) -> str:
+    main([*map(str, argv), "--output_dir", str(tmp_path / "report")])
+    return (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+
+
+def refused(tmp_path, *argv) -> str:
+    with pytest.raises(SystemExit) as error:
+        main([*map(str, argv), "--output_dir", str(tmp_path / "report")])
+    assert not (tmp_path / "report").exists()
+    return str(error.value)
+
+
+def parsed(page: str) -> ElementTree.Element:
+    assert page.startswith("<!DOCTYPE html>\n")
+    return ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
+
+
+def texts(page: str, tag: str) -> list[str]:
+    """What stands in all elements of a kind, spaces made one."""
+    return [" ".join("".join(element.itertext()).split()) for element in parsed(page).iter(tag)]
+
+
+def rows_of(page: str) -> list[list[str]]:
+    """Cells of all table rows."""
+    return [["".join(cell.itertext()) for cell in row] for row in parsed(page).iter("tr")]
+
+
+@pytest.fixture
+def two(tmp_path) -> list[Path]:
+    """A headless run, and a vanilla one that is half as fast and behind."""
+    return [
+        make_run(tmp_path / "headless"),
+        make_run(tmp_path / "vanilla", (0.05, 0.1, 0.2, 0.3), pace=500.0, objective="vanilla"),
+    ]
+
+
+# The page ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_summary_says_who_is_best(tmp_path, two, capsys):
+    sentences = texts(report(tmp_path, *two), "li")
+    assert sentences[:4] == [
+        # Both were evaluated at 4,000 tokens; the headless run was done after 4 seconds, half way through the vanilla one.
+        "At equal tokens (4,000), headless predicts best: 40.0% of the held-out tokens right, against 30.0% of vanilla. Its "
+        "perplexity is 600, against 700.",
+        "At equal training time (4 s), headless predicts best: 40.0% of the held-out tokens right, against 10.0% of vanilla. "
+        "Its perplexity is 600, against 900.",
+        "One seed each: chance is not ruled out, and no significance can be given without a second.",
+        "headless is fastest with 1,000 tokens a second: 2.00 times as many as vanilla (0.50 times its memory).",
+    ]
+    shown = capsys.readouterr().out
+    assert " ".join(shown.split()).startswith("- " + sentences[0]) and max(map(len, shown.splitlines()[:8])) < 80
+    assert "report.html, and its pictures as PNG beside it" in shown
+
+
+def test_tables_hold_the_figures(tmp_path, two):
+    rows = rows_of(report(tmp_path, *two))
+    assert ["headless", "40.00%", "best", "600", "best", "1"] in rows
+    assert ["vanilla", "30.00%", "−10.00 points", "700", "× 1.17", "1"] in rows
+    assert ["vanilla", "10.00%", "−30.00 points", "900", "× 1.50", "1"] in rows
+    assert ["headless", "headless", "1", "40", "4,000", "4 s", "1,000", "0.50"] in rows
+    assert ["vanilla", "vanilla", "1", "40", "4,000", "8 s", "500", "1.00"] in rows
+    assert ["objective", "headless", "vanilla"] in rows  # what differs
+    assert ["model: architectures", "Headless", "Vanilla"] in rows
+    assert not any(row[0] in ("task", "seed", "output_dir") for row in rows)
+
+
+def test_between_two_evaluations_it_is_a_straight_line(tmp_path, two):
+    late = make_run(tmp_path / "late", (0.1, 0.2), pace=1000.0, steps=(15, 35))
+    rows = rows_of(report(tmp_path, *two, late))
+    # The last common point is at 3,500 tokens: half way between 30 % and 40 %, and between 20 % and 30 %.
+    assert [row[:2] for row in rows[1:4]] == [["headless", "35.00%"], ["vanilla", "25.00%"], ["late", "20.00%"]]
+
+
+def test_the_page_and_its_pictures(tmp_path, two, pictures):
+    page = report(tmp_path, *two)
+    check_it_needs_nothing_beside_it(page)
+    check_it_is_well_formed(page)
+    files = sorted((tmp_path / "report").glob("*.png"))
+    assert [path.stem for path in files] == sorted(TRAINING + HELD_OUT)
+    assert all(path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for path in files)
+    drawn = [element.attrib for element in parsed(page).iter(SVG)]
+    assert len(drawn) == len(files) and all(each["role"] == "img" for each in drawn)
+    assert not any("width" in each for each in drawn)  # the page gives it
+    assert drawn[0]["aria-label"] == (
+        "Held-out accuracy against tokens (accuracy (%)). headless: 10.0 % to 40.0 % at 4,000 tokens; vanilla: 5.0 % to "
+        "30.0 % at 4,000 tokens."
+    )
+    assert report(tmp_path, *two) == page  # nothing in it is random
+
+
+def check_it_needs_nothing_beside_it(page: str) -> None:
+    assert not re.search(r"<(script|link|img|iframe|object|embed|base)\b|@import|\bon\w+=", page)
+    for element in parsed(page).iter():
+        for name, value in element.attrib.items():
+            if name.rpartition("}")[2] in ("src", "href", "srcset", "data", "action"):
+                assert value.startswith("#"), (element.tag, name, value)
+    assert not re.search(r"url\((?!#)", page)
+
+
+def check_it_is_well_formed(page: str) -> None:
+    found = [element.attrib["id"] for element in parsed(page).iter() if "id" in element.attrib]
+    assert len(found) == len(set(found))
+    wanted = set(re.findall(r'(?:url\(|href=")#([^)"]+)', page))
+    assert wanted and wanted <= set(found)  # clips, marks and letters of the pictures
+    assert all(len({len(row) for row in table.iter("tr")}) == 1 for table in parsed(page).iter("table"))
+    assert "viewport" in page and '<html lang="en">' in page
+    assert not re.search(r"#0[12]00\d\d|#010101|LIGHT|DARK", page)  # what CSS was to take the place of
+    assert all(colour in page for colour in (*LIGHT, *DARK)) and "prefers-color-scheme: dark" in page
+
+
+def test_colours_are_those_of_the_legend(tmp_path, two, pictures):
+    panels = list(training_panels(group_runs([str(path) for path in two])))
+    first = next(panel for panel in panels if panel.slug == "accuracy_tokens")
+    svg = draw(first, ["headless", "vanilla"], tmp_path)
+    assert [svg.count(f"stroke: var(--c{index})") > 0 for index in range(3)] == [True, True, False]
+    alone = dataclasses.replace(first, curves=first.curves[1:])
+    svg = draw(alone, ["headless", "vanilla"], tmp_path)
+    assert "var(--c1)" in svg and "var(--c0)" not in svg
+
+
+def test_names_and_titles_are_text(tmp_path, two):
+    page = report(tmp_path, f'<b>&"={two[0]}', two[1], "--title", "A < B & <script>")
+    assert texts(page, "h1") == ["A < B & <script>"]
+    assert texts(page, "li")[0].startswith('At equal tokens (4,000), <b>&" predicts best')
+
+
+# Seeds -------------------------------------------------------------------------------------------------------------------
+
+ONE = (0.40, 0.43, 0.41)
+OTHER = (0.36, 0.41, 0.30)
+
+
+def seeds(tmp_path, name: str, finals, objective: str) -> list[Path]:
+    return [
+        make_run(tmp_path / f"{name}_{seed}", (0.1, 0.2, 0.25, final), seed=seed, objective=objective)
+        for seed, final in enumerate(finals)
+    ]
+
+
+def test_significance_is_that_of_scipy(tmp_path):
+    runs = seeds(tmp_path, "headless", ONE, "headless") + seeds(tmp_path, "vanilla", OTHER, "vanilla")
+    page = report(tmp_path, *runs)
+    accuracy = stats.ttest_ind(ONE, OTHER, equal_var=False).pvalue
+    entropies = [[math.log(1000 * (1 - value)) for value in values] for values in (ONE, OTHER)]
+    entropy = stats.ttest_ind(*entropies, equal_var=False).pvalue
+    assert 0.1 < accuracy < 0.4
+    found = next(row for row in rows_of(page) if row[0] == "vanilla")
+    assert found[:4] == ["vanilla", "35.67% ± 5.51%", "−5.67 points", f"{accuracy:.2g}"]
+    assert found[6:] == [f"{entropy:.2g}", "3"]
+    best = next(row for row in rows_of(page) if row[0] == "headless")
+    assert best[1:4] == ["41.33% ± 1.53%", "best", ""]
+    assert best[4] == f"{1000 * math.prod(1 - value for value in ONE) ** (1 / 3):,.0f} ×/÷ 1.026"
+    single = make_run(tmp_path / "single", (0.1, 0.2, 0.25, 0.2), temperature=2.0)
+    other = report(tmp_path, *runs, single)
+    assert ["single", "20.00%", "−21.33 points", "one seed", "800", "× 1.36", "one seed", "1"] in rows_of(other)
+    assert texts(other, "li")[2].startswith("Some configurations have one seed only: chance is not")
+    first = texts(page, "li")[0]
+    assert first.endswith(f"The lead in accuracy over the second is not significant (p = {accuracy:.2g}, level 0.95).")
+    assert "One seed each" not in page and "one seed only" not in page
+
+
+def test_a_significant_lead_has_a_dagger(tmp_path):
+    runs = seeds(tmp_path, "headless", ONE, "headless") + seeds(tmp_path, "vanilla", (0.30, 0.31, 0.32), "vanilla")
+    page = report(tmp_path, *runs)
+    p_value = stats.ttest_ind(ONE, (0.30, 0.31, 0.32), equal_var=False).pvalue
+    assert next(row for row in rows_of(page) if row[0] == "vanilla")[3] == f"{p_value:.2g}††"
+    assert "is significant (p = " in texts(page, "li")[0]
+
+
+def test_two_seeds_of_equal_scores_are_no_proof(tmp_path):
+    runs = seeds(tmp_path, "headless", (0.41, 0.41), "headless") + seeds(tmp_path, "vanilla", (0.40, 0.40), "vanilla")
+    page = report(tmp_path, *runs)
+    assert next(row for row in rows_of(page) if row[0] == "vanilla")[3] == "0.33"
+    assert "is not significant (p = 0.33" in texts(page, "li")[0]
+
+
+def test_false_alarms_of_many_configurations_are_rare():
+    """Six configurations of five seeds, none of them better: does any row have a dagger?"""
+    draws = np.random.default_rng(0).normal(size=(25, 6, 5))
+    ranked = [rank({str(i): list(own) for i, own in enumerate(each)}, True)[1:] for each in draws]
+    assert np.mean([any(row.test.p_value / 2 < 0.05 for row in rows) for rows in ranked]) > 0.4  # as it was
+    assert np.mean([any(row.test.significant for row in rows) for rows in ranked]) > 0.2
+    assert np.mean([any(row.adjusted < 0.05 for row in rows) for rows in ranked]) < 0.06
+
+
+def test_corrected_p_values_are_in_brackets(tmp_path):
+    runs = [
+        path
+        for index, (name, finals) in enumerate({"a": (0.40, 0.43), "b": (0.30, 0.31), "c": (0.2, 0.25)}.items())
+        for path in seeds(tmp_path, name, finals, "headless" if index else "vanilla")
+    ]
+    page = report(tmp_path, *(f"{name}={runs[2 * i]},{runs[2 * i + 1]}" for i, name in enumerate("abc")))
+    p_values = [
+        stats.ttest_ind(*pair, equal_var=False).pvalue
+        for pair in (((0.40, 0.43), (0.30, 0.31)), ((0.40, 0.43), (0.2, 0.25)), ((0.30, 0.31), (0.2, 0.25)))
+    ]
+    adjusted = holm(p_values)
+    found = {row[0]: row[3] for row in rows_of(page) if len(row) == 8 and row[0] in "abc" and "%" in row[1]}
+    assert [found[name].rstrip("†") for name in "bc"] == [
+        f"{p:.2g} ({own:.2g})" for p, own in zip(p_values[:2], adjusted[:2], strict=True)
+    ]
+
+
+def test_speeds_that_are_the_same_are_called_so(tmp_path):
+    runs = [make_run(tmp_path / "a", pace=1000.0), make_run(tmp_path / "b", pace=1004.0, temperature=2.0)]
+    assert "All train about as fast, with 1,004 tokens a second." in texts(report(tmp_path, *runs), "li")
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_ranks(higher_is_better):
+    rows = rank({"low": [1.0, 2.0], "none": [], "high": [4.0, 6.0], "single": [3.0]}, higher_is_better)
+    names = [row.name for row in rows]
+    assert names == (["high", "single", "low", "none"] if higher_is_better else ["low", "single", "high", "none"])
+    assert [row.behind for row in rows] == ([0, 2, 3.5, None] if higher_is_better else [0, 1.5, 3.5, None])
+    pair = ([4.0, 6.0], [1.0, 2.0])
+    want = stats.ttest_ind(*pair, equal_var=False).pvalue
+    assert rows[1].test is None and rows[2].test.p_value == pytest.approx(want)
+
+
+def test_runs_that_differ_in_their_seed_are_one_configuration(tmp_path):
+    runs = [make_run(tmp_path / f"bert_{seed}", seed=seed) for seed in (0, 1)]
+    other = make_run(tmp_path / "hot", seed=2, temperature=2.0)
+    again = make_run(tmp_path / "again", seed=0)  # the same seed: another corpus, perhaps
+    smaller = make_run(tmp_path / "smaller", seed=5, vocab_size=40)
+    found = group_runs([str(path) for path in (*runs, other, again, smaller)])
+    assert [(each.name, len(each.runs)) for each in found] == [("bert", 2), ("hot", 1), ("again", 1), ("smaller", 1)]
+
+
+def test_groups_are_named_by_hand(tmp_path, two):
+    third = make_run(tmp_path / "third", seed=3, temperature=2.0)
+    found = group_runs([str(two[1]), f"ours={two[0]},{third}"])
+    assert [(each.name, len(each.runs)) for each in found] == [("vanilla", 1), ("ours", 2)]
+    odd = make_run(tmp_path / "a=b")
+    assert group_runs([str(odd)])[0].name == "a=b"
+    same = [make_run(tmp_path / place / "run", temperature=heat) for place, heat in (("x", 1.0), ("y", 2.0))]
+    assert [each.name for each in group_runs(map(str, same))] == ["x/run", "y/run"]
+
+
+# What runs lack ----------------------------------------------------------------------------------------------------------
+
+
+def test_runs_without_evaluations_still_have_speed_and_loss(tmp_path):
+    nothing = (None,) * 4
+    runs = [make_run(tmp_path / "a", nothing), make_run(tmp_path / "b", nothing, pace=250.0, temperature=2.0)]
+    page = report(tmp_path, *runs)
+    assert texts(page, "li")[:2] == [
+        "No run was evaluated on held-out rows over the whole vocabulary, so nothing here says which one predicts best.",
+        "a is fastest with 1,000 tokens a second: 4.00 times as many as b (1.00 times its memory).",
+    ]
+    assert sorted(path.stem for path in (tmp_path / "report").glob("*.png")) == TRAINING
+    assert ["temperature", "1.0", "2.0"] in rows_of(page)
+
+
+def test_one_run_is_reported_alone(tmp_path):
+    page = report(tmp_path, make_run(tmp_path / "only"))
+    assert texts(page, "li")[0] == (
+        "After 4,000 tokens and 4 s of training steps, only predicts 40.0% of the held-out tokens right (perplexity 600)."
+    )
+
+
+@pytest.mark.parametrize(
+    "settings, reason",
+    [
+        ({"task": "mlm"}, "The runs have different tasks (clm, mlm), so their"),
+        ({"vocab_size": 60}, "The runs have different vocabularies (50, 60), so their"),
+    ],
+)
+def test_what_is_not_the_same_measure_is_not_compared(tmp_path, two, settings, reason):
+    page = report(tmp_path, two[0], make_run(tmp_path / "other", seed=1, **settings))
+    assert texts(page, "li")[0].startswith(reason)
+    assert sorted(path.stem for path in (tmp_path / "report").glob("*.png")) == TRAINING
+    assert "At equal tokens:" not in page
+
+
+def test_other_held_out_rows_are_not_compared(tmp_path, two):
+    path = two[1] / "trainer_state.json"
+    path.write_text(path.read_text().replace('"eval_predicted_tokens": 500', '"eval_predicted_tokens": 5000'))
+    first = texts(report(tmp_path, *two), "li")[0]
+    assert first.startswith("The runs were evaluated on different rows (500 to 5,000 predicted tokens), so their")
+
+
+def test_a_machine_with_other_work_is_noticed(tmp_path):
+    steps = tuple(range(10, 310, 10))
+    run = make_run(tmp_path / "run", (0.1,) * 30, steps=steps)
+    calm = texts(report(tmp_path, run), "li")
+    state = json.loads((run / "trainer_state.json").read_text())
+    for logs in state["log_history"][20:40]:
+        logs["tokens_per_second"] = 400.0
+    (run / "trainer_state.json").write_text(json.dumps(state))
+    found = [each for each in texts(report(tmp_path, run), "li") if each not in calm]
+    assert found == [
+        "The speed of run varied by more than half along the training, as on a machine that had other work: read times and "
+        "speeds with care."
+    ]
+
+
+def test_an_interrupted_run_is_read_from_its_last_checkpoint(tmp_path):
+    run = make_run(tmp_path / "run")
+    inside = run / "checkpoint-40"
+    inside.mkdir()
+    for name in ("trainer_state.json", "settings.json", "config.json"):
+        (run / name).rename(inside / name)
+    state = json.loads((inside / "trainer_state.json").read_text()) | {"max_steps": 100}
+    (inside / "trainer_state.json").write_text(json.dumps(state))
+    found = read_run(run)
+    assert (found.step, found.max_steps, found.finished, found.objective) == (40, 100, False, "headless")
+    assert found.settings["task"] == "clm" and found.config["n_layer"] == 2
+    assert ["run", "headless", "1", "40 of 100", "4,000", "4 s", "1,000", "0.50"] in rows_of(report(tmp_path, run))
+
+
+def test_the_end_of_a_run_is_read_from_what_it_wrote_last(tmp_path):
+    run = make_run(tmp_path / "run")
+    state = json.loads((run / "trainer_state.json").read_text()) | {"global_step": 50, "max_steps": 50}
+    (run / "trainer_state.json").write_text(json.dumps(state))
+    assert read_run(run).when(50) == {"tokens": 4000.0, "seconds": 4.0}
+    save_token_counts(run, torch.ones(3, dtype=torch.long), {"tokens_seen": 5000, "train_seconds": 5.5})
+    (run / "eval_results.json").write_text(json.dumps({"eval_loss": 5.0, "eval_accuracy": 0.5, "epoch": 1.0}))
+    found = read_run(run)
+    assert found.when(45) == {"tokens": 4500.0, "seconds": 4.75}
+    assert found.value_at("eval_accuracy", "tokens", 5000) == 0.5
+    assert found.value_at("eval_accuracy", "seconds", 4.75) == pytest.approx(0.45)
+    assert (
+        found.value_at("eval_accuracy", "tokens", 5001) is None
+        and found.value_at("eval_accuracy", "tokens", 999) is None
+    )
+
+
+def test_settings_are_plain_values_without_tokens(tmp_path):
+    run = make_run(tmp_path / "run", lr_scheduler_type="cosine", learning_rate=3e-4, hub_token="hf_secret")
+    plain = read_settings(run)
+    assert (plain["learning_rate"], plain["lr_scheduler_type"], plain["seed"]) == (3e-4, "cosine", 0)
+    assert "hub_token" not in plain and "hf_secret" not in (run / "settings.json").read_text()
+    assert read_settings(tmp_path) == {}
+
+
+def test_without_scipy_the_extra_is_named(tmp_path, two, monkeypatch):
+    monkeypatch.delitem(sys.modules, "headless_trainer.reporting.report", raising=False)
+    monkeypatch.setitem(sys.modules, "headless_trainer.reporting.run_comparison", None)
+    assert "Reports need an extra: pip install 'headless_trainer[eval]'" in refused(tmp_path, *two)
+
+
+# Scores ------------------------------------------------------------------------------------------------------------------
+
+
+def glue_result(folder: Path, model: str, tokens: float, seed: int, score: float, loss="balanced") -> None:
+    epoch = {
+        "epoch": 1,
+        "step": 1,
+        "sets": {"validation": {"metrics": {"accuracy": score}, "loss": 1.0, "calibration": None}},
+    }
+    pretraining = {"run": model.partition("_checkpoint")[0], "tokens_seen": tokens, "train_seconds": tokens / 1000}
+    write_run(
+        run_path(folder, loss, model, "mrpc", seed),
+        {
+            "model": model,
+            "task": "mrpc",
+            "benchmark": "glue",
+            "seed": seed,
+            "loss": loss,
+            "settings": {},
+            "weights": "w",
+        }
+        | {"pretraining": pretraining, "paper_metrics": ["accuracy"], "official_metrics": ["accuracy"]}
+        | {"selected_on": ["validation"], "epochs": [epoch], "train_language": None},
+    )
+
+
+@pytest.fixture
+def glue(tmp_path, two) -> Path:
+    folder = tmp_path / "glue"
+    for seed, shift in enumerate((-0.01, 0.0, 0.01)):
+        glue_result(folder, "headless_checkpoint-20", 2000, seed, 0.60 + shift)
+        glue_result(folder, "headless", 4000, seed, 0.70 + shift)
+        glue_result(folder, "vanilla", 4000, seed, 0.50 + shift)
+    return folder
+
+
+def test_glue_along_training(tmp_path, two, glue, pictures):
+    page = report(tmp_path, *two, "--glue", glue)
+    assert texts(page, "li")[4] == (
+        "GLUE: balanced cross-entropy: headless is ahead at its last checkpoint with 70.0, against 50.0 of vanilla; the lead "
+        "is significant over fine-tuning seeds."
+    )
+    assert "GLUE: balanced cross-entropy" in texts(page, "h2")
+    assert {"glue_balanced_time.png", "glue_balanced_tokens.png"} <= {
+        p.name for p in (tmp_path / "report").glob("*.png")
+    }
+    labels = [e.attrib["aria-label"] for e in parsed(page).iter(SVG)]
+    assert any("headless: 60 to 70 at 4,000 tokens; vanilla: 50 at 4,000 tokens" in label for label in labels)
+    headless = next(row for row in rows_of(page) if row[0] == "headless" and row[1] == "0.004 M")
+    assert headless[3:] == ["70.00†† ± 1.00", "70.00† (±0.58)"]
+
+
+def test_glue_beside_the_runs_is_found(tmp_path, two, glue):
+    assert "GLUE: balanced cross-entropy" in texts(report(tmp_path, *two), "h2")
+    assert not any("GLUE" in heading for heading in texts(report(tmp_path, make_run(tmp_path / "other" / "x")), "h2"))
+
+
+def zero_shot(folder: Path, model: str, values: list[float]) -> None:
+    mean = sum(values) / len(values)
+    entry = {
+        "metrics": {"acc,none": {"value": mean, "stderr": 0.01, "higher_is_better": True, "aggregation": "mean"}},
+        "documents": len(values), "documents_available": len(values), "num_fewshot": 0, "settings": {"limit": None},
+    }  # fmt: skip
+    documents = {"sha256": ["x"] * len(values), "scores": {"acc,none": values}}
+    Store(folder, model).add("lambada_openai", entry, documents)
+
+
+def test_zero_shot_along_training(tmp_path, two):
+    folder = tmp_path / "scores"
+    headless, vanilla = two
+    zero_shot(folder / "a", str(headless / "checkpoint-20"), [0.0, 1.0] * 20)
+    zero_shot(folder / "b", str(headless), [1.0] * 30 + [0.0] * 10)
+    zero_shot(folder / "c", "elsewhere/vanilla/checkpoint-40", [0.0] * 30 + [1.0] * 10)
+    zero_shot(folder / "d", "elsewhere/unknown", [0.0] * 40)
+    page = report(tmp_path, *two, "--lm_eval", folder)
+    assert texts(page, "li")[4] == (
+        "lambada_openai: acc: headless is ahead at its last checkpoint with 0.75, against 0.25 of vanilla."
+    )
+    rows = [row for row in rows_of(page) if "±" in row[-1]]
+    assert rows == [
+        ["headless: checkpoint-20", "2,000", "0.5 ± 0.01"],
+        ["headless", "4,000", "0.75 ± 0.01††"],
+        ["vanilla: checkpoint-40", "4,000", "0.25 ± 0.01"],
+        ["unknown", "–", "0 ± 0.01"],
+    ]
+    assert "Models without tokens belong to none of the runs." in page
+    assert (tmp_path / "report" / "lambada_openai_acc_tokens.png").is_file()
+    assert "Zero-shot scores" in texts(report(tmp_path, *two), "h2")  # found beside the runs
+    only = report(tmp_path, *two, "--lm_eval", f"vanilla@30={folder / 'd'}")
+    assert ["vanilla: unknown", "3,000", "0 ± 0.01"] in rows_of(only)
+
+
+# Runs that are not what they seem -----------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_that_was_gone_on_with_is_read_from_its_last_checkpoint(tmp_path):
+    run = make_run(tmp_path / "run")
+    further = make_run(tmp_path / "further", (0.1, 0.4, 0.5, 0.6), steps=(10, 40, 50, 60))
+    further.rename(run / "checkpoint-60")
+    found = read_run(run)
+    assert (found.step, found.value_at("eval_accuracy", "tokens", 6000)) == (60, 0.6)
+
+
+def test_an_evaluation_belongs_to_the_step_it_was_made_at(tmp_path):
+    run = make_run(tmp_path / "run", (0.1, 0.2, 0.3, None))
+    results = {"eval_loss": 5.0, "eval_accuracy": 0.25, "eval_cross_entropy": 6.0, "step": 25}
+    (run / "eval_results.json").write_text(
+        json.dumps(results)
+    )  # of a training that ended there; this one was not evaluated
+    assert read_run(run).curve("eval_accuracy", "tokens")[1:] == [(2000.0, 0.2), (2500.0, 0.25), (3000.0, 0.3)]
+
+
+def test_the_best_model_s_evaluation_is_not_that_of_the_last_step(tmp_path):
+    run = make_run(
+        tmp_path / "run",
+        (0.1, 0.3, 0.2, None),
+        load_best_model_at_end=True,
+        eval_strategy="steps",
+        save_strategy="steps",
+    )
+    (run / "eval_results.json").write_text(json.dumps({"eval_loss": 5.0, "eval_accuracy": 0.3}))
+    assert read_run(run).curve("eval_accuracy", "tokens")[-1] == (3000.0, 0.2)
+
+
+def test_two_tokenizers_of_one_size_are_not_compared(tmp_path, two):
+    for run, words in zip(two, ({"a": 0, "b": 1}, {"a": 0, "c": 1}), strict=True):
+        (run / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE", "vocab": words}}))
+    page = report(tmp_path, *two)
+    assert texts(page, "li")[0].startswith("The runs have different tokenizers (")
+    (two[1] / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"b": 1, "a": 0}}, "padding": None}))
+    assert texts(report(tmp_path, *two), "li")[0].startswith("At equal tokens")
+
+
+def test_two_grids_are_not_counted_as_seeds_of_one(tmp_path, two, glue):
+    again = shutil.copytree(glue, tmp_path / "again")
+    assert "hold headless/mrpc/seed_0 (balanced) twice: name one output folder" in refused(tmp_path, *two)
+    for path in again.glob("*/*/*/seed_*.json"):
+        result = json.loads(path.read_text()) | {"seed": 7 + int(path.stem[-1]), "settings": {"learning_rate": 1e-3}}
+        path.with_name(f"seed_{result['seed']}.json").write_text(json.dumps(result))
+        path.unlink()
+    text = refused(tmp_path, *two, "--glue", glue, again)
+    assert "with learning_rate 0.001 beside None" in text
+    for path in again.glob("*/*/*/seed_*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"settings": {}, "weights": "other"}))
+    assert "from other weights" in refused(tmp_path, *two, "--glue", glue, again)
+    assert "3 seeds" in report(tmp_path, *two, "--glue", glue)
+
+
+def test_scores_of_runs_with_one_name_go_to_nobody_or_to_the_right_one(tmp_path):
+    runs = [
+        make_run(tmp_path / "a" / "seed0"),
+        make_run(tmp_path / "b" / "seed0", (0.05, 0.1, 0.2, 0.3), objective="vanilla"),
+    ]
+    folder = tmp_path / "scores"
+    zero_shot(folder / "x", "elsewhere/b/seed0/lm", [1.0, 0.0] * 20)
+    zero_shot(folder / "y", "elsewhere/c/seed0", [0.0] * 40)
+    page = report(tmp_path, *runs, "--lm_eval", folder)
+    rows = [row for row in rows_of(page) if "±" in row[-1]]
+    assert rows == [["b/seed0: lm", "4,000", "0.5 ± 0.01††"], ["seed0", "–", "0 ± 0.01"]]
+    glue_result(tmp_path / "glue", "seed0", 4000, 0, 0.6)
+    configurations = group_runs([str(run) for run in runs])
+    assert glue_scores([tmp_path / "glue"], configurations)[0].points == {}
+    glue_result(tmp_path / "glue2", "b_seed0", 4000, 0, 0.6)
+    assert list(glue_scores([tmp_path / "glue2"], configurations)[0].points) == ["b/seed0"]
+
+
+# Errors ------------------------------------------------------------------------------------------------------------------
+
+
+def test_errors_name_what_is_missing(tmp_path, two):
+    def error(*argv) -> str:
+        return refused(tmp_path, *argv)
+
+    assert error(tmp_path / "none").endswith("none' is not a folder: name the --output_dir of a training run.")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "empty' is not a run: it lacks trainer_state.json, and no checkpoint in it has one. Name a folder" in error(
+        empty
+    )
+    (empty / "trainer_state.json").write_text('{"global_step": 1, "log_history": [{"step": 1, "loss": 2.0}]}')
+    assert (
+        "has no 'tokens_seen' in its logs: the run was not one of `headless-trainer pretrain` or `headless-trainer lm-head`, or"
+        in error(empty)
+    )
+    (empty / "trainer_state.json").write_text('{"global_step"')
+    assert "trainer_state.json' is not JSON (" in error(empty)
+    assert error(two[0], two[0]).endswith("headless' is given twice.")
+    assert error(f"a={two[0]}", f"a={two[1]}").endswith(
+        "'a' is given twice: name all of its runs at once, a=RUN1,RUN2."
+    )
+    assert error("a=,").endswith("'a=,' names no run: write NAME=RUN1,RUN2.")
+    assert "glue folder" in error(two[0], "--glue", empty) and "holds no results (<loss>/" in error(
+        two[0], "--glue", empty
+    )
+    assert "holds no results.json: name an --output_dir of `headless-trainer lm-eval`." in error(
+        two[0], "--lm_eval", empty
+    )
+    assert "holds no results.json: name an" in error(two[0], "--lm_eval", f"headless={empty}")
+    assert "names configuration 'x', but there is only 'headless'." in error(two[0], "--lm_eval", f"x={empty}")
+    assert "must name a step of the training after @, got 'y'." in error(two[0], "--lm_eval", f"headless@y={empty}")
+    (two[0] / "settings.json").write_bytes(b"nothing")
+    assert "settings.json' does not hold settings (" in error(two[0])
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        ([], "runs is not given"),
+        (["x"], "output_dir is not given"),
+        (["x", "--output_dir", "y", "--glu", "z"], "'--glue'"),
+    ],
+)
+def test_what_must_be_given(argv, message):
+    with pytest.raises(SystemExit, match=f"^ValueError: .*{message}"):
+        main(argv)
+
+
+def test_arguments_from_a_file_which_flags_override(tmp_path, two):
+    file = tmp_path / "report.yaml"
+    file.write_text(f"runs: [{two[0]}, {two[1]}]\ntitle: From a file\noutput_dir: {tmp_path / 'report'}\n")
+    main([str(file)])
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert texts(page, "h1") == ["From a file"] and "2 runs" in page
+    main([str(file), str(two[0]), "--title", "One"])
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert texts(page, "h1") == ["One"] and "1 run, by headless-trainer report" in page
+
+
+# Real runs ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_real_run(tmp_path):
+    for objective in ("headless", "vanilla"):
+        run = tiny_trainer(tmp_path / objective, task="clm", objective=objective)
+        run.train()
+        run.save_model()
+        run.save_state()
+    page = report(tmp_path, tmp_path / "headless", tmp_path / "vanilla")
+    accuracy = [logs["eval_accuracy"] for logs in run.state.log_history if "eval_accuracy" in logs][-1]
+    row = next(row for row in rows_of(page) if row[0] == "vanilla")
+    assert row[1] == f"{accuracy:.2%}"
+    assert ["objective", "headless", "vanilla"] in rows_of(page)
+    assert sorted(path.stem for path in (tmp_path / "report").glob("*.png")) == sorted(TRAINING + HELD_OUT)
+
+
+# Words -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "function, value, shown",
+    [
+        *(
+            (tokens_in_words, *pair)
+            for pair in ((950, "950"), (40_200, "40.2 k"), (2_048_000, "2.05 M"), (1.5e9, "1.5 B"))
+        ),
+        *((seconds_in_words, *pair) for pair in ((45, "45 s"), (720, "12 min"), (12_600, "3.5 h"), (7.2e6, "2,000 h"))),
+        *((in_short, *pair) for pair in ((0.01234, "0.0123"), (12.34, "12.3"), (1234.5, "1,234"), (11.8e6, "11.8 M"))),
+    ],
+)
+def test_numbers_in_words(function, value, shown):
+    assert function(value) == shown

@@ -1,0 +1,318 @@
+"""What a run survives, and how it ends where it cannot: damaged checkpoints, full disks, numbers that are not finite."""
+
+import errno
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import GPT2Config, GPT2Model, Trainer, TrainerCallback, TrainingArguments
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
+from headless_trainer.runtime.checkpoints import check_processes
+from headless_trainer.runtime.manifest import find_fault, read_facts
+
+ROWS = [{"input_ids": torch.arange(start, start + 8) % 50} for start in range(24)]
+
+
+def trunk() -> GPT2Model:
+    torch.manual_seed(0)
+    return GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=8, vocab_size=50))
+
+
+def trainer(folder, *, kind=HeadlessTrainer, callbacks=(), **settings):
+    settings = {
+        "max_steps": 6, "save_steps": 2, "per_device_train_batch_size": 4, "logging_steps": 1, "use_cpu": True,
+        "disable_tqdm": True, "learning_rate": 1e-2, "report_to": "none", "optim": "adamw_torch",
+    } | settings  # fmt: skip
+    args = HeadlessTrainingArguments(str(folder), task="clm", **settings)
+    return kind(trunk(), args, train_dataset=ROWS, eval_dataset=ROWS[:4], callbacks=list(callbacks))
+
+
+def weights(folder) -> dict[str, torch.Tensor]:
+    return load_file(Path(folder) / "model.safetensors")
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+def assert_equal(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> None:
+    assert got.keys() == want.keys() and len(want) > 5
+    assert all(torch.equal(got[name], want[name]) for name in want)
+
+
+class TestDamage:
+    def test_the_run_goes_on_from_the_checkpoint_before_and_ends_the_same(self, tmp_path, caplog):
+        trainer(tmp_path).train()
+        want = weights(tmp_path / "checkpoint-6")
+        for step in (4, 6):
+            assert find_fault(tmp_path / f"checkpoint-{step}") is None
+            flip(tmp_path / f"checkpoint-{step}" / "optimizer.pt")
+        run = trainer(tmp_path)
+        run.train(resume_from_checkpoint=True)
+        assert "checkpoint-6 is not whole" in caplog.text and "optimizer.pt is not what was written" in caplog.text
+        assert [log["step"] for log in run.state.log_history if "loss" in log] == [1, 2, 3, 4, 5, 6]
+        assert_equal(weights(tmp_path / "checkpoint-6"), want)
+        assert all(find_fault(tmp_path / f"checkpoint-{step}") is None for step in (2, 4, 6))  # replaced
+
+    def test_the_last_whole_one_outlives_damaged_later_ones(self, tmp_path):
+        trainer(tmp_path, save_total_limit=2).train()
+        flip(tmp_path / "checkpoint-6" / "model.safetensors")
+        trainer(tmp_path, save_total_limit=1, max_steps=5).train(resume_from_checkpoint=True)
+        assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-5"]
+
+    def test_what_was_just_written_outlives_whole_later_ones(self, tmp_path):
+        trainer(tmp_path).train()
+        back = str(tmp_path / "checkpoint-2")
+        trainer(tmp_path, save_total_limit=2, max_steps=3).train(resume_from_checkpoint=back)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-6"]
+
+    def test_one_of_the_plain_trainer_is_accepted(self, tmp_path):
+        args = TrainingArguments(str(tmp_path), max_steps=2, save_steps=2, use_cpu=True, disable_tqdm=True)
+
+        class Plain(Trainer):
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+                return model(**inputs).last_hidden_state.square().mean()
+
+        Plain(trunk(), args, train_dataset=ROWS).train()
+        folder = tmp_path / "checkpoint-2"
+        assert find_fault(folder) is None and read_facts(folder) == {}
+        (folder / "optimizer.pt").write_bytes((folder / "optimizer.pt").read_bytes()[:-99])
+        assert find_fault(folder) == "optimizer.pt is cut short: it does not end as torch ends its files"
+
+    def test_files_of_a_subclass_are_in_the_manifest(self, tmp_path):
+        class WithState(HeadlessTrainer):
+            def save_model(self, output_dir=None, _internal_call=False):
+                super().save_model(output_dir, _internal_call)
+                Path(output_dir, "stream.json").write_text(json.dumps({"step": self.state.global_step}))
+
+        trainer(tmp_path, kind=WithState, max_steps=2).train()
+        (tmp_path / "checkpoint-2" / "stream.json").write_text('{"step": 3}')
+        assert find_fault(tmp_path / "checkpoint-2") == "stream.json is not what was written: its sha256 differs"
+
+    def test_the_best_one_stays_when_the_others_go(self, tmp_path):
+        settings = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "save_total_limit": 1}
+        run = trainer(
+            tmp_path, eval_full_vocabulary=False, greater_is_better=True, **settings
+        )  # so the first is the best
+        run.train()
+        assert run.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
+        assert [str(path) for path in tmp_path.glob("checkpoint-*")] == [run.state.best_model_checkpoint]
+        assert not (tmp_path / ".incomplete").exists() and find_fault(run.state.best_model_checkpoint) is None
+
+
+class TestOtherProcesses:
+    SAVED = {"processes": 4, "rows_a_step": 64}
+
+    def test_the_same_rows_a_step_are_accepted_with_a_warning(self, caplog):
+        check_processes(self.SAVED, 4, 64)
+        check_processes({}, 3, 7)  # of a checkpoint that does not say
+        assert not caplog.records
+        check_processes(self.SAVED, 2, 64)
+        assert "written by 4 processes and this run has 2. Each step has the same rows" in caplog.text
+
+    def test_other_rows_a_step_are_refused_with_what_would_do(self):
+        want = (
+            r"64 rows a step \(processes: 4\) but this run has 32 \(processes: 2\).*_steps to 32, or .*ignore_data_skip"
+        )
+        with pytest.raises(ValueError, match=want):
+            check_processes(self.SAVED, 2, 32)
+        with pytest.raises(ValueError, match="Start a number of processes that divides 64, or"):
+            check_processes(self.SAVED, 3, 48)
+
+    def test_deepspeed_needs_the_same_number(self):
+        with pytest.raises(ValueError, match="Start 4 processes, or convert it with DeepSpeed's ds_to_universal"):
+            check_processes(self.SAVED, 2, 64, deepspeed=True)
+        check_processes(self.SAVED, 4, 64, deepspeed=True)
+
+    def test_a_checkpoint_knows_its_rows(self, tmp_path):
+        trainer(tmp_path, max_steps=2, gradient_accumulation_steps=3).train()
+        facts = read_facts(tmp_path / "checkpoint-2")
+        assert (facts["processes"], facts["rows_a_step"]) == (1, 12)
+        with pytest.raises(
+            ValueError, match=r"with 12 rows a step .* this run has 8 .*gradient_accumulation_steps to 12"
+        ):
+            trainer(tmp_path, gradient_accumulation_steps=2).train(resume_from_checkpoint=True)
+        trainer(tmp_path, gradient_accumulation_steps=2, ignore_data_skip=True).train(resume_from_checkpoint=True)
+        again = trainer(tmp_path, gradient_accumulation_steps=2, ignore_data_skip=True, max_steps=7)
+        with pytest.raises(ValueError, match="checkpoint-2' is not a whole checkpoint"):
+            flip(tmp_path / "checkpoint-2" / "model.safetensors")
+            again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+    def test_the_same_rows_in_other_shares_give_the_same_numbers(self, tmp_path):
+        """What is exact of a resume with other processes: the rows. Here 3 x 4 are gone on with as 1 x 12."""
+        settings = {"negatives": "step", "learning_rate": 1e-3, "lr_scheduler_type": "constant", "save_steps": 3}
+
+        def without_dropout(folder, **more):
+            run = trainer(tmp_path / folder, **settings | more)
+            for module in run.model.modules():
+                module.p = 0.0
+            return run
+
+        without_dropout("whole", gradient_accumulation_steps=3).train()
+        without_dropout("split", gradient_accumulation_steps=3, max_steps=3).train()
+        without_dropout("split", per_device_train_batch_size=12).train(resume_from_checkpoint=True)
+        got, want = weights(tmp_path / "split" / "checkpoint-6"), weights(tmp_path / "whole" / "checkpoint-6")
+        for name in want:
+            torch.testing.assert_close(got[name], want[name], rtol=1e-4, atol=1e-5)
+
+
+class TestFullDisk:
+    @pytest.mark.parametrize("writer", ["safetensors.torch.save_file", "torch.save", "json.dump"])
+    def test_the_last_checkpoint_stays_and_the_half_written_one_goes(self, tmp_path, monkeypatch, writer):
+        run = trainer(tmp_path, save_total_limit=1)
+
+        def full(*args, **kwargs):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        class Fill(TrainerCallback):
+            def on_step_begin(self, args, state, control, **kwargs):
+                if state.global_step == 3:
+                    monkeypatch.setattr(writer, full)
+                    monkeypatch.setattr("headless_trainer.runtime.checkpoints.save_file", full)
+
+        run.add_callback(Fill())
+        size = r"A checkpoint of this run takes 0\.\d MiB; [\d,.]+ MiB are free there, so a quota may be used up"
+        with pytest.raises(OSError, match=rf"checkpoint-4' could not.*No space left.*{size}.*checkpoint-2'.*Make room"):
+            run.train()
+        monkeypatch.undo()
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+        trainer(tmp_path, save_total_limit=1).train(resume_from_checkpoint="last")
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-6"]
+
+    def test_before_the_first_one(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 512})())
+        run = trainer(tmp_path)
+        monkeypatch.setattr(run, "_save_rng_state", lambda folder: 1 / 0)
+        with pytest.raises(
+            OSError, match=r"takes more than 0\.\d MiB; 0\.0 MiB are free there\. No checkpoint was written"
+        ):
+            run.train()
+
+    def test_another_failure_is_not_called_a_full_disk(self, tmp_path, monkeypatch):
+        run = trainer(tmp_path)
+        monkeypatch.setattr(run, "_save_rng_state", lambda folder: 1 / 0)
+        with pytest.raises(
+            OSError, match=r"\(ZeroDivisionError: .*\)\. No checkpoint was written before it\. Fix that"
+        ):
+            run.train()
+
+    @pytest.mark.slow
+    def test_files_that_really_cannot_grow(self, tmp_path, text_file):
+        """A limit on the size of files stands in for the disk: the writers of torch and safetensors meet a real error."""
+        command = [
+            *(sys.executable, "run_pretrain.py", "--model_type", "gpt2", "--train_tokenizer", "--vocab_size", "320"),
+            *(
+                "--config_overrides",
+                "n_embd=32,n_layer=2,n_head=2,n_positions=32",
+                "--max_seq_length",
+                "16",
+                "--use_cpu",
+            ),
+            *("--train_file", text_file, "--output_dir", tmp_path / "run", "--max_steps", "4", "--save_steps", "2"),
+        ]
+        code = (
+            "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000)); sys.argv = sys.argv[1:];"
+            "runpy.run_path(sys.argv[0], run_name='__main__')"
+        )
+        limited = [command[0], "-c", code, *command[1:]]
+        environment = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
+        ended = subprocess.run(
+            [str(part) for part in limited],
+            cwd=Path(__file__).parents[2],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
+        assert "checkpoint-2' could not be written" in ended.stderr, ended.stderr
+        assert not list((tmp_path / "run").glob("*checkpoint*")) and not (tmp_path / "run" / ".incomplete").exists()
+
+
+class Spoil(TrainerCallback):
+    """Makes what ``choose`` picks of the model's parameters hold a value, at the end of a step or before the optimizer's."""
+
+    def __init__(self, step: int, value: float, event: str, gradient: bool = False):
+        self.step, self.value, self.gradient = step, value, gradient
+        setattr(self, event, self.spoil)
+
+    def spoil(self, args, state, control, model=None, **kwargs):
+        if state.global_step == self.step:
+            last = list(model.parameters())[-1]
+            (last.grad if self.gradient else last).data[0] = self.value
+
+
+class WithBadGradient(HeadlessTrainer):
+    """The loss is finite and its gradient is not, as when a square root or a division meets zero."""
+
+    bad_step, value = 3, float("nan")
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
+        if self.model.training and self.state.global_step + 1 == self.bad_step:
+            loss.register_hook(lambda grad: grad * self.value)
+        return loss
+
+
+class TestNotFinite:
+    @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    @pytest.mark.parametrize("bf16", [False, True])
+    def test_a_gradient_stops_the_run_before_the_weights_change(self, tmp_path, max_grad_norm, value, bf16):
+        run = trainer(tmp_path, kind=WithBadGradient, max_grad_norm=max_grad_norm, bf16=bf16)
+        run.value = value
+        with pytest.raises(
+            FloatingPointError, match=r"norm of the gradient is (nan|inf) at step 3, .*checkpoint-2'.*Lower"
+        ):
+            run.train()
+        assert_equal(dict(run.model.state_dict()), weights(tmp_path / "checkpoint-2"))
+        assert not (tmp_path / "checkpoint-4").exists()
+
+    def test_sparse_rows_too(self, tmp_path):
+        run = trainer(tmp_path, kind=WithBadGradient, sparse_embedding_updates=True)
+        with pytest.raises(FloatingPointError, match="norm of the gradient is nan at step 3"):
+            run.train()
+
+    def test_weights_that_are_not_finite_are_never_saved(self, tmp_path):
+        run = trainer(tmp_path, callbacks=[Spoil(4, float("inf"), "on_step_end")])
+        with pytest.raises(
+            FloatingPointError, match=r"weights of ln_f.bias are not finite after step 4.*checkpoint-2'"
+        ):
+            run.train()
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+
+    @pytest.mark.parametrize("hidden", [False, True])
+    def test_a_loss_stops_the_run_whatever_the_log_leaves_out(self, tmp_path, hidden):
+        spoil = Spoil(3, float("nan"), "on_step_end")
+        run = trainer(tmp_path, logging_nan_inf_filter=hidden, callbacks=[spoil], save_strategy="no")
+        with pytest.raises(FloatingPointError, match="The loss is nan at step 4"):
+            run.train()
+
+    @pytest.mark.parametrize("hidden", [False, True])
+    def test_an_evaluation_shows_it(self, tmp_path, hidden):
+        run = trainer(tmp_path, logging_nan_inf_filter=hidden)
+        with torch.no_grad():
+            run.model.wpe.weight[0] = float("nan")
+        assert torch.tensor(run.evaluate()["eval_loss"]).isnan()
+
+    def test_steps_that_fp16_skips_are_no_failure_until_there_is_no_end(self, tmp_path, caplog):
+        caplog.set_level(logging.WARNING)
+        run = trainer(tmp_path, max_grad_norm=0.0)
+        scale = [2.0**16]
+        run.args.fp16, run.accelerator.scaler = True, type("Scaler", (), {"get_scale": lambda self: scale[0]})()
+        assert run._get_grad_norm(run.model, torch.tensor(float("inf"))).isinf()
+        scale[0] = 0.5
+        assert run._get_grad_norm(run.model, torch.tensor(3.0)) == 3.0
+        with pytest.raises(
+            FloatingPointError, match="although the scale of fp16 has come down to 0.5, so the run stops"
+        ):
+            run._get_grad_norm(run.model, torch.tensor(float("nan")))

@@ -1,0 +1,192 @@
+"""Several processes agree on the checkpoint, name the one that is lost, and go on from the last whole checkpoint."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from headless_trainer.runtime import processes
+from headless_trainer.runtime.checkpoint_aside import CheckpointAside
+from headless_trainer.runtime.checkpoints import checkpoint_to_resume, checkpoints_in
+from headless_trainer.runtime.processes import is_lost_connection, lost_processes_named, on_first_process
+
+ROOT = Path(__file__).parents[2]
+GLOO = RuntimeError(
+    "[/build/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.7]:90: Connection reset by peer. "
+    "This is typically caused by a remote worker hanging or bugs in the application."
+)
+
+
+class TestOneAnswer:
+    @pytest.fixture
+    def ranks(self, monkeypatch):
+        """Two processes one after the other: what the first broadcasts the second receives."""
+        sent = []
+
+        def broadcast(answer, src):
+            assert src == 0
+            if torch.distributed.get_rank() == 0:
+                sent.append(list(answer))
+            else:
+                answer[:] = sent.pop()
+
+        def become(rank):
+            monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
+
+        monkeypatch.setattr(processes, "several", lambda: True)
+        monkeypatch.setattr("torch.distributed.broadcast_object_list", broadcast)
+        return become
+
+    def test_the_first_process_finds_and_the_others_hear(self, ranks):
+        ranks(0)
+        assert on_first_process(lambda: "checkpoint-7") == "checkpoint-7"
+        ranks(1)
+        assert on_first_process(lambda: pytest.fail("asked twice")) == "checkpoint-7"
+
+    def test_all_raise_what_the_first_met(self, ranks, tmp_path):
+        (tmp_path / "a" / "checkpoint-3").mkdir(parents=True)
+        ranks(0)
+        with pytest.raises(ValueError, match="checkpoint-3: trainer_state.json is missing"):
+            checkpoint_to_resume("last", tmp_path / "a")
+        ranks(1)  # which sees another folder, where all would be well
+        with pytest.raises(ValueError, match="checkpoint-3: trainer_state.json is missing"):
+            checkpoint_to_resume("auto", tmp_path / "b")
+
+    def test_alone_nothing_is_sent(self, monkeypatch):
+        monkeypatch.setattr("torch.distributed.broadcast_object_list", lambda *_, **__: pytest.fail("sent"))
+        assert on_first_process(lambda: 5) == 5
+
+
+class TestRollCall:
+    @pytest.fixture
+    def store(self, monkeypatch):
+        store = torch.distributed.HashStore()
+        monkeypatch.setattr(processes, "several", lambda: True)
+        monkeypatch.setattr("torch.distributed.get_rank", lambda: 2)
+        monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
+        monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", lambda: store)
+        return store
+
+    def fails(self, error, match, seconds=0.2):
+        started = time.monotonic()
+        with pytest.raises(ConnectionError, match=match) as found, lost_processes_named(seconds):
+            raise error
+        assert found.value.__cause__ is error
+        return time.monotonic() - started
+
+    @pytest.mark.parametrize("error", [GLOO, torch.distributed.DistBackendError("NCCL communicator was aborted")])
+    def test_those_that_do_not_answer_are_named(self, store, error):
+        store.set("alive/3", "")
+        seconds = self.fails(
+            error, r"Process 2 has lost the connection to process 0, 1 of 4 \(counted from 0\), which has ended"
+        )
+        assert 0.2 < seconds < 20 and store.check(["alive/2", "lost"]) and store.get("lost") == b"0 1"
+
+    def test_the_words_of_the_connection_are_kept_and_its_advice_is_not(self, store):
+        self.fails(
+            GLOO, r"The connection said: .*Connection reset by peer\. To go on, start .*--resume_from_checkpoint auto"
+        )
+
+    def test_who_comes_later_hears_what_was_found(self, store):
+        store.set("lost", "1 3")
+        assert self.fails(GLOO, "process 1, 3 of 4", seconds=60) < 5
+
+    def test_when_all_answer_nobody_is_accused(self, store):
+        for rank in (0, 1, 3):
+            store.set(f"alive/{rank}", "")
+        assert self.fails(GLOO, "lost the connection to another process, which", seconds=60) < 5
+
+    def test_a_store_that_is_gone_was_the_first_process(self, store, monkeypatch):
+        def gone():
+            raise torch.distributed.DistNetworkError("broken pipe")
+
+        monkeypatch.setattr(type(store), "check", lambda *_: gone(), raising=False)
+        self.fails(GLOO, "process 0 of 4")
+
+    def test_other_errors_pass_as_they_are(self, store):
+        for error in (RuntimeError("shapes do not match"), KeyError("x")):
+            with pytest.raises(type(error)) as found, lost_processes_named(60):
+                raise error
+            assert found.value is error
+        assert not store.check(["alive/2"])
+
+    def test_a_lost_connection_while_saving_is_no_full_disk(self, tmp_path):
+        assert is_lost_connection(GLOO) and not is_lost_connection(OSError(28, "gloo/transport"))
+        with pytest.raises(RuntimeError) as found, CheckpointAside(str(tmp_path), "checkpoint-1", True) as aside:
+            (aside.aside / "checkpoint-1").mkdir(parents=True)
+            raise GLOO
+        assert found.value is GLOO and not list(tmp_path.iterdir())
+
+
+class Job:
+    """run_pretrain.py on two processes, as torchrun starts them."""
+
+    def __init__(self, folder: Path, text_file: Path):
+        self.folder, self.text_file = folder, text_file
+        self.environment = os.environ | {"HF_DATASETS_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+
+    def start(self, name: str, *flags, processes: int = 2, accumulation: int = 1) -> subprocess.Popen:
+        launcher = (
+            ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes] if processes > 1 else []
+        )
+        command = [
+            *(sys.executable, *launcher, "run_pretrain.py", "--model_type", "gpt2", "--use_cpu", "--train_tokenizer"),
+            *("--config_overrides", "n_embd=16,n_layer=2,n_head=2,n_positions=32", "--vocab_size", "320"),
+            *("--max_seq_length", "16", "--train_file", self.text_file, "--output_dir", self.folder / name),
+            *("--max_steps", "60", "--save_steps", "5", "--logging_steps", "1", "--per_device_train_batch_size", "4"),
+            *("--gradient_accumulation_steps", accumulation, "--negatives", "world", "--disable_tqdm", "true"),
+            *("--preprocessing_num_workers", "1", "--resume_from_checkpoint", "auto", *flags),
+        ]
+        with open(self.folder / "log", "w") as log:
+            return subprocess.Popen(
+                [str(part) for part in command], cwd=ROOT, env=self.environment, stdout=log, stderr=log
+            )
+
+    def end(self, process: subprocess.Popen, seconds: float = 400) -> tuple[int, str]:
+        try:
+            return process.wait(timeout=seconds), (self.folder / "log").read_text()
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_the_job_which_goes_on_to_the_same_weights(tmp_path, text_file):
+    job = Job(tmp_path, text_file)
+    assert job.end(job.start("whole"))[0] == 0
+
+    process = job.start("killed")
+    while len(checkpoints_in(tmp_path / "killed")) < 3:
+        assert process.poll() is None, (tmp_path / "log").read_text()
+        time.sleep(0.01)
+    second = next(child for child in psutil.Process(process.pid).children() if child.environ().get("RANK") == "1")
+    second.send_signal(signal.SIGKILL)
+    status, log = job.end(process, seconds=100)
+    assert status == 1
+    assert "Process 0 has lost the connection to process 1 of 2" in log
+    assert re.search(r"Root Cause .*rank +: 1 \(local_rank: 1\).*Signal 9 \(SIGKILL\)", log, re.DOTALL)
+
+    newest, before, *_ = checkpoints_in(tmp_path / "killed")
+    path = newest / "optimizer.pt"
+    path.write_bytes(path.read_bytes()[:-100])
+    status, log = job.end(job.start("killed"))
+    assert status == 0, log
+    assert (
+        log.count("is not whole") == 1 and f"{newest.name} is not whole, so it is passed over: optimizer.pt has" in log
+    )
+    want, got = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert want.keys() == got.keys() and all(torch.equal(want[name], got[name]) for name in want)
+
+    status, log = job.end(job.start("killed", "--max_steps", "65", processes=1))
+    assert status == 1 and "with 8 rows a step (processes: 2) but this run has 4 (processes: 1)" in log
+    assert "gradient_accumulation_steps to 8, or start the data anew with --ignore_data_skip" in log
+    status, log = job.end(job.start("killed", "--max_steps", "65", processes=1, accumulation=2))
+    assert status == 0 and "written by 2 processes and this run has 1" in log, log
+    assert (tmp_path / "killed" / "checkpoint-65").is_dir()

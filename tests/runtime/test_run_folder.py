@@ -1,0 +1,24 @@
+"""What a run leaves behind when it ends."""
+
+import pytest
+
+from headless_trainer.runtime.run_folder import draw_loss, tokens_at
+
+HISTORY = [
+    {"step": 10, "loss": 5.0, "loss_floor": 1.0, "random_guess_loss": 6.0, "tokens_seen": 1000},
+    {"step": 12, "eval_accuracy": 0.1},
+    {"step": 20, "loss": 4.0, "loss_floor": 1.0, "random_guess_loss": 6.0, "tokens_seen": 3000},
+    {"step": 20, "eval_accuracy": 0.2},
+]
+
+
+@pytest.mark.parametrize("step, tokens", [(0, 0), (5, 500), (10, 1000), (12, 1400), (20, 3000)])
+def test_tokens_between_two_logs(step, tokens):
+    assert tokens_at(HISTORY, step) == tokens
+
+
+@pytest.mark.parametrize("history, width", [(HISTORY, 1350), (HISTORY[:2], 675), ([], 675)])
+def test_a_curve_is_drawn_of_what_there_is(tmp_path, history, width):
+    draw_loss(history, tmp_path / "loss.png")
+    data = (tmp_path / "loss.png").read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[16:20]) == width  # two panels, or one

@@ -1,0 +1,314 @@
+"""How a step is computed changes what it costs and not what it is: compilation, bfloat16, checkpointing, attention."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, TrainerCallback
+from transformers.utils import import_utils
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, PackedStream
+from headless_trainer.arguments import ModelArguments
+from headless_trainer.cli.pretrain import main
+from headless_trainer.models.loading import check_attention, load_config
+from headless_trainer.trainers.step import CARRIED
+
+LENGTH = 16
+# Its new name is one of transformers 5.23.
+CHECKPOINTING = sorted(
+    {"gradient_checkpointing", "activation_checkpointing"}
+    & {field.name for field in dataclasses.fields(HeadlessTrainingArguments)}
+)
+
+
+@pytest.fixture
+def tokenizer(request, task):
+    return request.getfixturevalue(f"{task}_tokenizer")
+
+
+def trunk(task: str, tokenizer, attention: str = "sdpa", dropout: float = 0.0):
+    torch.manual_seed(0)
+    if task == "clm":
+        rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+        config = GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=32, vocab_size=len(tokenizer), **rates)
+    else:
+        config = BertConfig(
+            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+            vocab_size=len(tokenizer), max_position_embeddings=32,
+            hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+        )  # fmt: skip
+    return (GPT2Model if task == "clm" else BertModel)._from_config(config, attn_implementation=attention)
+
+
+def rows(tokenizer, count: int, lengths=(LENGTH,)) -> list[dict]:
+    """Rows with documents that end inside them."""
+    generator, end = torch.Generator().manual_seed(1), tokenizer.sep_token_id or tokenizer.eos_token_id
+    made = []
+    for _, length in zip(range(count), itertools.cycle(lengths), strict=False):
+        ids = torch.randint(5, len(tokenizer), (length,), generator=generator)
+        ids[torch.randint(1, length, (2,), generator=generator)] = end
+        made.append({"input_ids": ids})
+    return made
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradients of the first optimizer step."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if not self.kept:
+            named = [(name.removeprefix("_orig_mod."), p) for name, p in model.named_parameters()]
+            self.kept = {name: p.grad.clone() for name, p in named if p.grad is not None}
+
+
+class Graphs(TrainerCallback):
+    """Counts what the compiler compiled, after each step."""
+
+    def __init__(self):
+        self.counts = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def train(folder, task, tokenizer, *, data=None, attention="sdpa", dropout=0.0, callbacks=(), **settings):
+    settings = {
+        "max_steps": 1, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "logging_steps": 1,
+        "learning_rate": 1e-2, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "report_to": "none",
+        "mlm_probability": 0.3 if task == "mlm" else 0.15,
+    } | settings  # fmt: skip
+    gradients = Gradients()
+    run = HeadlessTrainer(
+        trunk(task, tokenizer, attention, dropout),
+        HeadlessTrainingArguments(str(folder), task=task, **settings),
+        train_dataset=rows(tokenizer, 34) if data is None else data,
+        processing_class=tokenizer,
+        callbacks=[gradients, *callbacks],
+    )
+    run.train()
+    return run, gradients.kept
+
+
+def logged(run, name: str = "loss") -> list[float]:
+    return [log[name] for log in run.state.log_history if "loss" in log]
+
+
+def assert_close(got: dict, want: dict, tolerance: float) -> None:
+    assert got.keys() == want.keys() and len(want) > 10
+    largest = max(grad.abs().max() for grad in want.values())
+    for name, grad in want.items():
+        scale = max(grad.abs().max(), 1e-3 * largest)  # the gradient of a key's bias is rounding alone
+        assert (got[name] - grad).abs().max() <= tolerance * scale, name
+
+
+# Compilation -----------------------------------------------------------------------------------------------------------
+
+
+def compiled_and_not(tmp_path, task, tokenizer, backend, **settings):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    graphs = Graphs()
+    run, gradients = train(
+        tmp_path / "compiled", task, tokenizer, callbacks=[graphs], torch_compile_backend=backend, **settings
+    )
+    plain, want = train(tmp_path / "plain", task, tokenizer, **settings)
+    torch._dynamo.reset()
+    return run, gradients, graphs.counts, plain, want
+
+
+def check_graphs(graphs: list[int]) -> None:
+    assert 0 < graphs[0] == graphs[3], "the fifth step of an epoch has a batch of 2 rows, the others have 4"
+    assert graphs[4] <= 2 * graphs[0] and graphs[4] == graphs[-1]
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_the_trunk_is_compiled_once(tmp_path, task, tokenizer):
+    """Whatever the numbers of targets, and at most once again where the last batch of an epoch is smaller."""
+    settings = {
+        "negatives": "step",
+        "isolate_documents": True,
+        "input_grad_scale": 2.0,
+        "max_steps": 9,
+        "logging_steps": 2,
+    }
+    run, gradients, graphs, plain, want = compiled_and_not(tmp_path, task, tokenizer, "eager", **settings)
+    check_graphs(graphs)
+    assert logged(run) == pytest.approx(logged(plain), rel=1e-6)
+    assert_close(gradients, want, 1e-6)
+    assert len(set(logged(plain, "pool_tokens"))) > 1
+    assert len(set(logged(plain, "predicted_tokens"))) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "backend", "settings"),
+    [
+        ("clm", "inductor", {"isolate_documents": True}),  # what --torch_compile takes by default
+        ("mlm", "inductor", {"isolate_documents": True}),
+        ("clm", "inductor", {"sparse_embedding_updates": True}),
+        ("mlm", "aot_eager", {"bf16": True}),  # inductor would take a minute on two cores
+    ],
+)
+def test_compiled_with_its_backward(tmp_path, task, tokenizer, backend, settings):
+    """Values of the uncompiled run, and a checkpoint like any other."""
+    settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 6} | settings
+    run, gradients, graphs, plain, want = compiled_and_not(tmp_path, task, tokenizer, backend, **settings)
+    check_graphs(graphs)
+    tolerance = 2e-2 if "bf16" in settings else 1e-4
+    assert logged(run) == pytest.approx(logged(plain), rel=tolerance)
+    if "isolate_documents" in settings:
+        assert_close(gradients, want, tolerance)
+    weights, others = (
+        load_file(tmp_path / name / "checkpoint-6" / "model.safetensors") for name in ("compiled", "plain")
+    )
+    assert weights.keys() == others.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["clm"])
+def test_rows_of_many_lengths_compile_a_bounded_number_of_times(tmp_path, task, tokenizer):
+    data = rows(tokenizer, 64, (16, 9, 12, 14, 10, 11, 7))
+    *_, graphs, _, _ = compiled_and_not(tmp_path, task, tokenizer, "eager", max_steps=8, data=data)
+    assert graphs[-1] == graphs[2] <= 3 * graphs[0]
+
+
+# Precision -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_bfloat16(tmp_path, task, tokenizer, monkeypatch):
+    dtypes, loss_sum = [], HeadlessTrainer.loss_sum
+
+    def watched(self, *args):
+        loss = loss_sum(self, *args)
+        dtypes.append((loss.dtype, torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None))
+        return loss
+
+    monkeypatch.setattr(HeadlessTrainer, "loss_sum", watched)
+    settings = {"max_steps": 60, "data": rows(tokenizer, 8), "learning_rate": 3e-2}
+    run, got = train(tmp_path / "half", task, tokenizer, bf16=True, **settings)
+    assert set(dtypes) == {(torch.float32, torch.bfloat16)}
+    assert {parameter.dtype for parameter in run.model.parameters()} == {torch.float32}
+    full, want = train(tmp_path / "full", task, tokenizer, **settings)
+    assert logged(run)[0] == pytest.approx(logged(full)[0], rel=1e-3) and logged(run)[0] != logged(full)[0]
+    got, want = (torch.cat([grad.flatten() for grad in grads.values()]) for grads in (got, want))
+    assert torch.cosine_similarity(got, want, dim=0) > 0.999
+    half, whole = (sum(logged(each)[-8:]) / 8 - sum(logged(each, "loss_floor")[-8:]) / 8 for each in (run, full))
+    start = logged(full)[0] - logged(full, "loss_floor")[0]
+    assert half < 0.8 * start and half == pytest.approx(whole, rel=0.15)
+
+
+# Checkpointing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+@pytest.mark.parametrize("name", CHECKPOINTING)
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")
+def test_checkpointing_recomputes_the_same_gradient(tmp_path, task, tokenizer, name):
+    """With dropout: the recomputed forward draws the same."""
+    settings = {"dropout": 0.2, "max_steps": 3, "input_grad_scale": 2.0}
+    plain, want = train(tmp_path / "plain", task, tokenizer, **settings)
+    run, got = train(tmp_path / "checkpointed", task, tokenizer, **{name: True}, **settings)
+    checkpointed, not_checkpointed = (
+        any(getattr(module, "gradient_checkpointing", False) for module in each.model.modules())
+        for each in (run, plain)
+    )
+    assert checkpointed and not not_checkpointed
+    assert logged(run) == logged(plain)
+    assert all(torch.equal(got[name], grad) for name, grad in want.items()) and got.keys() == want.keys()
+
+
+# Attention -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+@pytest.mark.parametrize("settings", [{}, {"isolate_documents": True}])
+def test_sdpa_equals_eager(tmp_path, task, tokenizer, settings):
+    found = [
+        train(tmp_path / name, task, tokenizer, attention=name, data=rows(tokenizer, 8, (LENGTH, 11)), **settings)
+        for name in ("sdpa", "eager")
+    ]
+    assert [run.model.config._attn_implementation for run, _ in found] == ["sdpa", "eager"]
+    assert logged(found[0][0]) == pytest.approx(logged(found[1][0]), rel=1e-6)
+    assert_close(found[0][1], found[1][1], 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "attention", "message"),
+    [
+        (
+            "gpt2",
+            "flash_attention_2",
+            "cannot be used for gpt2 here: .*FlashAttention2 .* installed. Install flash-attn .*pip",
+        ),
+        ("bert", "org/flash-attn2", "cannot be used for bert here: .kernels. .*pip install kernels==.*, or use sdpa"),
+        ("gpt2", "flash", 'cannot be used for gpt2 here: Specified .attn_implementation="flash". is not supported'),
+        ("gpt2", "flex_attention", "GPT2Model does not support .*flex_attention. Use sdpa or eager, or leave"),
+        (
+            "deberta-v2",
+            "sdpa",
+            "'sdpa' cannot be used for deberta-v2 here: DebertaV2Model does not .* Use sdpa or eager",
+        ),
+    ],
+)
+def test_an_attention_that_is_not_there(model_type, attention, message, tmp_path, monkeypatch):
+    for package in ("is_kernels_available", "is_flash_attn_2_available"):
+        monkeypatch.setattr(import_utils, package, lambda *_: False)
+    with pytest.raises(SystemExit, match=message):  # before the data is looked for
+        main(["--model_type", model_type, "--attn_implementation", attention, "--train_file", "nothing.txt",
+              "--output_dir", str(tmp_path), "--max_steps", "1", "--use_cpu"])  # fmt: skip
+
+
+def test_flash_attention_needs_16_bits(monkeypatch, tmp_path):
+    args = ModelArguments(model_type="gpt2", attn_implementation="flash_attention_2")
+    training = HeadlessTrainingArguments(str(tmp_path), use_cpu=True)
+    monkeypatch.setattr(
+        "headless_trainer.models.loading.AutoModel.from_config", lambda *_, **__: None
+    )  # it is installed
+    with pytest.raises(ValueError, match="'flash_attention_2', which computes in 16 bits alone.*add --bf16 true"):
+        check_attention(args, training, load_config(args))
+    training.bf16 = True
+    check_attention(args, training, load_config(args))
+
+
+# Documents in packed rows ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_isolated_documents_of_a_stream(tmp_path, task, tokenizer, attention, text_lines):
+    """Rows that begin and end inside a document: the trunk gives what it gives for each piece by itself."""
+    texts = Dataset.from_dict({"text": text_lines[:40]}).to_iterable_dataset()
+    run = HeadlessTrainer(
+        trunk(task, tokenizer, attention),
+        HeadlessTrainingArguments(
+            str(tmp_path), task=task, isolate_documents=True, max_steps=1, use_cpu=True, per_device_train_batch_size=4
+        ),
+        train_dataset=PackedStream(texts, tokenizer, max_seq_length=30),
+        processing_class=tokenizer,
+    )
+    batches, _ = run.get_batch_samples(iter(run.get_train_dataloader()), 2, torch.device("cpu"))
+    end = tokenizer.sep_token_id if task == "mlm" else tokenizer.eos_token_id
+    pieces = 0
+    model = run.model.eval()
+    for batch in batches:
+        inputs = dict(batch)
+        labels = inputs.pop(CARRIED).labels
+        shown = inputs["input_ids"]
+        hidden = model(**inputs).last_hidden_state
+        for row in range(len(shown)):
+            # Where documents end is read before masking, which never touches an end.
+            ends = [0, *(1 + position for position in (shown[row] == end).nonzero().flatten().tolist()), shown.shape[1]]
+            for start, stop in itertools.pairwise(ends):
+                if start < stop:
+                    alone = model(input_ids=shown[row : row + 1, start:stop], use_cache=False).last_hidden_state[0]
+                    assert (hidden[row, start:stop] - alone).abs().max() < 1e-5
+                    pieces += 1
+                    if task == "clm":
+                        assert labels[row, stop - 1] == -100, "the last token of a piece predicts nothing"
+    assert pieces > 2 * len(batches) * 4

@@ -1,0 +1,209 @@
+"""What is logged beside the loss, number by number."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from headless_trainer.objective.losses import cwt_loss
+from headless_trainer.objective.negatives import NegativePool
+from headless_trainer.trainers import diagnostics
+from headless_trainer.trainers.diagnostics import EmbeddingRoles, TrainingWindow, peak_memory_mib
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that moves only when told to."""
+    now = [100.0]
+    monkeypatch.setattr(diagnostics.time, "perf_counter", lambda: now[0])
+    return lambda seconds: now.__setitem__(0, now[0] + seconds)
+
+
+def end_step(window: TrainingWindow) -> None:
+    window.on_step_end(None, None, None)
+
+
+def run_two_steps(window: TrainingWindow, clock) -> None:
+    for seconds, tokens, targets in ((1.5, 60, [3, 3, 3, 5]), (0.5, 40, [3, 5])):
+        window.start_step()
+        window.add_batch(tokens, len(targets))
+        targets = torch.tensor(targets)
+        window.add_pool(NegativePool.from_targets(targets), targets, len(targets))
+        clock(seconds)
+        end_step(window)
+        clock(1000.0)  # between steps: evaluation and saving
+
+
+def test_window_in_numbers(clock):
+    window = TrainingWindow()
+    run_two_steps(window, clock)
+    logs = window.flush(CPU)
+    assert logs.pop("peak_memory_mib") > 10
+    assert logs == {
+        "tokens_per_second": 50.0,
+        "tokens_seen": 100,
+        "predicted_tokens": 3.0,
+        "train_seconds": 2.0,
+        "pool_tokens": 2.0,
+        "pool_size": 3.0,
+        "loss_floor": pytest.approx((0.75 * math.log(3) + 0.0) / 2),
+        "random_guess_loss": pytest.approx((math.log(4) + math.log(2)) / 2),
+    }
+    window.start_step()
+    window.add_batch(30, 1)
+    clock(0.25)
+    end_step(window)
+    end_step(window)  # nothing is under way any more
+    again = window.flush(CPU)
+    del again["peak_memory_mib"]
+    assert again == {"tokens_per_second": 120.0, "tokens_seen": 130, "predicted_tokens": 1.0, "train_seconds": 2.25}
+
+
+def test_window_over_two_processes(clock):
+    window = TrainingWindow()
+    run_two_steps(window, clock)
+    logs = window.flush(CPU, lambda sums: 2 * sums)
+    assert (logs["tokens_per_second"], logs["tokens_seen"], logs["predicted_tokens"]) == (100.0, 200, 6.0)
+    assert (logs["pool_tokens"], logs["pool_size"]) == (2.0, 3.0)
+    assert logs["loss_floor"] == pytest.approx(0.375 * math.log(3))
+
+
+def test_window_without_pools_or_steps(clock):
+    window = TrainingWindow()
+    window.add_pool(NegativePool.from_targets(torch.tensor([1])), torch.empty(0, dtype=torch.long), 1)
+    end_step(window)  # nothing was under way
+    assert set(window.flush(CPU)) == {
+        "tokens_per_second",
+        "tokens_seen",
+        "predicted_tokens",
+        "train_seconds",
+        "peak_memory_mib",
+    }
+
+
+def test_the_floor_is_where_the_loss_can_go_and_no_lower(clock):
+    """Outputs that point at their own token and away from all others reach the floor of the targets, in any pool."""
+    window = TrainingWindow()
+    targets = torch.tensor([3, 3, 3, 5, 6])
+    pool = NegativePool.from_targets([targets, torch.tensor([3, 5, 7])])
+    window.start_step()
+    window.add_pool(pool, targets, len(targets))
+    embed = nn.Embedding.from_pretrained(torch.eye(8))
+    loss = cwt_loss(100 * embed(targets), targets, embed, pool)
+    assert (
+        window.flush(CPU)["loss_floor"]
+        == pytest.approx(loss.item())
+        == pytest.approx(0.6 * math.log(4) + 0.2 * math.log(2))
+    )
+
+
+@pytest.mark.parametrize("log_q", [None, torch.linspace(-3, -1, 8)], ids=["plain", "log_q_correction"])
+def test_random_guess_is_the_loss_of_equal_scores(log_q):
+    window = TrainingWindow()
+    targets = torch.tensor([3, 3, 3, 5, 6])
+    window.add_pool(NegativePool.from_targets(targets), targets, len(targets), log_q)
+    embed = nn.Embedding.from_pretrained(torch.eye(8))
+    loss = cwt_loss(torch.zeros(5, 8), targets, embed, log_q=log_q)
+    guess = window.flush(CPU)["random_guess_loss"]
+    assert guess == pytest.approx(loss.item())
+    assert log_q is not None or guess == pytest.approx(math.log(5))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux says of the process")
+def test_peak_memory_is_in_mib():
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))  # KiB
+    assert peak_memory_mib(CPU) == pytest.approx(peak / 1024, rel=0.05)
+
+
+# Gradient shares -------------------------------------------------------------------------------------------------------
+
+
+class Toy(nn.Module):
+    """One embedding in both of its roles, with ids that repeat in each."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.layer = nn.Embedding(12, 4), nn.Linear(4, 4)
+        self.ids = torch.tensor([[1, 2, 2, 3], [2, 2, 5, 1]])
+        self.targets = torch.tensor([2, 2, 7, 3, 7, 7, 1, 2])
+        self.roles = EmbeddingRoles(self.embedding)
+
+    def loss(self, cut: str = "") -> torch.Tensor:
+        embedded = self.embedding(self.ids)
+        with self.roles.as_targets():
+            candidates = self.embedding(self.targets.unique())
+        embedded = embedded.detach() if cut == "input" else embedded
+        candidates = candidates.detach() if cut == "target" else candidates
+        hidden = torch.tanh(self.layer(embedded)).flatten(0, 1)
+        return cwt_loss(hidden, self.targets, lambda ids: candidates, NegativePool.from_targets(self.targets))
+
+
+@pytest.fixture
+def toy():
+    toy = Toy()
+    with toy.roles.told_apart():
+        yield toy
+
+
+def test_gradient_shares_equal_the_norms_of_the_parts(toy):
+    norms = {}
+    for cut in ("input", "target"):
+        (grad,) = torch.autograd.grad(toy.loss(cut), toy.embedding.weight)
+        norms[cut] = grad.norm().item()
+    assert min(norms.values()) > 1e-3
+    toy.roles.watched = True
+    toy.loss().backward()
+    share = toy.roles.flush()["target_gradient_share"]
+    assert share == pytest.approx(norms["input"] / (norms["input"] + norms["target"]), rel=1e-5)
+    assert 0.05 < share < 0.95
+
+
+def test_gradient_shares_leave_the_gradient_alone(toy):
+    (plain,) = torch.autograd.grad(toy.loss(), toy.embedding.weight)
+    toy.roles.watched = True
+    (watched,) = torch.autograd.grad(toy.loss(), toy.embedding.weight)
+    assert plain.any() and torch.equal(watched, plain)
+
+
+def test_gradient_shares_are_taken_once_when_asked_for(toy):
+    toy.loss().backward()
+    for cut in ("input", "target"):  # of the two roles, the other one is missing, and the first step does not count
+        toy.roles.watched = True
+        toy.loss(cut).backward()
+        assert toy.roles.flush() == {}
+        toy.loss().backward()
+    toy.roles.watched = True
+    toy.loss().backward()
+    assert set(toy.roles.flush()) == {"target_gradient_share"}
+    assert not toy.roles.watched
+    toy.loss().backward()
+    assert toy.roles.flush() == {}
+
+
+def test_gradient_shares_need_both_roles(toy):
+    toy.roles.watched = True
+    toy.loss("input").backward()
+    assert toy.roles.flush() == {}
+    toy.roles.watched = True
+    with torch.no_grad():
+        toy.loss()  # an evaluation in between
+    assert toy.roles.flush() == {}
+
+
+def test_only_the_gradient_of_the_inputs_is_scaled(toy):
+    parts = {cut: torch.autograd.grad(toy.loss(cut), toy.embedding.weight)[0] for cut in ("input", "target")}
+    toy.roles.input_grad_scale = 3.0
+    (scaled,) = torch.autograd.grad(toy.loss(), toy.embedding.weight)
+    torch.testing.assert_close(scaled, parts["input"] + 3 * parts["target"])
+
+
+def test_nothing_hangs_on_a_model_after_it(toy):
+    with toy.roles.told_apart():
+        assert len(toy.embedding._forward_hooks) == 2
+    assert len(toy.embedding._forward_hooks) == 1  # that of the fixture

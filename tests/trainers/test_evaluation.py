@@ -1,0 +1,218 @@
+"""Held-out scores against the plain formulas, whatever the chunks."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from headless_trainer.objective.negatives import NegativePool
+from headless_trainer.objective.prior import log_prior
+from headless_trainer.trainers import evaluation
+from headless_trainer.trainers.evaluation import EvaluationSums, mean_cosine, pool_scores, vocabulary_scores
+
+K, D, V = 23, 6, 31
+
+
+@pytest.fixture(params=[(1, 1), (5 * V, 7), (4 * V + 3, V - 1), (2**25, 2**15)], ids=lambda sizes: f"chunks_of_{sizes}")
+def chunks(request, monkeypatch) -> None:
+    monkeypatch.setattr(evaluation, "CHUNK_ELEMENTS", request.param[0])
+    monkeypatch.setattr(evaluation, "VOCABULARY_BLOCK", request.param[1])
+
+
+@pytest.fixture
+def data():
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = torch.randn(K, D, generator=generator), torch.randn(V, D, generator=generator)
+    targets = torch.randint(V, (K,), generator=generator)
+    hidden = hidden + weight[targets] * (torch.arange(K) % 2)[:, None]  # about half of the predictions are right
+    return hidden, targets, weight
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+def test_pool_scores(chunks, data, temperature):
+    hidden, targets, weight = data
+    columns = torch.randint(
+        V // 2, (60,), generator=torch.Generator().manual_seed(1)
+    )  # half of the targets are outside
+    pool = NegativePool.from_targets(columns)
+    got = pool_scores(hidden, targets, weight.__getitem__, pool, temperature=temperature)
+    losses, correct = [], []
+    for output, target in zip(hidden.double(), targets, strict=True):
+        candidates = columns if (columns == target).any() else torch.cat([columns, target[None]])
+        scores = weight[candidates].double() @ output / temperature
+        own = weight[target].double() @ output / temperature
+        losses.append(scores.logsumexp(0) - own)
+        correct.append(float(own >= scores.max() - 1e-9))
+    assert 0 < sum(torch.isin(targets, columns)) < K and 0 < sum(correct) < K
+    assert got["loss"].shape == got["pool_accuracy"].shape == (K,)
+    torch.testing.assert_close(got["loss"].double(), torch.stack(losses), rtol=1e-5, atol=1e-5)
+    assert got["pool_accuracy"].tolist() == correct
+    assert not got["loss"].requires_grad
+
+
+def test_a_tie_counts_for_the_target_of_a_pool(chunks):
+    pool = NegativePool.from_targets(torch.tensor([0, 1, 1, 2]))
+    weight = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    hidden, targets = torch.tensor([[2.0, 0.0]] * 4), torch.tensor([0, 1, 2, 3])
+    got = pool_scores(hidden, targets, weight.__getitem__, pool)
+    assert got["pool_accuracy"].tolist() == [1.0, 1.0, 0.0, 1.0]
+    # Three columns of e^2 and one of 1; the last target is not in the pool and adds one more e^2.
+    base, e2 = math.log(3 * math.e**2 + 1), math.e**2
+    assert got["loss"].tolist() == pytest.approx([base - 2, base - 2, base, math.log(4 * e2 + 1) - 2], abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scores_of_nothing(dtype):
+    hidden, targets, weight = torch.zeros(0, D, dtype=dtype), torch.zeros(0, dtype=torch.long), torch.ones(V, D)
+    pool = NegativePool.from_targets(torch.tensor([1, 2]))
+    scores = pool_scores(hidden, targets, weight.__getitem__, pool)
+    scores |= vocabulary_scores(hidden, targets, weight.__getitem__, V, torch.zeros(V))
+    assert len(scores) == 6
+    assert all(values.shape == (0,) and values.dtype == torch.float32 for values in scores.values())
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_vocabulary_scores(chunks, data, with_bias):
+    hidden, targets, weight = data
+    bias = 2 * torch.randn(V, generator=torch.Generator().manual_seed(3)) if with_bias else None
+    got = vocabulary_scores(hidden, targets, weight.__getitem__, V, bias)
+    plain = hidden @ weight.T
+    wanted = {"": plain if bias is None else plain + bias} | ({"_without_bias": plain} if with_bias else {})
+    assert set(got) == {f"{name}{suffix}" for suffix in wanted for name in ("cross_entropy", "accuracy")}
+    for suffix, logits in wanted.items():
+        expected = F.cross_entropy(logits, targets, reduction="none")
+        torch.testing.assert_close(got[f"cross_entropy{suffix}"], expected, rtol=1e-5, atol=1e-5)
+        correct = (logits.argmax(1) == targets).float()
+        assert 0 < correct.sum() < K
+        assert torch.equal(got[f"accuracy{suffix}"], correct)
+    if with_bias:
+        assert not torch.equal(got["cross_entropy"], got["cross_entropy_without_bias"])
+
+
+def test_processes_look_up_vectors_equally_often(chunks, data):
+    """Where the embedding is cut into shards, a look-up is an exchange that waits for every process."""
+    hidden, targets, weight = data
+    pool = NegativePool.from_targets(torch.tensor([1, 2, 2, 9]))
+    calls = []
+    for predictions in (0, 1, K):
+        looked_up = []
+
+        def embed(ids, looked_up=looked_up):
+            looked_up.append(len(ids))
+            return weight[ids]
+
+        pool_scores(hidden[:predictions], targets[:predictions], embed, pool)
+        vocabulary_scores(hidden[:predictions], targets[:predictions], embed, V)
+        calls.append(len(looked_up))
+    assert calls == [2 + math.ceil(V / evaluation.VOCABULARY_BLOCK)] * 3
+
+
+def test_low_precision_inputs_are_summed_in_float32(data):
+    hidden, targets, weight = (tensor.bfloat16() if tensor.is_floating_point() else tensor for tensor in data)
+    got = vocabulary_scores(hidden, targets, weight.__getitem__, V)["cross_entropy"]
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, F.cross_entropy(hidden.float() @ weight.float().T, targets, reduction="none"))
+    pool = NegativePool(torch.arange(V), torch.ones(V, dtype=torch.long))
+    torch.testing.assert_close(pool_scores(hidden, targets, weight.__getitem__, pool)["loss"], got)
+
+
+def test_log_prior_by_hand():
+    # Of three tokens one was never seen, so each of the two others gives it a third of an occurrence.
+    prior = log_prior(torch.tensor([3, 0, 1]))
+    assert prior.dtype == torch.float32
+    assert prior.exp().tolist() == pytest.approx([(8 / 3) / 4, (2 / 3) / 4, (2 / 3) / 4])
+    # Three tokens were seen once and one twice: (3 + 1) / (3 + 2 + 2) of each of the five goes to the ten never seen.
+    prior = log_prior(torch.tensor([9, 2, 1, 1, 1] + [0] * 10))
+    part = 4 / 7
+    assert prior.exp().tolist() == pytest.approx(
+        [(9 - part) / 14, (2 - part) / 14, *[(1 - part) / 14] * 3, *[part * 5 / 10 / 14] * 10]
+    )
+    # None was seen once, as in rows read twice: the part is a half.
+    assert log_prior(torch.tensor([4, 2, 0, 0])).exp().tolist() == pytest.approx([3.5 / 6, 1.5 / 6, 0.5 / 6, 0.5 / 6])
+    assert log_prior(torch.tensor([3, 1, 0]), smoothing=1.0).exp().tolist() == pytest.approx([4 / 7, 2 / 7, 1 / 7])
+    assert log_prior(torch.tensor([3, 0, 1]), smoothing=0.5).exp().tolist() == pytest.approx(
+        [3.5 / 5.5, 0.5 / 5.5, 1.5 / 5.5]
+    )
+    assert log_prior(torch.tensor([2**40, 0])).exp().sum().item() == pytest.approx(1.0)
+    for smoothing in (0.0, -1.0):
+        with pytest.raises(ValueError, match=f"smoothing must be above 0, got {smoothing}"):
+            log_prior(torch.tensor([3, 0, 1]), smoothing)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [[0, 0, 0], [1], [1, 1, 1], [7, 0], [0, 1], [2, 2, 2, 2], [10**9, 1, 0], [3, 2, 1] * 50 + [0], [2**40] + [0] * 9],
+)
+def test_log_prior_is_a_distribution_in_which_no_token_is_rarer_for_having_been_seen(counts):
+    prior = log_prior(torch.tensor(counts))
+    assert prior.isfinite().all()
+    assert prior.double().exp().sum().item() == pytest.approx(1.0, rel=1e-6)
+    order = torch.tensor(counts).argsort()
+    assert (prior[order].diff() >= -1e-5).all()
+
+
+@pytest.mark.parametrize("epochs, bound", [(1, 0.15), (2, 0.21)])
+def test_log_prior_costs_little_where_targets_are_few_beside_the_vocabulary(epochs, bound):
+    frequencies = 1.0 / torch.arange(1, 50_001).double()
+    frequencies /= frequencies.sum()
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.multinomial(frequencies, 50_000, replacement=True, generator=generator)
+    prior = log_prior(epochs * targets.bincount(minlength=50_000)).double()
+    # nats a token above those of the true frequencies; with one added to every count 0.34, and 0.213 at two epochs
+    assert (frequencies * (frequencies.log() - prior)).sum() < bound
+
+
+def test_mean_cosine_by_hand():
+    # Three pairs: 0 between the axes, 1 / sqrt 2 between the diagonal and either.
+    vectors = torch.tensor([[2.0, 0.0], [0.0, 0.5], [3.0, 3.0]])
+    assert mean_cosine(vectors).item() == pytest.approx((0 + 2 / math.sqrt(2)) / 3)
+    assert mean_cosine(vectors.bfloat16()).item() == pytest.approx((0 + 2 / math.sqrt(2)) / 3)
+    assert mean_cosine(torch.ones(5, 4)).item() == pytest.approx(1.0)
+    assert mean_cosine(torch.tensor([[1.0, 0.0], [-3.0, 0.0]])).item() == pytest.approx(-1.0)
+    assert mean_cosine(torch.ones(1, 4)).item() == mean_cosine(torch.ones(0, 4)).item() == 0.0
+
+
+def test_sums_of_an_evaluation():
+    sums = EvaluationSums(NegativePool.from_targets(torch.tensor([4, 4, 5])))
+    sums.layers = [0.25, 0.5]
+    sums.add({"loss": torch.tensor([1.0, 2.0, 6.0]), "cross_entropy": torch.tensor([0.0, 0.0, 3.0])})
+    sums.add({"loss": torch.tensor([7.0]), "cross_entropy": torch.tensor([1.0])})
+    sums.add({"loss": torch.empty(0), "cross_entropy": torch.empty(0)})
+    wanted = {
+        "loss": 4.0,
+        "cross_entropy": 1.0,
+        "perplexity": math.e,
+        "pool_tokens": 2,
+        "pool_size": 3,
+        "predicted_tokens": 4,
+        "layer_0_mean_cosine": 0.25,
+        "layer_1_mean_cosine": 0.5,
+    }
+    assert sums.metrics(None, perplexity=True) == pytest.approx(wanted)
+    del wanted["perplexity"]
+    assert sums.metrics(None, perplexity=False) == pytest.approx(wanted)
+    # Another process has seen as much again, with losses twice as large.
+    doubled = sums.metrics(lambda own: own + own * torch.tensor([1.0, 2.0, 2.0]), perplexity=False)
+    assert doubled["loss"] == pytest.approx(6.0)
+    assert doubled["predicted_tokens"] == 8
+
+
+def test_sums_of_an_evaluation_that_predicted_nothing():
+    sums = EvaluationSums(None)
+    assert sums.metrics(None, perplexity=True) == {"predicted_tokens": 0}
+
+
+def test_a_perplexity_does_not_overflow():
+    sums = EvaluationSums(None)
+    sums.add({"loss": torch.tensor([5e3]), "cross_entropy_without_bias": torch.tensor([5e3])})
+    metrics = sums.metrics(None, perplexity=True)
+    assert metrics["perplexity_without_bias"] == pytest.approx(math.exp(700.0))
+
+
+@pytest.mark.parametrize("prior", [torch.ones(2), None])
+def test_the_prior_is_computed_once(prior):
+    sums, calls = EvaluationSums(None), []
+    for _ in range(2):
+        assert sums.prior(lambda: calls.append(1) or prior) is prior
+    assert calls == [1]

@@ -1,0 +1,203 @@
+"""Held-out figures: of every row once, with the counts that belong to the weights, and without a trace in the training."""
+
+import math
+import os
+
+import processes
+import pytest
+import torch
+from transformers import AutoModel, BertConfig, BertModel, GPT2Config, GPT2Model
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, load_token_counts
+from headless_trainer.objective.prior import log_prior
+from headless_trainer.trainers.held_out import COUNTS, HeldOutRows, held_out_loader
+
+VOCAB = 50
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Rows that have no length."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+class Tokenizer:
+    """What a trainer asks of a tokenizer."""
+
+    pad_token_id, mask_token_id, all_special_ids, name_or_path = 0, 1, [0, 1], "toy"
+
+    def __len__(self) -> int:
+        return VOCAB
+
+    def save_pretrained(self, folder) -> None:
+        """Nothing to save."""
+
+
+def trunk(task: str = "clm", dropout: float = 0.0):
+    torch.manual_seed(0)
+    if task == "clm":
+        rates = {"embd_pdrop": dropout, "attn_pdrop": dropout, "resid_pdrop": dropout}
+        return GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=16, vocab_size=VOCAB, **rates))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    return BertModel(BertConfig(**sizes, vocab_size=VOCAB, max_position_embeddings=16))
+
+
+def rows(count: int, first: int = 0) -> list[dict]:
+    """Of different lengths and frequencies of tokens."""
+    generator = torch.Generator().manual_seed(first)
+    sizes = [9 + index % 4 for index in range(count)]
+    return [{"input_ids": (torch.rand(size, generator=generator) ** 3 * (VOCAB - 2)).long() + 2} for size in sizes]
+
+
+def trainer(folder, model=None, *, held_out=None, token_counts=None, task="clm", **settings) -> HeadlessTrainer:
+    settings = {
+        "max_steps": 3, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 3, "eval_pool_size": 30,
+        "logging_steps": 1, "save_strategy": "no", "learning_rate": 1e-2, "use_cpu": True, "disable_tqdm": True,
+        "report_to": "none",
+    } | settings  # fmt: skip
+    return HeadlessTrainer(
+        model or trunk(task),
+        HeadlessTrainingArguments(str(folder), task=task, **settings),
+        token_counts=token_counts,
+        train_dataset=rows(24),
+        eval_dataset=rows(10, first=9) if held_out is None else held_out,
+        processing_class=Tokenizer(),
+    )
+
+
+# Every row once --------------------------------------------------------------------------------------------------------
+
+
+class Arguments:
+    dataloader_prefetch_factor = dataloader_multiprocessing_context = None
+    dataloader_pin_memory, seed = False, 0
+
+    def __init__(self, workers: int):
+        self.dataloader_num_workers = workers
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [list, Stream])
+def test_each_row_is_dealt_to_one_process(kind, workers):
+    for count, size, shares in [(11, 2, 1), (11, 2, 2), (11, 2, 3), (12, 2, 3), (1, 4, 3), (0, 2, 2), (7, 3, 2)]:
+        if workers and count != 11:
+            continue
+        seen, batches = [], []
+        for share in range(shares):
+            part = HeldOutRows(kind(range(count)), size, share, shares)
+            loader = held_out_loader(part, lambda numbers: {"numbers": numbers}, Arguments(workers))
+            if kind is list:
+                assert len(loader) == math.ceil(count / size / shares) and len(part) == sum(
+                    len(b["numbers"]) for b in loader
+                )
+            batches.append([batch["numbers"] if batch[COUNTS] else [] for batch in loader])
+            assert list(part.rows()) == list(range(count))
+        assert len({len(own) for own in batches}) == 1, "shards of a model need as many forwards on each process"
+        seen = [batch for in_turn in zip(*batches, strict=True) for batch in in_turn if batch]
+        assert seen == [list(range(count))[start : start + size] for start in range(0, count, size)]
+
+
+FIGURES = ("eval_loss", "eval_cross_entropy", "eval_accuracy", "eval_pool_accuracy", "eval_predicted_tokens")
+
+
+def _evaluate(rank: int, folder: str, count: int) -> None:
+    found = {}
+    for task in ("clm", "mlm"):
+        for kind in (list, Stream):
+            run = trainer(folder, task=task, held_out=kind(rows(10, first=9)), token_counts=torch.arange(VOCAB))
+            found[task, kind.__name__] = run.evaluate() | {"rows": run.predict(run.eval_dataset).metrics["test_loss"]}
+    if rank == 0:
+        torch.save(found, os.path.join(folder, f"{count}.pt"))
+
+
+@pytest.mark.slow
+def test_figures_do_not_depend_on_the_number_of_processes(tmp_path):
+    """Rows of several lengths in batches of 3, so that 2 and 3 processes end with rows that one has and another has not."""
+    _evaluate(0, str(tmp_path), 1)
+    for count in (2, 3):
+        processes.run(_evaluate, count, str(tmp_path), count)
+    one, two, three = (torch.load(tmp_path / f"{count}.pt") for count in (1, 2, 3))
+    for case, want in one.items():
+        assert want["eval_predicted_tokens"] > 10
+        for other in (two[case], three[case]):
+            assert {name: other[name] for name in FIGURES} == pytest.approx(
+                {name: want[name] for name in FIGURES}, rel=1e-12
+            )
+            names = [name for name in want if name.endswith(("cosine", "pool_tokens", "pool_size"))]
+            assert {name: other[name] for name in names} == {name: want[name] for name in names} and len(names) == 4
+
+
+def test_a_stream_scores_as_a_list(tmp_path):
+    counts = torch.arange(VOCAB)
+    one, other = (
+        trainer(
+            tmp_path, held_out=kind(rows(10, first=9)), token_counts=counts, dataloader_num_workers=workers
+        ).evaluate()
+        for kind, workers in ((list, 0), (Stream, 2))
+    )
+    assert {name: other[name] for name in FIGURES} == {name: one[name] for name in FIGURES}
+
+
+def test_another_dataset_is_the_one_that_is_scored(tmp_path):
+    run = trainer(tmp_path, held_out={"a": rows(10, first=9), "b": rows(4, first=5)}, dataloader_num_workers=1,
+                  dataloader_persistent_workers=True)  # fmt: skip
+    tokens = {"a": sum(9 + i % 4 for i in range(10)) - 10, "b": 9 + 10 + 11 + 12 - 4}
+    metrics = run.evaluate()
+    assert {name: metrics[f"eval_{name}_predicted_tokens"] for name in tokens} == tokens
+    assert run.evaluate(rows(2))["eval_predicted_tokens"] == 9 + 10 - 2
+    given = run.evaluate({"c": rows(1), "d": rows(4)})
+    assert given["eval_c_predicted_tokens"] == 8 and given["eval_d_predicted_tokens"] == tokens["b"]
+    assert run.predict(rows(1)).metrics["test_predicted_tokens"] == 8
+
+
+def test_evaluating_leaves_the_training_as_it_is(tmp_path):
+    """Dropout included: a data loader that starts would draw from the same numbers."""
+    losses = []
+    for settings in ({}, {"eval_strategy": "steps", "eval_steps": 1, "eval_on_start": True}):
+        run = trainer(tmp_path, trunk(dropout=0.2), negatives="step", gradient_accumulation_steps=2, **settings)
+        run.train()
+        losses.append([log["loss"] for log in run.state.log_history if "loss" in log])
+    assert losses[0] == losses[1] and len(losses[0]) == 3
+
+
+# Counts ------------------------------------------------------------------------------------------------------------------
+
+
+def test_counts_come_with_the_checkpoint(tmp_path):
+    run = trainer(tmp_path / "a")
+    run.train()
+    run.save_model()
+    want = run.evaluate()
+    loaded = trainer(tmp_path / "b", AutoModel.from_pretrained(tmp_path / "a"))
+    got = loaded.evaluate()
+    assert got["eval_perplexity"] == want["eval_perplexity"] != want["eval_perplexity_without_bias"]
+    loaded.train()  # and what it is trained on is added to them
+    loaded.save_model()
+    first, both = (load_token_counts(tmp_path / name)[0] for name in "ab")
+    assert first.sum() > 0 and torch.equal(both, 2 * first)  # the same rows in the same order
+
+
+def test_counts_can_be_given(tmp_path):
+    counts = torch.arange(VOCAB)
+    run = trainer(tmp_path, token_counts=counts)
+    ids = [row["input_ids"][None] for row in run.eval_dataset]
+    log_q = log_prior(counts)
+    with torch.no_grad():
+        scores = [run.model.eval()(row).last_hidden_state[0, :-1] @ run.model.wte.weight.T + log_q for row in ids]
+    want = torch.nn.functional.cross_entropy(torch.cat(scores), torch.cat([row[0, 1:] for row in ids]))
+    assert run.evaluate()["eval_cross_entropy"] == pytest.approx(want.item(), rel=1e-5)
+    with pytest.raises(ValueError, match="token_counts is 49 long but the embedding has 50 rows"):
+        trainer(tmp_path, token_counts=counts[1:])
+
+
+def test_without_counts_there_are_no_figures_of_the_free_head(tmp_path, caplog):
+    metrics = trainer(tmp_path).evaluate()
+    assert "No target was counted yet" in caplog.text and "or pass token_counts" in caplog.text
+    assert {"eval_cross_entropy", "eval_accuracy", "eval_perplexity"}.isdisjoint(metrics)
+    assert {"eval_cross_entropy_without_bias", "eval_accuracy_without_bias", "eval_loss"} <= set(metrics)
+    corrected = trainer(tmp_path, token_counts=torch.arange(VOCAB), log_q_correction=True).evaluate()
+    assert {"eval_cross_entropy", "eval_accuracy", "eval_perplexity"} <= set(corrected)

@@ -1,0 +1,147 @@
+"""Weights, gradients and optimizer cut into shards, by DeepSpeed ZeRO and by FSDP2: the numbers of one process.
+
+Each run is started as accelerate launch would start it with a launch configuration, on two CPU processes.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import processes
+import pytest
+import torch
+from accelerate import PartialState
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils import DistributedType
+from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+from safetensors.torch import load_file
+from test_world import ROWS, VOCAB, Tokenizer, rows, trunk
+from torch.distributed.tensor import DTensor
+from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaModel
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer, load_token_counts
+
+CONFIGS = Path(__file__).parents[2] / "headless_trainer" / "cli" / "launch"
+STEPS, STOP = 20, 8
+PADDING_ID = 1
+RUNS = [("mlm", "headless"), ("clm", "headless"), ("clm", "vanilla")]
+
+
+def environment(name: str) -> dict[str, str]:
+    """What accelerate launch sets for a launch configuration and two processes."""
+    flags = ["--config_file", str(CONFIGS / f"{name}.yaml"), "--num_processes", "2", "--main_process_port", "0"]
+    args, defaults, _ = _validate_launch_command(launch_command_parser().parse_args([*flags, "script.py"]))
+    if args.use_deepspeed:
+        args.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
+        _, made = prepare_deepspeed_cmd_env(args)
+    else:
+        made = prepare_multi_gpu_env(args)
+    return {key: value for key, value in made.items() if key.startswith(("ACCELERATE_", "FSDP_"))}
+
+
+def model_for(task: str, objective: str):
+    if task == "mlm":
+        return trunk(task)
+    torch.manual_seed(0)
+    if objective == "headless":  # with a padding id that is one of the tokens
+        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+        return LlamaModel(LlamaConfig(vocab_size=VOCAB, pad_token_id=PADDING_ID, **sizes))
+    dropout = {"embd_pdrop": 0, "attn_pdrop": 0, "resid_pdrop": 0}
+    return GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=16, vocab_size=VOCAB, **dropout))
+
+
+def train(folder, task: str, objective: str, *, batch_size: int, resume: bool = False, fsdp=False):
+    """Losses and held-out figures of a run, saved in ``folder``, and whether this process has all of the embedding."""
+    args = HeadlessTrainingArguments(
+        str(folder), task=task, objective=objective, negatives="world" if objective == "headless" else "micro_batch",
+        per_device_train_batch_size=batch_size, per_device_eval_batch_size=1,
+        gradient_accumulation_steps=ROWS // batch_size // int(os.environ.get("WORLD_SIZE", 1)), max_steps=STEPS,
+        learning_rate=1e-3, weight_decay=0.01, use_cpu=True, logging_steps=1, save_steps=STOP, save_strategy="steps",
+        disable_tqdm=True, report_to="none", train_sampling_strategy="sequential",
+        eval_pool_size=20 if objective == "headless" else 4096,
+    )  # fmt: skip
+    if args.deepspeed_plugin is not None:  # ZeRO-3 leaves parameters below 100,000 elements whole
+        args.deepspeed_plugin.deepspeed_config["zero_optimization"]["stage3_param_persistence_threshold"] = 0
+    if fsdp:
+        # accelerate shards on accelerators alone, though torch does on CPUs too: this lets it take the same way here.
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    trainer_class = HeadlessTrainer if objective == "headless" else VanillaTrainer
+    with mock.patch.dict(os.environ, {"ACCELERATE_USE_FSDP": str(fsdp).lower()}):
+        trainer = trainer_class(
+            model_for(task, objective), args, train_dataset=rows(task, True), eval_dataset=rows(task, True),
+            processing_class=Tokenizer(),
+        )  # fmt: skip
+    trainer.train(resume_from_checkpoint=resume or None)
+    weight = trainer.embedding.weight
+    whole = (weight.to_local() if isinstance(weight, DTensor) else weight).numel() == VOCAB * 16
+    metrics = trainer.evaluate() if trainer.is_prepared else {}
+    trainer.save_model()
+    losses = {logs["step"]: logs["loss"] for logs in trainer.state.log_history if "loss" in logs}
+    left_out = ("runtime", "per_second", "preparation_time", "epoch", "mean_cosine")  # the last is of the first batch
+    kept = [name for name in metrics if not name.endswith(left_out)]
+    return losses, {name: metrics[name] for name in kept}, whole
+
+
+def _train_all(rank: int, folder: str, made: dict[str, str]) -> None:
+    found, fsdp = {}, made.pop("ACCELERATE_USE_FSDP", None) == "true"
+    os.environ.update(made)
+    if made.get("ACCELERATE_USE_DEEPSPEED"):
+        import deepspeed
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo instead of a kernel to compile
+    for task, objective in RUNS:
+        found[task, objective] = train(Path(folder, f"{task}_{objective}"), task, objective, batch_size=1, fsdp=fsdp)
+    whole, again = Path(folder, "mlm_headless"), Path(folder, "again")
+    if rank == 0:
+        shutil.copytree(whole / f"checkpoint-{STOP}", again / f"checkpoint-{STOP}")
+    torch.distributed.barrier()
+    found["again"] = train(again, "mlm", "headless", batch_size=1, resume=True, fsdp=fsdp)
+    if rank == 0:
+        (again / "model.safetensors").rename(again / "before")
+    torch.distributed.barrier()
+    train(again, "mlm", "headless", batch_size=1, resume=True, fsdp=fsdp)  # nothing is left to train
+    if rank == 0:
+        torch.save(found, Path(folder, "found.pt"))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The same runs in one process, with the whole batch at once."""
+    folder = tmp_path_factory.mktemp("alone")
+    found = {
+        (task, objective): train(folder / f"{task}_{objective}", task, objective, batch_size=ROWS)
+        for task, objective in RUNS
+    }
+    return folder, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["zero1", "zero2", "zero3", "fsdp2", "fsdp2_with_sharded_checkpoints"])
+def test_shards_train_as_one_process(tmp_path, alone, case):
+    name, _, sharded_checkpoints = case.partition("_")
+    settings = {"FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT"} if sharded_checkpoints else {}
+    if name.startswith("zero"):
+        pytest.importorskip("deepspeed", reason="ZeRO needs DeepSpeed: pip install -e '.[deepspeed]'")
+    processes.run(_train_all, 2, str(tmp_path), environment(name) | settings)
+    found = torch.load(tmp_path / "found.pt")
+    folder, wanted = alone
+    for task, objective in RUNS:
+        run = f"{task}_{objective}"
+        want_losses, want_metrics, _ = wanted[task, objective]
+        losses, metrics, whole = found[task, objective]
+        assert whole == (name in ("zero1", "zero2"))
+        assert len(losses) == STEPS and losses == pytest.approx(want_losses, abs=5e-5), run
+        assert metrics == pytest.approx(want_metrics, abs=5e-5), run
+        weights, want = (load_file(where / run / "model.safetensors") for where in (tmp_path, folder))
+        assert weights.keys() >= want.keys()  # of two names of one matrix, FSDP2 saves both
+        assert all((weights[key] - want[key]).abs().max() < 1e-5 for key in want), run
+        AutoModel.from_pretrained(tmp_path / run)
+    assert load_file(tmp_path / "clm_headless" / "model.safetensors")["embed_tokens.weight"][PADDING_ID].any()
+    assert found["again"] == found["mlm", "headless"]
+    weights, want = (load_file(tmp_path / "again" / name) for name in ("model.safetensors", "before"))
+    assert weights.keys() == want.keys() and all(torch.equal(weights[key], want[key]) for key in want)
+    counts, totals = load_token_counts(folder / "mlm_headless")
+    for run in ("mlm_headless", "again"):
+        found_counts, found_totals = load_token_counts(tmp_path / run)
+        assert torch.equal(counts, found_counts) and totals["tokens_seen"] == found_totals["tokens_seen"]

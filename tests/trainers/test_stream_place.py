@@ -1,0 +1,276 @@
+"""Training on a stream: resumed equals never stopped, in any pass, with workers and with several processes."""
+
+import json
+import os
+
+import processes
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, PackedStream
+from headless_trainer.cli.pretrain import main
+
+STEPS, ROWS, MICRO_BATCHES, LENGTH = 24, 3, 2, 12
+
+
+def tokenizer_of(lines, task):
+    from conftest import _byte_level_bpe
+
+    special = ["[PAD]", "[MASK]", "[SEP]"]
+    names = dict(zip(("pad_token", "mask_token", "sep_token"), special, strict=True)) | {"eos_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=_byte_level_bpe(lines, special), **names)
+
+
+def trunk(task: str, vocab_size: int):
+    torch.manual_seed(0)
+    if task == "clm":
+        return GPT2Model(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=16, vocab_size=vocab_size))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    return BertModel(BertConfig(**sizes, vocab_size=vocab_size, max_position_embeddings=16))
+
+
+def trainer(folder, lines, task: str, *, stream=None, **settings) -> HeadlessTrainer:
+    """Dropout is on, and a pass over the texts ends before the run does."""
+    tokenizer = tokenizer_of(lines, task)
+    texts = Dataset.from_dict({"text": lines[::7]}).to_iterable_dataset(num_shards=3)
+    stream = {"max_seq_length": LENGTH, "shuffle_buffer_size": 12, "seed": 1} | (stream or {})
+    settings = {
+        "max_steps": STEPS, "per_device_train_batch_size": ROWS, "gradient_accumulation_steps": MICRO_BATCHES,
+        "learning_rate": 1e-2, "logging_steps": 1, "save_steps": 5, "use_cpu": True, "disable_tqdm": True,
+        "report_to": "none",
+    } | settings  # fmt: skip
+    return HeadlessTrainer(
+        trunk(task, len(tokenizer)),
+        HeadlessTrainingArguments(str(folder), task=task, **settings),
+        train_dataset=PackedStream(texts, tokenizer, **stream),
+        processing_class=tokenizer,
+    )
+
+
+def logs_of(run) -> dict[int, tuple]:
+    logged = [log for log in run.state.log_history if "loss" in log]
+    return {log["step"]: (log["loss"], log["grad_norm"], log["epoch"], log["tokens_seen"]) for log in logged}
+
+
+@pytest.mark.parametrize(("task", "workers"), [("clm", 0), ("clm", 2), ("mlm", 0)])
+def test_resumed_equals_never_stopped(tmp_path, text_lines, task, workers):
+    settings = {"dataloader_num_workers": workers, "negatives": "step"}
+    whole = trainer(tmp_path / "whole", text_lines, task, **settings)
+    whole.train()
+    passes = []
+    for step in (5, 15, 20):
+        checkpoint = tmp_path / "whole" / f"checkpoint-{step}"
+        passes.append(json.loads((checkpoint / "stream_0.json").read_text())["places"][0]["epoch"])
+        resumed = trainer(tmp_path / f"from-{step}", text_lines, task, **settings)
+        resumed.train(resume_from_checkpoint=str(checkpoint))
+        assert logs_of(resumed) == logs_of(whole) and len(logs_of(whole)) == STEPS
+        for name, weight in whole.model.state_dict().items():
+            assert torch.equal(weight, resumed.model.state_dict()[name]), name
+        assert resumed.train_dataset.state_dict() == whole.train_dataset.state_dict()
+    assert passes[0] == 0 and passes[1] == 1, "a checkpoint in the first pass, and others in later ones"
+
+
+def test_a_second_training_begins_at_the_start(tmp_path, text_lines):
+    run = trainer(tmp_path, text_lines, "clm", max_steps=2, save_strategy="no", learning_rate=0.0)
+    seen = []
+    for _ in range(2):
+        run.train()
+        seen.append(run.train_dataset.state_dict())
+    assert seen[0] == seen[1] and seen[0]["places"][0]["document"] > 0
+
+
+def test_ignore_data_skip_begins_anew(tmp_path, text_lines):
+    whole = trainer(tmp_path / "a", text_lines, "clm", max_steps=6)
+    whole.train()
+    places = whole.train_dataset.state_dict()["places"]
+    again = trainer(
+        tmp_path / "b", text_lines, "clm", max_steps=11, ignore_data_skip=True, stream={"max_seq_length": LENGTH}
+    )
+    again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-5"))
+    assert again.state.global_step == 11 and again.train_dataset.state_dict()["places"] == places  # after 6 steps
+
+
+def test_refusals(tmp_path, text_lines):
+    trainer(tmp_path / "a", text_lines, "clm", max_steps=5).train()
+    checkpoint = str(tmp_path / "a" / "checkpoint-5")
+    other = trainer(tmp_path / "b", text_lines, "clm", dataloader_num_workers=2)
+    with pytest.raises(
+        ValueError, match="dataloader_num_workers is 2 but the stream of the checkpoint was read with 1"
+    ):
+        other.train(resume_from_checkpoint=checkpoint)
+    for name in ("stream_0.json", "manifest.json"):  # as a run that read no stream leaves a checkpoint
+        os.remove(os.path.join(checkpoint, name))
+    with pytest.raises(
+        ValueError, match="holds no stream_0.json, for its run did not read a stream.*--ignore_data_skip"
+    ):
+        trainer(tmp_path / "c", text_lines, "clm").train(resume_from_checkpoint=checkpoint)
+    with pytest.raises(ValueError, match="dataloader_in_order is False but train_dataset is a stream"):
+        trainer(tmp_path / "d", text_lines, "clm", dataloader_in_order=False)
+
+
+class Unsized(torch.utils.data.IterableDataset):
+    """Rows without a length, whose order is drawn anew in each pass."""
+
+    def __init__(self, rows: list[dict]):
+        self.rows = rows
+
+    def set_epoch(self, number: int) -> None:
+        self.epoch = number
+
+    def __iter__(self):
+        return iter(self.rows[self.epoch % 3 :] + self.rows[: self.epoch % 3])
+
+
+def unsized_run(folder, count: int, *, sized: bool = False, resume=None, **settings):
+    """Losses by step. With ``sized`` the same rows are in one list, pass after pass."""
+    generator = torch.Generator().manual_seed(2)
+    data = Unsized([{"input_ids": torch.randint(1, 50, (9,), generator=generator)} for _ in range(count)])
+    if sized:
+        data = [row for data.epoch in range(99 // count + 1) for row in data]
+    settings = {
+        "max_steps": 7, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "learning_rate": 1e-2,
+        "logging_steps": 1, "save_steps": 5, "use_cpu": True, "disable_tqdm": True, "report_to": "none",
+        "train_sampling_strategy": "sequential", "max_grad_norm": 0.0,
+    } | settings  # fmt: skip
+    torch.manual_seed(0)
+    rates = {"embd_pdrop": 0, "attn_pdrop": 0, "resid_pdrop": 0}
+    model = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=16, vocab_size=50, **rates))
+    run = HeadlessTrainer(model, HeadlessTrainingArguments(str(folder), **settings), train_dataset=data)
+    run.train(resume_from_checkpoint=resume)
+    return {log["step"]: (log["loss"], log["tokens_seen"]) for log in run.state.log_history if "loss" in log}
+
+
+@pytest.mark.parametrize("negatives", ["micro_batch", "world"])
+@pytest.mark.parametrize("count", [10, 11, 5])
+def test_a_dataset_without_a_length_has_whole_steps(tmp_path, count, negatives):
+    """A step takes 8 rows: a pass ends inside of a step, inside of a batch (11), and before the first step does (5)."""
+    want = unsized_run(tmp_path / "list", count, sized=True, negatives=negatives)
+    got = unsized_run(tmp_path / "stream", count, negatives=negatives)
+    assert got == want and [seen for _, seen in got.values()] == [8 * 9 * step for step in range(1, 8)]
+    # In a later pass as well a run that was stopped goes on at its row.
+    again = unsized_run(tmp_path / "b", count, resume=str(tmp_path / "stream" / "checkpoint-5"), negatives=negatives)
+    assert again == want
+
+
+def test_rows_that_can_be_read_once_are_named(tmp_path):
+    class Once(Unsized):
+        def __iter__(self):
+            while self.rows:
+                yield self.rows.pop()
+
+    rows = [{"input_ids": torch.arange(1, 10)} for _ in range(13)]
+    args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True, max_steps=9)
+    model = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=16, vocab_size=50))
+    with pytest.raises(
+        ValueError, match="train_dataset has no length and gave no row in its pass 2.* a max_steps that"
+    ):
+        HeadlessTrainer(model, args, train_dataset=Once(rows)).train()
+
+
+def test_a_window_that_the_length_promised_is_not_added_to_the_next_step(tmp_path, caplog):
+    """The length says 16 rows, two steps a pass, and there are 13."""
+
+    class Longer(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(rows)
+
+        def __len__(self):
+            return len(rows) + 3
+
+    generator = torch.Generator().manual_seed(2)
+    rows = [{"input_ids": torch.randint(1, 50, (9,), generator=generator)} for _ in range(13)]
+    settings = {
+        "max_steps": 3, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "negatives": "world",
+        "learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True,
+        "lr_scheduler_type": "constant", "train_sampling_strategy": "sequential",
+    }  # fmt: skip
+    found = []
+    for data in (Longer(), rows[:8]):
+        torch.manual_seed(0)
+        rates = {"embd_pdrop": 0, "attn_pdrop": 0, "resid_pdrop": 0}
+        model = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=16, vocab_size=50, **rates))
+        args = HeadlessTrainingArguments(str(tmp_path), **settings)
+        run = HeadlessTrainer(model, args, train_dataset=data)
+        run.train()
+        found.append([(log["loss"], log["tokens_seen"]) for log in run.state.log_history if "loss" in log])
+    assert found[0] == found[1][:2] and len(found[0]) == 2
+    assert "the last 3 micro-batches are left out, since a step takes 4" in caplog.text
+
+
+DECODER = ["--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=2,n_head=2,n_positions=32"]
+
+
+def test_the_script_resumes_a_stream(tmp_path, text_file, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    command = [
+        *(*DECODER, "--train_file", str(text_file), "--train_tokenizer", "--vocab_size", "320", "--streaming"),
+        *("--max_seq_length", "16", "--max_steps", "30", "--logging_steps", "1", "--save_steps", "7", "--use_cpu"),
+        *("--per_device_train_batch_size", "16", "--shuffle_buffer_size", "40", "--data_seed", "3"),
+        *("--disable_tqdm", "true"),
+    ]
+    main([*command, "--output_dir", str(tmp_path / "whole")])
+    middle = str(tmp_path / "whole" / "checkpoint-21")
+    place = json.loads((tmp_path / "whole" / "checkpoint-21" / "stream_0.json").read_text())
+    assert place["settings"]["data_seed"] == 3 and place["settings"]["shuffle_buffer_size"] == 40
+    assert place["places"][0]["epoch"] > 0
+    main([*command, "--output_dir", str(tmp_path / "resumed"), "--resume_from_checkpoint", middle])
+    want, got = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
+    assert want.keys() == got.keys() and all(torch.equal(want[name], got[name]) for name in want)
+    with pytest.raises(SystemExit, match="ValueError: data_seed is 4 but the stream of the checkpoint was read with 3"):
+        main([*command, "--output_dir", str(tmp_path / "b"), "--resume_from_checkpoint", middle, "--data_seed", "4"])
+
+
+def _process(rank: int, folder: str, lines: list[str], resume: str | None) -> None:
+    run = trainer(folder, lines, "mlm", negatives="world", dataloader_num_workers=2)
+    run.train(resume_from_checkpoint=resume)
+    found = {"logs": logs_of(run), "weights": run.model.state_dict(), "stream": run.train_dataset.state_dict()}
+    torch.save(found, os.path.join(folder, f"found-{rank}.pt"))
+
+
+@pytest.mark.slow
+def test_two_processes_resume_exactly(tmp_path, text_lines):
+    def run(name, resume=None):
+        folder = tmp_path / name
+        folder.mkdir()
+        processes.run(_process, 2, str(folder), text_lines, resume)
+        return [torch.load(folder / f"found-{rank}.pt") for rank in range(2)]
+
+    whole = run("whole")
+    checkpoint = tmp_path / "whole" / "checkpoint-15"
+    places = [json.loads((checkpoint / f"stream_{rank}.json").read_text())["places"] for rank in range(2)]
+    assert all(place["epoch"] > 0 for of_process in places for place in of_process)
+    resumed = run("resumed", str(checkpoint))
+    for want, got in zip(whole, resumed, strict=True):
+        assert got["logs"] == want["logs"] and got["stream"] == want["stream"]
+        assert all(torch.equal(got["weights"][name], weight) for name, weight in want["weights"].items())
+    one = trainer(tmp_path / "one", text_lines, "mlm", per_device_train_batch_size=2 * ROWS)  # as many rows a step
+    with pytest.raises(ValueError, match="number of processes is 1 but the stream of the checkpoint was read with 2"):
+        one.train(resume_from_checkpoint=str(checkpoint))
+
+
+def _script(rank: int, command: list[str]) -> None:
+    main(command)
+
+
+@pytest.mark.slow
+def test_the_script_streams_on_two_processes(tmp_path):
+    """One document a row, of many lengths, trained on and held out."""
+    lines = [f"a document of {'many ' * (i % 9)}words, number {i}" for i in range(120)]
+    (tmp_path / "texts.txt").write_text("\n".join(lines))
+    os.environ["HF_DATASETS_CACHE"] = str(tmp_path / "cache")  # for the processes, which import the library anew
+    command = [
+        *(*DECODER, "--train_file", str(tmp_path / "texts.txt"), "--train_tokenizer", "--vocab_size", "300"),
+        *("--streaming", "--line_by_line", "--max_seq_length", "32", "--max_steps", "6", "--logging_steps", "2"),
+        *("--use_cpu", "--do_eval", "--validation_split_percentage", "20", "--per_device_train_batch_size", "4"),
+        *("--disable_tqdm", "true", "--save_steps", "6", "--output_dir", str(tmp_path / "run")),
+    ]
+    try:
+        processes.run(_script, 2, command)
+    finally:
+        del os.environ["HF_DATASETS_CACHE"]
+    assert json.loads((tmp_path / "run" / "eval_results.json").read_text())["eval_predicted_tokens"] > 0
+    states = [json.loads((tmp_path / f"run/checkpoint-6/stream_{rank}.json").read_text()) for rank in range(2)]
+    assert [state["places"][0]["document"] for state in states] == [24, 24]

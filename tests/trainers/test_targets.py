@@ -1,0 +1,319 @@
+"""Batches of a collator become inputs and aligned labels; packed documents stay apart in real models."""
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertModel,
+    BloomConfig,
+    BloomModel,
+    DebertaV2Config,
+    DebertaV2Model,
+    GPT2Config,
+    GPT2Model,
+    GPTNeoXConfig,
+    GPTNeoXModel,
+    ModernBertConfig,
+    ModernBertModel,
+    OPTConfig,
+    OPTModel,
+    RobertaConfig,
+    RobertaModel,
+)
+
+from headless_trainer import HeadlessTrainingArguments
+from headless_trainer.objective.masking import IGNORE_INDEX, next_tokens
+from headless_trainer.trainers.targets import TargetMaker
+
+VOCAB_SIZE = 300  # of both tokenizers
+WIDTH = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+MODELS = {
+    "gpt2": (GPT2Model, GPT2Config, {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}),
+    "gpt_neox": (GPTNeoXModel, GPTNeoXConfig, WIDTH),
+    "bert": (BertModel, BertConfig, WIDTH),
+    "roberta": (RobertaModel, RobertaConfig, WIDTH | {"max_position_embeddings": 66, "pad_token_id": 0}),
+    "opt": (OPTModel, OPTConfig, WIDTH | {"ffn_dim": 32, "word_embed_proj_dim": 16, "max_position_embeddings": 64}),
+    "bloom": (BloomModel, BloomConfig, {"hidden_size": 16, "n_layer": 2, "n_head": 2}),
+    "modernbert": (ModernBertModel, ModernBertConfig, WIDTH),
+    "deberta": (DebertaV2Model, DebertaV2Config, WIDTH),
+}
+
+
+def build(name: str, attention: str = "sdpa"):
+    model_class, config_class, settings = MODELS[name]
+    torch.manual_seed(0)
+    special = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
+    config = config_class(**special | {"vocab_size": VOCAB_SIZE, **settings})
+    model = model_class._from_config(config, attn_implementation=attention).eval()
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.3)  # at its first values a model hardly attends to anything
+    return model
+
+
+@pytest.fixture
+def make(tmp_path, clm_tokenizer, mlm_tokenizer):
+    """A TargetMaker for a model, with the tokenizer of its task."""
+
+    def make(task: str, model, tokenizer="of the task", **settings) -> TargetMaker:
+        if tokenizer == "of the task":
+            tokenizer = clm_tokenizer if task == "clm" else mlm_tokenizer
+        return TargetMaker(task, model, tokenizer, HeadlessTrainingArguments(output_dir=str(tmp_path), **settings))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return build("bert")
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return build("gpt2")
+
+
+# Causal language modelling ---------------------------------------------------------------------------------------------
+
+
+def test_clm_shifts_and_leaves_padding_out(make, gpt2):
+    ids = torch.tensor([[5, 6, 7, 8], [9, 10, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    batch = make("clm", gpt2)({"input_ids": ids, "attention_mask": mask, "special_tokens_mask": mask}, 0)
+    assert set(batch) == {"input_ids", "attention_mask", "labels"}
+    assert batch["labels"].tolist() == [[6, 7, 8, -100], [10, -100, -100, -100]]
+    assert batch["input_ids"].tolist() == ids.tolist()
+
+
+def test_clm_shifts_the_labels_of_a_collator(make, gpt2):
+    ids = torch.tensor([[5, 6, 7, 8]])
+    labels = torch.tensor([[-100, -100, 77, 8]])  # a prompt left out, and a target that is not the input
+    batch = make("clm", gpt2)({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}, 0)
+    assert batch["labels"].tolist() == [[-100, 77, 8, -100]]
+
+
+def test_clm_does_not_predict_across_given_positions(make, gpt2):
+    batch = {"input_ids": torch.tensor([[5, 6, 7, 8]]), "position_ids": torch.tensor([[0, 1, 0, 1]])}
+    assert make("clm", gpt2)(batch, 0)["labels"].tolist() == [[6, -100, 8, -100]]
+
+
+# Masked language modelling ---------------------------------------------------------------------------------------------
+
+
+def text_rows(tokenizer, lines, count: int = 32) -> dict[str, torch.Tensor]:
+    return dict(tokenizer(lines[:count], padding=True, return_special_tokens_mask=True, return_tensors="pt"))
+
+
+def test_mlm_masks_tokens_of_the_text_alone(make, bert, mlm_tokenizer, text_lines):
+    batch = text_rows(mlm_tokenizer, text_lines)
+    assert (batch["attention_mask"] == 0).any()
+    del batch["special_tokens_mask"]  # the trainer knows the special tokens itself
+    made = make("mlm", bert, mlm_probability=0.5)(batch, 0)
+    assert set(made) == {"input_ids", "token_type_ids", "attention_mask", "labels"} & {*batch, "labels"}
+    target = made["labels"] != IGNORE_INDEX
+    special = torch.isin(batch["input_ids"], torch.tensor(mlm_tokenizer.all_special_ids))
+    assert not (target & special).any()
+    assert 0.4 < target.sum() / (~special).sum() < 0.6
+    assert torch.equal(made["labels"][target], batch["input_ids"][target])
+    assert torch.equal(made["input_ids"][~target], batch["input_ids"][~target])
+    shown = made["input_ids"][target]
+    assert 0.7 < (shown == mlm_tokenizer.mask_token_id).double().mean() < 0.9
+    assert shown.max() < VOCAB_SIZE
+
+
+def test_mlm_respects_the_special_tokens_of_a_collator(make, bert):
+    ids = torch.arange(10, 90).view(2, 40)
+    special = torch.zeros_like(ids)
+    special[:, ::2] = 1
+    made = make("mlm", bert, mlm_probability=0.9)({"input_ids": ids, "special_tokens_mask": special}, 0)
+    target = made["labels"] != IGNORE_INDEX
+    assert not target[:, ::2].any() and target[:, 1::2].sum() > 20
+
+
+def test_mlm_takes_the_labels_of_a_collator(make, bert):
+    batch = {"input_ids": torch.tensor([[5, 4, 7, 8]]), "labels": torch.tensor([[-100, 6, -100, -100]])}
+    made = make("mlm", bert)(batch, 0)
+    assert made["labels"].tolist() == [[-100, 6, -100, -100]]
+    assert made["input_ids"].tolist() == [[5, 4, 7, 8]]
+
+
+def test_mlm_seeds(make, bert, mlm_tokenizer, text_lines):
+    batch = text_rows(mlm_tokenizer, text_lines)
+    maker, other = make("mlm", bert), make("mlm", bert, seed=43)
+
+    def labels(maker, step) -> torch.Tensor:
+        return maker(batch, step)["labels"]
+
+    assert torch.equal(labels(maker, 3), labels(maker, 3))
+    drawn = [labels(maker, 3), labels(maker, 4), labels(other, 3), labels(maker, None)]
+    assert len({tuple(row.flatten().tolist()) for row in drawn}) == 4
+    # Held-out rows have the same targets under every seed, or its seeds would be compared on different ones.
+    assert torch.equal(labels(other, None), labels(maker, None))
+
+
+@pytest.mark.parametrize("step", [3, None])
+def test_mlm_does_not_depend_on_the_batch(make, bert, mlm_tokenizer, text_lines, step):
+    maker = make("mlm", bert)
+    together = maker(text_rows(mlm_tokenizer, text_lines), step)
+    assert (together["labels"] != IGNORE_INDEX).sum() > 20
+    for row, line in enumerate(text_lines[:32]):
+        alone = maker(text_rows(mlm_tokenizer, [line]), step)
+        length = alone["labels"].shape[1]
+        assert torch.equal(alone["labels"][0], together["labels"][row, :length])
+        assert torch.equal(alone["input_ids"][0], together["input_ids"][row, :length])
+
+
+@pytest.mark.parametrize("step", [3, None])
+@pytest.mark.parametrize("ignored", [[], [0, 4]])
+def test_mlm_refuses_labels_that_copy_the_inputs(make, bert, step, ignored):
+    """Many scripts add them for causal models. With them nothing would be masked."""
+    ids = torch.randint(5, VOCAB_SIZE, (4, 100), generator=torch.Generator().manual_seed(0))
+    batch = {"input_ids": ids, "labels": ids.clone()}
+    batch["labels"][:, ignored] = IGNORE_INDEX
+    with pytest.raises(ValueError, match="column 'labels'.* equal to their input_ids.*Remove the column 'labels'"):
+        make("mlm", bert)(batch, step)
+
+
+def test_mlm_takes_labels_whose_targets_are_all_shown_by_chance(make, bert):
+    """A tenth of the targets is shown as it is: a few may all be, in a batch or two, and then others are not."""
+    maker = make("mlm", bert)
+    ids = torch.randint(5, VOCAB_SIZE, (2, 50), generator=torch.Generator().manual_seed(0))
+    few = torch.full_like(ids, IGNORE_INDEX)
+    few[:, 3] = ids[:, 3]
+    for _ in range(3):
+        assert torch.equal(maker({"input_ids": ids, "labels": few}, 0)["labels"], few)
+    other = few.clone()
+    other[0, 3] += 1
+    maker({"input_ids": ids, "labels": other}, 0)
+    for _ in range(300):  # these labels are of a collator that masks
+        maker({"input_ids": ids, "labels": few}, 0)
+
+
+def test_clm_takes_labels_that_copy_the_inputs(make, gpt2):
+    ids = torch.randint(5, VOCAB_SIZE, (4, 100), generator=torch.Generator().manual_seed(0))
+    maker = make("clm", gpt2)
+    assert torch.equal(maker({"input_ids": ids, "labels": ids}, 0)["labels"], maker({"input_ids": ids}, 0)["labels"])
+
+
+def test_the_batch_of_the_collator_is_left_as_it_is(make, bert, mlm_tokenizer, text_lines):
+    batch = text_rows(mlm_tokenizer, text_lines)
+    before = {name: tensor.clone() for name, tensor in batch.items()}
+    make("mlm", bert, isolate_documents=True)(batch, 0)
+    assert set(batch) == set(before)
+    assert all(torch.equal(batch[name], before[name]) for name in batch)
+
+
+# Documents in one row --------------------------------------------------------------------------------------------------
+
+
+def documents(end: int) -> list[list[int]]:
+    return [[12, 13, 14, 15, 16, end], [20, 21, 22, end], [30, 31, 32, 33, 34, 35, 36, end]]
+
+
+@torch.no_grad()
+def outputs(model, batch: dict, ids: torch.Tensor) -> torch.Tensor:
+    """Of the tokens themselves, since masks would not be the same in another row."""
+    inputs = {name: value for name, value in batch.items() if name != "labels"} | {"input_ids": ids}
+    return model(**inputs).last_hidden_state
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(("name", "task"), [("gpt2", "clm"), ("gpt_neox", "clm"), ("bert", "mlm"), ("roberta", "mlm")])
+def test_a_packed_document_reads_as_if_it_were_alone(make, name, task, attention, padded, clm_tokenizer, mlm_tokenizer):
+    model = build(name, attention)
+    parts = documents(clm_tokenizer.eos_token_id if task == "clm" else mlm_tokenizer.sep_token_id)
+    orders = [(0, 1, 2), (2, 0, 1)]
+    ids = torch.tensor([sum((parts[index] for index in order), []) for order in orders])
+    alone = [model(input_ids=torch.tensor([part])).last_hidden_state[0].detach() for part in parts]
+    batch = {"input_ids": ids}
+    if padded:  # after the end of a document, so that padding has nobody but padding to see
+        batch["input_ids"] = ids = torch.cat([ids, torch.full((2, 3), model.config.pad_token_id)], dim=1)
+        batch["attention_mask"] = (torch.arange(ids.shape[1]) < 18).long().expand(2, -1)
+    isolated = outputs(model, make(task, model, isolate_documents=True)(batch, None), ids)
+    together = outputs(model, make(task, model)(batch, None), ids)
+    assert torch.isfinite(isolated).all()
+    for row, order in enumerate(orders):
+        start = 0
+        for place, index in enumerate(order):
+            span = slice(start, start + len(parts[index]))
+            assert (isolated[row, span] - alone[index]).abs().max() < 1e-5
+            if place:
+                assert (together[row, span] - alone[index]).abs().max() > 1e-3
+            start = span.stop
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_padding_after_a_document_has_something_to_see(make, attention, mlm_tokenizer):
+    """A row of the mask without an entry is a softmax of nothing: NaN on some devices, and NaN spreads to the others."""
+    maker = make("mlm", build("bert", attention), isolate_documents=True)
+    ids = torch.tensor([[5, 6, mlm_tokenizer.sep_token_id, 0, 0]])
+    mask = maker({"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1, 0, 0]])}, None)["attention_mask"]
+    seen = mask[0, 0] if attention == "sdpa" else mask[0, 0] == 0
+    assert seen.long().tolist() == [[1, 1, 1, 0, 0]] * 3 + [[0, 0, 0, 1, 1]] * 2
+
+
+def test_isolated_documents_predict_no_first_token(make, gpt2, clm_tokenizer):
+    end = clm_tokenizer.eos_token_id
+    batch = make("clm", gpt2, isolate_documents=True)({"input_ids": torch.tensor([[5, 6, end, 7, 8, end]])}, None)
+    assert batch["labels"].tolist() == [[6, end, -100, 8, end, -100]]
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2]]
+
+
+def test_isolated_documents_end_before_they_are_masked(make, bert, mlm_tokenizer):
+    """A token replaced by [SEP] at random ends no document, and a masked one still does."""
+    ids = torch.full((40, 8), mlm_tokenizer.sep_token_id)
+    ids[:, :6] = torch.randint(5, VOCAB_SIZE, (40, 6), generator=torch.Generator().manual_seed(0))
+    maker = make(
+        "mlm", bert, isolate_documents=True, mlm_probability=0.9, mask_replace_prob=0.0, random_replace_prob=1.0
+    )
+    batch = maker({"input_ids": ids}, 0)
+    assert not torch.equal(batch["input_ids"], ids)
+    assert torch.equal(batch["position_ids"], torch.tensor([0, 1, 2, 3, 4, 5, 6, 0]).expand(40, -1))
+
+
+def test_next_tokens_of_isolated_documents_are_those_of_each_alone(make, gpt2, clm_tokenizer):
+    parts = documents(clm_tokenizer.eos_token_id)
+    packed = make("clm", gpt2, isolate_documents=True)({"input_ids": torch.tensor([sum(parts, [])])}, None)
+    assert packed["labels"][0].tolist() == sum((next_tokens(torch.tensor([part]))[0].tolist() for part in parts), [])
+
+
+# Errors ----------------------------------------------------------------------------------------------------------------
+
+
+def test_mlm_needs_a_mask_token(make, bert, clm_tokenizer):
+    remedy = "Use task 'clm', a tokenizer with a mask token, or name one with --mask_token."
+    with pytest.raises(ValueError, match="task is 'mlm' but the tokenizer, '.+', has no mask token. " + remedy):
+        make("mlm", bert, clm_tokenizer)
+    with pytest.raises(ValueError, match="the tokenizer, None, has no mask token"):
+        make("mlm", bert, None)
+
+
+def test_isolation_needs_a_token_that_ends_a_document(make, gpt2, clm_tokenizer):
+    with pytest.raises(ValueError, match="isolate_documents is True but the tokenizer has no eos or sep token"):
+        make("clm", gpt2, None, isolate_documents=True)
+
+
+@pytest.mark.parametrize("name", ["deberta", "modernbert"])
+def test_isolation_needs_an_encoder_that_takes_the_mask(make, name):
+    model = build(name, "eager")
+    with pytest.raises(
+        ValueError, match="attention 'eager' of .+Model takes no mask between pairs of tokens: use attn"
+    ):
+        make("mlm", model, isolate_documents=True)
+
+
+@pytest.mark.parametrize("name", ["opt", "bloom"])
+def test_isolation_needs_a_decoder_that_isolates(make, name):
+    """OPT takes ``position_ids`` and attends across documents all the same; BLOOM swallows them."""
+    model = build(name, "eager").train()
+    with pytest.raises(ValueError, match=f"in {type(model).__name__} packed documents see each other all the same"):
+        make("clm", model, isolate_documents=True)
+    assert make("clm", model).document_ends is None
+
+
+def test_the_look_at_isolation_leaves_the_model_as_it_was(make):
+    for mode in (True, False):
+        model = build("gpt2").train(mode)
+        make("clm", model, isolate_documents=True)
+        assert model.training is mode
+        assert all(parameter.grad is None for parameter in model.parameters())

@@ -1,0 +1,555 @@
+"""Properties of the trainers: splits, resume, evaluation, failures."""
+
+import itertools
+import json
+import os
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Model,
+    LlamaConfig,
+    LlamaForCausalLM,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer, load_token_counts
+from headless_trainer.objective.prior import log_prior
+from headless_trainer.runtime.checkpoints import check_output_dir
+from headless_trainer.trainers.step import CARRIED
+
+ROWS, LENGTH = 24, 12
+
+
+def rows(tokenizer, count: int = ROWS, lengths: tuple[int, ...] = (LENGTH,)) -> list[dict]:
+    generator = torch.Generator().manual_seed(1)
+    size = itertools.cycle(lengths)
+    first = len(tokenizer.all_special_ids)
+    return [
+        {"input_ids": torch.randint(first, len(tokenizer), (next(size),), generator=generator)} for _ in range(count)
+    ]
+
+
+def model(task: str, tokenizer, objective: str = "headless", dropout: float = 0.0):
+    torch.manual_seed(0)
+    if task == "clm":
+        config = GPT2Config(
+            n_embd=16, n_layer=2, n_head=2, n_positions=32, vocab_size=len(tokenizer),
+            resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
+        )  # fmt: skip
+        return GPT2Model(config) if objective == "headless" else GPT2LMHeadModel(config)
+    config = BertConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=len(tokenizer),
+        max_position_embeddings=32, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+    )  # fmt: skip
+    return BertModel(config) if objective == "headless" else BertForMaskedLM(config)
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradients of the first optimizer step."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if not self.kept:
+            self.kept = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def trainer(
+    tmp_path, task, tokenizer, *, objective="headless", dropout=0.0, data=None, callbacks=(), kind=None, **settings
+):
+    settings = {
+        "max_steps": 2, "per_device_train_batch_size": 4, "logging_steps": 1, "save_strategy": "no",
+        "learning_rate": 1e-3, "max_grad_norm": 0.0, "use_cpu": True, "disable_tqdm": True, "report_to": "none",
+        "train_sampling_strategy": "sequential", "mlm_probability": 0.3 if task == "mlm" else 0.15,
+    } | settings  # fmt: skip
+    args = HeadlessTrainingArguments(str(tmp_path), task=task, objective=objective, **settings)
+    cls = kind or (HeadlessTrainer if objective == "headless" else VanillaTrainer)
+    data = rows(tokenizer) if data is None else data
+    return cls(
+        model(task, tokenizer, objective, dropout),
+        args,
+        train_dataset=data,
+        eval_dataset=data[:10],
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+    )
+
+
+def first_gradients(tmp_path, task, tokenizer, **settings):
+    gradients = Gradients()
+    run = trainer(tmp_path, task, tokenizer, callbacks=[gradients], max_steps=1, **settings)
+    run.train()
+    return gradients.kept, run.state.log_history[0]["loss"]
+
+
+def assert_same_gradients(got, want, tolerance):
+    """The whole gradient agrees to ``tolerance``, and each tensor's to a hundred times that, which rounding may cost it."""
+    assert got.keys() == want.keys() and len(want) > 10
+    difference = torch.cat([(got[name] - want[name]).flatten() for name in want]).norm()
+    assert difference <= tolerance * torch.cat([grad.flatten() for grad in want.values()]).norm()
+    for name, expected in want.items():
+        if "key.bias" not in name and "attn.c_attn.bias" not in name:  # a key's bias cancels in the softmax
+            assert expected.norm() > 0, name
+            assert (got[name] - expected).norm() <= 100 * tolerance * expected.norm(), name
+
+
+@pytest.fixture
+def tokenizer(request, task):
+    return request.getfixturevalue(f"{task}_tokenizer")
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("negatives", ["micro_batch", "step"])
+def test_floor_and_guess_are_those_of_the_logged_loss(tmp_path, clm_tokenizer, negatives, corrected):
+    """With micro-batches of unequal size, one of them without a target: outputs of zero have equal scores."""
+    trunk = model("clm", clm_tokenizer)
+    trunk.ln_f.weight.data.zero_()
+    generator, lengths = torch.Generator().manual_seed(0), (30, 30, 3, 5, 1, 1)
+    ids = [torch.randint(5, 12, (length,), generator=generator) for length in lengths]
+    args = HeadlessTrainingArguments(
+        str(tmp_path), task="clm", negatives=negatives, log_q_correction=corrected, max_steps=1, logging_steps=1,
+        per_device_train_batch_size=2, gradient_accumulation_steps=3, train_sampling_strategy="sequential",
+        use_cpu=True, save_strategy="no", report_to="none", disable_tqdm=True,
+    )  # fmt: skip
+    counts = torch.arange(1, len(clm_tokenizer) + 1)
+    rows = [{"input_ids": row} for row in ids]
+    run = HeadlessTrainer(trunk, args, token_counts=counts, train_dataset=rows, processing_class=clm_tokenizer)
+    run.train()
+    log = run.state.log_history[0]
+    assert log["random_guess_loss"] == pytest.approx(log["loss"], abs=1e-4)
+    pairs = [torch.cat([first[1:], second[1:]]) for first, second in zip(ids[::2], ids[1::2], strict=True)]
+    pools = pairs if negatives == "micro_batch" else [torch.cat(pairs)]
+    floors = [torch.stack([(pool == token).sum() for token in pool]).log().mean() for pool in pools if len(pool)]
+    assert log["loss_floor"] == pytest.approx(sum(floors).item() / len(pools), abs=1e-4)
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+@pytest.mark.parametrize("split", [(4, 2), (2, 4), (1, 8)])
+def test_step_scope_does_not_depend_on_the_split(tmp_path, task, tokenizer, split):
+    size, micro_batches = split
+    settings = {"negatives": "step", "data": rows(tokenizer, lengths=(12, 5, 9))}
+    want, want_loss = first_gradients(tmp_path / "one", task, tokenizer, per_device_train_batch_size=8, **settings)
+    got, got_loss = first_gradients(
+        tmp_path / "split",
+        task,
+        tokenizer,
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=micro_batches,
+        **settings,
+    )
+    assert got_loss == pytest.approx(want_loss, rel=1e-6)
+    assert_same_gradients(got, want, 1e-6)
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_vanilla_does_not_depend_on_the_split(tmp_path, task, tokenizer):
+    settings = {"objective": "vanilla", "data": rows(tokenizer, lengths=(12, 5, 9))}
+    want, want_loss = first_gradients(tmp_path / "one", task, tokenizer, per_device_train_batch_size=8, **settings)
+    got, got_loss = first_gradients(
+        tmp_path / "split", task, tokenizer, per_device_train_batch_size=2, gradient_accumulation_steps=4, **settings
+    )
+    assert got_loss == pytest.approx(want_loss, rel=1e-5)
+    assert_same_gradients(got, want, 1e-5)
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_micro_batch_scope_is_the_mean_over_micro_batches(tmp_path, task, tokenizer):
+    """Four times the same micro-batch is that micro-batch: nothing is multiplied by the accumulation steps."""
+    data = rows(tokenizer, 4)
+    want, want_loss = first_gradients(tmp_path / "one", task, tokenizer, data=data)
+    got, got_loss = first_gradients(tmp_path / "four", task, tokenizer, data=data * 4, gradient_accumulation_steps=4)
+    assert got_loss == pytest.approx(want_loss, rel=1e-6)
+    assert_same_gradients(got, want, 1e-6)
+
+
+class Rebuilds(HeadlessTrainer):
+    """Makes another dictionary of each batch, as an override that sorts or moves entries does."""
+
+    lost = ()
+
+    def _prepare_inputs(self, inputs):
+        return {name: value for name, value in super()._prepare_inputs(inputs).items() if name not in self.lost}
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_labels_are_shifted_once_whatever_the_type_of_the_batch(tmp_path, task, tokenizer):
+    want, want_loss = first_gradients(tmp_path / "own", task, tokenizer)
+    got, got_loss = first_gradients(tmp_path / "rebuilt", task, tokenizer, kind=Rebuilds)
+    assert got_loss == want_loss and all(torch.equal(got[name], want[name]) for name in want)
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_a_batch_that_lost_its_mark_is_refused(tmp_path, task, tokenizer, monkeypatch):
+    monkeypatch.setattr(Rebuilds, "lost", (CARRIED,))
+    with pytest.raises(ValueError, match=f"lost its entry {CARRIED!r}, so its labels may be aligned or not"):
+        trainer(tmp_path, task, tokenizer, kind=Rebuilds).train()
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_step_scope_has_more_candidates_than_micro_batches(tmp_path, task, tokenizer):
+    logs = {}
+    for scope in ("micro_batch", "step"):
+        run = trainer(tmp_path / scope, task, tokenizer, negatives=scope, gradient_accumulation_steps=2, max_steps=1)
+        run.train()
+        logs[scope] = run.state.log_history[0]
+    assert logs["micro_batch"]["pool_size"] == 4 * (LENGTH - 1)
+    assert logs["step"]["pool_size"] == 8 * (LENGTH - 1)
+    assert logs["step"]["loss"] > logs["micro_batch"]["loss"]
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+@pytest.mark.parametrize("objective", ["headless", "vanilla"])
+def test_evaluation_does_not_depend_on_the_batch_size(tmp_path, task, tokenizer, objective):
+    results = []
+    for size in (1, 3, 10):
+        run = trainer(
+            tmp_path / str(size),
+            task,
+            tokenizer,
+            objective=objective,
+            data=rows(tokenizer, lengths=(12, 5, 9)),
+            per_device_eval_batch_size=size,
+            **({"eval_pool_size": 20} if objective == "headless" else {}),
+        )
+        run.token_counts += torch.arange(len(tokenizer))
+        results.append(run.evaluate())
+    for name in ("eval_loss", "eval_accuracy", "eval_cross_entropy", "eval_predicted_tokens"):
+        for other in results[1:]:
+            assert other[name] == pytest.approx(results[0][name], rel=1e-5), name
+    if objective == "headless":
+        assert results[0]["eval_pool_size"] == 20
+        assert {r["eval_pool_accuracy"] for r in results} == {results[0]["eval_pool_accuracy"]}
+    assert "eval_layer_2_mean_cosine" in results[0]
+    assert ("eval_perplexity" in results[0]) == (task == "clm")
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_vanilla_evaluation_is_the_models_own(tmp_path, task, tokenizer):
+    run = trainer(tmp_path, task, tokenizer, objective="vanilla")
+    metrics = run.evaluate()
+    ids = torch.stack([row["input_ids"] for row in rows(tokenizer)[:10]])
+    with torch.no_grad():
+        logits = run.model(input_ids=ids).logits[:, :-1].reshape(-1, len(tokenizer))
+    want = torch.nn.functional.cross_entropy(logits, ids[:, 1:].reshape(-1))
+    assert metrics["eval_loss"] == pytest.approx(want.item(), rel=1e-5)
+    assert metrics["eval_accuracy"] == pytest.approx(
+        (logits.argmax(-1) == ids[:, 1:].reshape(-1)).float().mean().item()
+    )
+
+
+RESUMES = [
+    ("clm", 0, 2),
+    ("mlm", 0, 2),
+    ("mlm", 2, 2),
+    ("mlm", 0, 5),
+]  # 24 rows in windows of 2 x 4: an epoch is 3 steps
+
+
+@pytest.mark.parametrize("task, workers, stop", RESUMES)
+def test_resume_is_exact(tmp_path, task, tokenizer, workers, stop):
+    """Mid-epoch and in the second epoch, with dropout, shuffling and masks drawn at random."""
+    settings = {
+        "dropout": 0.1, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "max_steps": 7,
+        "save_strategy": "steps", "save_steps": stop, "dataloader_num_workers": workers, "negatives": "step",
+        "train_sampling_strategy": "random", "max_grad_norm": 1.0, "lr_scheduler_type": "cosine",
+    }  # fmt: skip
+    whole = trainer(tmp_path / "whole", task, tokenizer, **settings)
+    whole.train()
+    resumed = trainer(tmp_path / "resumed", task, tokenizer, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{stop}"))
+    want = {log["step"]: log["loss"] for log in whole.state.log_history if "loss" in log}
+    got = {log["step"]: log["loss"] for log in resumed.state.log_history if "loss" in log}
+    assert list(want) == list(range(1, 8)) and got == want
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(weight, resumed.model.state_dict()[name]), name
+    assert torch.equal(whole.token_counts, resumed.token_counts)
+    assert whole.window.tokens_seen == resumed.window.tokens_seen == 7 * 8 * LENGTH
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_token_counts_are_those_of_the_targets_and_are_saved(tmp_path, task, tokenizer):
+    run = trainer(tmp_path, task, tokenizer, save_strategy="steps", save_steps=2)
+    run.train()
+    ids = torch.stack([row["input_ids"] for row in rows(tokenizer)[:8]])
+    want = torch.bincount(ids[:, 1:].reshape(-1), minlength=len(tokenizer))
+    counts, totals = load_token_counts(tmp_path / "checkpoint-2")
+    assert torch.equal(counts, want) and want.sum() == 88
+    assert totals["tokens_seen"] == 96 and totals["train_seconds"] > 0
+    weights = load_file(tmp_path / "checkpoint-2" / "model.safetensors")
+    loaded = AutoModel.from_pretrained(tmp_path / "checkpoint-2").state_dict()
+    assert all(torch.equal(weights[name], loaded[name]) for name in weights)
+
+
+@pytest.mark.parametrize("task", ["mlm"])
+def test_logs_name_what_was_trained(tmp_path, task, tokenizer):
+    run = trainer(tmp_path, task, tokenizer, max_steps=1)
+    run.train()
+    log = run.state.log_history[0]
+    assert log["tokens_seen"] == 4 * LENGTH
+    assert 0 < log["predicted_tokens"] == log["pool_size"] < 4 * LENGTH
+    assert log["pool_tokens"] <= log["pool_size"]
+    assert log["random_guess_loss"] == pytest.approx(torch.tensor(log["pool_size"]).log().item())
+    assert 0 <= log["loss_floor"] < log["loss"]
+    assert 0 < log["target_gradient_share"] < 1
+    assert log["tokens_per_second"] > 0 and log["peak_memory_mib"] > 0 and log["train_seconds"] > 0
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_input_grad_scale_multiplies_the_input_role_alone(tmp_path, task, tokenizer):
+    gradients = {
+        scale: first_gradients(tmp_path / str(scale), task, tokenizer, input_grad_scale=scale)[0]
+        for scale in (1.0, 2.0, 3.0)
+    }
+    name = next(name for name in gradients[1.0] if name.endswith(("wte.weight", "word_embeddings.weight")))
+    first, second, third = (gradients[scale][name] for scale in (1.0, 2.0, 3.0))
+    assert (second - first).norm() > 0.01 * first.norm()
+    torch.testing.assert_close(third - second, second - first, rtol=1e-4, atol=1e-7)
+    for other in gradients[1.0].keys() - {name}:
+        torch.testing.assert_close(gradients[3.0][other], gradients[1.0][other])
+
+
+@pytest.mark.parametrize("task", ["mlm"])
+def test_a_model_with_a_head_is_trained_without_it(tmp_path, task, tokenizer):
+    whole = model(task, tokenizer, "vanilla")
+    args = HeadlessTrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, save_strategy="no", disable_tqdm=True)
+    run = HeadlessTrainer(whole, args, train_dataset=rows(tokenizer), processing_class=tokenizer)
+    before = whole.bert.embeddings.word_embeddings.weight.clone()
+    run.train()
+    assert run.model is whole.bert and run.task == "mlm"
+    assert not torch.equal(before, whole.bert.embeddings.word_embeddings.weight)
+
+
+class Poison(TrainerCallback):
+    """Makes the weights NaN after a step, as a diverging run would."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        if state.global_step == self.step:
+            next(model.parameters()).data.fill_(float("nan"))
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, task, tokenizer):
+    settings = {"max_steps": 9, "save_strategy": "steps", "save_steps": 2, "logging_steps": 9}
+    run = trainer(tmp_path, task, tokenizer, callbacks=[Poison(5)], **settings)
+    with pytest.raises(FloatingPointError, match=r"loss is nan at step 6.*checkpoint-4"):
+        run.train()
+    weights = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
+    assert all(torch.isfinite(weight).all() for weight in weights.values())
+    assert not (tmp_path / "checkpoint-6").exists()
+
+
+class Sigterm(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_sigterm_leaves_a_checkpoint_to_resume_from(tmp_path, task, tokenizer):
+    handler = signal.getsignal(signal.SIGTERM)
+    run = trainer(tmp_path / "a", task, tokenizer, max_steps=6, callbacks=[Sigterm()], dropout=0.1)
+    run.train()
+    assert run.signal.stopped and run.state.global_step == 3
+    assert signal.getsignal(signal.SIGTERM) == handler
+    resumed = trainer(tmp_path / "a", task, tokenizer, max_steps=6, dropout=0.1)
+    resumed.train(resume_from_checkpoint=True)
+    whole = trainer(tmp_path / "b", task, tokenizer, max_steps=6, dropout=0.1)
+    whole.train()
+    want = {log["step"]: log["loss"] for log in whole.state.log_history if "loss" in log}
+    assert {log["step"]: log["loss"] for log in resumed.state.log_history if "loss" in log} == want and len(want) == 6
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_an_output_folder_is_never_overwritten_silently(tmp_path, task, tokenizer):
+    settings = {"save_strategy": "steps", "save_steps": 2}
+    trainer(tmp_path, task, tokenizer, **settings).train()
+    with pytest.raises(
+        ValueError, match=r"already holds '.*checkpoint-2'.*--resume_from_checkpoint.*another --output_dir"
+    ):
+        trainer(tmp_path, task, tokenizer, **settings).train()
+    with pytest.raises(
+        FileNotFoundError, match=r"checkpoint-9' is not a folder.*last checkpoint of this run is '.*-2'"
+    ):
+        trainer(tmp_path, task, tokenizer).train(resume_from_checkpoint=str(tmp_path / "checkpoint-9"))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "model.safetensors").touch()
+    with pytest.raises(ValueError, match="already holds .*model.safetensors"):
+        trainer(tmp_path / "b", task, tokenizer).train()
+
+
+def test_an_output_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(PermissionError, match="output_dir '.*run' cannot be written to.*Choose another one"):
+        check_output_dir(tmp_path / "file" / "run", None)
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path, task, tokenizer, monkeypatch):
+    settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 1}
+    run = trainer(tmp_path, task, tokenizer, **settings)
+    save_rng_state = run._save_rng_state
+
+    def full_disk(folder):
+        if run.state.global_step == 4:
+            raise OSError(28, "No space left on device")
+        save_rng_state(folder)
+
+    monkeypatch.setattr(run, "_save_rng_state", full_disk)
+    with pytest.raises(OSError, match=r"checkpoint-4' could not be written.*No space left.*checkpoint-2.*Make room"):
+        run.train()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2"]
+    resumed = trainer(tmp_path, task, tokenizer, **settings)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 6
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_best_checkpoint_is_kept_and_found(tmp_path, task, tokenizer):
+    run = trainer(
+        tmp_path,
+        task,
+        tokenizer,
+        max_steps=4,
+        save_strategy="steps",
+        eval_strategy="steps",
+        save_steps=1,
+        eval_steps=1,
+        load_best_model_at_end=True,
+        save_total_limit=1,
+    )
+    run.train()
+    best = run.state.best_model_checkpoint
+    assert os.path.isdir(best) and os.path.dirname(best) == str(tmp_path)
+    state = json.loads((tmp_path / os.path.basename(best) / "trainer_state.json").read_text())
+    assert state["best_model_checkpoint"] == best
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_arguments_that_cannot_work_together(tmp_path, task, tokenizer):
+    with pytest.raises(ValueError, match="must be HeadlessTrainingArguments, got TrainingArguments"):
+        HeadlessTrainer(model(task, tokenizer), TrainingArguments(str(tmp_path)))
+    vanilla = HeadlessTrainingArguments(str(tmp_path), objective="vanilla", use_cpu=True)
+    with pytest.raises(ValueError, match="objective is 'vanilla': use VanillaTrainer"):
+        HeadlessTrainer(model(task, tokenizer), vanilla)
+    prior = HeadlessTrainingArguments(str(tmp_path), objective="vanilla", head_bias="prior", use_cpu=True)
+    with pytest.raises(ValueError, match="head_bias is 'prior' but token_counts is None"):
+        VanillaTrainer(model(task, tokenizer, "vanilla"), prior)
+    masked = HeadlessTrainingArguments(str(tmp_path), task="mlm", use_cpu=True)
+    with pytest.raises(ValueError, match="has no mask token"):
+        HeadlessTrainer(model(task, tokenizer), masked, processing_class=tokenizer)
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_head_bias_starts_at_the_prior_and_is_trained(tmp_path, task, tokenizer):
+    counts = torch.arange(1, len(tokenizer) + 1)
+    args = HeadlessTrainingArguments(
+        str(tmp_path), objective="vanilla", head_bias="prior", max_steps=1, use_cpu=True, save_strategy="no"
+    )
+    run = VanillaTrainer(
+        model(task, tokenizer, "vanilla"),
+        args,
+        token_counts=counts,
+        train_dataset=rows(tokenizer),
+        processing_class=tokenizer,
+    )
+    start = run.model.lm_head.bias.detach().clone()
+    torch.testing.assert_close(start, log_prior(counts))
+    run.train()
+    assert not torch.equal(run.model.lm_head.bias, start)
+    run.save_model()  # as any client reads it, the model has the trained bias in its weights
+    ids = torch.tensor([[5, 9, 40, 3]])
+    loaded = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(ids).logits, run.model.eval()(ids).logits, rtol=1e-4, atol=1e-4)
+    assert loaded.lm_head.bias is None
+
+
+def test_head_bias_that_no_checkpoint_can_hold_is_refused(tmp_path):
+    config = LlamaConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=50
+    )
+    args = HeadlessTrainingArguments(str(tmp_path), objective="vanilla", head_bias="prior", use_cpu=True)
+    with pytest.raises(ValueError, match="does not end in a LayerNorm"):
+        VanillaTrainer(LlamaForCausalLM(config), args, token_counts=torch.ones(50, dtype=torch.long))
+
+
+@pytest.mark.parametrize("task", ["clm"])
+def test_log_q_correction_trains_and_evaluates_corrected_scores(tmp_path, task, tokenizer):
+    counts = torch.arange(len(tokenizer))
+    args = HeadlessTrainingArguments(
+        str(tmp_path),
+        log_q_correction=True,
+        smoothing=0.5,
+        temperature=0.8,
+        max_steps=1,
+        use_cpu=True,
+        eval_pool_size=7,
+    )
+    data = rows(tokenizer, 4)
+    trunk = model(task, tokenizer).eval()
+    run = HeadlessTrainer(
+        trunk, args, token_counts=counts, train_dataset=data, eval_dataset=data, processing_class=tokenizer
+    )
+    log_q = ((counts + 0.5) / (counts + 0.5).sum()).log()
+    ids = torch.stack([row["input_ids"] for row in data])
+    with torch.no_grad():
+        hidden, targets = trunk(ids).last_hidden_state[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
+        scores = hidden @ trunk.wte.weight.T / 0.8  # (K, V): learns log p itself, so this is the language model
+        want = torch.nn.functional.cross_entropy(scores, targets)
+        columns = targets  # of the training loss: every target of the batch is a candidate
+        corrected = scores[:, columns] - log_q[columns]
+        loss = (corrected.logsumexp(-1) - corrected.diagonal()).mean()
+        torch.testing.assert_close(run.compute_loss(trunk, {"input_ids": ids}), loss, rtol=1e-5, atol=1e-5)
+        pool = targets[:7]
+        first = scores[:7][:, pool] - log_q[pool]
+        others = scores[7:, pool] - log_q[pool]
+        own = (scores[7:].gather(1, targets[7:, None]) - log_q[targets[7:], None])[:, 0]
+        missing = ~(targets[7:, None] == pool).any(-1)
+        partition = others.logsumexp(-1)
+        partition = torch.where(missing, torch.logaddexp(partition, own), partition)
+        pool_loss = torch.cat([first.logsumexp(-1) - first.diagonal(), partition - own]).mean()
+    metrics = run.evaluate()
+    assert metrics["eval_cross_entropy"] == pytest.approx(want.item(), rel=1e-5)
+    assert metrics["eval_loss"] == pytest.approx(pool_loss.item(), rel=1e-5)
+    assert not any(name.endswith("_without_bias") for name in metrics)
+    run.save_model()
+    assert (
+        load_token_counts(tmp_path)[1] | {"log_q_correction": 1.0, "temperature": 0.8} == load_token_counts(tmp_path)[1]
+    )
+    with pytest.raises(ValueError, match="log_q_correction is True but token_counts is None"):
+        HeadlessTrainer(trunk, args, processing_class=tokenizer)
+
+
+@pytest.mark.parametrize("task", ["clm"])
+@pytest.mark.parametrize("head_bias", ["none", "prior"])
+def test_what_is_saved_generates_with_a_cache(tmp_path, task, tokenizer, head_bias):
+    """Training turns the cache off; a language model that was saved so would generate many times slower."""
+    args = HeadlessTrainingArguments(
+        str(tmp_path), objective="vanilla", head_bias=head_bias, max_steps=1, use_cpu=True, save_strategy="no"
+    )
+    run = VanillaTrainer(
+        model(task, tokenizer, "vanilla"),
+        args,
+        token_counts=torch.ones(len(tokenizer), dtype=torch.long),
+        train_dataset=rows(tokenizer),
+        processing_class=tokenizer,
+    )
+    run.train()
+    run.save_model()
+    assert run.model.config.use_cache is False
+    loaded = GPT2LMHeadModel.from_pretrained(tmp_path)
+    assert loaded.config.use_cache is True and loaded.generation_config.use_cache is True
