@@ -9,7 +9,6 @@ import yaml
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, LMHeadArguments, ModelArguments
 from headless_trainer.command_line import PRESETS, parse_args
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
-from headless_trainer.fine_tuning.tasks import select_tasks
 
 ROOT = Path(__file__).parents[2]
 PRETRAINING = [name for name, path in PRESETS.items() if "\nobjective: " in path.read_text("utf-8")]
@@ -182,7 +181,8 @@ def test_fine_tuning_presets_hold_the_numbers_of_the_tables(name, loss, learning
     assert training.per_device_train_batch_size * training.gradient_accumulation_steps == batch_size
     assert (training.lr_scheduler_type, training.get_warmup_steps(500)) == ("constant_with_warmup", 50)
     assert (training.num_train_epochs, grid.max_seq_length, grid.metrics) == (10, 128, "paper")
-    names = [task.name for task in select_tasks(grid.tasks, grid.languages)]
+    tasks = pytest.importorskip("headless_trainer.fine_tuning.tasks", exc_type=ImportError)
+    names = [task.name for task in tasks.select_tasks(grid.tasks, grid.languages)]
     languages = ["ar", "de", "en", "es", "fr", "hi", "zh"]  # table 5
     xnli = ["xnli", *(f"xnli_{language}" for language in languages)]
     assert names == (xnli if name == "paper_xnli" else ["mrpc", "cola", "stsb", "sst2", "qnli", "qqp", "mnli"])
