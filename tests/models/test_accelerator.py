@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+import transformers
 from accelerator import DEVICE, Accelerator
+from packaging.version import Version
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from headless_trainer import attach_lm_head
@@ -12,6 +14,9 @@ from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.trainers.diagnostics import TrainingWindow
 from headless_trainer.trainers.evaluation import EvaluationSums, mean_cosine, pool_scores, vocabulary_scores
+
+# Whose eager attention makes a scalar of its mask on the device in a way that no dispatch mode sees.
+BEFORE_5_21 = Version(transformers.__version__) < Version("5.21")
 
 V = 31
 SMALL = {"vocab_size": V, "attn_implementation": "eager", "bos_token_id": 0, "eos_token_id": 0}
@@ -87,6 +92,8 @@ def test_sums():
 
 @pytest.mark.parametrize("model_type", MODELS)
 def test_heads(model_type):
+    if BEFORE_5_21 and model_type != "bert":
+        pytest.skip("the stand-in does not see every tensor that transformers < 5.21 makes")
     torch.manual_seed(0)
     trunk = AutoModel.from_config(AutoConfig.for_model(model_type, **SMALL, **MODELS[model_type])).eval()
     counts, ids = torch.arange(V), torch.tensor([[3, 1, 2]])
@@ -97,6 +104,7 @@ def test_heads(model_type):
     assert unfold(model.base_model).device == DEVICE
 
 
+@pytest.mark.skipif(BEFORE_5_21, reason="the stand-in does not see every tensor that transformers < 5.21 makes")
 def test_a_bias_is_folded():
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **SMALL, **MODELS["gpt2"])).eval().to(DEVICE)
