@@ -12,11 +12,11 @@ from typing import Any, Literal
 import yaml
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
+from transformers.training_args import OptimizerNames
 
 from .command_line import Yaml
 from .hub.names import repository_name
 from .measures import higher_is_better
-from .objective.sparse_adamw import check_settings
 from .runtime.launch import check_launch
 from .settings_check import DATA, MODEL, PRETRAINING, refuse, warn
 
@@ -288,6 +288,7 @@ class HeadlessTrainingArguments(TrainingArguments):
         default=True,
         metadata={"help": "Also rank every token of the vocabulary when evaluating: exact, but expensive."},
     )
+    optim: OptimizerNames | str = field(default="adamw_torch_fused", metadata={"help": "The optimizer."})
     remove_unused_columns: bool = field(
         default=False, metadata={"help": "Drop the columns that the model's forward does not name."}
     )
@@ -370,6 +371,8 @@ class HeadlessTrainingArguments(TrainingArguments):
             wrong = f"fsdp is {self.fsdp!r}, which cuts the embedding into shards: start without it,"
         if wrong:
             raise ValueError(f"sparse_embedding_updates is True but {wrong} or leave sparse_embedding_updates out.")
+        from .objective.sparse_adamw import check_settings  # imports torch, which --help does without
+
         check_settings(self.adam_beta1, self.adam_beta2, self.adam_epsilon)
 
 

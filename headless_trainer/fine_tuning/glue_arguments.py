@@ -5,6 +5,7 @@ from typing import Literal
 
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
+from transformers.training_args import OptimizerNames
 
 from ..runtime.launch import check_launch
 from ..settings_check import CLASSIFICATION, refuse
@@ -150,6 +151,7 @@ class GlueTrainingArguments(TrainingArguments):
 
     eval_strategy: str = field(default="epoch", metadata={"help": "Every epoch is scored; nothing else is accepted."})
     save_strategy: str = field(default="no", metadata={"help": "No checkpoint is written; see --save_models."})
+    optim: OptimizerNames | str = field(default="adamw_torch_fused", metadata={"help": "The optimizer."})
     per_device_eval_batch_size: int = field(default=64, metadata={"help": "Rows scored at once on each device."})
     logging_steps: float = field(
         default=0.02, metadata={"help": "Share of the steps (below 1), or steps, between two logs."}

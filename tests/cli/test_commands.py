@@ -54,6 +54,21 @@ def test_usage_is_printed_before_the_flags_are_known(capsys, monkeypatch):
     assert "headless-trainer pretrain demo" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["pretrain", "lm-head", "glue"])
+def test_help_is_the_same_without_torch(command, capsys, monkeypatch):
+    """A process that only prints its help imports no torch, which takes seconds; this one has it."""
+    assert "torch" in sys.modules
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        entry.main([command, "--help"])
+    code = "import sys\nfrom headless_trainer.cli import main\n"
+    code += f"try:\n    main.main([{command!r}, '--help'])\n"
+    code += "finally:\n    print([name for name in ('torch', 'datasets', 'matplotlib') if sys.modules.get(name)])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == capsys.readouterr().out + "[]\n" and "--learning_rate" in done.stdout
+    assert done.returncode == 0 and done.stderr == ""
+
+
 def test_an_unknown_command_names_the_nearest():
     assert refused("pretain") == (
         "ValueError: There is no command 'pretain'. The nearest is 'pretrain'; `headless-trainer --help` lists all."
