@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from architectures import ARCHITECTURES, ENCODER, LLAMA, LM_CLASSES, Architecture
 from safetensors.torch import load_file
-from test_trunk import ARCHITECTURES, ENCODER, LLAMA, LM_CLASSES, Architecture
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, TrainerCallback, TrainingArguments
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer

@@ -10,28 +10,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from builders import make_trainer, tiny_model
 from safetensors.torch import load_file
-from transformers import GPT2Config, GPT2Model, Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
+from headless_trainer import HeadlessTrainer
 from headless_trainer.runtime.checkpoints import check_processes
 from headless_trainer.runtime.manifest import find_fault, read_facts
 
 ROWS = [{"input_ids": torch.arange(start, start + 8) % 50} for start in range(24)]
 
 
-def trunk() -> GPT2Model:
-    torch.manual_seed(0)
-    return GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=8, vocab_size=50))
-
-
 def trainer(folder, *, kind=HeadlessTrainer, callbacks=(), **settings):
     settings = {
-        "max_steps": 6, "save_steps": 2, "per_device_train_batch_size": 4, "logging_steps": 1, "use_cpu": True,
-        "disable_tqdm": True, "learning_rate": 1e-2, "report_to": "none", "optim": "adamw_torch",
+        "task": "clm", "max_steps": 6, "save_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-2,
+        "optim": "adamw_torch",
     } | settings  # fmt: skip
-    args = HeadlessTrainingArguments(str(folder), task="clm", **settings)
-    return kind(trunk(), args, train_dataset=ROWS, eval_dataset=ROWS[:4], callbacks=list(callbacks))
+    model = tiny_model("clm", layers=1, positions=8, dropout=0.1)
+    return make_trainer(folder, model, ROWS, settings, kind, eval_dataset=ROWS[:4], callbacks=list(callbacks))
 
 
 def weights(folder) -> dict[str, torch.Tensor]:
@@ -82,7 +78,7 @@ class TestDamage:
             def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
                 return model(**inputs).last_hidden_state.square().mean()
 
-        Plain(trunk(), args, train_dataset=ROWS).train()
+        Plain(tiny_model("clm", layers=1, positions=8), args, train_dataset=ROWS).train()
         folder = tmp_path / "checkpoint-2"
         assert find_fault(folder) is None and read_facts(folder) == {}
         (folder / "optimizer.pt").write_bytes((folder / "optimizer.pt").read_bytes()[:-99])
