@@ -3,7 +3,9 @@
 import itertools
 
 import numpy as np
+import tokenizers
 import torch
+from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -50,6 +52,21 @@ class Gradients(TrainerCallback):
                 (name.removeprefix("module.").removeprefix("_orig_mod."), p) for name, p in model.named_parameters()
             ]
             self.kept = {name: p.grad.clone() for name, p in named if p.grad is not None}
+
+
+def byte_level_bpe(lines: list[str], special_tokens: list[str]) -> tokenizers.Tokenizer:
+    """300 tokens: 256 bytes, the special tokens and a few merges."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=special_tokens,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    return tokenizer
 
 
 # Models ----------------------------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
 import torch
+from builders import byte_level_bpe
 from hub_standin import StandIn, clean_environment
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 torch.set_num_threads(1)
@@ -22,8 +23,6 @@ def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
 
-
-VOCAB_SIZE = 300  # 256 bytes, the special tokens and a few merges
 
 SUBJECTS = ["the miller", "a grey heron", "my sister", "the old clock", "every student", "a small boat"]
 VERBS = ["crossed", "watched", "mended", "counted", "painted", "forgot"]
@@ -44,32 +43,18 @@ def text_file(tmp_path, text_lines):
     return path
 
 
-def _byte_level_bpe(lines: list[str], special_tokens: list[str]) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
-        special_tokens=special_tokens,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(lines, trainer)
-    return tokenizer
-
-
 @pytest.fixture(scope="session")
 def clm_tokenizer(text_lines) -> PreTrainedTokenizerFast:
     """300 tokens, GPT-2's way: one special token, <|endoftext|>, nothing added around a text."""
     end = "<|endoftext|>"
-    tokenizer = _byte_level_bpe(text_lines, [end])
+    tokenizer = byte_level_bpe(text_lines, [end])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end)
 
 
 @pytest.fixture(scope="session")
 def mlm_tokenizer(text_lines) -> PreTrainedTokenizerFast:
     """300 tokens, BERT's way: [CLS] and [SEP] around a text, a mask and a padding token."""
-    tokenizer = _byte_level_bpe(text_lines, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    tokenizer = byte_level_bpe(text_lines, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B [SEP]",

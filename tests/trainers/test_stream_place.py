@@ -6,7 +6,7 @@ import os
 import processes
 import pytest
 import torch
-from builders import make_trainer, tiny_model
+from builders import byte_level_bpe, make_trainer, tiny_model
 from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerFast
@@ -18,11 +18,9 @@ STEPS, ROWS, MICRO_BATCHES, LENGTH = 24, 3, 2, 12
 
 
 def tokenizer_of(lines, task):
-    from conftest import _byte_level_bpe
-
     special = ["[PAD]", "[MASK]", "[SEP]"]
     names = dict(zip(("pad_token", "mask_token", "sep_token"), special, strict=True)) | {"eos_token": "[SEP]"}
-    return PreTrainedTokenizerFast(tokenizer_object=_byte_level_bpe(lines, special), **names)
+    return PreTrainedTokenizerFast(tokenizer_object=byte_level_bpe(lines, special), **names)
 
 
 def trainer(folder, lines, task: str, *, stream=None, **settings) -> HeadlessTrainer:
