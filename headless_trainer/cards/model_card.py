@@ -41,7 +41,7 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
         return
     args, run, state = trainer.args, trainer.facts, trainer.state
     folder, totals = Path(folder or args.output_dir), load_token_counts(folder or args.output_dir)[1]
-    kind = "trunk" if args.objective == "headless" else "vanilla"
+    kind = "vanilla" if args.objective == "vanilla" else "trunk"
     if isinstance(args, LMHeadArguments):
         kind = "tuned" if state.global_step else "free_head"
     is_checkpoint = folder.name.startswith("checkpoint-")

@@ -21,6 +21,8 @@ from ..trainers.vanilla import VanillaTrainer
 
 logger = logging.getLogger(__name__)
 
+TRAINERS = {"headless": HeadlessTrainer, "vanilla": VanillaTrainer}
+
 
 def prepare(
     model_args: ModelArguments,
@@ -82,8 +84,7 @@ def prepare(
     if data_args.streaming:  # what was read once and in order until now is shuffled and repeated for the training
         rows["train"] = endless_rows(documents["train"], tokenizer, data_args, args)
 
-    trainer_class = HeadlessTrainer if args.objective == "headless" else VanillaTrainer
-    trainer = trainer_class(
+    trainer = TRAINERS[args.objective](
         model,
         args,
         token_counts=token_counts,
@@ -117,9 +118,9 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
         raise ValueError(
             "isolate_documents is True but line_by_line is True, so no row holds two documents: drop one of the two."
         )
-    if model_args.tie_word_embeddings is not None and args.objective == "headless":
+    if model_args.tie_word_embeddings is not None and args.objective != "vanilla":
         raise ValueError(
-            f"tie_word_embeddings is {model_args.tie_word_embeddings} but objective is 'headless', which has no head to tie: "
+            f"tie_word_embeddings is {model_args.tie_word_embeddings} but objective is {args.objective!r}, which has no head to tie: "
             "drop one of the two."
         )
 

@@ -120,7 +120,7 @@ def load_model(
     Raises:
         ValueError: if a checkpoint's embedding has fewer rows than the tokenizer has tokens.
     """
-    auto_class = AutoModel if objective == "headless" else VANILLA_CLASSES[task]
+    auto_class = VANILLA_CLASSES[task] if objective == "vanilla" else AutoModel
     attention = {"attn_implementation": args.attn_implementation} if args.attn_implementation else {}
     if args.model_name_or_path is None:
         config.vocab_size = len(tokenizer)

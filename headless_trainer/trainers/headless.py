@@ -33,7 +33,7 @@ def check_trainable(model, tokenizer, args: HeadlessTrainingArguments) -> None:
     if task == "clm":
         check_causal(trunk)
     TargetMaker(task, model, tokenizer, args)
-    if args.objective == "headless":
+    if args.objective != "vanilla":
         find_embed(trunk)
         check_rows(trunk, args)
 
