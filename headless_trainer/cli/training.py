@@ -120,8 +120,8 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
         )
     if model_args.tie_word_embeddings is not None and args.objective != "vanilla":
         raise ValueError(
-            f"tie_word_embeddings is {model_args.tie_word_embeddings} but objective is {args.objective!r}, which has no head to tie: "
-            "drop one of the two."
+            f"tie_word_embeddings is {model_args.tie_word_embeddings} but objective is {args.objective!r}, which has no head "
+            "to tie: drop one of the two."
         )
 
 

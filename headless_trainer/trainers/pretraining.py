@@ -321,6 +321,7 @@ class PretrainingTrainer(Trainer):
         self._evaluation = None
         return output._replace(num_samples=int(rows))
 
+    @torch.no_grad()
     def prediction_step(self, model, inputs, prediction_loss_only: bool, ignore_keys=None):
         inputs = dict(inputs)
         count = inputs.pop(COUNTS, True)
@@ -331,7 +332,7 @@ class PretrainingTrainer(Trainer):
         else:
             labels = torch.full_like(labels, IGNORE_INDEX)
         predicted = labels != IGNORE_INDEX
-        with torch.no_grad(), self.compute_loss_context_manager():
+        with self.compute_loss_context_manager():
             hidden = self.predicted_hidden(model, batch, predicted)
             if self._evaluation.layers is None:
                 self._evaluation.layers = self._layer_cosines(model, batch)
