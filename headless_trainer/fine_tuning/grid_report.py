@@ -5,7 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .grid_plots import draw_pretraining, draw_reliability
-from .results import TASK_NAMES, best_epoch, column_of, in_order, read_runs, scores_by_column, selection_score
+from .results import (
+    BENCHMARK_NAMES,
+    TASK_NAMES,
+    best_epoch,
+    column_of,
+    in_order,
+    read_runs,
+    scores_by_column,
+    selection_score,
+)
 from .tables import calibration_table, pretraining_cells, score_table
 
 REPORT_NAME = "results.md"
@@ -56,9 +65,9 @@ def write_report(output_dir: str | Path, metrics: str = "paper") -> str:
 
 def benchmarks(runs: list[dict]) -> Iterator[tuple[str, str, list[dict]]]:
     """Title, file name and runs of each table."""
-    for name, benchmark in (("GLUE", "glue"), ("SuperGLUE", "super_glue"), ("Own task", "user")):
-        if own := [run for run in runs if run["benchmark"] == benchmark]:
-            yield name, benchmark, own
+    for benchmark in dict.fromkeys([*BENCHMARK_NAMES, *(run["benchmark"] for run in runs)]):
+        if benchmark != "xnli" and (own := [run for run in runs if run["benchmark"] == benchmark]):
+            yield BENCHMARK_NAMES.get(benchmark, benchmark), benchmark, own
     everywhere = [run for run in runs if run["task"] == "xnli"]
     if everywhere:
         yield "XNLI, fine-tuned on English only", "xnli", everywhere

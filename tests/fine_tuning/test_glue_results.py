@@ -322,6 +322,12 @@ def test_the_report_holds_every_table_and_picture(tmp_path):
     assert "\n\n\n" not in text
 
 
+def test_a_benchmark_without_a_name_has_its_table():
+    """After those that have one, under what the results call it: no score is left out silently."""
+    found = benchmarks([a_run(task="paws", benchmark="paws"), a_run()])
+    assert [(name, slug, len(runs)) for name, slug, runs in found] == [("GLUE", "glue", 1), ("paws", "paws", 1)]
+
+
 def test_a_folder_without_results_has_no_report(tmp_path):
     (tmp_path / "note.json").write_text(json.dumps({}))
     with pytest.raises(ValueError, match="holds no results"):
