@@ -13,7 +13,7 @@ from ..models.padding_row import free_padding_row, may_be_token
 from ..objective.losses import balanced_cross_entropy
 from ..runtime.launch import check_devices
 from ..settings_check import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
-from .classification_rows import ClassificationCollator, SimilarLengthSampler, SortedSampler
+from .classification_rows import ClassificationCollator, SimilarLengthSampler, longest_first
 
 LOSSES = ("balanced", "cross_entropy")
 
@@ -67,7 +67,7 @@ class ClassificationTrainer(Trainer):
 
     def _get_eval_sampler(self, eval_dataset):
         # Predictions leave in this order too, each beside its label: scores do not depend on it.
-        return SortedSampler(eval_dataset.lengths)
+        return longest_first(eval_dataset.lengths)
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
         """Count the rows of each class in all micro-batches of the coming optimizer step, on all processes."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from datasets import Dataset
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..corpus.packing import first_rows
 from ..models import loading
@@ -127,16 +127,20 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
     Raises:
         ValueError, OSError: as `classifiers.load_config` and `classifiers.load_classifier`.
     """
-    models = []
+    models, options = [], loading_options(arguments)
     for name, source in zip(model_names(arguments.model_name_or_path), arguments.model_name_or_path, strict=True):
-        hub = loading.hub_arguments(arguments)
-        configs = {task.num_labels: load_config(source, task.num_labels, arguments) for task in tasks}
-        tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer_name or source, **hub)
+        configs = {task.num_labels: classifiers.load_config(source, task.num_labels, **options) for task in tasks}
+        tokenizer = AutoTokenizer.from_pretrained(
+            arguments.tokenizer_name or source, **loading.hub_arguments(arguments)
+        )
         for config in configs.values():
             classifiers.agree_on_tokens(tokenizer, config)
             loading.check_length(config, arguments.max_seq_length)
         config = next(iter(configs.values()))
-        model, new = load_classifier(source, config, tokenizer, 0, arguments)
+        attention = arguments.attn_implementation
+        model, new = classifiers.load_classifier(
+            source, config, tokenizer, seed=0, attn_implementation=attention, **options
+        )
         described = classifiers.describe_new_weights(new)
         logger.info("%s: %s, new weights in %s", name, type(model).__name__, described)
         pretraining = None
@@ -147,29 +151,9 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
     return models
 
 
-def load_config(source: str, num_labels: int, arguments: GlueArguments) -> PreTrainedConfig:
-    """`classifiers.load_config` with the settings of the grid."""
-    return classifiers.load_config(
-        source,
-        num_labels,
-        ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
-        **loading.hub_arguments(arguments),
-    )
-
-
-def load_classifier(
-    source: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, seed: int, arguments: GlueArguments
-) -> tuple[PreTrainedModel, list[str]]:
-    """`classifiers.load_classifier` with the settings of the grid."""
-    return classifiers.load_classifier(
-        source,
-        config,
-        tokenizer,
-        seed=seed,
-        ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
-        attn_implementation=arguments.attn_implementation,
-        **loading.hub_arguments(arguments),
-    )
+def loading_options(arguments: GlueArguments) -> dict:
+    """Keyword arguments of `classifiers.load_config`, and of `classifiers.load_classifier`, which takes the attention too."""
+    return {"ignore_mismatched_sizes": arguments.ignore_mismatched_sizes, **loading.hub_arguments(arguments)}
 
 
 def model_names(sources: list[str]) -> list[str]:

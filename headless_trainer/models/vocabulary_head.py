@@ -79,7 +79,7 @@ class VocabularyHead:
 
     Args:
         model: language model with a vocabulary projection.
-        backend: see `linear_cross_entropy`.
+        backend: see `cwt_loss`.
 
     Raises:
         ValueError: if the model has no vocabulary projection or changes its logits after it.

@@ -26,8 +26,8 @@ from headless_trainer.fine_tuning.classification_rows import (
     ClassificationCollator,
     EncodedRows,
     SimilarLengthSampler,
-    SortedSampler,
     encode_rows,
+    longest_first,
 )
 from headless_trainer.fine_tuning.classifiers import agree_on_tokens, describe_new_weights, load_classifier, load_config
 
@@ -150,7 +150,7 @@ def test_rows_left_over_are_neither_long_nor_short():
 
 
 def test_evaluation_goes_from_the_longest_row_to_the_shortest():
-    assert list(SortedSampler(np.array([3, 9, 1, 9]))) == [1, 3, 0, 2]
+    assert longest_first(np.array([3, 9, 1, 9])) == [1, 3, 0, 2]
 
 
 # The step --------------------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def test_scores_of_candidates_are_compared_within_their_row(tmp_path):
     )
     trainer = ClassificationTrainer(model, args, ClassificationCollator(None))
     output = trainer.predict(rows)
-    order = list(SortedSampler(rows.lengths))
+    order = longest_first(rows.lengths)
     assert output.predictions.shape == (32, 2) and output.label_ids.tolist() == [CHOICES[index] for index in order]
     with torch.no_grad():
         for place, index in enumerate(order):

@@ -17,10 +17,10 @@ from headless_trainer.objective.sparse_adamw import (
     SparseAdamW,
     average_row_gradients,
     clip_gradients,
-    embedding_memory,
     quadrature,
 )
 from headless_trainer.trainers.headless import check_trainable
+from headless_trainer.trainers.sparse_rows import SparseRows
 
 ROWS, WIDTH = 60, 4
 
@@ -294,10 +294,12 @@ def test_a_process_without_a_gradient_takes_part():
     assert average_row_gradients(weight, lambda own: torch.cat([own, own]), 2) == 0 and weight.grad is None
 
 
-def test_memory_of_an_embedding():
-    assert embedding_memory(1000, 10) == {"weights": 40_000, "moments": 80_000, "gradient": 40_000, "total": 160_000}
-    rows = embedding_memory(1000, 10, rows=5)
-    assert rows == {"weights": 40_000, "moments": 84_000, "gradient": 240, "total": 124_240}
+def test_the_memory_of_the_embedding_is_said(tmp_path, caplog):
+    """Weights of 4 MiB, two moments, and for each row the step it was last touched in."""
+    caplog.set_level("INFO", "headless_trainer")
+    args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True)
+    SparseRows(trunk("clm", vocab_size=2**16), args).use(None)
+    assert "Embedding of 65536 x 16: 4.0 MiB of weights, 8.2 MiB of moments." in caplog.text
 
 
 # The trainer -----------------------------------------------------------------------------------------------------------
