@@ -138,9 +138,10 @@ def _short(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str | None:
-    """A Markdown table, None without rows."""
-    cells = [header, ["---"] * len(header)]
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]], left: int | None = None) -> str | None:
+    """A Markdown table, None without rows. Columns after the first ``left`` hold numbers, and are aligned to the right."""
+    left = len(header) if left is None else left
+    cells = [header, ["---"] * left + ["---:"] * (len(header) - left)]
     cells += [[f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     lines = [f"| {' | '.join(row)} |" for row in cells]
     return "\n".join(lines) if len(lines) > 2 else None

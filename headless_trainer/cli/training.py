@@ -82,7 +82,14 @@ def prepare(
     if token_counts is None and (args.head_bias == "prior" or args.log_q_correction):
         token_counts = packing.target_counts(rows["train"], embeddings, args.task, tokenizer, args.isolate_documents)
     if data_args.streaming:  # what was read once and in order until now is shuffled and repeated for the training
-        rows["train"] = endless_rows(documents["train"], tokenizer, data_args, args)
+        rows["train"] = streaming.PackedStream(
+            documents["train"],
+            tokenizer,
+            max_seq_length=data_args.max_seq_length,
+            line_by_line=data_args.line_by_line,
+            shuffle_buffer_size=data_args.shuffle_buffer_size,
+            seed=args.seed if args.data_seed is None else args.data_seed,
+        )
 
     trainer = TRAINERS[args.objective](
         model,
@@ -135,20 +142,6 @@ def tokenized_rows(documents, tokenizer: PreTrainedTokenizerBase, model_args: Mo
         num_proc=data_args.preprocessing_num_workers,
         overwrite_cache=data_args.overwrite_cache,
         cache_dir=model_args.cache_dir,
-    )
-
-
-def endless_rows(
-    documents, tokenizer: PreTrainedTokenizerBase, data_args: DataArguments, args: HeadlessTrainingArguments
-):
-    """The stream of packed rows that a training run reads, as the arguments ask."""
-    return streaming.PackedStream(
-        documents,
-        tokenizer,
-        max_seq_length=data_args.max_seq_length,
-        line_by_line=data_args.line_by_line,
-        shuffle_buffer_size=data_args.shuffle_buffer_size,
-        seed=args.seed if args.data_seed is None else args.data_seed,
     )
 
 

@@ -264,7 +264,7 @@ def test_calibration_by_model_loss_and_task():
         "| a | balanced | 10.00 |",
         "| a | cross_entropy | 40.00 |",
     ]
-    assert calibration_table([a_run(task="stsb")]) == ""
+    assert calibration_table([a_run(task="stsb")]) is None
 
 
 # Pictures --------------------------------------------------------------------------------------------------------------
