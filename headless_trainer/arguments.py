@@ -165,7 +165,7 @@ class DataArguments:
     preprocessing_num_workers: int | None = HfArg(
         default=None, help="Processes that tokenize. One for each processor by default."
     )
-    overwrite_cache: bool = HfArg(default=False, help="Tokenize anew instead of reusing earlier work.")
+    overwrite_cache: bool = HfArg(default=False, help="Tokenize again instead of reusing earlier work.")
 
     def __post_init__(self):
         if self.dataset_name and self.train_file:
@@ -298,9 +298,7 @@ class HeadlessTrainingArguments(TrainingArguments):
     def _check_trackers(self) -> None:
         if not self.report_to:
             return
-        if (
-            self.run_name is None
-        ):  # a name of its own, so that an evaluation after the training joins it in every tracker
+        if self.run_name is None:  # a name of its own, so that an evaluation after the run joins it in every tracker
             self.run_name = "_".join(Path(self.output_dir).resolve().parts[-2:])
         from transformers.integrations import get_available_reporting_integrations, integration_utils
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95
-# How a difference is judged, and scipy's name of it. Which of two models is better is seldom known before they are scored: so
+# How a difference is judged, and scipy's name of it. Which of two models is better is rarely known before they are scored: so
 # `two_sided`. `paper` is the one-tailed test of the paper's table 4, for the model with the better score: where neither is
 # better, it finds one in 10 % of all comparisons, not in 5 %.
 TESTS = {"two_sided": "two-sided", "paper": "greater"}

@@ -53,7 +53,7 @@ def _template() -> jinja2.Template:
 
 
 def save_card(folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any]) -> None:
-    """Write a card, unless the folder has a README.md of somebody else's.
+    """Write a card, unless the folder has a README.md that someone else wrote.
 
     Args:
         folder: of the model.

@@ -29,7 +29,7 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
     """Write the card of what a trainer saved: README.md beside the weights, on the main process alone.
 
     Results that were added to an earlier card of the folder are not kept, since they are those of other weights. A README.md
-    of somebody else's is not touched. Never raises: a failure is a warning.
+    that someone else wrote is not touched. Never raises: a failure is a warning.
 
     Args:
         trainer: a `PretrainingTrainer` that has saved its model.

@@ -81,7 +81,7 @@ def prepare(
     packing.check_token_ids(rows["train"], embeddings, tokenizer)
     if token_counts is None and (args.head_bias == "prior" or args.log_q_correction):
         token_counts = packing.target_counts(rows["train"], embeddings, args.task, tokenizer, args.isolate_documents)
-    if data_args.streaming:  # what was read once and in order until now is shuffled and repeated for the training
+    if data_args.streaming:  # what was read once and in order until now is shuffled and repeated for training
         rows["train"] = streaming.PackedStream(
             documents["train"],
             tokenizer,
@@ -100,7 +100,7 @@ def prepare(
         processing_class=tokenizer,
     )
     if data_args.streaming and resume and not args.ignore_data_skip:
-        trainer.stream.load(resume)  # now, so that a place which cannot be found is said before the training
+        trainer.stream.load(resume)  # now, so that a place which cannot be found is said before training
     trainer.facts.model_args, trainer.facts.data_args = model_args, data_args
     run_folder.use_console(trainer)
     run_folder.announce(trainer)

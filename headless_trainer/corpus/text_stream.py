@@ -138,7 +138,7 @@ class TextStream:
                 raise ValueError(
                     "The checkpoint is of an earlier version, which cut files into blocks by the number of documents alone. "
                     "Here documents are so long that blocks are smaller now, and its place in the stream cannot be found. Go "
-                    "on with the version that wrote it, or add --ignore_data_skip to begin the stream anew."
+                    "on with the version that wrote it, or add --ignore_data_skip to begin the stream at its start."
                 )
             long = isinstance(block, LongDocument)
             if number >= first:
@@ -195,9 +195,8 @@ class TextStream:
         if "begins" not in table.column_names:
             table = _in_pieces(table[self.column].cast(pa.string()))
         whole = pc.and_(table["begins"], table["ends"]).to_numpy()
-        changes = (
-            np.flatnonzero(~(whole[1:] & whole[:-1])) + 1
-        )  # between documents there is none, around pieces there are
+        # None between two documents, one on each side of a piece.
+        changes = np.flatnonzero(~(whole[1:] & whole[:-1])) + 1
         for start, end in itertools.pairwise([0, *changes.tolist(), len(whole)]):
             part = table.slice(start, end - start)
             yield part["text"].cast(pa.string()) if whole[start] else part

@@ -90,9 +90,8 @@ def _lead(values: dict, test: Callable[..., TTest]) -> tuple[str | None, TTest |
     if min(found[2] if isinstance(found, tuple) else len(found) for found in pair) < 2:
         return best, None
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", RuntimeWarning
-        )  # scipy's, of seeds that agree exactly, as those of small sets may
+        # scipy warns of seeds that agree exactly, as those of small sets may.
+        warnings.simplefilter("ignore", RuntimeWarning)
         return best, test(*pair)
 
 

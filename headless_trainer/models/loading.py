@@ -57,7 +57,7 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
                 + _nearest(name, list(config.to_dict()))
             )
     if overrides:
-        # Made anew, because a configuration derives values from others: Llama's head_dim, the layer_types of Qwen.
+        # Made again, because a configuration derives values from others: Llama's head_dim, the layer_types of Qwen.
         config = type(config)(**values | overrides)
     if args.tie_word_embeddings is not None:
         config.tie_word_embeddings = args.tie_word_embeddings

@@ -128,7 +128,7 @@ class VocabularyHead:
             self._predicted = self._targets = None
 
     def _select(self, module: nn.Module, args: tuple, output):
-        # Compiled, the positions are picked at the projection: here, each new number of them would compile the rest anew.
+        # Compiled, the positions are picked at the projection: here, each new number of them would compile the rest again.
         if self._predicted is not None and not torch.compiler.is_compiling():
             output["last_hidden_state"] = output.last_hidden_state[self._predicted][None]  # (1, K, D)
             self._predicted = None

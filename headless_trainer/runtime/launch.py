@@ -82,7 +82,7 @@ def leave_together() -> None:
     """End this process, once all that trained with it are here, with code 0; nothing happens to one that trained alone.
 
     Where gloo connected the processes, the interpreter's own teardown aborts now and then ("terminate called without an active
-    exception"), and launchers take a finished training for a failed one.
+    exception"), and launchers take a finished run for a failed one.
     """
     import torch  # not at the top: the arguments import this module, and --help does without torch
 

@@ -27,7 +27,7 @@ def start_logging(args) -> None:
     logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
     # DeepSpeed calls torch by names that torch would like to see changed, and torch says so at every step.
     warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
-    transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training is another
+    transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training run is another
 
 
 def use_console(trainer) -> None:
@@ -82,7 +82,7 @@ def tokens_at(log_history: list[dict], steps):
 
 
 def draw_loss(log_history: list[dict], path: Path) -> None:
-    """Draw what `PICTURE` shows against tokens seen: a panel for the training, and for each unit of held-out figures."""
+    """Draw what `PICTURE` shows against tokens seen: a panel for the training run, and for each unit of held-out figures."""
     panels: dict[tuple[str, str], list] = {("Training", "nats"): []}
     for each in shown_in(PICTURE):
         unit, scale = (each.chart.unit, each.chart.scale) if each.chart else (each.unit, float)

@@ -56,7 +56,7 @@ def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
     except (OSError, ValueError) as error:
         first_line = str(error).strip().splitlines()[0]
         raise OSError(
-            f"{name_or_path!r} is neither the folder of a model nor one that could be had from the Hub ({first_line})."
+            f"{name_or_path!r} is neither the folder of a model nor one that could be loaded from the Hub ({first_line})."
         ) from error
     kind = type(config)
     encoder = kind not in MODEL_FOR_CAUSAL_LM_MAPPING or kind in MODEL_FOR_MASKED_LM_MAPPING

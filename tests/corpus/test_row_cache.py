@@ -56,7 +56,7 @@ def test_a_damaged_file_is_made_anew_with_one_line(damage, tokenizer, tmp_path, 
     with caplog.at_level(logging.INFO, "headless_trainer"):
         assert pack(tokenizer, tmp_path)[:]["input_ids"].tolist() == expected
     (record,) = caplog.records
-    assert f"The rows of tokens in {path} are made anew: it" in record.message
+    assert f"The rows of tokens in {path} are made again: it" in record.message
     assert path.read_bytes() == whole and list(tmp_path.iterdir()) == [path]
 
 

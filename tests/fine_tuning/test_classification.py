@@ -226,7 +226,7 @@ def test_balanced_differs_from_cross_entropy_and_leaves_numbers_alone(tmp_path):
 
 @pytest.mark.parametrize("make", [tiny_classifier, gpt2])
 def test_transformers_own_gradient_would_be_four_times_too_large(tmp_path, make):
-    """If this fails, transformers has mended https://github.com/huggingface/transformers/issues/47688."""
+    """If this fails, transformers has fixed https://github.com/huggingface/transformers/issues/47688."""
     rows = encoded_rows([0, 1] * 16)
     whole, parts = (step_gradients(make(num_labels=2), rows, tmp_path, split, Plain)[0] for split in [(32, 1), (8, 4)])
     for name in whole:

@@ -87,7 +87,7 @@ def make_trainer(model, folder, pad: int, **settings):
 
 
 def train_and_watch(trainer) -> tuple[dict, torch.Tensor]:
-    """Inputs and labels of the only micro-batch of a training of one step."""
+    """Inputs and labels of the only micro-batch of a run of one step."""
     seen, loss_sum = [], trainer.loss_sum
 
     def watched(model, inputs, micro_batch):

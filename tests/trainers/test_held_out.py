@@ -1,4 +1,4 @@
-"""Held-out figures: of every row once, with the counts that belong to the weights, and without a trace in the training."""
+"""Held-out figures: of every row once, with the counts that belong to the weights, and without a trace in training."""
 
 import math
 import os

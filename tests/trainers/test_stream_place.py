@@ -99,7 +99,7 @@ def test_refusals(tmp_path, text_lines):
 
 
 class Unsized(torch.utils.data.IterableDataset):
-    """Rows without a length, whose order is drawn anew in each pass."""
+    """Rows without a length, whose order is drawn again in each pass."""
 
     def __init__(self, rows: list[dict]):
         self.rows = rows
