@@ -370,7 +370,9 @@ def test_folders_without_a_model_or_a_tokenizer(inputs, tmp_path, clm_tokenizer)
     GPT2LMHeadModel(GPT2Config(**TINY)).save_pretrained(tmp_path / "checkpoint-5")
     with pytest.raises(OSError, match="holds no config.json. Did you mean '.*checkpoint-5'"):
         harness_model.check_checkpoint(str(tmp_path))
-    with pytest.raises(OSError, match="'someone/nothing' is neither the folder of a model nor one that could be loaded"):
+    with pytest.raises(
+        OSError, match="'someone/nothing' is neither the folder of a model nor one that could be loaded"
+    ):
         harness_model.check_checkpoint("someone/nothing")
     with pytest.raises(ValueError, match="checkpoint-5' holds no tokenizer.*--tokenizer_name"):
         harness_model.load(str(tmp_path / "checkpoint-5"), device="cpu")
