@@ -181,3 +181,16 @@ def test_without_counts_there_are_no_figures_of_the_free_head(tmp_path, caplog):
     assert {"eval_cross_entropy_without_bias", "eval_accuracy_without_bias", "eval_loss"} <= set(metrics)
     corrected = trainer(tmp_path, token_counts=torch.arange(VOCAB), log_q_correction=True).evaluate()
     assert {"eval_cross_entropy", "eval_accuracy", "eval_perplexity"} <= set(corrected)
+
+
+def test_scores_of_an_objective_are_taken_without_gradients(tmp_path):
+    """A new objective whose scores come straight from the model's parameters can be evaluated as it is."""
+
+    class Plain(HeadlessTrainer):
+        def evaluation_scores(self, hidden, target_ids, pool):
+            return {"loss": 1 - torch.nn.functional.cosine_similarity(hidden, self.embed(target_ids), dim=-1)}
+
+    model, held_out = tiny_model("clm", layers=1, positions=16), rows(4)
+    settings = {"task": "clm", "max_steps": 1, "save_strategy": "no"}
+    run = make_trainer(tmp_path, model, held_out, settings, Plain, eval_dataset=held_out, processing_class=Tokenizer())
+    assert 0 < run.evaluate()["eval_loss"] < 2
