@@ -62,11 +62,13 @@ def make_language_model(model_args, data_args, args) -> None:
     from ..models.lm_head import attach_lm_head
     from ..models.trunk import check_headless, infer_task
     from ..runtime.checkpoints import check_output_dir
+    from ..runtime.locks import alone_until_exit
     from . import training
 
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO)
     transformers_logging.disable_progress_bar()  # one bar for each file read or written
+    alone_until_exit(args.output_dir)
     check_output_dir(args.output_dir, None)
     pushes = HubPushes.of_run(args) if args.push_to_hub else None
     config = loading.load_config(model_args)

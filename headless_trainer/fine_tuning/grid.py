@@ -12,6 +12,7 @@ from ..corpus.packing import first_rows
 from ..models import loading
 from ..runtime.checkpoints import TOKEN_COUNTS_NAME, load_token_counts
 from ..runtime.launch import check_devices
+from ..runtime.locks import alone_until_exit
 from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .results import check_settings, read_runs, run_path
@@ -79,6 +80,8 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         for seed in arguments.seeds
     ]
     pending = [run for run in runs if not run.path.is_file()]
+    for run in pending:  # other runs of the grid may be another process's
+        alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
     for result in found:
         _check_languages(result, arguments, tasks)
     data = {}

@@ -1,5 +1,6 @@
 """run_glue.py from the command line to the tables, on tiny models and data made here."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -231,6 +232,19 @@ def test_finished_runs_are_skipped_and_a_cut_one_starts_over(tmp_path, data, enc
     assert scores(results(tmp_path / "cut")) == scores(results(tmp_path / "whole"))
     run(encoders, tmp_path / "cut", *flags)
     assert len(begun) == 5
+
+
+def test_what_another_process_fine_tunes_is_refused_and_other_seeds_are_not(tmp_path, data, encoders):
+    """The lock is that of the other process, as far as this one can tell: it holds the file itself."""
+    folder = tmp_path / "balanced" / "run_checkpoint-5" / "cola"
+    folder.mkdir(parents=True)
+    with open(folder / ".seed_0.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        flags = ("--tasks", "cola", "--data_dir", data, "--num_train_epochs", "1")
+        with pytest.raises(SystemExit, match=r"/cola' is being written to by another process \(\.seed_0\.lock\)"):
+            run(encoders[:1], tmp_path, *flags, "--seeds", "0")
+        run(encoders[:1], tmp_path, *flags, "--seeds", "1")
+    assert list(results(tmp_path)) == ["balanced/run_checkpoint-5/cola/seed_1.json"]
 
 
 def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, decoder):
