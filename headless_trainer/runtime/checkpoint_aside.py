@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .checkpoints import INCOMPLETE_NAME, checkpoints_in, last_whole_checkpoint
-from .manifest import find_fault, sync_folder, total_size, write_manifest
+from .manifest import find_fault, missing_part, names_in, sync_folder, total_size, write_manifest
 from .processes import is_lost_connection
 
 
@@ -69,10 +69,20 @@ class CheckpointAside:
             shutil.rmtree(self.aside, ignore_errors=True)
         return self
 
-    def publish(self, **facts: Any) -> None:
-        """Make the manifest, with these facts, and rename. A checkpoint of the same step, from before a resume, is replaced."""
+    def publish(self, model_only: bool = False, **facts: Any) -> None:
+        """Make the manifest, with these facts, and rename. A checkpoint of the same step, from before a resume, is replaced.
+
+        Args:
+            model_only: whether no run is to go on from it.
+            facts: see `missing_part`.
+
+        Raises:
+            FileNotFoundError: if something is missing.
+        """
         if not self.is_main:
             return
+        if part := missing_part(self.folder, names_in(self.folder), facts, model_only):
+            raise FileNotFoundError(f"it lacks {part}, which was not written or has been removed")
         write_manifest(self.folder, **facts)
         if self.final.exists():
             os.replace(self.final, self.aside / "replaced")  # killed here, `finish_interrupted` does the rest

@@ -15,12 +15,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import TrainerCallback
 
-from .manifest import MANIFEST_NAME, find_fault
+from .manifest import MANIFEST_NAME, TOKEN_COUNTS_NAME, find_fault
 from .processes import on_first_process
 
 logger = logging.getLogger(__name__)
 
-TOKEN_COUNTS_NAME = "token_counts.safetensors"
 INCOMPLETE_NAME = ".incomplete"
 
 

@@ -43,6 +43,7 @@ from ..runtime.checkpoints import (
     save_token_counts,
 )
 from ..runtime.launch import check_devices
+from ..runtime.locks import alone_in
 from ..runtime.manifest import read_facts
 from ..runtime.processes import lost_processes_named
 from ..runtime.settings import save_settings
@@ -385,7 +386,8 @@ class PretrainingTrainer(Trainer):
                 if self.args.should_save:
                     self.state.save_to_json(os.path.join(aside.folder, TRAINER_STATE_NAME))
             self.accelerator.wait_for_everyone()
-            aside.publish(processes=self.args.world_size, rows_a_step=self._rows_a_step())
+            facts = {"processes": self.args.world_size, "stream": self.stream is not None}
+            aside.publish(self.args.save_only_model, rows_a_step=self._rows_a_step(), **facts)
         if self.args.should_save:
             keep = {str(aside.final), self.state.best_model_checkpoint or str(aside.final)}
             rotate_checkpoints(run_dir, self.args.save_total_limit, keep)
@@ -497,6 +499,10 @@ class PretrainingTrainer(Trainer):
     # Beginning, or going on --------------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: str | bool | None = None, trial=None, ignore_keys_for_eval=None):
+        with alone_in(self.args.output_dir):
+            return self._train_alone(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    def _train_alone(self, resume_from_checkpoint: str | bool | None, trial, ignore_keys_for_eval):
         checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
         check_output_dir(self.args.output_dir, checkpoint)
         if self.stream is not None:
