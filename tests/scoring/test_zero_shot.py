@@ -573,3 +573,22 @@ def test_number_of_examples(few_tasks, inputs):
     assert task.get_config("num_fewshot") == 0
     harness_tasks.prepare(task, 3, None)  # a task that says 0 keeps 0
     assert task.get_config("num_fewshot") == 0
+
+
+def test_code_of_a_model_is_refused_and_not_asked_about(tmp_path, monkeypatch):
+    """transformers would ask on the terminal, and run it where the answer, or what is piped in, is "y"."""
+    ran = tmp_path / "ran"
+    (tmp_path / "model").mkdir()
+    source = f"import pathlib\nfrom transformers import GPT2Config\npathlib.Path({str(ran)!r}).touch()\nConfig = GPT2Config\n"
+    (tmp_path / "model" / "code.py").write_text(source)
+    config = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("builtins.input", lambda text: "y")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    with pytest.raises(ValueError, match="comes with code of its own, which is not run here"):
+        harness_model.check_checkpoint(str(tmp_path / "model"))
+    tokenizer = {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": [None, "code.Tokenizer"]}}
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ValueError, match="comes with code of its own, which is not run here"):
+        harness_model._load_tokenizer(str(tmp_path / "model"))
+    assert not ran.exists()
