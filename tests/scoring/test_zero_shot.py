@@ -1,7 +1,9 @@
 """Zero-shot scoring: the harness's tasks on local files, checkpoints that cannot score, and scores against plain torch."""
 
+import gzip
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import harness_inputs
@@ -592,3 +594,16 @@ def test_code_of_a_model_is_refused_and_not_asked_about(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="comes with code of its own, which is not run here"):
         harness_model._load_tokenizer(str(tmp_path / "model"))
     assert not ran.exists()
+
+
+def test_names_of_models_and_of_documents_stay_in_their_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert zero_shot.folder_name("runs/decoder-lm/") == "runs__decoder-lm"
+    for name in (".", "..", "/", "../..", "a/../.."):
+        made = zero_shot.folder_name(name)
+        assert made and Path(made).name == made and made != ".."
+    (tmp_path / "secret.json.gz").write_bytes(gzip.compress(b"{}"))
+    (tmp_path / "results").mkdir()
+    for file in ("../secret.json.gz", str(tmp_path / "secret.json.gz")):
+        with pytest.raises(FileNotFoundError):
+            read_documents(tmp_path / "results", {"documents_file": file})
