@@ -280,7 +280,7 @@ class TestFullDisk:
         ]
         code = (
             "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-            "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000)); sys.argv = sys.argv[1:];"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.argv = sys.argv[1:];"
             "runpy.run_path(sys.argv[0], run_name='__main__')"
         )
         limited = [command[0], "-c", code, *command[1:]]
