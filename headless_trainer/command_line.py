@@ -59,6 +59,10 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         flag = unknown[0].partition("=")[0]
         nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.0)
         raise ValueError(f"Unknown argument {flag!r}. The nearest known one is {nearest[0]!r}; --help lists all.")
+    for each in parsed:  # trackers such as wandb publish the command line
+        for name in (field.name for field in fields(each) if field.name.endswith("token")):
+            hidden = {getattr(each, name): "<token>", f"--{name}={getattr(each, name)}": f"--{name}=<token>"}
+            sys.argv[1:] = [hidden.get(word, word) for word in sys.argv[1:]]
     return tuple(parsed)
 
 

@@ -2,7 +2,6 @@
 
 import math
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..arguments import DataArguments, LMHeadArguments, ModelArguments
 from ..measures import RESULTS, shown_in
 from ..models.fold import FOLD
-from ..runtime.checkpoints import load_token_counts
+from ..runtime.checkpoints import load_token_counts, write_whole
 from . import facts as card_facts
 from . import run_facts
 from . import usage as card_usage
-from .file import OWN_TAG, finite, never_raises, read_card, results_table, save_card
+from .file import OWN_TAG, finite, is_inside, never_raises, read_card, results_table, save_card
 
 SECTIONS = re.compile(r"^## (?:Pretraining|Fine-tuning)\b.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 PICTURE = "loss.png"
@@ -202,8 +201,8 @@ def earlier_sections(source: str | None, folder: Path) -> str | None:
     text = re.sub(r"^## (Pretraining|Fine-tuning)$", rf"## \1 of `{name}`", text, flags=re.MULTILINE)
     for picture in re.findall(r"\]\(([\w.-]+\.png)\)", text):
         copied = f"{Path(source).resolve().name}_{picture}" if picture == PICTURE else picture
-        if (Path(source) / picture).is_file():
-            shutil.copyfile(Path(source) / picture, folder / copied)
+        if is_inside(Path(source) / picture, source):  # what a link leads to may be anything, and would be published
+            write_whole(folder / copied, (Path(source) / picture).read_bytes())
             text = text.replace(f"]({picture})", f"]({copied})")
     return text.strip()
 

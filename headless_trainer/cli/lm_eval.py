@@ -105,6 +105,7 @@ def evaluate(args: ZeroShotArguments) -> None:
     except ImportError as error:
         raise OSError(f"{error}. Zero-shot scoring needs an extra: pip install 'headless_trainer[eval]'") from error
     from ..command_line import as_typed
+    from ..runtime.checkpoints import write_whole
     from ..scoring.score_comparison import CONSOLE_WIDTH, find_results, score_tables
 
     logging.basicConfig(format="%(message)s")
@@ -124,7 +125,7 @@ def evaluate(args: ZeroShotArguments) -> None:
             failures = score_models(models, args)
         finally:  # an error, or Ctrl-C, leaves what was scored until then in the table
             if tables := score_tables(args.output_dir):
-                Path(args.output_dir, "results.md").write_text(tables + "\n", encoding="utf-8")
+                write_whole(Path(args.output_dir, "results.md"), f"{tables}\n".encode())
         print(
             f"\n{score_tables(args.output_dir, CONSOLE_WIDTH)}\n\nin {args.output_dir}: results.md, and a folder for each model"
         )
@@ -137,15 +138,15 @@ def evaluate(args: ZeroShotArguments) -> None:
 
 
 def show_comparison(folders: list[Path], args: ZeroShotArguments) -> None:
+    from ..runtime.checkpoints import write_whole
     from ..scoring.score_comparison import compare, comparison_table, short_names
 
     rows = compare(*folders, seed=args.seed or 0, test=args.significance)
     table = comparison_table(rows, short_names(args.compare))
     print(f"\n{table}")
     if args.output_dir:
-        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-        Path(args.output_dir, "comparison.md").write_text(table + "\n", encoding="utf-8")
-        Path(args.output_dir, "comparison.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())
+        write_whole(Path(args.output_dir, "comparison.json"), (json.dumps(rows, indent=2) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from ..models.trunk import infer_task
 from ..runtime import run_folder
 from ..runtime.checkpoints import check_output_dir, checkpoint_to_resume
 from ..runtime.launch import check_devices
+from ..runtime.locks import alone_until_exit
 from ..settings_check import PRETRAINING, check_best_metric, refuse
 from ..trainers.headless import HeadlessTrainer, check_trainable
 from ..trainers.pretraining import PretrainingTrainer
@@ -48,6 +49,7 @@ def prepare(
         ValueError, OSError: as the modules it calls, with the argument, its value and the remedy.
     """
     run_folder.start_logging(args)
+    alone_until_exit(args.output_dir)
     resume = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
     check_output_dir(args.output_dir, resume)
     if data_args.streaming and args.max_steps <= 0:

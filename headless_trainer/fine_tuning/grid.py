@@ -12,6 +12,7 @@ from ..corpus.packing import first_rows
 from ..models import loading
 from ..runtime.checkpoints import TOKEN_COUNTS_NAME, load_token_counts
 from ..runtime.launch import check_devices
+from ..runtime.locks import alone_until_exit
 from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .results import check_settings, read_runs, run_path
@@ -79,6 +80,8 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         for seed in arguments.seeds
     ]
     pending = [run for run in runs if not run.path.is_file()]
+    for run in pending:  # other runs of the grid may be another process's
+        alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
     for result in found:
         _check_languages(result, arguments, tasks)
     data = {}
@@ -160,7 +163,7 @@ def model_names(sources: list[str]) -> list[str]:
     """A short name for each model that no other has: its folder, with its run before it if that is a checkpoint.
 
     Raises:
-        ValueError: if a model is given twice.
+        ValueError: if a model is given twice, or has no name.
     """
     if len(set(sources)) < len(sources):
         raise ValueError(f"model_name_or_path names {_repeated(sources)!r} twice: give each model once.")
@@ -170,10 +173,16 @@ def model_names(sources: list[str]) -> list[str]:
         names = ["_".join(own[-number:]) for own, number in zip(parts, kept, strict=True)]
         again = [index for index, name in enumerate(names) if names.count(name) > 1]
         if not again:
-            return names
+            break
         if all(kept[index] >= len(parts[index]) for index in again):
             raise ValueError(f"model_name_or_path names {_repeated(names)!r} twice: give each model once.")
         kept = [number + (index in again) for index, number in enumerate(kept)]
+    for name, source in zip(names, sources, strict=True):
+        if name == ".." or "/" in name:  # results would be written somewhere else
+            raise ValueError(
+                f"model_name_or_path {source!r} names no folder and no repository: name the checkpoint itself."
+            )
+    return names
 
 
 def _repeated(names: list[str]) -> str:

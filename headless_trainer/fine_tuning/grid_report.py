@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..runtime.checkpoints import write_whole
 from .grid_plots import draw_pretraining, draw_reliability
 from .results import (
     BENCHMARK_NAMES,
@@ -59,7 +60,7 @@ def write_report(output_dir: str | Path, metrics: str = "paper") -> str:
         if draw_reliability(runs, output_dir / "reliability.png", metrics):
             parts.append("![Accuracy against confidence](reliability.png)")
     text = "\n\n".join(parts) + "\n"
-    (output_dir / REPORT_NAME).write_text(text, encoding="utf-8")
+    write_whole(output_dir / REPORT_NAME, text.encode())
     return text
 
 

@@ -20,6 +20,7 @@ from transformers import (
 
 from ..arguments import ModelArguments
 from ..corpus.tokenization import train_tokenizer
+from ..runtime.checkpoint_aside import model_aside
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,8 @@ def find_tokenizer(
             task=training_args.task,
             max_seq_length=max_seq_length,
         )
-        tokenizer.save_pretrained(folder)
+        with model_aside(folder, is_main=True) as aside:
+            tokenizer.save_pretrained(aside)
     # Read back by every process, so that all of them, and a resumed run, have the very same tokenizer.
     return AutoTokenizer.from_pretrained(folder)
 

@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from ..measures import PICTURE, shown_in
 from . import plotting
+from .checkpoints import write_whole
 from .console import ConsoleCallback, ConsoleHandler
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ def finish(trainer, metrics: dict[str, float]) -> None:
     try:
         if metrics:
             found = metrics | {"step": trainer.state.global_step}  # a later training in this folder may end without one
-            (folder / "eval_results.json").write_text(json.dumps(found, indent=2) + "\n")
+            write_whole(folder / "eval_results.json", (json.dumps(found, indent=2) + "\n").encode())
         draw_loss(trainer.state.log_history, folder / "loss.png")
     except Exception as error:  # noqa: BLE001
         logger.warning("The model is saved in %s, but its report could not be written: %s", folder, error)

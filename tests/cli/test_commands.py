@@ -26,6 +26,14 @@ def refused(*argv: str) -> str:
     return str(error.value)
 
 
+def test_on_windows_it_is_said_what_it_runs_on():
+    code = "import os; os.name = 'nt'; import headless_trainer"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    said = "RuntimeError: headless_trainer runs on Linux and macOS. On Windows, install it within WSL."
+    assert ended.returncode == 1 and ended.stderr.splitlines()[-1] == said
+    assert "OS Independent" not in (ROOT / "setup.cfg").read_text()
+
+
 def test_help_names_every_command(capsys):
     text = shown(capsys)
     assert text == shown(capsys, "--help")

@@ -95,7 +95,7 @@ def test_only_what_nobody_writes_is_removed(tmp_path):
         if path != young:
             os.utime(path, (time.time() - 3600,) * 2)
     with open(written, "rb+") as file:
-        assert row_cache._lock(file)
+        assert row_cache.lock(file)
         row_cache.remove_leftovers(tmp_path)
         assert set(tmp_path.iterdir()) == {young, written, other}
 

@@ -1,8 +1,10 @@
 """run_report.py on made-up runs whose every figure is known, and on a real one."""
 
 import dataclasses
+import errno
 import json
 import math
+import os
 import re
 import shutil
 import sys
@@ -208,6 +210,26 @@ def test_names_and_titles_are_text(tmp_path, two):
     page = report(tmp_path, f'<b>&"={two[0]}', two[1], "--title", "A < B & <script>")
     assert texts(page, "h1") == ["A < B & <script>"]
     assert texts(page, "li")[0].startswith('At equal tokens (4,000), <b>&" predicts best')
+
+
+def test_what_files_of_runs_say_is_text(tmp_path, two):
+    """They may be somebody else's."""
+    path = two[0] / "settings.json"
+    hostile = dict.fromkeys(("objective", "optim", "<script>"), "<script>alert(1)</script>")
+    path.write_text(json.dumps(json.loads(path.read_text()) | hostile))
+    assert "<script" not in report(tmp_path, *two)
+
+
+def test_a_full_disk_leaves_no_half_page_or_picture(tmp_path, two, pictures, monkeypatch):
+    def half(path, content):
+        with open(path, "wb") as file:
+            file.write(content[:3])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(SystemExit, match="^OSError: .*No space left on device"):
+        report(tmp_path, *two)
+    assert not any(path.is_file() for path in (tmp_path / "report").rglob("*"))
 
 
 # Seeds -------------------------------------------------------------------------------------------------------------------
