@@ -18,6 +18,7 @@ from .command_line import Yaml
 from .hub.names import repository_name
 from .measures import higher_is_better
 from .runtime.launch import check_launch
+from .runtime.processes import connect
 from .settings_check import DATA, MODEL, PRETRAINING, refuse, warn
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
@@ -266,6 +267,7 @@ class HeadlessTrainingArguments(TrainingArguments):
         if self.metric_for_best_model is not None and self.greater_is_better is None:
             # TrainingArguments takes all names but those in "loss" for better when greater, perplexity too.
             self.greater_is_better = higher_is_better(self.metric_for_best_model)
+        connect(self)
         super().__post_init__()
         if self.label_names is None:
             self.label_names = ["labels"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 # version that setup.cfg allows (`private` of the Hub came after 5.19).
 OVERRIDDEN = {
     "_clip_grad_norm": ("model",),
+    "_get_dataloader": ("dataset", "description", "batch_size"),
     "_get_eval_sampler": ("eval_dataset",),
     "_get_grad_norm": ("model", "grad_norm"),
     "_get_output_dir": ("trial",),
@@ -40,6 +41,7 @@ CALLED = {
     "__init__": {"model", "args", "data_collator"},
     "_clip_grad_norm": {"model"},
     "_get_collator_with_removed_columns": {"data_collator"},
+    "_get_dataloader": set(),
     "_get_grad_norm": {"model", "grad_norm"},
     "_get_output_dir": {"trial"},
     "_load_from_checkpoint": {"resume_from_checkpoint"},
@@ -125,6 +127,13 @@ PRIVATE = (
         ("trainers.pretraining",),
         "held-out rows have a loader of ours, and their columns are removed as the parent does",
         "a public method that makes the collator",
+    ),
+    Private(
+        "_get_dataloader",
+        "transformers.Trainer",
+        ("fine_tuning.classification",),
+        "the workers of all its loaders leave signals to the process that trains",
+        "a setting for what workers start with",
     ),
     Private(
         "_get_eval_sampler",

@@ -14,9 +14,12 @@ the one that was cut short starts over.
 
 import logging
 
+from ..runtime.signals import ended_by_signals
+
 logger = logging.getLogger("headless_trainer")
 
 
+@ended_by_signals("To go on: the same command, which skips the runs that are finished")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 
@@ -34,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     with errors_in_one_line(ValueError, OSError):
         if training.process_index == 0:
             report(training.output_dir, arguments.metrics)
-    leave_together()
+        leave_together()
 
 
 def check_extra() -> None:

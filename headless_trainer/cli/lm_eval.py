@@ -19,6 +19,8 @@ from typing import Literal
 
 from transformers.hf_argparser import HfArg
 
+from ..runtime.signals import ended_by_signals
+
 logger = logging.getLogger("headless_trainer")
 
 
@@ -90,6 +92,7 @@ class ZeroShotArguments:
                 raise ValueError(f"{name} must be at least {least}, got {value}.")
 
 
+@ended_by_signals("To go on: the same command, which skips the tasks that are scored")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 

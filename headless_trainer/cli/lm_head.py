@@ -13,9 +13,12 @@ data arguments name; --do_eval measures it on held-out rows.
 
 import logging
 
+from ..runtime.signals import ended_by_signals
+
 logger = logging.getLogger("headless_trainer")
 
 
+@ended_by_signals("To go on: the same command and --resume_from_checkpoint auto")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 
@@ -32,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
         trainer, resume = prepare_trainer(model_args, data_args, args)
     with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
         train(trainer, resume)
-    leave_together()
+        leave_together(trainer.signal.exit_code)
 
 
 def check_arguments(model_args, data_args, args) -> None:

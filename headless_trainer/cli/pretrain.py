@@ -11,7 +11,10 @@ follow override it. With neither --dataset_name nor --train_file, the documentat
 corpus.
 """
 
+from ..runtime.signals import ended_by_signals
 
+
+@ended_by_signals("To go on: the same command and --resume_from_checkpoint auto")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 
@@ -26,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
         trainer, resume = prepare(*arguments)
     with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
         train(trainer, resume)
-    leave_together()
+        leave_together(trainer.signal.exit_code)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from transformers.hf_argparser import HfArg
 
+from ..runtime.signals import ended_by_signals
+
 
 @dataclass
 class ReportArguments:
@@ -47,6 +49,7 @@ class ReportArguments:
             raise ValueError("output_dir is not given: name the folder of the report.")
 
 
+@ended_by_signals("The same command writes the report anew")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 

@@ -15,6 +15,8 @@ from ..runtime import run_folder
 from ..runtime.checkpoints import check_output_dir, checkpoint_to_resume
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
+from ..runtime.processes import first_process_first, lost_processes_named
+from ..runtime.signals import NAMES
 from ..settings_check import PRETRAINING, check_best_metric, refuse
 from ..trainers.headless import HeadlessTrainer, check_trainable
 from ..trainers.pretraining import PretrainingTrainer
@@ -25,6 +27,7 @@ logger = logging.getLogger(__name__)
 TRAINERS = {"headless": HeadlessTrainer, "vanilla": VanillaTrainer}
 
 
+@lost_processes_named()
 def prepare(
     model_args: ModelArguments,
     data_args: DataArguments,
@@ -64,7 +67,7 @@ def prepare(
     set_seed(args.seed)
 
     # A tokenizer is trained by one process for all machines; otherwise one process of each machine reads first.
-    with args.main_process_first(local=not model_args.train_tokenizer, desc="reading the corpus"):
+    with first_process_first(args, local=not model_args.train_tokenizer):
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
         tokenizer = loading.find_tokenizer(model_args, args, documents["train"], data_args.max_seq_length, resume)
     if make_model is None:
@@ -75,7 +78,7 @@ def prepare(
     check_trainable(model, tokenizer, args)  # what cannot be trained is said before the corpus is tokenized
 
     rows = {}
-    with args.main_process_first(desc="tokenizing"):
+    with first_process_first(args):
         for split, limit in (("train", data_args.max_train_samples), ("validation", data_args.max_eval_samples)):
             rows[split] = tokenized_rows(documents[split], tokenizer, model_args, data_args)
             rows[split] = packing.first_rows(rows[split], limit)
@@ -147,12 +150,14 @@ def tokenized_rows(documents, tokenizer: PreTrainedTokenizerBase, model_args: Mo
     )
 
 
+@lost_processes_named()
 def train(trainer: PretrainingTrainer, resume: str | None) -> None:
     """Train, save, and only then evaluate, report and push: nothing after the training run can lose it."""
     trainer.train(resume_from_checkpoint=resume)
     if trainer.signal.stopped:
         logger.warning(
-            "Stopped by SIGTERM with a checkpoint. To go on: the same command and --resume_from_checkpoint last"
+            "Stopped by %s with a checkpoint. To go on: the same command and --resume_from_checkpoint last",
+            NAMES[trainer.signal.number],
         )
         return
     trainer.save_model()

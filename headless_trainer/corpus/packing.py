@@ -6,9 +6,7 @@ Everything here works on whole arrays: a Python object for each token would cost
 import functools
 import itertools
 import logging
-import multiprocessing
 import os
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +23,7 @@ from datasets import Dataset, IterableDataset
 from datasets.fingerprint import Hasher, get_temporary_cache_files_directory, update_fingerprint
 from transformers import PreTrainedTokenizerBase
 
+from ..runtime.signals import follow_parent
 from .encoding import DocumentEncoder
 from .row_cache import fault_of, write_rows
 from .text_stream import TextStream
@@ -207,14 +206,8 @@ _work: tuple[Dataset, DocumentEncoder] | None = None  # what a worker process re
 
 def _start_worker(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
     global _work
+    follow_parent()
     _work = texts, DocumentEncoder(tokenizer)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent has, however that ended: a killed one cannot tell it to."""
-    multiprocessing.parent_process().join()
-    os._exit(1)
 
 
 def _encode_range(rows: _Range, texts: Dataset | None = None, encode: DocumentEncoder | None = None):
@@ -271,7 +264,9 @@ def _encoded_batches(
             return
         with (
             _quiet_tokenizers(),
-            ProcessPoolExecutor(num_proc, initializer=_start_worker, initargs=(texts, tokenizer)) as pool,
+            _dropping_what_waits(
+                ProcessPoolExecutor(num_proc, initializer=_start_worker, initargs=(texts, tokenizer))
+            ) as pool,
         ):
             pending: deque = deque()
             for rows in ranges:
@@ -283,6 +278,15 @@ def _encoded_batches(
             for documents, future in pending:
                 yield future.result()
                 progress.update(documents)
+
+
+@contextmanager
+def _dropping_what_waits(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
+    """The pool, which does not do what it was still asked for when an error or a signal ends its use."""
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager

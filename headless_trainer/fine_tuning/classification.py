@@ -6,13 +6,17 @@ Letters used in shapes: N rows, C classes or candidates, T tokens.
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 from ..arguments import with_settings
 from ..models.padding_row import free_padding_row, may_be_token
 from ..objective.losses import balanced_cross_entropy
 from ..runtime.checkpoint_aside import model_aside
+from ..runtime.checkpoints import StopOnSignal
 from ..runtime.launch import check_devices
+from ..runtime.processes import lost_processes_named
+from ..runtime.signals import with_following_workers
 from ..settings_check import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
 from .classification_rows import ClassificationCollator, SimilarLengthSampler, longest_first
 
@@ -26,6 +30,8 @@ class ClassificationTrainer(Trainer):
     those of all its micro-batches on all processes, so any split of a step into micro-batches and processes has the same
     gradient. (transformers 5.23 believes that sequence classifiers scale their loss for accumulation, which they do not:
     its gradient is multiplied by the number of micro-batches and of processes.)
+
+    SIGTERM and Ctrl-C end a training run with a checkpoint, unless ``save_strategy`` is "no".
 
     Args:
         model: a ``...ForSequenceClassification``; with one output for candidates and for numbers.
@@ -59,6 +65,16 @@ class ClassificationTrainer(Trainer):
         self.loss = loss
         self.model_accepts_loss_kwargs = False  # the step's rows are counted here, and not by the parent as well
         self._counts: Tensor | None = None
+        self.signal = StopOnSignal()
+        if args.save_strategy != "no":
+            self.add_callback(self.signal)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, trial=None, ignore_keys_for_eval=None):
+        with lost_processes_named(), self.signal.given_back():
+            return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    def _get_dataloader(self, *args, **kwargs) -> DataLoader:
+        return with_following_workers(super()._get_dataloader(*args, **kwargs))
 
     def _get_train_sampler(self, train_dataset=None):
         dataset = self.train_dataset if train_dataset is None else train_dataset

@@ -8,6 +8,7 @@ from transformers.hf_argparser import HfArg
 from transformers.training_args import OptimizerNames
 
 from ..runtime.launch import check_launch
+from ..runtime.processes import connect
 from ..settings_check import CLASSIFICATION, refuse
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
@@ -148,6 +149,7 @@ class GlueTrainingArguments(TrainingArguments):
     hub_token: str | None = HfArg(default=None, repr=False, help="Hub token to push with. The stored login by default.")
 
     def __post_init__(self):
+        connect(self)
         super().__post_init__()
         check_launch(self)
         if self.device.type == "cpu":

@@ -13,6 +13,7 @@ from ..models import loading
 from ..runtime.checkpoints import TOKEN_COUNTS_NAME, load_token_counts
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
+from ..runtime.processes import first_process_first, lost_processes_named
 from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .results import check_settings, read_runs, run_path
@@ -55,6 +56,7 @@ class Grid:
     data: dict[str, tuple[Dataset, dict[str, Dataset]]] = field(default_factory=dict)
 
 
+@lost_processes_named()
 def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     """Check the whole grid, and read the data of its tasks, before anything is trained.
 
@@ -85,7 +87,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     for result in found:
         _check_languages(result, arguments, tasks)
     data = {}
-    with training.main_process_first(desc="reading the tasks"):
+    with first_process_first(training):
         for task in tasks if pending else ():
             data[task.name] = read_task(task, arguments)
     return Grid(arguments, training, runs, pending, data)

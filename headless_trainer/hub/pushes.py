@@ -5,11 +5,9 @@ import logging
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from pathlib import Path
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import HubStrategy, SaveStrategy
 
+from ..runtime import signals
 from ..runtime.checkpoints import last_checkpoint
 from ..runtime.settings import SETTINGS_NAME
 from .names import repository_name
@@ -187,11 +186,11 @@ class HubPushes(TrainerCallback):
     def wait(self) -> None:
         """Wait for all pushes, each of which ends within its limit. SIGTERM and Ctrl-C end them and are raised."""
         try:
-            with _exit_on_sigterm():
+            with signals.raised():
                 if self.unfinished:
                     logger.info("waiting for what is pushed to %s", self.repo)
                 wait(self._asked)
-        except (KeyboardInterrupt, SystemExit):
+        except SystemExit:
             self.stop()
             raise
 
@@ -266,19 +265,6 @@ class HubPushes(TrainerCallback):
             f"{push.folder} is saved, but not on the Hub" if push.message else f"{self.repo} was not created on the Hub"
         )
         logger.warning("%s: %s. To push it later: %s", what, error, self.command(push))
-
-
-@contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Leave as on any other error, saying what was not done, instead of silently."""
-    if threading.current_thread() is not threading.main_thread():  # Python only sets handlers there
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _left_out(push: Push) -> Callable[[str, list[str]], set[str]]:

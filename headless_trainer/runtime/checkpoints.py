@@ -1,4 +1,4 @@
-"""Which checkpoint to resume from, token counts beside it, files written whole, and a clean end on SIGTERM."""
+"""Which checkpoint to resume from, token counts beside it, files written whole, and a clean end on signals."""
 
 import logging
 import os
@@ -16,9 +16,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import TrainerCallback
+from transformers.trainer_utils import SaveStrategy
 
 from .manifest import MANIFEST_NAME, TOKEN_COUNTS_NAME, find_fault
 from .processes import on_first_process
+from .signals import NAMES
 
 logger = logging.getLogger(__name__)
 
@@ -250,34 +252,73 @@ def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int, dee
 
 
 class StopOnSignal(TrainerCallback):
-    """On SIGTERM, ends the run after the current step, with a checkpoint, as a cluster's scheduler expects.
+    """On SIGTERM or Ctrl-C, ends the run after the current step, with a checkpoint, as a cluster's scheduler expects.
+
+    A second Ctrl-C ends the process at once. Before the first step there is nothing to save, and signals do what they did.
 
     Attributes:
-        stopped: whether the run ended for that reason.
+        number: of the signal that ended the run, 0 if none did.
     """
 
     def __init__(self):
-        self.stopped = False
-        self._previous = None
+        self.number = 0
+        self._before: dict[int, Any] = {}  # handlers that were there
 
-    def on_train_begin(self, args, state, control, **kwargs):
-        if threading.current_thread() is threading.main_thread():  # Python only sets handlers there
-            self._previous = signal.signal(signal.SIGTERM, self._request)
+    @property
+    def stopped(self) -> bool:
+        """Whether the run ended for that reason."""
+        return self.number > 0
+
+    @property
+    def exit_code(self) -> int:
+        """Of a process whose run it ended: what was interrupted by hand has not succeeded, as `&&` sees it."""
+        return 128 + self.number if self.number == signal.SIGINT else 0
+
+    @contextmanager
+    def given_back(self) -> Iterator[None]:
+        """Around a training run, after which signals do what they did before, however it ended."""
+        self.number = 0
+        try:
+            yield
+        finally:
+            self._give_back()
 
     def on_train_end(self, args, state, control, **kwargs):
-        if self._previous is not None:
-            signal.signal(signal.SIGTERM, self._previous)
-            self._previous = None
+        self._give_back()
+
+    def _give_back(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        self._before = {}
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if (
+            not self._before and threading.current_thread() is threading.main_thread()
+        ):  # Python only sets handlers there
+            self._before = {number: signal.signal(number, self._request) for number in NAMES}
 
     def on_step_end(self, args, state, control, **kwargs):
-        if args.world_size > 1:  # the signal reaches processes at different steps: all stop when one was told to
-            stopped = torch.tensor(self.stopped, dtype=torch.int32, device=args.device)
-            torch.distributed.all_reduce(stopped, op=torch.distributed.ReduceOp.MAX)
-            self.stopped = bool(stopped)
-        if self.stopped:
-            control.should_save = True
+        if self._agreed(args):
+            control.should_save = control.should_training_stop = True
+            if args.save_strategy == SaveStrategy.BEST:  # which saves after an evaluation that is the best alone
+                control.should_evaluate = False
+        return control
+
+    def on_save(self, args, state, control, **kwargs):
+        if self._agreed(args):  # it came while the checkpoint was written, or during the evaluation before
             control.should_training_stop = True
         return control
 
+    def _agreed(self, args) -> bool:
+        if args.world_size > 1:  # the signal reaches processes at different steps: all stop when one was told to
+            number = torch.tensor(self.number, dtype=torch.int32, device=args.device)
+            torch.distributed.all_reduce(number, op=torch.distributed.ReduceOp.MAX)
+            self.number = int(number)
+        return self.stopped
+
     def _request(self, number, frame):
-        self.stopped = True
+        self.number = number
+        if number == signal.SIGINT:
+            # Where Python itself answered before, as in a notebook, a second one is no end of the process either.
+            again = self._before[number] is signal.default_int_handler
+            signal.signal(number, signal.default_int_handler if again else signal.SIG_DFL)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 import psutil
 from transformers import TrainingArguments
 
+from .processes import lost_processes_named
+
 # What only the launcher of accelerate that starts a single process leaves behind.
 SINGLE_PROCESS_MARK = "ACCELERATE_USE_CPU"
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
@@ -78,8 +80,9 @@ def _were_set_before(environment: Mapping[str, str]) -> bool:
     return False
 
 
-def leave_together() -> None:
-    """End this process, once all that trained with it are here, with code 0; nothing happens to one that trained alone.
+@lost_processes_named()
+def leave_together(code: int = 0) -> None:
+    """End this process, once all that trained with it are here; nothing happens to one that trained alone and has code 0.
 
     Where gloo connected the processes, the interpreter's own teardown aborts now and then ("terminate called without an active
     exception"), and launchers take a finished run for a failed one.
@@ -87,6 +90,8 @@ def leave_together() -> None:
     import torch  # not at the top: the arguments import this module, and --help does without torch
 
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        if code:
+            sys.exit(code)
         return
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
@@ -94,4 +99,4 @@ def leave_together() -> None:
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)

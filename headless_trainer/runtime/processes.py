@@ -1,13 +1,32 @@
 """What the processes of one run tell each other outside training: a common answer, and which of them is lost."""
 
+import itertools
+import os
+import re
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch.distributed
+from accelerate import PartialState
+from transformers import TrainingArguments
+from transformers.utils import strtobool
 
 Result = TypeVar("Result")
+
+_turns = itertools.count()  # of `first_process_first`; the same on every process
+
+
+def connect(args: TrainingArguments) -> None:
+    """Connect the processes of a run on CPUs, with its ``ddp_timeout``: for ``TrainingArguments`` before they do it.
+
+    transformers hands the limit to accelerate where it does not compute on CPUs, and keeps a connection that is there.
+    https://github.com/huggingface/transformers/pull/18562
+    """
+    if args.use_cpu or strtobool(os.environ.get("ACCELERATE_USE_CPU", "False")):
+        PartialState(cpu=True, backend=args.ddp_backend, timeout=args.ddp_timeout_delta)
 
 
 def several() -> bool:
@@ -32,11 +51,73 @@ def on_first_process(find: Callable[[], Result]) -> Result:
     return answer[0]
 
 
+@contextmanager
+def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator[None]:
+    """Within it the first process is alone; the others follow when it has left, however long that takes.
+
+    For the preparation of data, which the first process leaves on the disk for the others. At a barrier they would end after
+    ``ddp_timeout``. Here that is the longest time without a sign of life from the first process.
+
+    Args:
+        args: of this process.
+        local: whether one process of each machine goes first, or one of all.
+
+    Raises:
+        ConnectionError: in those that wait, if the first process failed or gives no sign of life.
+    """
+    if not several():
+        yield
+        return
+    first = args.process_index - args.local_process_index if local else 0
+    # Where the processes met, which needs no connection between them.
+    store, key = torch.distributed.distributed_c10d._get_default_store(), f"first/{next(_turns)}/{first}"
+    if args.process_index != first:
+        _wait_for(first, store, key, args.ddp_timeout)
+        yield
+        return
+    left, said = threading.Event(), "failed"
+
+    def live() -> None:
+        with suppress(RuntimeError):  # the store is gone, and with it those who wait
+            for sign in itertools.count():
+                store.set(key, str(sign))
+                if left.wait(min(5.0, args.ddp_timeout / 5)):
+                    return store.set(key, said)
+
+    alive = threading.Thread(target=live, daemon=True)
+    alive.start()
+    try:
+        yield
+        said = "done"
+    finally:
+        left.set()
+        alive.join()
+
+
+def _wait_for(first: int, store, key: str, seconds: float) -> None:
+    heard, since = b"", time.monotonic()
+    while heard != b"done":
+        try:
+            said = store.get(key) if store.check([key]) else b""
+        except RuntimeError:
+            said = b"failed"  # the first process keeps the store where the launcher does not
+        if said != heard:
+            heard, since = said, time.monotonic()
+        gone = time.monotonic() - since > seconds
+        if heard == b"failed" or gone:
+            what = f"gave no sign of life for --ddp_timeout {seconds} seconds" if gone else "has failed"
+            raise ConnectionError(
+                f"Process {first} (counted from 0), which prepares the data, {what}: its own last messages say why. "
+                "To go on, start all processes again with the same command."
+            )
+        time.sleep(0.2)
+
+
 def is_lost_connection(error: BaseException) -> bool:
     """Whether an error says that another process did not answer, rather than that this one failed."""
-    # gloo's errors have no class of their own: what they share is the file of its sources that they begin with.
+    # gloo's errors have no class of their own. They begin with a file of its sources, but for those after one that timed out.
     return isinstance(error, torch.distributed.DistError) or (
-        isinstance(error, RuntimeError) and "gloo/transport" in str(error)
+        isinstance(error, RuntimeError) and re.search("gloo/transport|caused pair closure", str(error)) is not None
     )
 
 

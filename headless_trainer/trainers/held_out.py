@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ..runtime.signals import follow_parent
+
 # The entry of a batch that says whether its rows count. Those that do not keep a process busy while others end.
 COUNTS = "counts"
 
@@ -116,6 +118,7 @@ def held_out_loader(rows: HeldOutRows, collate: Callable[[list], dict], args) ->
         batch_size=rows.batch_size,
         collate_fn=HeldOutCollator(collate),
         pin_memory=args.dataloader_pin_memory,
+        worker_init_fn=follow_parent,
         # Its own: a loader that starts draws a number, and evaluating would change the dropout of the steps after it.
         generator=torch.Generator().manual_seed(args.seed),
         **workers,

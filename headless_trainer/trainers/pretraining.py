@@ -48,6 +48,7 @@ from ..runtime.locks import alone_in
 from ..runtime.manifest import read_facts
 from ..runtime.processes import lost_processes_named
 from ..runtime.settings import save_settings
+from ..runtime.signals import with_following_workers
 from ..settings_check import PRETRAINING, refuse
 from .diagnostics import EmbeddingRoles, TrainingWindow
 from .evaluation import EvaluationSums, mean_cosine
@@ -82,7 +83,7 @@ class PretrainingTrainer(Trainer):
         window: figures since the last log.
         roles: the embedding's two roles, and the gradient of each.
         facts: what the model card says of the run.
-        signal: whether SIGTERM ended the run.
+        signal: whether SIGTERM or Ctrl-C ended the run.
         rows: updates of the embedding as rows, None where it is updated as a whole.
         stream: the stream that is read, None where the rows are in memory.
         hub: pushes to the Hub, None where nothing is pushed, and in all processes but the main one.
@@ -167,7 +168,7 @@ class PretrainingTrainer(Trainer):
         rows = self.train_dataset
         if isinstance(rows, IterableDataset) and not isinstance(rows, Passes) and not hasattr(rows, "__len__"):
             self.train_dataset = Passes(rows)
-        return super().get_train_dataloader()
+        return with_following_workers(super().get_train_dataloader())
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
         """Draw the targets of all micro-batches of the coming optimizer step, and what their losses have in common."""
@@ -533,6 +534,7 @@ class PretrainingTrainer(Trainer):
             if self.hub is not None:
                 around.enter_context(self.hub.stopped_by_errors())
             around.enter_context(lost_processes_named())
+            around.enter_context(self.signal.given_back())
             around.enter_context(self.roles.told_apart())
             if self.rows is not None:
                 around.enter_context(self.rows.updated_as_rows())

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import TrainerCallback, TrainingArguments
 
 from ..corpus.streaming import PLACE, PackedStream, PlacedCollator
+from ..runtime.signals import follow_parent
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class StreamPlace(TrainerCallback):
             pin_memory=args.dataloader_pin_memory,
             prefetch_factor=args.dataloader_prefetch_factor,
             multiprocessing_context=args.dataloader_multiprocessing_context,
+            worker_init_fn=follow_parent,
             # Its own: a loader that starts draws a number, which would shift dropout where a run resumes.
             generator=torch.Generator().manual_seed(args.seed),
         )

@@ -7,16 +7,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from headless_trainer import HeadlessTrainingArguments
 from headless_trainer.runtime import processes
 from headless_trainer.runtime.checkpoint_aside import CheckpointAside
 from headless_trainer.runtime.checkpoints import checkpoint_to_resume, checkpoints_in
-from headless_trainer.runtime.processes import is_lost_connection, lost_processes_named, on_first_process
+from headless_trainer.runtime.manifest import find_fault, read_facts
+from headless_trainer.runtime.processes import (
+    first_process_first,
+    is_lost_connection,
+    lost_processes_named,
+    on_first_process,
+)
 
 ROOT = Path(__file__).parents[2]
 GLOO = RuntimeError(
@@ -90,6 +98,11 @@ class TestRollCall:
         )
         assert 0.2 < seconds < 20 and store.check(["alive/2", "lost"]) and store.get("lost") == b"0 1"
 
+    def test_an_error_after_one_that_timed_out_is_known(self, store):
+        self.fails(
+            RuntimeError("Application timeout caused pair closure"), "process 0, 1, 3 of 4 .*: Application timeout"
+        )
+
     def test_the_words_of_the_connection_are_kept_and_its_advice_is_not(self, store):
         self.fails(
             GLOO, r"The connection said: .*Connection reset by peer\. To go on, start .*--resume_from_checkpoint auto"
@@ -126,6 +139,73 @@ class TestRollCall:
         assert found.value is GLOO and not list(tmp_path.iterdir())
 
 
+class TestTheFirstProcessFirst:
+    @pytest.fixture
+    def store(self, monkeypatch):
+        store = torch.distributed.HashStore()
+        monkeypatch.setattr(processes, "several", lambda: True)
+        monkeypatch.setattr(processes, "_turns", iter(range(99)))
+        monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", lambda: store)
+        return store
+
+    @staticmethod
+    def args(rank, local_rank, seconds):
+        return SimpleNamespace(process_index=rank, local_process_index=local_rank, ddp_timeout=seconds)
+
+    def test_it_gives_signs_of_life_until_it_is_done(self, store):
+        with first_process_first(self.args(4, 0, 1), local=True):
+            found, until = set(), time.monotonic() + 100
+            while len(found) < 3 and time.monotonic() < until:
+                found.add(store.get("first/0/4"))
+        assert len(found) == 3 and store.get("first/0/4") == b"done"
+
+    def test_it_says_that_it_failed(self, store):
+        with pytest.raises(SystemExit), first_process_first(self.args(0, 0, 1800)):
+            sys.exit(143)
+        assert store.get("first/0/0") == b"failed"
+        store.set("first/1/0", store.get("first/0/0"))  # the turns of another process
+        with pytest.raises(ConnectionError, match="Process 0 .* has failed"), first_process_first(self.args(1, 1, 60)):
+            pytest.fail("entered")
+
+    @pytest.mark.parametrize(("rank", "local", "first"), [(5, True, 4), (5, False, 0), (4, False, 0)])
+    def test_the_others_come_when_it_is_done(self, store, rank, local, first):
+        store.set(f"first/0/{first}", "done")
+        with first_process_first(self.args(rank, rank - 4, 60), local=local):
+            store.set("entered", "")
+        assert store.check(["entered"])
+
+    def wait(self, monkeypatch, said, seconds=20):
+        """Wait for the first process, which says so, at ten seconds each: how long it took."""
+        now, said = [0.0], iter(said)
+
+        class Clock:
+            monotonic = staticmethod(lambda: now[0])
+
+            @staticmethod
+            def sleep(_):
+                now[0] += 10
+
+        class Store:
+            check = staticmethod(lambda keys: True)
+            get = staticmethod(lambda key: next(said))
+
+        monkeypatch.setattr(processes, "time", Clock)
+        processes._wait_for(0, Store, "key", seconds)
+        return now[0]
+
+    def test_they_wait_as_long_as_it_lives(self, monkeypatch):
+        assert self.wait(monkeypatch, [str(sign // 2).encode() for sign in range(400)] + [b"done"]) > 4000
+
+    def test_they_end_when_it_gives_no_sign(self, monkeypatch):
+        with pytest.raises(ConnectionError, match="Process 0 .* no sign of life for --ddp_timeout 20 seconds"):
+            self.wait(monkeypatch, [b"1", b"2"] + [b"3"] * 9)
+
+    def test_alone_nothing_is_asked(self, monkeypatch):
+        monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", lambda: pytest.fail("asked"))
+        with first_process_first(self.args(0, 0, 1)):
+            pass
+
+
 class Job:
     """run_pretrain.py on two processes, as torchrun starts them."""
 
@@ -133,12 +213,14 @@ class Job:
         self.folder, self.text_file = folder, text_file
         self.environment = os.environ | {"HF_DATASETS_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
 
-    def start(self, name: str, *flags, processes: int = 2, accumulation: int = 1) -> subprocess.Popen:
+    def start(
+        self, name: str, *flags, processes: int = 2, accumulation: int = 1, script="run_pretrain.py"
+    ) -> subprocess.Popen:
         launcher = (
             ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes] if processes > 1 else []
         )
         command = [
-            *(sys.executable, *launcher, "run_pretrain.py", "--model_type", "gpt2", "--use_cpu", "--train_tokenizer"),
+            *(sys.executable, *launcher, script, "--model_type", "gpt2", "--use_cpu", "--train_tokenizer"),
             *("--config_overrides", "n_embd=16,n_layer=2,n_head=2,n_positions=32", "--vocab_size", "320"),
             *("--max_seq_length", "16", "--train_file", self.text_file, "--output_dir", self.folder / name),
             *("--max_steps", "60", "--save_steps", "5", "--logging_steps", "1", "--per_device_train_batch_size", "4"),
@@ -166,8 +248,7 @@ def test_a_killed_process_ends_the_job_which_goes_on_to_the_same_weights(tmp_pat
     while len(checkpoints_in(tmp_path / "killed")) < 3:
         assert process.poll() is None, (tmp_path / "log").read_text()
         time.sleep(0.01)
-    second = next(child for child in psutil.Process(process.pid).children() if child.environ().get("RANK") == "1")
-    second.send_signal(signal.SIGKILL)
+    second_of(process).send_signal(signal.SIGKILL)
     status, log = job.end(process, seconds=100)
     assert status == 1
     assert "Process 0 has lost the connection to process 1 of 2" in log
@@ -190,3 +271,79 @@ def test_a_killed_process_ends_the_job_which_goes_on_to_the_same_weights(tmp_pat
     status, log = job.end(job.start("killed", "--max_steps", "65", processes=1, accumulation=2))
     assert status == 0 and "written by 2 processes and this run has 1" in log, log
     assert (tmp_path / "killed" / "checkpoint-65").is_dir()
+
+
+def second_of(process: subprocess.Popen) -> psutil.Process:
+    return next(child for child in psutil.Process(process.pid).children() if child.environ().get("RANK") == "1")
+
+
+def wait_for_checkpoint(job: Job, process: subprocess.Popen, name: str) -> None:
+    while not checkpoints_in(job.folder / name):
+        assert process.poll() is None, (job.folder / "log").read_text()
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streaming", [False, True])
+def test_sigterm_from_the_launcher_reaches_workers_too_and_leaves_a_checkpoint(tmp_path, text_file, streaming):
+    job = Job(tmp_path, text_file)
+    flags = ["--dataloader_num_workers", "2", "--max_steps", "100000", "--save_steps", "40", "--logging_steps", "40"]
+    flags += ["--streaming", "true"] if streaming else ["--dataloader_persistent_workers", "true"]
+    process = job.start("run", *flags)
+    wait_for_checkpoint(job, process, "run")
+    started = psutil.Process(process.pid).children(recursive=True)
+    assert len(started) >= 6
+    process.send_signal(signal.SIGTERM)  # which torchrun sends to the group of each process
+    _, log = job.end(process)
+    assert "Stopped by SIGTERM with a checkpoint" in log and "DataLoader worker" not in log, log
+    newest = checkpoints_in(tmp_path / "run")[0]
+    assert find_fault(newest) is None and read_facts(newest)["processes"] == 2
+    assert not psutil.wait_procs(started, timeout=100)[1]
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_is_named_after_the_timeout(tmp_path, text_file):
+    job = Job(tmp_path, text_file)
+    job.environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = "5"
+    process = job.start("run", "--ddp_timeout", "20", "--max_steps", "100000", "--save_steps", "40")
+    wait_for_checkpoint(job, process, "run")
+    second_of(process).send_signal(signal.SIGSTOP)
+    status, log = job.end(process, seconds=150)
+    assert status == 1 and "Process 0 has lost the connection to process 1 of 2" in log, log
+    assert "Timed out waiting 20000ms" in log
+
+
+# The first process prepares the data for longer than the others may wait at a barrier.
+SLOW = """
+import os, sys, time
+from headless_trainer.corpus import packing
+
+prepare = packing.tokenize_and_pack
+
+def slow(*args, **kwargs):
+    if os.environ["RANK"] == "0":
+        time.sleep(25)
+    return prepare(*args, **kwargs)
+
+packing.tokenize_and_pack = slow
+from headless_trainer.cli.pretrain import main
+
+main()
+"""
+
+
+@pytest.mark.slow
+def test_preparation_may_take_longer_than_the_timeout(tmp_path, text_file):
+    job, script = Job(tmp_path, text_file), tmp_path / "slow.py"
+    script.write_text(SLOW)
+    job.environment["PYTHONPATH"] = str(ROOT)
+    status, log = job.end(job.start("run", "--ddp_timeout", "20", "--max_steps", "5", script=script))
+    assert status == 0, log
+    assert [path.name for path in checkpoints_in(tmp_path / "run")] == ["checkpoint-5"]
+
+
+def test_the_timeout_reaches_the_connection_on_cpus(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(processes, "PartialState", lambda **given: asked.append(given["timeout"].total_seconds()))
+    HeadlessTrainingArguments(str(tmp_path), use_cpu=True, ddp_timeout=77)
+    assert asked == [77]

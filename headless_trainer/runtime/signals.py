@@ -1,0 +1,90 @@
+"""SIGTERM and Ctrl-C: they end a command with one line, and worker processes leave them to their parent."""
+
+import functools
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+# transformers and torch stay out of this file: the commands need it before they are imported, which takes seconds.
+
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+
+
+class Stopped(SystemExit):
+    """A signal ends the program; the code is 128 and its number, as shells have it."""
+
+
+@contextmanager
+def raised() -> Iterator[None]:
+    """Within it, SIGTERM and Ctrl-C raise `Stopped`; a second Ctrl-C ends the process at once."""
+    if threading.current_thread() is not threading.main_thread():  # Python only sets handlers there
+        yield
+        return
+
+    def stop(number, frame):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # launchers send it again to a group that has it already
+        raise Stopped(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in NAMES}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+
+@contextmanager
+def ended_by_signals(to_go_on: str) -> Iterator[None]:
+    """Around a command: SIGTERM and Ctrl-C end it with one line, which says how to go on, and exit code 143 or 130.
+
+    While it trains, `checkpoints.StopOnSignal` takes them.
+    """
+    try:
+        with raised():
+            yield
+    except Stopped as stopped:
+        if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
+            print(f"Stopped by {NAMES[stopped.code - 128]}. {to_go_on}", file=sys.stderr, flush=True)
+        raise
+
+
+def follow_parent(_worker: int | None = None) -> None:
+    """In a worker process: leave SIGTERM and Ctrl-C to the parent, and end when it has ended, however that was.
+
+    Launchers send them to the whole group of processes, and the parent needs its workers for the step that it finishes.
+    SIGTERM from the parent itself still ends a worker: torch and multiprocessing send it to those that are left at the end,
+    and then wait for them.
+    """
+    if hasattr(signal, "sigtimedwait"):  # elsewhere nobody could tell who sent it
+        signal.pthread_sigmask(signal.SIG_BLOCK, NAMES)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    while parent.is_alive():
+        if not hasattr(signal, "sigtimedwait"):
+            parent.join()
+            break
+        received = signal.sigtimedwait(NAMES, 1)
+        if received is not None and received.si_pid == parent.pid:
+            break
+    os._exit(0)
+
+
+def with_following_workers(loader):
+    """The same `DataLoader`, or what accelerate made of one, whose workers `follow_parent`."""
+    loader_of_torch = getattr(loader, "base_dataloader", loader)
+    loader_of_torch.worker_init_fn = functools.partial(_start_worker, loader_of_torch.worker_init_fn)
+    return loader
+
+
+def _start_worker(start: Callable[[int], None] | None, worker: int) -> None:
+    follow_parent()
+    if start is not None:
+        start(worker)

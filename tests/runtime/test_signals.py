@@ -1,0 +1,207 @@
+"""SIGTERM and Ctrl-C: a checkpoint where there is a training run, one line elsewhere, and workers that stay until then."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headless_trainer.runtime.checkpoints import checkpoints_in
+from headless_trainer.runtime.manifest import find_fault
+
+ROOT = Path(__file__).parents[2]
+
+# A run that stands still in a named phase until the signal was sent.
+RUN = """
+import os, sys, time
+from pathlib import Path
+from headless_trainer.runtime.signals import ended_by_signals
+
+kind, phase, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+
+def stand_still():
+    Path(folder, "reached").touch()
+    while not Path(folder, "sent").exists():
+        time.sleep(0.02)
+
+@ended_by_signals("GO ON")
+def main():
+    import numpy as np
+    import torch
+    from datasets import Dataset
+    from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2Model, TrainerCallback
+    from transformers import TrainingArguments
+    from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, PackedStream, train_tokenizer
+    from headless_trainer.fine_tuning.classification import ClassificationTrainer
+    from headless_trainer.fine_tuning.classification_rows import ClassificationCollator, EncodedRows
+
+    class Phases(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            if phase == "beginning":
+                stand_still()
+
+        def on_step_begin(self, args, state, control, **kwargs):
+            if phase == "step" and state.global_step == 3:
+                stand_still()
+
+        def on_prediction_step(self, args, state, control, **kwargs):
+            if phase == "evaluation":
+                stand_still()
+
+    settings = dict(
+        max_steps=40, save_steps=4, per_device_train_batch_size=4, use_cpu=True, disable_tqdm=True, report_to="none",
+        dataloader_num_workers=2, dataloader_persistent_workers=kind == "persistent",
+        eval_strategy="steps" if phase == "evaluation" else "no", eval_steps=3, save_strategy="steps",
+    )
+    rows = read = [{"input_ids": torch.arange(start, start + 8) % 50} for start in range(24)]
+    if kind == "classification":
+        config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                            intermediate_size=16, num_labels=2)
+        data = EncodedRows(np.arange(24 * 8) % 50, None, np.full(24, 8), 1, np.arange(24) % 2)
+        trainer = ClassificationTrainer(
+            BertForSequenceClassification(config), TrainingArguments(str(folder / "run"), **settings),
+            ClassificationCollator(None), train_dataset=data, eval_dataset=data)
+    else:
+        if kind == "stream":
+            documents = [f"document {i}" for i in range(99)]
+            texts = Dataset.from_dict({"text": documents}).to_iterable_dataset()
+            read = PackedStream(texts, train_tokenizer(documents, vocab_size=300), max_seq_length=8)
+
+        class Slow(HeadlessTrainer):
+            def save_model(self, output_dir=None, _internal_call=False):
+                if phase == "saving":
+                    stand_still()
+                super().save_model(output_dir, _internal_call)
+
+        model = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=8, vocab_size=400))
+        trainer = Slow(model, HeadlessTrainingArguments(str(folder / "run"), task="clm", eval_full_vocabulary=False,
+                       **settings), train_dataset=read, eval_dataset=rows)
+    trainer.add_callback(Phases())
+    trainer.train()
+    Path(folder, "stopped").write_text(f"{trainer.signal.number} {trainer.state.global_step}")
+
+main()
+"""
+
+
+class Job:
+    """A process with a group of its own, which stands still in a phase."""
+
+    def __init__(self, folder: Path, *command):
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+        with open(folder / "log", "w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *map(str, command)], cwd=ROOT, env=environment, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def wait_for(self, reached) -> list[psutil.Process]:
+        """Its processes below the first one, once ``reached`` says that it is time."""
+        until = time.monotonic() + 300
+        while not reached():
+            assert self.process.poll() is None and time.monotonic() < until, self.log()
+            time.sleep(0.02)
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def signal_group(self, number: int) -> None:
+        os.killpg(self.process.pid, number)
+
+    def end(self, seconds: float = 200) -> int:
+        """Its exit code; nothing of it is left."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"it goes on:\n{self.log()}")
+        finally:
+            for process in (self.process.kill, lambda: self.signal_group(signal.SIGKILL)):
+                try:
+                    process()
+                except ProcessLookupError:
+                    pass
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=100)
+    for process in alive:
+        process.kill()
+    assert not alive, "workers outlive the process that started them"
+
+
+def stopped_in(folder: Path, kind: str, phase: str, number: int = signal.SIGTERM) -> tuple[int, Job]:
+    job = Job(folder, "-c", RUN, kind, phase, folder)
+    workers = job.wait_for((folder / "reached").exists)
+    job.signal_group(number)
+    time.sleep(0.5)  # workers that die of it have died
+    (folder / "sent").touch()
+    code = job.end()
+    assert_gone(workers)
+    return code, job
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["memory", "persistent", "stream", "classification"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_group_leaves_a_checkpoint_of_its_step(tmp_path, kind, number):
+    code, job = stopped_in(tmp_path, kind, "step", number)
+    assert code == 0 and "Traceback" not in job.log(), job.log()
+    assert (tmp_path / "stopped").read_text() == f"{number} 4"
+    (checkpoint,) = checkpoints_in(tmp_path / "run")
+    assert checkpoint.name == "checkpoint-4" and find_fault(checkpoint) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["memory", "classification"])
+def test_an_evaluation_is_finished_before_the_checkpoint_is_written(tmp_path, kind):
+    code, job = stopped_in(tmp_path, kind, "evaluation")
+    assert code == 0 and "eval_loss" in job.log(), job.log()
+    assert (tmp_path / "stopped").read_text() == f"{signal.SIGTERM} 4"
+    assert [path.name for path in checkpoints_in(tmp_path / "run")] == ["checkpoint-4"]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_is_being_written_is_the_last(tmp_path):
+    code, job = stopped_in(tmp_path, "memory", "saving")
+    assert code == 0, job.log()
+    assert (tmp_path / "stopped").read_text() == f"{signal.SIGTERM} 4"
+    (checkpoint,) = checkpoints_in(tmp_path / "run")
+    assert checkpoint.name == "checkpoint-4" and find_fault(checkpoint) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "name", "code"), [(signal.SIGTERM, "SIGTERM", 143), (signal.SIGINT, "Ctrl-C", 130)])
+def test_before_the_first_step_there_is_nothing_to_save(tmp_path, number, name, code):
+    found, job = stopped_in(tmp_path, "memory", "beginning", number)
+    assert found == code and f"Stopped by {name}. GO ON" in job.log() and "Traceback" not in job.log()
+    assert not checkpoints_in(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_it_at_once(tmp_path):
+    job = Job(tmp_path, "-c", RUN, "memory", "step", tmp_path)
+    workers = job.wait_for((tmp_path / "reached").exists)
+    job.signal_group(signal.SIGINT)
+    time.sleep(0.5)
+    assert job.process.poll() is None
+    job.signal_group(signal.SIGINT)  # while it stands still, so that no step ends
+    assert job.end() == -signal.SIGINT
+    assert_gone(workers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["persistent", "stream"])
+def test_workers_end_with_a_parent_that_is_killed(tmp_path, kind):
+    job = Job(tmp_path, "-c", RUN, kind, "step", tmp_path)
+    workers = job.wait_for((tmp_path / "reached").exists)
+    assert len(workers) == 2
+    job.process.kill()
+    assert job.end() == -signal.SIGKILL
+    assert_gone(workers)
