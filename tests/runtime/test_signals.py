@@ -9,6 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from builders import tiny_trainer
+from transformers import TrainerCallback
+from transformers.trainer_utils import SaveStrategy
 
 from headless_trainer.runtime.checkpoints import checkpoints_in
 from headless_trainer.runtime.manifest import find_fault
@@ -205,3 +208,144 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path, kind):
     job.process.kill()
     assert job.end() == -signal.SIGKILL
     assert_gone(workers)
+
+
+# The command -------------------------------------------------------------------------------------------------------------
+
+# The documents in batches so small and slow that the tokenization is met.
+TOKENIZING = """
+import sys, time
+from headless_trainer.corpus import packing
+
+encode, packing._BATCH_BYTES = packing._encode_range, 100
+
+def slowly(*args):
+    time.sleep(0.1)
+    return encode(*args)
+
+packing._encode_range = slowly
+from headless_trainer.cli.pretrain import main
+
+main(sys.argv[1:])
+"""
+
+
+def flags(text_file: Path, folder: Path) -> list:
+    return [
+        *("--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=1,n_head=2,n_positions=16", "--use_cpu"),
+        *("--max_seq_length", "16", "--train_file", text_file, "--train_tokenizer", "--vocab_size", "300"),
+        *("--output_dir", folder / "run", "--max_steps", "100000", "--save_steps", "50", "--logging_steps", "50"),
+        *("--per_device_train_batch_size", "4", "--disable_tqdm", "true", "--preprocessing_num_workers", "2"),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "name", "code"), [(signal.SIGTERM, "SIGTERM", 143), (signal.SIGINT, "Ctrl-C", 130)])
+def test_tokenizing_ends_with_one_line(tmp_path, text_file, monkeypatch, number, name, code):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    job = Job(tmp_path / "job", "-c", TOKENIZING, *flags(text_file, tmp_path))
+    workers = job.wait_for(lambda: list((tmp_path / "cache").rglob("rows-*.incomplete")))
+    time.sleep(1)
+    job.signal_group(number)
+    assert job.end() == code
+    *_, last = job.log().splitlines()
+    assert last == f"Stopped by {name}. To go on: the same command and --resume_from_checkpoint auto", job.log()
+    assert "Traceback" not in job.log()
+    assert not list((tmp_path / "cache").rglob("*.incomplete"))
+    assert_gone(workers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "name", "code"), [(signal.SIGTERM, "SIGTERM", 0), (signal.SIGINT, "Ctrl-C", 130)])
+def test_training_ends_with_a_checkpoint_and_one_line(tmp_path, text_file, number, name, code):
+    job = Job(tmp_path / "job", "run_pretrain.py", *flags(text_file, tmp_path), "--dataloader_num_workers", "2")
+    started = job.wait_for(lambda: checkpoints_in(tmp_path / "run"))
+    job.signal_group(number)
+    assert job.end() == code
+    line = f"Stopped by {name} with a checkpoint. To go on: the same command and --resume_from_checkpoint last"
+    assert job.log().count("Stopped by") == 1 and job.log().splitlines()[-1].endswith(line), job.log()
+    assert "Traceback" not in job.log() and find_fault(checkpoints_in(tmp_path / "run")[0]) is None
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert_gone(started)
+
+
+@pytest.mark.slow
+def test_workers_that_are_left_do_not_hold_up_the_end_of_a_process(tmp_path):
+    code = """
+import torch
+from headless_trainer.runtime.signals import with_following_workers
+
+batches = iter(with_following_workers(torch.utils.data.DataLoader(list(range(999)), num_workers=2)))
+next(batches)
+raise RuntimeError("an error, whose traceback keeps the workers")
+"""
+    job = Job(tmp_path, "-c", code)
+    assert job.end() == 1 and "an error, whose traceback" in job.log()
+
+
+# The callback ------------------------------------------------------------------------------------------------------------
+
+
+class At(TrainerCallback):
+    """Does something when the second step begins."""
+
+    def __init__(self, do):
+        self.do = do
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 1:
+            self.do()
+
+
+def handlers() -> list:
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+def send(*numbers: int) -> None:
+    for number in numbers:
+        os.kill(os.getpid(), number)
+
+
+def run_of(folder, do, steps: int = 4, **settings):
+    run = tiny_trainer(folder, task="clm", **settings)
+    run.args.max_steps = steps
+    run.add_callback(At(do))
+    return run
+
+
+def test_handlers_are_given_back_after_an_error(tmp_path):
+    def fail():
+        assert handlers() != before
+        raise KeyError("an error")
+
+    before = handlers()
+    with pytest.raises(KeyError):
+        run_of(tmp_path, fail).train()
+    assert handlers() == before
+
+
+def test_a_second_interrupt_is_an_interrupt_where_the_first_was_one(tmp_path):
+    """In a notebook, the end of the process would be the end of all that it holds."""
+    before = handlers()
+    assert before[0] is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        run_of(tmp_path, lambda: send(signal.SIGINT, signal.SIGINT)).train()
+    assert handlers() == before
+
+
+def test_a_second_training_is_not_stopped_by_the_signal_of_the_first(tmp_path):
+    run = run_of(tmp_path, lambda: send(signal.SIGTERM))
+    run.train()
+    assert run.signal.stopped and run.signal.number == signal.SIGTERM and run.state.global_step == 2
+    run.pop_callback(At)
+    run.train(resume_from_checkpoint=True)
+    assert not run.signal.stopped and run.state.global_step == 4
+
+
+def test_a_checkpoint_is_written_where_only_the_best_are_saved(tmp_path):
+    settings = {"metric_for_best_model": "eval_loss", "greater_is_better": True}
+    run = run_of(tmp_path, lambda: send(signal.SIGTERM), **settings)
+    run.args.eval_steps, run.args.save_strategy, run.args.learning_rate = 1, SaveStrategy.BEST, 0.0
+    run.train()
+    assert run.state.best_global_step == 1  # the first, since nothing changes
+    assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2", "checkpoint-1"]
