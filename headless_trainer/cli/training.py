@@ -155,10 +155,11 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
     """Train, save, and only then evaluate, report and push: nothing after the training run can lose it."""
     trainer.train(resume_from_checkpoint=resume)
     if trainer.signal.stopped:
-        logger.warning(
-            "Stopped by %s with a checkpoint. To go on: the same command and --resume_from_checkpoint last",
-            NAMES[trainer.signal.number],
-        )
+        if trainer.is_world_process_zero():
+            logger.warning(
+                "Stopped by %s with a checkpoint. To go on: the same command and --resume_from_checkpoint last",
+                NAMES[trainer.signal.number],
+            )
         return
     trainer.save_model()
     trainer.save_state()

@@ -53,7 +53,7 @@ def ended_by_signals(to_go_on: str) -> Iterator[None]:
         raise
 
 
-def follow_parent(_worker: int | None = None) -> None:
+def follow_parent() -> None:
     """In a worker process: leave SIGTERM and Ctrl-C to the parent, and end when it has ended, however that was.
 
     Launchers send them to the whole group of processes, and the parent needs its workers for the step that it finishes.
@@ -78,9 +78,11 @@ def _end_with_parent() -> None:
 
 
 def with_following_workers(loader):
-    """The same `DataLoader`, or what accelerate made of one, whose workers `follow_parent`."""
-    loader_of_torch = getattr(loader, "base_dataloader", loader)
-    loader_of_torch.worker_init_fn = functools.partial(_start_worker, loader_of_torch.worker_init_fn)
+    """The same `DataLoader`, or what accelerate made of one, whose workers `follow_parent`, from their first moment on."""
+    of_torch = getattr(loader, "base_dataloader", loader)
+    of_torch.worker_init_fn = functools.partial(_start_worker, of_torch.worker_init_fn)
+    if of_torch.num_workers and (of_torch.multiprocessing_context or multiprocessing).get_start_method() == "fork":
+        of_torch.multiprocessing_context = _DeafFork()
     return loader
 
 
@@ -88,3 +90,18 @@ def _start_worker(start: Callable[[int], None] | None, worker: int) -> None:
     follow_parent()
     if start is not None:
         start(worker)
+
+
+class _DeafProcess(getattr(multiprocessing.context, "ForkProcess", multiprocessing.Process)):  # Windows has none
+    """Starts with signals blocked: torch makes SIGTERM fatal in a worker before it calls anything of ours there."""
+
+    def start(self):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, NAMES)
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _DeafFork(getattr(multiprocessing.context, "ForkContext", multiprocessing.context.BaseContext)):
+    Process = _DeafProcess

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..runtime.signals import follow_parent
+from ..runtime.signals import with_following_workers
 
 # The entry of a batch that says whether its rows count. Those that do not keep a process busy while others end.
 COUNTS = "counts"
@@ -113,13 +113,13 @@ def held_out_loader(rows: HeldOutRows, collate: Callable[[list], dict], args) ->
             "prefetch_factor": args.dataloader_prefetch_factor,
             "multiprocessing_context": args.dataloader_multiprocessing_context,
         }
-    return torch.utils.data.DataLoader(
+    loader = torch.utils.data.DataLoader(
         rows,
         batch_size=rows.batch_size,
         collate_fn=HeldOutCollator(collate),
         pin_memory=args.dataloader_pin_memory,
-        worker_init_fn=follow_parent,
         # Its own: a loader that starts draws a number, and evaluating would change the dropout of the steps after it.
         generator=torch.Generator().manual_seed(args.seed),
         **workers,
     )
+    return with_following_workers(loader)

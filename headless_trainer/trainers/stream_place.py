@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import TrainerCallback, TrainingArguments
 
 from ..corpus.streaming import PLACE, PackedStream, PlacedCollator
-from ..runtime.signals import follow_parent
+from ..runtime.signals import with_following_workers
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class StreamPlace(TrainerCallback):
     def loader(self, batch_size: int, collate: Callable) -> DataLoader:
         """Batches of this process, from its place on."""
         args = self.args
-        return DataLoader(
+        loader = DataLoader(
             self.stream,
             batch_size=batch_size,
             collate_fn=PlacedCollator(collate),
@@ -80,10 +80,10 @@ class StreamPlace(TrainerCallback):
             pin_memory=args.dataloader_pin_memory,
             prefetch_factor=args.dataloader_prefetch_factor,
             multiprocessing_context=args.dataloader_multiprocessing_context,
-            worker_init_fn=follow_parent,
             # Its own: a loader that starts draws a number, which would shift dropout where a run resumes.
             generator=torch.Generator().manual_seed(args.seed),
         )
+        return with_following_workers(loader)
 
     def note(self, batches: list[dict]) -> None:
         """Take their place out of batches that are about to be used."""

@@ -236,7 +236,9 @@ class Job:
         try:
             return process.wait(timeout=seconds), (self.folder / "log").read_text()
         finally:
-            process.kill()
+            left = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+            for each in [process, *left]:
+                each.kill()
 
 
 @pytest.mark.slow

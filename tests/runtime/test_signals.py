@@ -283,6 +283,33 @@ raise RuntimeError("an error, whose traceback keeps the workers")
     assert job.end() == 1 and "an error, whose traceback" in job.log()
 
 
+@pytest.mark.slow
+def test_workers_outlive_signals_from_their_first_moment(tmp_path):
+    """Those of short epochs and of evaluations start often, and torch makes SIGTERM fatal before they call anything of ours."""
+    code = """
+import signal, sys, torch
+from pathlib import Path
+from headless_trainer.runtime.signals import with_following_workers
+
+signal.signal(signal.SIGTERM, lambda number, frame: None)
+Path(sys.argv[1], "ready").touch()
+for epoch in range(9):
+    assert len(list(with_following_workers(torch.utils.data.DataLoader(list(range(8)), num_workers=2)))) == 8
+Path(sys.argv[1], "done").touch()
+while True:
+    signal.pause()
+"""
+    job = Job(tmp_path, "-c", code, tmp_path)
+    job.wait_for((tmp_path / "ready").exists)
+    until = time.monotonic() + 200
+    while job.process.poll() is None and not (tmp_path / "done").exists() and time.monotonic() < until:
+        job.signal_group(signal.SIGTERM)
+        time.sleep(0.003)
+    job.process.kill()
+    job.end()
+    assert (tmp_path / "done").exists(), job.log()
+
+
 # The callback ------------------------------------------------------------------------------------------------------------
 
 
