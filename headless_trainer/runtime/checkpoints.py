@@ -262,6 +262,7 @@ class StopOnSignal(TrainerCallback):
 
     def __init__(self):
         self.number = 0
+        self._heard = 0  # by this process
         self._before: dict[int, Any] = {}  # handlers that were there
 
     @property
@@ -277,11 +278,13 @@ class StopOnSignal(TrainerCallback):
     @contextmanager
     def given_back(self) -> Iterator[None]:
         """Around a training run, after which signals do what they did before, however it ended."""
-        self.number = 0
+        self.number = self._heard = 0
         try:
             yield
         finally:
             self._give_back()
+        if self._heard and not self.number:  # after the last step
+            signal.raise_signal(self._heard)
 
     def on_train_end(self, args, state, control, **kwargs):
         self._give_back()
@@ -292,9 +295,8 @@ class StopOnSignal(TrainerCallback):
         self._before = {}
 
     def on_step_begin(self, args, state, control, **kwargs):
-        if (
-            not self._before and threading.current_thread() is threading.main_thread()
-        ):  # Python only sets handlers there
+        # Python only sets handlers in the main thread.
+        if not self._before and threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._request) for number in NAMES}
 
     def on_step_end(self, args, state, control, **kwargs):
@@ -310,15 +312,21 @@ class StopOnSignal(TrainerCallback):
         return control
 
     def _agreed(self, args) -> bool:
+        self.number = self._heard
         if args.world_size > 1:  # the signal reaches processes at different steps: all stop when one was told to
-            number = torch.tensor(self.number, dtype=torch.int32, device=args.device)
+            number = torch.tensor(self._heard, dtype=torch.int32, device=args.device)
             torch.distributed.all_reduce(number, op=torch.distributed.ReduceOp.MAX)
             self.number = int(number)
         return self.stopped
 
     def _request(self, number, frame):
-        self.number = number
+        self._heard = number
         if number == signal.SIGINT:
             # Where Python itself answered before, as in a notebook, a second one is no end of the process either.
             again = self._before[number] is signal.default_int_handler
             signal.signal(number, signal.default_int_handler if again else signal.SIG_DFL)
+            if os.environ.get("RANK", "0") == "0":
+                # Not by print, in which this may have come.
+                os.write(
+                    2, b"\nCtrl-C: the run ends after this step, with a checkpoint. A second Ctrl-C ends it at once.\n"
+                )

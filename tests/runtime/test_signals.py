@@ -263,6 +263,7 @@ def test_training_ends_with_a_checkpoint_and_one_line(tmp_path, text_file, numbe
     job.signal_group(number)
     assert job.end() == code
     line = f"Stopped by {name} with a checkpoint. To go on: the same command and --resume_from_checkpoint last"
+    assert ("A second Ctrl-C ends it at once" in job.log()) == (number == signal.SIGINT)
     assert job.log().count("Stopped by") == 1 and job.log().splitlines()[-1].endswith(line), job.log()
     assert "Traceback" not in job.log() and find_fault(checkpoints_in(tmp_path / "run")[0]) is None
     assert not (tmp_path / "run" / "model.safetensors").exists()
@@ -367,6 +368,22 @@ def test_a_second_training_is_not_stopped_by_the_signal_of_the_first(tmp_path):
     run.pop_callback(At)
     run.train(resume_from_checkpoint=True)
     assert not run.signal.stopped and run.state.global_step == 4
+
+
+def test_a_signal_after_the_last_step_does_what_it_did_before(tmp_path):
+    class AtTheEnd(TrainerCallback):
+        def on_epoch_end(self, args, state, control, **kwargs):
+            send(signal.SIGTERM)
+
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        run = tiny_trainer(tmp_path, task="clm")
+        run.add_callback(AtTheEnd())
+        run.train()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM] and not run.signal.stopped and run.state.global_step == 2
 
 
 def test_a_checkpoint_is_written_where_only_the_best_are_saved(tmp_path):
