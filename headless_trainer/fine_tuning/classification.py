@@ -70,7 +70,7 @@ class ClassificationTrainer(Trainer):
             self.add_callback(self.signal)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, trial=None, ignore_keys_for_eval=None):
-        with lost_processes_named(), self.signal.given_back():
+        with self.signal.given_back(), lost_processes_named():
             return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def _get_dataloader(self, *args, **kwargs) -> DataLoader:

@@ -14,6 +14,8 @@ from accelerate import PartialState
 from transformers import TrainingArguments
 from transformers.utils import strtobool
 
+from . import signals
+
 Result = TypeVar("Result")
 
 _turns = itertools.count()  # of `first_process_first`; the same on every process
@@ -139,7 +141,8 @@ def lost_processes_named(seconds: float = 5.0) -> Iterator[None]:
     except RuntimeError as error:
         if not (several() and is_lost_connection(error)):
             raise
-        lost, processes = _roll_call(seconds), torch.distributed.get_world_size()
+        with signals.ignored():  # from the launcher, which has seen that a process is lost too
+            lost, processes = _roll_call(seconds), torch.distributed.get_world_size()
         named = f"process {', '.join(map(str, lost))} of {processes} (counted from 0)" if lost else "another process"
         said = str(error).partition(". This is")[0].strip()  # gloo goes on with advice
         raise ConnectionError(

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 # transformers and torch stay out of this file: the commands need it before they are imported, which takes seconds.
 
@@ -21,16 +22,29 @@ class Stopped(SystemExit):
 @contextmanager
 def raised() -> Iterator[None]:
     """Within it, SIGTERM and Ctrl-C raise `Stopped`; a second Ctrl-C ends the process at once."""
-    if threading.current_thread() is not threading.main_thread():  # Python only sets handlers there
-        yield
-        return
 
     def stop(number, frame):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # launchers send it again to a group that has it already
         raise Stopped(128 + number)
 
-    before = {number: signal.signal(number, stop) for number in NAMES}
+    with _handled(dict.fromkeys(NAMES, stop)):
+        yield
+
+
+@contextmanager
+def ignored() -> Iterator[None]:
+    """Within it, SIGTERM has no effect."""
+    with _handled({signal.SIGTERM: signal.SIG_IGN}):
+        yield
+
+
+@contextmanager
+def _handled(handlers: dict[int, Any]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # Python only sets handlers there
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:

@@ -533,8 +533,8 @@ class PretrainingTrainer(Trainer):
         with ExitStack() as around:
             if self.hub is not None:
                 around.enter_context(self.hub.stopped_by_errors())
-            around.enter_context(lost_processes_named())
             around.enter_context(self.signal.given_back())
+            around.enter_context(lost_processes_named())
             around.enter_context(self.roles.told_apart())
             if self.rows is not None:
                 around.enter_context(self.rows.updated_as_rows())

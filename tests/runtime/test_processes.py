@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from headless_trainer import HeadlessTrainingArguments
-from headless_trainer.runtime import processes
+from headless_trainer.runtime import processes, signals
 from headless_trainer.runtime.checkpoint_aside import CheckpointAside
 from headless_trainer.runtime.checkpoints import checkpoint_to_resume, checkpoints_in
 from headless_trainer.runtime.manifest import find_fault, read_facts
@@ -123,6 +123,11 @@ class TestRollCall:
 
         monkeypatch.setattr(type(store), "check", lambda *_: gone(), raising=False)
         self.fails(GLOO, "process 0 of 4")
+
+    def test_the_launcher_that_ends_all_does_not_keep_it_from_being_said(self, store, monkeypatch):
+        monkeypatch.setattr(processes, "_roll_call", lambda seconds: os.kill(os.getpid(), signal.SIGTERM) or [1])
+        with signals.raised():
+            self.fails(GLOO, "process 1 of 4")
 
     def test_other_errors_pass_as_they_are(self, store):
         for error in (RuntimeError("shapes do not match"), KeyError("x")):
