@@ -17,8 +17,7 @@ from transformers.training_args import OptimizerNames
 from .command_line import Yaml
 from .hub.names import repository_name
 from .measures import higher_is_better
-from .runtime.launch import check_launch
-from .runtime.processes import connect
+from .runtime.launch import check_launch, connect
 from .settings_check import DATA, MODEL, PRETRAINING, refuse, warn
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.

@@ -7,8 +7,7 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 from transformers.training_args import OptimizerNames
 
-from ..runtime.launch import check_launch
-from ..runtime.processes import connect
+from ..runtime.launch import check_launch, connect
 from ..settings_check import CLASSIFICATION, refuse
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.

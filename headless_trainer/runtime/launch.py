@@ -8,14 +8,25 @@ from collections.abc import Mapping
 
 import psutil
 from transformers import TrainingArguments
-
-from .processes import lost_processes_named
+from transformers.utils import strtobool
 
 # What only the launcher of accelerate that starts a single process leaves behind.
 SINGLE_PROCESS_MARK = "ACCELERATE_USE_CPU"
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 # How torchrun and the MPI launchers say how many processes there are.
 PROCESS_COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+
+
+def connect(args: TrainingArguments) -> None:
+    """Connect the processes of a run on CPUs, with its ``ddp_timeout``: for ``TrainingArguments`` before they do it.
+
+    transformers hands the limit to accelerate where it does not compute on CPUs, and keeps a connection that is there.
+    https://github.com/huggingface/transformers/pull/18562
+    """
+    from accelerate import PartialState
+
+    if args.use_cpu or strtobool(os.environ.get("ACCELERATE_USE_CPU", "False")):
+        PartialState(cpu=True, backend=args.ddp_backend, timeout=args.ddp_timeout_delta)
 
 
 def check_launch(args: TrainingArguments, environment: Mapping[str, str] | None = None) -> None:
@@ -80,7 +91,6 @@ def _were_set_before(environment: Mapping[str, str]) -> bool:
     return False
 
 
-@lost_processes_named()
 def leave_together(code: int = 0) -> None:
     """End this process, once all that trained with it are here; nothing happens to one that trained alone and has code 0.
 
@@ -89,11 +99,14 @@ def leave_together(code: int = 0) -> None:
     """
     import torch  # not at the top: the arguments import this module, and --help does without torch
 
+    from .processes import lost_processes_named
+
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         if code:
             sys.exit(code)
         return
-    torch.distributed.barrier()
+    with lost_processes_named():
+        torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     atexit._run_exitfuncs()  # of trackers that send what they still hold
     logging.shutdown()

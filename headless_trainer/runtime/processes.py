@@ -1,7 +1,6 @@
 """What the processes of one run tell each other outside training: a common answer, and which of them is lost."""
 
 import itertools
-import os
 import re
 import threading
 import time
@@ -10,25 +9,13 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch.distributed
-from accelerate import PartialState
 from transformers import TrainingArguments
-from transformers.utils import strtobool
 
 from . import signals
 
 Result = TypeVar("Result")
 
 _turns = itertools.count()  # of `first_process_first`; the same on every process
-
-
-def connect(args: TrainingArguments) -> None:
-    """Connect the processes of a run on CPUs, with its ``ddp_timeout``: for ``TrainingArguments`` before they do it.
-
-    transformers hands the limit to accelerate where it does not compute on CPUs, and keeps a connection that is there.
-    https://github.com/huggingface/transformers/pull/18562
-    """
-    if args.use_cpu or strtobool(os.environ.get("ACCELERATE_USE_CPU", "False")):
-        PartialState(cpu=True, backend=args.ddp_backend, timeout=args.ddp_timeout_delta)
 
 
 def several() -> bool:

@@ -351,6 +351,6 @@ def test_preparation_may_take_longer_than_the_timeout(tmp_path, text_file):
 
 def test_the_timeout_reaches_the_connection_on_cpus(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(processes, "PartialState", lambda **given: asked.append(given["timeout"].total_seconds()))
+    monkeypatch.setattr("accelerate.PartialState", lambda **given: asked.append(given["timeout"].total_seconds()))
     HeadlessTrainingArguments(str(tmp_path), use_cpu=True, ddp_timeout=77)
     assert asked == [77]
