@@ -1,136 +1,232 @@
 #!/usr/bin/env python
-"""A training run killed with SIGKILL again and again, at random moments, against the same run never killed.
+"""Everything that can happen to a training run, done to it: one table of what was tried and what was survived.
 
-    python benchmarks/faults.py
-    python benchmarks/faults.py --kills 3 --task mlm --dataloader_num_workers 2
+    python benchmarks/faults.py                              # 6 kills and 6 signals on each of four kinds of runs, and the rest
+    python benchmarks/faults.py --kills 100 --signals 40
+    python benchmarks/faults.py --variants rows --attacks kill --kills 3
 
-Every life of the run is the same command, `run_pretrain.py ... --resume_from_checkpoint auto`. A kill falls while the process
-starts or loads its checkpoint, between two steps, or, in half of the lives, while a checkpoint is being written. After each
-kill every checkpoint is read: those under their own names must be whole, those that were whole before must be there
-unchanged, but for those that --save_total_limit lets go. At the end weights and losses must be those of the run that was
-never killed, bit for bit. Exit status 0 if all of that held.
+Each variant is a run that is never disturbed, and the same run disturbed at random moments: killed with SIGKILL while it starts
+or loads its checkpoint, between two steps, or, in half of the cases, while a checkpoint is being written; or given SIGTERM,
+to all of its processes at once, as launchers and schedulers send it. Every life of it is the same command, `run_pretrain.py
+... --resume_from_checkpoint auto`. After each life every checkpoint is read: those under their own names must be whole, those
+that were whole before must be there unchanged, but for those that --save_total_limit lets go; after a SIGTERM there must be
+a new one. At the end weights and losses must be those of the run that was never disturbed, bit for bit.
+
+Then every file of a checkpoint is damaged in turn, and the one before it must be resumed from; a second run is started in
+the folder of a first; and files cannot grow beyond a limit, as on a full disk, at a checkpoint and at the last save.
+
+Exit status 0 if all of that held.
 """
 
 import argparse
 import hashlib
 import json
+import logging
 import os
 import platform
 import random
+import resource
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import torch
 from safetensors.torch import load_file
 
-from headless_trainer.runtime.checkpoints import INCOMPLETE_NAME, checkpoints_in
+from headless_trainer.runtime.checkpoints import INCOMPLETE_NAME, checkpoint_to_resume, checkpoints_in
 from headless_trainer.runtime.manifest import find_fault
 
 ROOT = Path(__file__).resolve().parents[1]
 SAVE_STEPS, LIMIT = 10, 3
-STEPS_A_LIFE = 80  # more than a life takes, so that the run does not end before it has been killed often enough
-MODELS = {
-    "clm": ("gpt2", "bpe", '{"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}'),
-    "mlm": (
-        "bert",
-        "wordpiece",
-        '{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}',
-    ),
+STEPS_A_LIFE = 80  # more than a life takes, so that the run does not end before it has been disturbed often enough
+DECODER = ("gpt2", "bpe", '{"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}')
+ENCODER = (
+    "bert",
+    "wordpiece",
+    '{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}',
+)
+# Model, processes, and further flags of each kind of run.
+VARIANTS = {
+    "rows": (DECODER, 1, []),
+    "workers": (ENCODER, 1, ["--dataloader_num_workers", "2"]),
+    "stream": (DECODER, 1, ["--streaming", "--shuffle_buffer_size", "50", "--dataloader_num_workers", "1"]),
+    "processes": (DECODER, 2, []),
 }
+ATTACKS = ("kill", "signal", "damage", "second run", "full disk")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--kills", type=int, default=24, help="over all variants")
+    parser.add_argument("--signals", type=int, default=24, help="over all variants")
+    parser.add_argument(
+        "--flips", type=int, default=20, help="bits flipped in each file of a checkpoint, one at a time"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--task", choices=MODELS, default="clm")
-    parser.add_argument("--dataloader_num_workers", type=int, default=0)
-    parser.add_argument("--streaming", action="store_true", help="read the corpus as a stream, shuffled by a buffer")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     args = parser.parse_args()
-    data = "a stream" if args.streaming else "rows"
-    print(f"{args.kills} kills, {args.task} on {data}, a checkpoint every {SAVE_STEPS} steps, ", end="")
-    print(f"save_total_limit {LIMIT}; ", end="")
+    print(f"a checkpoint every {SAVE_STEPS} steps, save_total_limit {LIMIT}, ", end="")
     print(f"{os.cpu_count()} CPU cores ({platform.machine()}), torch {torch.__version__}\n", flush=True)
-    started = time.monotonic()
+    started, table = time.monotonic(), Table()
     with tempfile.TemporaryDirectory() as folder:
-        sys.exit(not fault_run(args, Path(folder), started))
+        for index, variant in enumerate(args.variants):
+            lives = []
+            for attack, total in (("kill", args.kills), ("signal", args.signals)):
+                share = total // len(args.variants) + (index < total % len(args.variants))
+                lives += [attack] * share if attack in args.attacks else []
+            if lives:
+                random.Random(args.seed).shuffle(lives)
+                (Path(folder) / variant).mkdir()
+                disturb(variant, lives, Path(folder) / variant, random.Random(args.seed), table)
+        calm = Path(folder) / "calm"
+        calm.mkdir()
+        if "damage" in args.attacks:
+            damage_files(calm, args.flips, random.Random(args.seed), table)
+        if "second run" in args.attacks:
+            start_twice(calm, table)
+        if "full disk" in args.attacks:
+            fill_disk(calm, table)
+    print(f"\n{table}\n\n{time.monotonic() - started:.0f} s in all")
+    sys.exit(not table.all_held)
 
 
-def fault_run(args, folder: Path, started: float) -> bool:
-    """Both runs and their comparison; whether all held."""
-    run = Run(args, folder)
+class Table:
+    """Tries and how many of them held, by attack and kind of run."""
+
+    def __init__(self):
+        self.rows: dict[tuple[str, str], list[bool]] = {}
+
+    def add(self, attack: str, run: str, held: bool) -> None:
+        self.rows.setdefault((attack, run), []).append(held)
+
+    @property
+    def all_held(self) -> bool:
+        return all(all(tries) for tries in self.rows.values())
+
+    def __str__(self) -> str:
+        lines = ["| attack | run | tries | survived |", "|---|---|---|---|"]
+        lines += [f"| {attack} | {run} | {len(tries)} | {sum(tries)} |" for (attack, run), tries in self.rows.items()]
+        return "\n".join(lines)
+
+
+# Kills and signals ---------------------------------------------------------------------------------------------------------
+
+
+def disturb(variant: str, lives: list[str], folder: Path, moments: random.Random, table: Table) -> None:
+    """The run that is never disturbed, the one that is, and their comparison."""
+    run = Run(folder, variant, len(lives) * STEPS_A_LIFE + 5)
     first = time.monotonic()
     process = run.start(folder / "whole")
     while not checkpoints_in(folder / "whole") and process.poll() is None:
         time.sleep(0.01)
     startup = time.monotonic() - first
-    assert process.wait() == 0, (folder / "log").read_text()
-    print(
-        f"never killed: {run.steps} steps in {time.monotonic() - first:.0f} s, {startup:.1f} s to its first checkpoint"
-    )
+    assert process.wait() == 0, run.said()
+    print(f"{variant}: never disturbed, {run.steps} steps in {time.monotonic() - first:.0f} s, ", end="")
+    print(f"{startup:.1f} s to its first checkpoint", flush=True)
 
-    moments, ledger, places = random.Random(args.seed), Ledger(folder / "killed"), Counter()
-    for number in range(1, args.kills + 1):
-        leftover = half_written(folder / "killed")
-        process = run.start(folder / "killed")
-        plan = wait_for_moment(folder / "killed", process, moments, startup)
-        assert process.poll() is None, f"it ended before kill {number}: {(folder / 'log').read_text()}"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        half = half_written(folder / "killed")
-        if half not in (None, leftover):
-            files = sum(path.is_file() for path in half[0].rglob("*"))
-            plan, place = "writing a checkpoint", f"writing {half[0].name}, {files} files of it"
-        else:
-            place = plan
-        places[plan] += 1
-        print(f"kill {number:>2}: {place:<40}{ledger.inspect()}", flush=True)
-    assert run.start(folder / "killed").wait() == 0, (folder / "log").read_text()
-    print(f"to the end: {ledger.inspect()}")
-
-    same = same_numbers(folder / "whole", folder / "killed", run.steps)
-    where = ", ".join(f"{count} {place}" for place, count in sorted(places.items()))
-    kept = f"{ledger.rotated} of them rotated, {ledger.lost} lost, {ledger.changed} changed, {ledger.broken} found not whole"
-    numbers = f"weights and {run.steps} losses {'bit-identical to' if same else 'DIFFERENT from'} the run never killed"
-    print(
-        f"\n{args.kills} kills ({where}); {len(ledger.known) + ledger.rotated} checkpoints seen whole, {kept}; {numbers}; ",
-        end="",
+    ledger = Ledger(folder / "disturbed")
+    for number, attack in enumerate(lives, 1):
+        leftover, before = half_written(ledger.run_dir), newest_step(ledger.run_dir)
+        process = run.start(ledger.run_dir)
+        kinds = {"starting": 15, "training": 35, "writing": 50} if attack == "kill" else {"training": 1, "writing": 1}
+        kind = moments.choices(list(kinds), list(kinds.values()))[0]
+        wait_for_moment(ledger.run_dir, process, kind, moments, startup)
+        assert process.poll() is None, f"it ended before life {number}: {run.said()}"
+        everyone = send(process, signal.SIGKILL if attack == "kill" else signal.SIGTERM)
+        try:
+            process.wait(120)
+        except subprocess.TimeoutExpired:
+            send(process, signal.SIGKILL)
+            process.wait()
+        psutil.wait_procs(everyone)
+        half, place = half_written(ledger.run_dir), kind
+        if attack == "kill" and half not in (None, leftover):
+            place = f"writing {half[0].name}, {sum(path.is_file() for path in half[0].rglob('*'))} files of it"
+        held, found = ledger.inspect()
+        if attack == "signal" and not (newest_step(ledger.run_dir) > before and "Stopped by SIGTERM" in run.said()):
+            held, found = False, found + f"; NO CHECKPOINT AFTER THE SIGNAL, and it said:\n{run.said()[-3000:]}"
+        table.add("SIGKILL" if attack == "kill" else "SIGTERM to all processes", variant, held)
+        print(f"{variant}, {attack} {number:>3}: {place:<42}{found}", flush=True)
+    assert run.start(ledger.run_dir).wait() == 0, run.said()
+    ledger.inspect()
+    same = same_numbers(folder / "whole", ledger.run_dir, run.steps)
+    table.add("weights and losses at the end", variant, same)
+    numbers = (
+        f"weights and {run.steps} losses {'bit-identical to' if same else 'DIFFERENT from'} the run never disturbed"
     )
-    print(f"{time.monotonic() - started:.0f} s in all")
-    return same and not (ledger.lost or ledger.changed or ledger.broken)
+    print(f"{variant}: {len(ledger.known) + ledger.rotated} checkpoints seen whole; {numbers}", flush=True)
+
+
+def send(process: subprocess.Popen, number: int) -> list[psutil.Process]:
+    """Send a signal to a process and to all that it has started, which launchers put into groups of their own."""
+    everyone = [psutil.Process(process.pid)]
+    everyone += everyone[0].children(recursive=True)
+    for each in everyone:
+        with suppress(psutil.NoSuchProcess):
+            each.send_signal(number)
+    return everyone
 
 
 class Run:
     """The command that every life of a run is."""
 
-    def __init__(self, args, folder: Path):
-        self.steps = args.kills * STEPS_A_LIFE + 5
+    def __init__(self, folder: Path, variant: str, steps: int):
+        (model, tokenizer, config), processes, flags = VARIANTS[variant]
+        self.steps = steps
         words, corpus = [f"w{index:03d}" for index in range(300)], random.Random(1)
         lines = (" ".join(corpus.choices(words, k=corpus.randint(4, 20))) for _ in range(400))
         (folder / "lines.txt").write_text("\n".join(lines) + "\n")
-        model, tokenizer, config = MODELS[args.task]
+        launcher = (
+            ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes] if processes > 1 else []
+        )
         self.command = [
-            *(sys.executable, "run_pretrain.py", "--model_type", model, "--config_overrides", config, "--use_cpu"),
+            *(
+                sys.executable,
+                *launcher,
+                "run_pretrain.py",
+                "--model_type",
+                model,
+                "--config_overrides",
+                config,
+                "--use_cpu",
+            ),
             *("--train_tokenizer", "--tokenizer_type", tokenizer, "--vocab_size", "400", "--max_seq_length", "16"),
             *("--train_file", folder / "lines.txt", "--preprocessing_num_workers", "1", "--negatives", "step"),
-            *("--max_steps", self.steps, "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2"),
-            *("--save_steps", SAVE_STEPS, "--save_total_limit", LIMIT, "--logging_steps", "1"),
-            *("--dataloader_num_workers", args.dataloader_num_workers, "--disable_tqdm", "true"),
-            *("--resume_from_checkpoint", "auto"),
-            *(("--streaming", "--shuffle_buffer_size", "50") if args.streaming else ()),
+            *("--max_steps", steps, "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2"),
+            *(
+                "--save_steps",
+                SAVE_STEPS,
+                "--save_total_limit",
+                LIMIT,
+                "--logging_steps",
+                "1",
+                "--disable_tqdm",
+                "true",
+            ),
+            *flags,
         ]
         cores = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache")}
         self.environment, self.log = os.environ | cores, folder / "log"
 
-    def start(self, output_dir: Path) -> subprocess.Popen:
-        command = [str(part) for part in [*self.command, "--output_dir", output_dir]]
+    def start(self, output_dir: Path, *flags, resume: bool = True, before: Callable | None = None) -> subprocess.Popen:
+        """Start a life; ``before`` runs in its first process."""
+        command = [*self.command, "--output_dir", output_dir, *flags]
+        command += ["--resume_from_checkpoint", "auto"] if resume else []
         with open(self.log, "w") as log:
-            return subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=log, stderr=log)
+            return subprocess.Popen(
+                [str(part) for part in command], cwd=ROOT, env=self.environment, stdout=log, stderr=log, preexec_fn=before
+            )  # fmt: skip
+
+    def said(self) -> str:
+        return self.log.read_text()
 
 
 class Ledger:
@@ -139,25 +235,22 @@ class Ledger:
     def __init__(self, run_dir: Path):
         self.run_dir = run_dir
         self.known: dict[str, str] = {}
-        self.rotated = self.lost = self.changed = self.broken = 0
+        self.rotated = 0
 
-    def inspect(self) -> str:
-        """Read every checkpoint, compare with what was there before, and say so in a few words."""
+    def inspect(self) -> tuple[bool, str]:
+        """Read every checkpoint and compare with what was there before: whether all is well, and a few words on it."""
         found = checkpoints_in(self.run_dir)
         faults = {path.name: fault for path in found if (fault := find_fault(path))}
-        self.broken += len(faults)
         now = {path.name: digest(path) for path in found if path.name not in faults}
         missing = [name for name in self.known if name not in now]
         rotated = [name for name in missing if sum(steps(other) > steps(name) for other in now) >= LIMIT]
         self.rotated += len(rotated)
-        self.lost += len(missing) - len(rotated)
-        self.changed += sum(now.get(name, known) != known for name, known in self.known.items())
+        trouble = [f"{name}: {fault}" for name, fault in faults.items()]
+        trouble += [f"lost {name}" for name in missing if name not in rotated]
+        trouble += [f"changed {name}" for name, known in self.known.items() if now.get(name, known) != known]
         self.known = now
         newest = max(now, key=steps, default="no checkpoint yet")
-        trouble = [f"{name}: {fault}" for name, fault in faults.items()] + [
-            f"lost {name}" for name in missing if name not in rotated
-        ]
-        return f"{len(now)} whole, the last {newest}" + "".join(f"; {words}" for words in trouble)
+        return not trouble, f"{len(now)} whole, the last {newest}" + "".join(f"; {words.upper()}" for words in trouble)
 
 
 def steps(name: str) -> int:
@@ -172,17 +265,18 @@ def digest(folder: Path) -> str:
     return whole.hexdigest()
 
 
-def wait_for_moment(run_dir: Path, process: subprocess.Popen, moments: random.Random, startup: float) -> str:
-    """Sleep until a life is to end, and say what it is then supposed to be doing."""
-    kind = moments.choices(["starting", "training", "writing"], [15, 35, 50])[0]
+def wait_for_moment(
+    run_dir: Path, process: subprocess.Popen, kind: str, moments: random.Random, startup: float
+) -> None:
+    """Sleep until a life is to be disturbed while it is starting, training or writing a checkpoint."""
     progress, delay = moments.randint(1, 3), moments.random()
     newest = newest_step(run_dir)
     until = time.monotonic() + startup * delay
-    # A start that is quicker than the first one was must not have the run end before it is killed.
+    # A start that is quicker than the first one was must not have the run end before it is disturbed.
     wanted = newest + SAVE_STEPS * (1 if kind == "starting" else progress)
     while newest_step(run_dir) < wanted and process.poll() is None:
         if kind == "starting" and time.monotonic() > until:
-            return kind
+            return
         time.sleep(0.002)
     if kind == "writing":
         while half_written(run_dir) is None and process.poll() is None:
@@ -190,7 +284,6 @@ def wait_for_moment(run_dir: Path, process: subprocess.Popen, moments: random.Ra
         time.sleep(0.03 * delay)
     else:
         time.sleep(0.3 * delay)
-    return "training"
 
 
 def newest_step(run_dir: Path) -> int:
@@ -215,6 +308,98 @@ def same_numbers(whole: Path, killed: Path, steps: int) -> bool:
     histories = [json.loads((folder / "trainer_state.json").read_text())["log_history"] for folder in (whole, killed)]
     want, got = ({log["step"]: log["loss"] for log in history if "loss" in log} for history in histories)
     return want == got and len(want) == steps
+
+
+# Damaged files, a second run, a full disk ----------------------------------------------------------------------------------
+
+
+def damage_files(folder: Path, flips: int, moments: random.Random, table: Table) -> None:
+    """Damage each file of the newest of two checkpoints in turn: the one before it is what a run must go on from."""
+    run = Run(folder, "rows", 2 * SAVE_STEPS)
+    assert run.start(folder / "damaged", resume=False).wait() == 0, run.said()
+    logging.disable(logging.WARNING)  # about every checkpoint that is passed over
+    newest, before = checkpoints_in(folder / "damaged")
+
+    def flip(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[moments.randrange(len(content))] ^= 1 << moments.randrange(8)
+        path.write_bytes(content)
+
+    ways = {
+        "deleted": Path.unlink,
+        "emptied": lambda path: path.write_bytes(b""),
+        "cut in half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+        "a byte longer": lambda path: path.write_bytes(path.read_bytes() + b" "),
+        "a folder instead": lambda path: (path.unlink(), path.mkdir()),
+    } | {f"bit {number} flipped": flip for number in range(flips)}
+    # A card is for people, who may edit it. Without a manifest a checkpoint is another trainer's, and JSON may end in a space.
+    names = [
+        path.relative_to(newest) for path in sorted(newest.rglob("*")) if path.is_file() and path.name != "README.md"
+    ]
+    for name in names:
+        found = []
+        for way, damage in ways.items():
+            if name.name == "manifest.json" and way in ("deleted", "a byte longer"):
+                continue
+            shutil.copytree(newest, folder / "aside")
+            damage(newest / name)
+            held = checkpoint_to_resume("auto", folder / "damaged") == str(before)
+            found += [] if held else [way]
+            table.add("a damaged file", str(name), held)
+            shutil.rmtree(newest)
+            os.replace(folder / "aside", newest)
+        print(
+            f"damaged {name}: {'passed over each time' if not found else 'NOT SEEN: ' + ', '.join(found)}", flush=True
+        )
+    assert checkpoint_to_resume("auto", folder / "damaged") == str(newest)
+
+
+def last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
+
+
+def start_twice(folder: Path, table: Table) -> None:
+    """A second run in the folder of a first is refused, by the number of the first one's process; the first one goes on."""
+    run, other = Run(folder, "rows", 10 * STEPS_A_LIFE), Run(folder, "rows", 10 * STEPS_A_LIFE)
+    other.log = folder / "other_log"
+    first = run.start(folder / "shared")
+    while not checkpoints_in(folder / "shared"):
+        assert first.poll() is None, run.said()
+        time.sleep(0.01)
+    for number in range(2):
+        second = other.start(folder / "shared")
+        refused = second.wait() == 1 and str(first.pid) in other.said() and "Traceback" not in other.said()
+        table.add("a second run in the same folder", "rows", refused and first.poll() is None)
+        print(f"second run {number + 1}: {last_line(other.said())}", flush=True)
+    send(first, signal.SIGKILL)
+    first.wait()
+    third = run.start(folder / "shared")
+    held = third.wait() == 0 and find_fault(checkpoints_in(folder / "shared")[0]) is None
+    table.add("a run after the first one was killed", "rows", held)
+
+
+def fill_disk(folder: Path, table: Table) -> None:
+    """Files that cannot grow, at a checkpoint and at the last save: one line, exit status 1, nothing half written is left."""
+    model = "model.safetensors"
+    whole = Run(folder, "rows", 2)
+    assert whole.start(folder / "size", resume=False).wait() == 0, whole.said()
+    limit = (folder / "size" / model).stat().st_size // 2
+
+    def shrink() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing then fails as it does on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    for where, flags in (("at a checkpoint", []), ("at the last save", ["--save_strategy", "no"])):
+        run, output = Run(folder, "rows", SAVE_STEPS), folder / where.replace(" ", "_")
+        status = run.start(output, *flags, resume=False, before=shrink).wait()
+        left = [path.name for path in output.rglob("*") if path.is_file() and path.stat().st_size == 0]
+        left += [path.name for path in output.rglob(model)] + [path.name for path in checkpoints_in(output)]
+        held = status == 1 and "Traceback" not in run.said() and not left
+        table.add(f"a full disk {where}", "rows", held)
+        print(
+            f"full disk {where}: status {status}, left: {left or 'nothing'}: {run.said().strip().splitlines()[-1]}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def _find_fault(folder: Path, contents: bool) -> str | None:
     signature = _signature(folder)
     if signature in _found:
         return _found[signature]
-    if not (folder / MANIFEST_NAME).is_file():
+    if not os.path.lexists(folder / MANIFEST_NAME):
         return _structural_fault(folder)
     try:
         manifest = _read(folder)

@@ -216,20 +216,26 @@ class TestBadInput:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--task", "clm"],
-        ["--task", "mlm", "--dataloader_num_workers", "2"],
-        ["--streaming", "--dataloader_num_workers", "2"],
-    ],
-)
-def test_killed_and_resumed_equals_never_killed(flags):
-    """A short run of the benchmark: SIGKILL at random moments, three times."""
-    command = [sys.executable, "benchmarks/faults.py", "--kills", "3", "--seed", "3", *flags]
+@pytest.mark.parametrize("variant", ["rows", "workers", "stream", "processes"])
+def test_disturbed_and_resumed_equals_never_disturbed(variant):
+    """A short run of the benchmark, at random moments."""
+    command = [sys.executable, "benchmarks/faults.py", "--variants", variant, "--attacks", "kill", "signal"]
+    command += ["--kills", "1", "--signals", "1", "--seed", "3"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "0 lost, 0 changed, 0 found not whole; weights and 245 losses bit-identical" in ended.stdout
+    assert "weights and 165 losses bit-identical to the run never disturbed" in ended.stdout
+    assert f"| SIGKILL | {variant} | 1 | 1 |" in ended.stdout
+    assert f"| SIGTERM to all processes | {variant} | 1 | 1 |" in ended.stdout
+
+
+@pytest.mark.slow
+def test_damaged_files_second_runs_and_full_disks():
+    command = [sys.executable, "benchmarks/faults.py", "--attacks", "damage", "second run", "full disk", "--flips", "3"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "| a damaged file | model.safetensors | 8 | 8 |" in ended.stdout
+    assert "| a second run in the same folder | rows | 2 | 2 |" in ended.stdout
+    assert "| a full disk at the last save | rows | 1 | 1 |" in ended.stdout
 
 
 @pytest.mark.parametrize(("flags", "evaluations"), [([], 2), (["--load_best_model_at_end", "true"], 3)])
