@@ -242,6 +242,24 @@ class HeadlessTrainingArguments(TrainingArguments):
             "process, or of the step over all processes."
         },
     )
+    pool_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "With negatives micro_batch: share the predictions of a forward out among pools of at most this many "
+            "targets. Smaller pools make the loss cheaper. All of them together by default."
+        },
+    )
+    sampled_negatives: int = field(
+        default=0,
+        metadata={"help": "headless only: tokens drawn in each step as further candidates of every prediction."},
+    )
+    sampling_power: float = field(
+        default=0.0,
+        metadata={
+            "help": "Of sampled_negatives: a token is drawn with a probability proportional to its frequency in the training "
+            "data to this power. 0 draws all tokens alike, 1 as the targets of a larger batch would be."
+        },
+    )
     temperature: float = field(default=1.0, metadata={"help": "Divides the scores, > 0."})
     log_q_correction: bool = field(
         default=False,
@@ -333,8 +351,13 @@ class HeadlessTrainingArguments(TrainingArguments):
                 "mask_replace_prob and random_replace_prob must not be negative and must not sum to more than 1, got "
                 f"{self.mask_replace_prob} and {self.random_replace_prob}."
             )
-        if self.eval_pool_size < 1:
-            raise ValueError(f"eval_pool_size must be at least 1, got {self.eval_pool_size}.")
+        for name in ("sampled_negatives", "sampling_power"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        for name in ("eval_pool_size", "pool_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
         if self.sparse_embedding_updates:
             self._check_sparse_updates()
         refuse(self, PRETRAINING)

@@ -145,6 +145,26 @@ PRETRAINING = (
         lambda args: args.objective == "vanilla",
     ),
     Refusal(
+        "sampling_power",
+        "sampled_negatives is 0, so nothing is drawn: set it, or leave sampling_power out",
+        lambda args: args.sampled_negatives == 0,
+    ),
+    Refusal(
+        "sampled_negatives",
+        "log_q_correction is True, which corrects for the frequency of targets alone: drop one of the two",
+        lambda args: args.log_q_correction,
+    ),
+    Refusal(
+        "pool_size sampled_negatives",
+        "objective is 'vanilla', which has no pools: drop one of the two",
+        lambda args: args.objective == "vanilla",
+    ),
+    Refusal(
+        "pool_size",
+        "negatives is not 'micro_batch', which makes one pool of the targets of several forwards: drop one of the two",
+        lambda args: args.negatives != "micro_batch",
+    ),
+    Refusal(
         "temperature eval_pool_size eval_full_vocabulary",
         "objective is 'vanilla', which scores the whole vocabulary as it is: drop one of the two",
         lambda args: args.objective == "vanilla",

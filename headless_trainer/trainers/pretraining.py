@@ -85,6 +85,7 @@ class PretrainingTrainer(Trainer):
         stream: the stream that is read, None where the rows are in memory.
         hub: pushes to the Hub, None where nothing is pushed, and in all processes but the main one.
         token_counts: ``(V,)`` int64 how often each token was a target, on this process.
+        loaded_facts: what was saved beside the counts of the checkpoint that the model was loaded from, if any.
     """
 
     # Set for every objective: compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
@@ -118,7 +119,8 @@ class PretrainingTrainer(Trainer):
         self.neftune_noise_alpha = None  # the parent would add its noise to the vectors of candidates too
         self.roles = EmbeddingRoles(self.embedding, args.input_grad_scale, args.neftune_noise_alpha)
         # Of all training that the model has behind it, this run's and that of the checkpoint it was loaded from.
-        self.token_counts = self._of_all_processes(counts_beside(self.model, self.embedding.num_embeddings))
+        counts, self.loaded_facts = counts_beside(self.model, self.embedding.num_embeddings)
+        self.token_counts = self._of_all_processes(counts)
         self.window = TrainingWindow()
         self.facts = RunFacts()
         self.signal = StopOnSignal()
@@ -134,8 +136,8 @@ class PretrainingTrainer(Trainer):
 
     # What an objective defines -----------------------------------------------------------------------------------------
 
-    def share_step(self, targets: list[Tensor]) -> Sequence[tuple[NegativePool | None, Tensor | float]]:
-        """Candidates and divisor of each micro-batch of a step, see `MicroBatch`; ``targets`` are the ``(K,)`` ids of each."""
+    def share_step(self, targets: list[Tensor]) -> Sequence[tuple[tuple[NegativePool, ...], Tensor | float]]:
+        """Pools and divisor of each micro-batch of a step, see `MicroBatch`; ``targets`` are the ``(K,)`` ids of each."""
         raise NotImplementedError
 
     def loss_sum(self, model: nn.Module, inputs: dict[str, Tensor], micro_batch: MicroBatch) -> Tensor:
@@ -199,8 +201,8 @@ class PretrainingTrainer(Trainer):
         targets = [labels[labels != IGNORE_INDEX] for _, labels in drawn]
         watched = (self.state.global_step + 1) % max(1, self.state.logging_steps) == 0
         carrying = [
-            inputs | {CARRIED: MicroBatch(labels, pool, divisor, watched)}
-            for (inputs, labels), (pool, divisor) in zip(drawn, self.share_step(targets), strict=True)
+            inputs | {CARRIED: MicroBatch(labels, pools, divisor, watched)}
+            for (inputs, labels), (pools, divisor) in zip(drawn, self.share_step(targets), strict=True)
         ]
         return Step(carrying, targets)
 
@@ -417,13 +419,16 @@ class PretrainingTrainer(Trainer):
         if self.rows is not None:
             self.rows.catch_up()
         counts = self._all_token_counts()
-        seen = int(self._sum_over_processes(torch.tensor(self.window.tokens_seen, device=self.args.device)))
+        sums = torch.tensor([self.window.tokens_seen, self.window.candidates, self.window.drawn])
+        seen, candidates, drawn = self._sum_over_processes(sums).tolist()
         with cache_for_generation(self.model), token_left_out(self.args):
             self._save_weights(str(folder))
             if not _internal_call and self.args.should_save:
                 self.finish_weights(folder)
         if self.args.should_save:
             totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.facts.totals()
+            if drawn:
+                totals |= {"candidates": candidates, "drawn_candidates": drawn}
             save_token_counts(folder, counts, totals | self.objective_facts())
             save_settings(folder, self.args)
             write_model_card(self, folder)
@@ -546,6 +551,9 @@ class PretrainingTrainer(Trainer):
     def _load_totals(self, checkpoint: str) -> None:
         counts, totals = load_token_counts(checkpoint)
         self.token_counts = self._of_all_processes(counts)
-        self.window.tokens_seen = int(totals["tokens_seen"]) if self.is_world_process_zero() else 0
+        if self.is_world_process_zero():
+            self.window.tokens_seen = int(totals["tokens_seen"])
+            self.window.candidates = int(totals.get("candidates", 0))
+            self.window.drawn = int(totals.get("drawn_candidates", 0))
         self.window.train_seconds = totals["train_seconds"]
         self.facts.restore(totals)

@@ -15,7 +15,7 @@ VOCAB, LENGTH, ROWS = 40, 9, 8
 def rows(task: str, empty: bool) -> list[dict]:
     """Rows of different lengths and numbers of targets; ``empty`` leaves the odd ones, a process's own, without any.
 
-    The task ``mask`` is mlm whose targets the trainer draws.
+    The task ``mask`` is mlm whose targets the trainer draws, ``drawn`` is clm with further negatives.
     """
     generator = torch.Generator().manual_seed(3)
     made = []
@@ -33,7 +33,7 @@ def rows(task: str, empty: bool) -> list[dict]:
 
 def trunk(task: str):
     torch.manual_seed(0)
-    if task == "clm":
+    if task in ("clm", "drawn"):
         dropout = {"embd_pdrop": 0, "attn_pdrop": 0, "resid_pdrop": 0}
         return GPT2Model(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=16, vocab_size=VOCAB, **dropout))
     return BertModel(
@@ -73,9 +73,10 @@ def train(
     folder, task: str, empty: bool, *, batch_size: int, accumulation: int, negatives: str, steps: int = 3,
     dtype: torch.dtype = torch.float32,
 ):  # fmt: skip
+    causal = task in ("clm", "drawn")
     args = HeadlessTrainingArguments(
-        str(folder), task="clm" if task == "clm" else "mlm", mlm_probability=0.15 if task == "clm" else 0.4,
-        negatives=negatives,
+        str(folder), task="clm" if causal else "mlm", mlm_probability=0.15 if causal else 0.4,
+        negatives=negatives, sampled_negatives=25 if task == "drawn" else 0,
         per_device_train_batch_size=batch_size,
         gradient_accumulation_steps=accumulation, max_steps=steps, learning_rate=1e-2, max_grad_norm=0.0, use_cpu=True,
         logging_steps=1, save_strategy="no", disable_tqdm=True, report_to="none", train_sampling_strategy="sequential",
@@ -115,7 +116,7 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
     """Without and with accumulation, uneven numbers of targets, and (with one row a micro-batch) a process without any."""
     most = ROWS // count
     cases = [(task, empty, steps) for task in ("mlm", "clm") for empty in (False, True) for steps in (1, most)]
-    cases += [("mask", False, steps) for steps in (1, most)]
+    cases += [(task, False, steps) for task in ("mask", "drawn") for steps in (1, most)]
     processes.run(_train_cases, count, str(tmp_path), count, cases, dtype)
     found = torch.load(tmp_path / "found.pt")
     for task, empty, accumulation in cases:
