@@ -288,6 +288,13 @@ class HeadlessTrainingArguments(TrainingArguments):
     input_grad_scale: float = field(
         default=1.0, metadata={"help": "Multiplies the gradient that reaches the embedding from the input side."}
     )
+    muon_learning_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": "Update the matrices of the layers with Muon, at this learning rate, and everything else with --optim at "
+            "--learning_rate. The schedule is the same for both. Without it --optim updates everything."
+        },
+    )
     sparse_embedding_updates: bool = field(
         default=False,
         metadata={
@@ -337,7 +344,7 @@ class HeadlessTrainingArguments(TrainingArguments):
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         if self.push_to_hub:
             repository_name(self.hub_model_id, self.output_dir)
-        for name in ("temperature", "smoothing", "input_grad_scale"):
+        for name in ("temperature", "smoothing", "input_grad_scale", "muon_learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be above 0{' and finite' if value > 0 else ''}, got {value}.")
@@ -360,6 +367,8 @@ class HeadlessTrainingArguments(TrainingArguments):
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         if self.sparse_embedding_updates:
             self._check_sparse_updates()
+        if self.muon_learning_rate is not None:
+            self._check_muon()
         refuse(self, PRETRAINING)
         check_launch(self)
 
@@ -380,6 +389,23 @@ class HeadlessTrainingArguments(TrainingArguments):
                 raise ValueError(
                     f"report_to names {name!r}, which is not installed or switched off: pip install {name}, or leave it out."
                 )
+
+    def _check_muon(self) -> None:
+        wrong = ""
+        if self.optim not in ("adamw_torch", "adamw_torch_fused"):
+            wrong = f"optim is {str(getattr(self.optim, 'value', self.optim))!r}: use --optim adamw_torch,"
+        elif self.deepspeed_plugin is not None:
+            wrong = (
+                "DeepSpeed cuts matrices or their optimizer into shards, and Muon needs them whole: start without it,"
+            )
+        elif self.fsdp:
+            wrong = (
+                f"fsdp is {self.fsdp!r}, which cuts matrices into shards, and Muon needs them whole: start without it,"
+            )
+        if wrong:
+            raise ValueError(
+                f"muon_learning_rate is {self.muon_learning_rate} but {wrong} or leave muon_learning_rate out."
+            )
 
     def _check_sparse_updates(self) -> None:
         wrong = ""

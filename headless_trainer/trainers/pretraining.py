@@ -7,9 +7,10 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -28,8 +29,9 @@ from ..corpus.collator import PaddingCollator
 from ..corpus.streaming import PackedStream
 from ..hub.pushes import HubPushes, token_left_out
 from ..models.padding_row import free_padding_row
-from ..models.trunk import cache_for_generation, check_causal, find_trunk, infer_task
+from ..models.trunk import cache_for_generation, check_causal, find_trunk, infer_task, layer_matrices
 from ..objective.masking import IGNORE_INDEX
+from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
 from ..runtime.checkpoint_aside import CheckpointAside, rotate_checkpoints
 from ..runtime.checkpoints import (
@@ -66,6 +68,22 @@ PRIVATE_OVERRIDES = (
     "_clip_grad_norm",
     "_get_grad_norm",
 )
+
+
+def check_muon(model: nn.Module, args: HeadlessTrainingArguments, given: Mapping[str, Any]) -> None:
+    """Refuse what ``args.muon_learning_rate`` cannot work with; ``given`` are further parameters of the constructor.
+
+    Raises:
+        ValueError: if an optimizer is given, or no matrix is trained.
+    """
+    wrong = [name for name in ("optimizers", "optimizer_cls_and_kwargs") if any(given.get(name) or ())]
+    if wrong:
+        why = f"{wrong[0]} brings an optimizer of its own: leave {wrong[0]} out"
+    elif not layer_matrices(find_trunk(model)):
+        why = "no linear layer of the model is trained: unfreeze one"
+    else:
+        return
+    raise ValueError(f"muon_learning_rate is {args.muon_learning_rate} but {why}, or leave muon_learning_rate out.")
 
 
 class PretrainingTrainer(Trainer):
@@ -109,6 +127,8 @@ class PretrainingTrainer(Trainer):
         self.task = args.task = args.task or infer_task(model)
         refuse(args, PRETRAINING)  # again, since the task is known
         check_rows(model, args, kwargs)
+        if args.muon_learning_rate is not None:
+            check_muon(model, args, kwargs)
         if self.task == "clm":
             check_causal(find_trunk(model))
         processing_class = kwargs.get("processing_class")
@@ -243,11 +263,19 @@ class PretrainingTrainer(Trainer):
         return loss
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
-        if self.rows is None or self.optimizer is not None:
+        rate = self.args.muon_learning_rate
+        if self.optimizer is not None or (self.rows is None and rate is None):
             return super().create_optimizer(model)
-        self.optimizer_cls_and_kwargs = self.rows.optimizer_class()
-        self.rows.use(super().create_optimizer(model))
-        return self.optimizer
+        if self.rows is not None:
+            self.optimizer_cls_and_kwargs = self.rows.optimizer_class()
+        if rate is not None:
+            other, kwargs = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, self.model)
+            matrices = layer_matrices(self.model)
+            self.optimizer_cls_and_kwargs = MuonAnd, kwargs | {"matrices": matrices, "muon_lr": rate, "other": other}
+        optimizer = super().create_optimizer(model)
+        if self.rows is not None:
+            self.rows.use(optimizer if rate is None else optimizer.other)
+        return optimizer
 
     def _clip_grad_norm(self, model):
         return super()._clip_grad_norm(model) if self.rows is None else self._clip_rows_too(self.args.max_grad_norm)
