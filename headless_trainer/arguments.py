@@ -260,6 +260,13 @@ class HeadlessTrainingArguments(TrainingArguments):
             "data to this power. 0 draws all tokens alike, 1 as the targets of a larger batch would be."
         },
     )
+    softmax_share: float = field(
+        default=0.0,
+        metadata={
+            "help": "headless only: share of the steps, at the end, whose loss is the exact cross-entropy of the free head over the "
+            "vocabulary."
+        },
+    )
     temperature: float = field(default=1.0, metadata={"help": "Divides the scores, > 0."})
     log_q_correction: bool = field(
         default=False,
@@ -348,6 +355,8 @@ class HeadlessTrainingArguments(TrainingArguments):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be above 0{' and finite' if value > 0 else ''}, got {value}.")
+        if not 0 <= self.softmax_share <= 1:
+            raise ValueError(f"softmax_share must be from 0 to 1, got {self.softmax_share}.")
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"mlm_probability must be above 0 and below 1, got {self.mlm_probability}.")
         if (

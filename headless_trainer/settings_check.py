@@ -155,6 +155,16 @@ PRETRAINING = (
         lambda args: args.log_q_correction,
     ),
     Refusal(
+        "softmax_share",
+        "sparse_embedding_updates is True, and the exact loss gives every row a gradient: drop one of the two",
+        lambda args: args.sparse_embedding_updates,
+    ),
+    Refusal(
+        "softmax_share",
+        "objective is 'vanilla', which is exact from the start: drop one of the two",
+        lambda args: args.objective == "vanilla",
+    ),
+    Refusal(
         "pool_size sampled_negatives",
         "objective is 'vanilla', which has no pools: drop one of the two",
         lambda args: args.objective == "vanilla",

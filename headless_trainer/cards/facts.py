@@ -27,7 +27,7 @@ HYPERPARAMETERS = (
     *ALWAYS_SHOWN, "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler_kwargs",
     "warmup_steps", "optim_args", "bf16", "fp16", "tf32", "neftune_noise_alpha", "torch_compile",
     "gradient_checkpointing", "train_sampling_strategy", "data_seed", "pool_size", "sampled_negatives",
-    "sampling_power", "temperature", "log_q_correction", "smoothing",
+    "sampling_power", "softmax_share", "temperature", "log_q_correction", "smoothing",
     "input_grad_scale", "muon_learning_rate", "sparse_embedding_updates", "head_bias",
 )  # fmt: skip
 CURVE_POINTS = 6

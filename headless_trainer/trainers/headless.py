@@ -12,7 +12,7 @@ from torch import Tensor
 from ..arguments import HeadlessTrainingArguments
 from ..models.fold import unfold
 from ..models.trunk import check_causal, find_embed, find_trunk, infer_task
-from ..objective.losses import cwt_loss
+from ..objective.losses import cwt_loss, vocabulary_cross_entropy
 from ..objective.negatives import NegativePool, NegativeSampler
 from ..objective.prior import DrawnNegatives, candidate_log_prior, training_prior
 from ..settings_check import PRETRAINING_PARAMETERS, refuse_parameters
@@ -107,6 +107,8 @@ class HeadlessTrainer(PretrainingTrainer):
         return DrawnNegatives(drawn / candidates, self.args.sampling_power)
 
     def share_step(self, targets):
+        if self._scores_whole_vocabulary():
+            return [((), self._mean_divisor(targets))] * len(targets)
         drawn = None
         if self.sampler is not None:
             drawn = self.sampler.draw(self.state.global_step).to(self.args.device)
@@ -138,6 +140,13 @@ class HeadlessTrainer(PretrainingTrainer):
     def loss_sum(self, model, inputs, micro_batch):
         hidden = model(**inputs).last_hidden_state[micro_batch.predicted]
         embed = self.embed_candidates
+        if not micro_batch.pools:
+            everything = embed(torch.arange(len(self.token_counts), device=hidden.device))
+            target_ids, bias = micro_batch.labels[micro_batch.predicted], self._exact_bias(hidden.device)
+            hidden = hidden / self.args.temperature
+            return vocabulary_cross_entropy(
+                hidden, target_ids, everything, bias, reduction="sum", backend=self.args.loss_backend
+            )
         if len(micro_batch.pools) > 1:
             # Looked up once: each look-up has a gradient as large as the embedding, and an exchange where it is in shards.
             ids = torch.cat([pool.ids for pool in micro_batch.pools]).unique()
@@ -159,6 +168,19 @@ class HeadlessTrainer(PretrainingTrainer):
                 )
             )
         return torch.stack(losses).sum()
+
+    def _scores_whole_vocabulary(self) -> bool:
+        """Whether the coming step is one of the last ones, which ``softmax_share`` trains with the exact loss."""
+        first = math.ceil((1 - self.args.softmax_share) * self.state.max_steps)
+        return self.is_in_train and self.args.softmax_share > 0 and self.state.global_step >= first
+
+    def _exact_bias(self, device: torch.device) -> Tensor | None:
+        """What the free head adds to the scores, so that the exact loss goes on with what the contrastive one has taught."""
+        if self.log_q is not None:
+            return None
+        return candidate_log_prior(self._all_token_counts().cpu(), self.args.smoothing, self._drawn_negatives()).to(
+            device
+        )
 
     def embed_candidates(self, ids: Tensor) -> Tensor:
         """``(U, D)`` vectors of ``(U,)`` ids, by the module: its weight may be a shard outside the forward."""

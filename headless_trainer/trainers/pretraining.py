@@ -226,6 +226,11 @@ class PretrainingTrainer(Trainer):
         ]
         return Step(carrying, targets)
 
+    def _mean_divisor(self, targets: list[Tensor]) -> Tensor:
+        """For the mean over the predictions of the step on all processes, whose gradients are going to be averaged."""
+        predicted = torch.tensor(sum(ids.numel() for ids in targets), device=self.args.device)
+        return (self._sum_over_processes(predicted) / self.args.world_size).clamp(min=1)
+
     def _count(self, target_ids: Tensor) -> None:
         self.token_counts = self.token_counts.to(target_ids.device)
         # Not bincount, which goes over the whole vocabulary.

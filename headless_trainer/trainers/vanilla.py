@@ -62,10 +62,7 @@ class VanillaTrainer(PretrainingTrainer):
             fold_head_bias(self.model).save_pretrained(folder)
 
     def share_step(self, targets):
-        # The mean over all predicted tokens of the step, on all processes, whose gradients are going to be averaged.
-        predicted = torch.tensor(sum(ids.numel() for ids in targets), device=self.args.device)
-        divisor = (self._sum_over_processes(predicted) / self.args.world_size).clamp(min=1)
-        return [((), divisor)] * len(targets)
+        return [((), self._mean_divisor(targets))] * len(targets)
 
     def loss_sum(self, model, inputs, micro_batch):
         return self.head.loss(model, inputs, micro_batch.labels)

@@ -201,6 +201,28 @@ def test_the_head_knows_what_was_drawn(tmp_path):
     assert again.evaluate()["eval_cross_entropy"] == pytest.approx(cross_entropy, abs=1e-5)
 
 
+@pytest.mark.parametrize("settings", [{}, {"sampled_negatives": 50}, {"temperature": 0.5}])
+def test_the_last_steps_have_the_exact_loss_of_the_free_head(tmp_path, settings):
+    """Half of four steps: step 3 is the cross-entropy, written out, of the model that a run of two steps leaves."""
+    settings |= {"gradient_accumulation_steps": 2, "lr_scheduler_type": "constant"}
+    short = trainer(tmp_path / "short", model=trunk().double(), max_steps=2, **settings)
+    short.train()
+    steps = Steps()
+    long = trainer(tmp_path / "long", [steps], model=trunk().double(), max_steps=4, softmax_share=0.5, **settings)
+    long.train()
+    losses = [[logs["loss"] for logs in run.state.log_history if "loss" in logs] for run in (short, long)]
+    assert losses[0] == losses[1][:2]
+    ids = torch.stack([row["input_ids"] for row in rows()])
+    counts = 3 * ids[:, 1:].flatten().bincount(minlength=VOCAB)  # those of the step itself among them
+    drawn = DrawnNegatives(50 / 86) if "sampled_negatives" in settings else None
+    model = short.model.eval()
+    hidden = model(ids).last_hidden_state[:, :-1] / settings.get("temperature", 1.0)
+    scores = hidden @ model.get_input_embeddings().weight.T + candidate_log_prior(counts, None, drawn)
+    want = torch.nn.functional.cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten()).item()
+    assert losses[1][2] == pytest.approx(want, rel=1e-6)
+    assert [("pool_size" in logs) for logs in long.state.log_history if "loss" in logs] == [True, True, False, False]
+
+
 def test_resumed_draws_what_would_have_been_drawn(tmp_path):
     settings = {"sampled_negatives": 30, "sampling_power": 0.75, "pool_size": 16, "counts": torch.arange(VOCAB)}
     whole = trainer(tmp_path / "whole", max_steps=4, **settings)
@@ -229,6 +251,12 @@ def test_resumed_draws_what_would_have_been_drawn(tmp_path):
         ({"sampled_negatives": -1}, "sampled_negatives must not be negative, got -1"),
         ({"sampled_negatives": 8, "objective": "vanilla"}, "sampled_negatives is 8 but objective is 'vanilla'"),
         ({"sampled_negatives": 8, "log_q_correction": True}, "sampled_negatives is 8 but log_q_correction is True"),
+        ({"softmax_share": 1.5}, "softmax_share must be from 0 to 1, got 1.5"),
+        ({"softmax_share": 0.5, "objective": "vanilla"}, "softmax_share is 0.5 but objective is 'vanilla'"),
+        (
+            {"softmax_share": 0.5, "sparse_embedding_updates": True},
+            "softmax_share is 0.5 but sparse_embedding_updates is True",
+        ),
         ({"sampling_power": 0.5}, "sampling_power is 0.5 but sampled_negatives is 0"),
         ({"sampled_negatives": 8, "sampling_power": float("nan")}, "sampling_power must not be negative, got nan"),
     ],
