@@ -263,8 +263,8 @@ class HeadlessTrainingArguments(TrainingArguments):
     softmax_share: float = field(
         default=0.0,
         metadata={
-            "help": "headless only: share of the steps, at the end, whose loss is the exact cross-entropy of the free head over the "
-            "vocabulary."
+            "help": "headless only: share of the steps, at the end, whose loss is the exact cross-entropy of the free head "
+            "over the vocabulary."
         },
     )
     temperature: float = field(default=1.0, metadata={"help": "Divides the scores, > 0."})
