@@ -285,6 +285,19 @@ class HeadlessTrainingArguments(TrainingArguments):
         default="auto", metadata={"help": "How the scores are computed: in one product, or in chunks that save memory."}
     )
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens that are predicted (mlm)."})
+    mlm_probability_end: float | None = field(
+        default=None,
+        metadata={
+            "help": "What mlm_probability becomes until the last step, in equal parts (mlm). The same by default."
+        },
+    )
+    next_token_share: float = field(
+        default=0.0,
+        metadata={
+            "help": "mlm only: share of the steps, at the beginning, that predict next tokens with attention to earlier tokens "
+            "alone, before masked ones (arXiv 2507.00994)."
+        },
+    )
     mask_replace_prob: float = field(default=0.8, metadata={"help": "Share of the predicted tokens shown as the mask."})
     random_replace_prob: float = field(
         default=0.1, metadata={"help": "Share of the predicted tokens shown as another token."}
@@ -355,10 +368,13 @@ class HeadlessTrainingArguments(TrainingArguments):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be above 0{' and finite' if value > 0 else ''}, got {value}.")
-        if not 0 <= self.softmax_share <= 1:
-            raise ValueError(f"softmax_share must be from 0 to 1, got {self.softmax_share}.")
-        if not 0 < self.mlm_probability < 1:
-            raise ValueError(f"mlm_probability must be above 0 and below 1, got {self.mlm_probability}.")
+        for name in ("softmax_share", "next_token_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, got {getattr(self, name)}.")
+        for name in ("mlm_probability", "mlm_probability_end"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1:
+                raise ValueError(f"{name} must be above 0 and below 1, got {value}.")
         if (
             min(self.mask_replace_prob, self.random_replace_prob) < 0
             or self.mask_replace_prob + self.random_replace_prob > 1

@@ -170,6 +170,11 @@ PRETRAINING = (
         lambda args: args.objective == "vanilla",
     ),
     Refusal(
+        "next_token_share",
+        "isolate_documents is True, and only one mask of attention can be given: drop one of the two",
+        lambda args: args.isolate_documents,
+    ),
+    Refusal(
         "pool_size",
         "negatives is not 'micro_batch', which makes one pool of the targets of several forwards: drop one of the two",
         lambda args: args.negatives != "micro_batch",
@@ -193,7 +198,7 @@ PRETRAINING = (
         lambda args: args.objective != "vanilla",
     ),
     Refusal(
-        "mlm_probability mask_replace_prob random_replace_prob",
+        "mlm_probability mlm_probability_end next_token_share mask_replace_prob random_replace_prob",
         "task is 'clm', which masks nothing: use --task mlm, or leave it out",
         lambda args: args.task == "clm",
     ),

@@ -28,7 +28,8 @@ HYPERPARAMETERS = (
     "warmup_steps", "optim_args", "bf16", "fp16", "tf32", "neftune_noise_alpha", "torch_compile",
     "gradient_checkpointing", "train_sampling_strategy", "data_seed", "pool_size", "sampled_negatives",
     "sampling_power", "softmax_share", "temperature", "log_q_correction", "smoothing",
-    "input_grad_scale", "muon_learning_rate", "sparse_embedding_updates", "head_bias",
+    "input_grad_scale", "next_token_share", "mlm_probability_end", "muon_learning_rate",
+    "sparse_embedding_updates", "head_bias",
 )  # fmt: skip
 CURVE_POINTS = 6
 

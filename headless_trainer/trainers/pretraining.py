@@ -216,7 +216,9 @@ class PretrainingTrainer(Trainer):
 
     def draw_step(self, batches: list[dict[str, Tensor]]) -> Step:
         """Inputs and targets of the micro-batches of one optimizer step, each with what it shares with the others."""
-        made = [self.make_targets(batch, self.state.global_step) for batch in batches]
+        # Of a batch outside a run, as at its end.
+        progress = self.state.global_step / max(1, self.state.max_steps) if self.is_in_train else 1.0
+        made = [self.make_targets(batch, self.state.global_step, progress) for batch in batches]
         drawn = [(inputs, inputs.pop("labels")) for inputs in made]
         targets = [labels[labels != IGNORE_INDEX] for _, labels in drawn]
         watched = (self.state.global_step + 1) % max(1, self.state.logging_steps) == 0
