@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""A training killed with SIGKILL again and again, at random moments, against the same training never killed.
+"""A training run killed with SIGKILL again and again, at random moments, against the same run never killed.
 
     python benchmarks/faults.py
     python benchmarks/faults.py --kills 3 --task mlm --dataloader_num_workers 2

@@ -73,7 +73,7 @@ def trainers(rows: Dataset, tokenizer, options: argparse.Namespace, folder: str)
         logging_strategy="no",
         disable_tqdm=True,
     )
-    args.eval_strategy = "no"  # only the training is timed
+    args.eval_strategy = "no"  # only the training run is timed
     encoded = encode_rows(rows, tokenizer, config, max_seq_length=options.max_seq_length)
     padded = run_glue_rows(rows, tokenizer, options.max_seq_length)
     return {

@@ -2,7 +2,7 @@
 
     python benchmarks/stream_resume.py --train_file corpus.txt.gz --sample_by paragraph
 
-One reader of one file, the dearest case: with several files only the one it stands in is read again. Without --train_file,
+One reader of one file, the most expensive case: with several files only the current one is read again. Without --train_file,
 random words are written to a JSON Lines file, as many as --documents asks for.
 """
 

@@ -31,6 +31,12 @@ BATCHES, SPECIAL, WARM_UP = 64, 5, 3
 STEPS = 3  # in a turn, of which the median counts; one where steps are long
 
 
+def state_bytes(vocab_size: int, width: int, rows: int | None) -> int:
+    """Bytes of an embedding in training, float32: weights, moments, gradient, whose rows are those of a step if sparse."""
+    table = 4 * vocab_size * width
+    return 3 * table + (table if rows is None else 4 * vocab_size + rows * (4 * width + 8))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[32_000, 128_000, 512_000, 1_000_000, 2_000_000])
@@ -70,8 +76,6 @@ def why_not(method: str, vocab_size: int, args) -> str:
 
 
 def measure(method: str, vocab_size: int, reference: "Worker", args) -> dict:
-    from headless_trainer.objective.sparse_adamw import embedding_memory
-
     worker = Worker(method, vocab_size, args)
     for _ in range(WARM_UP):
         own, peak, rows = worker.step()
@@ -85,7 +89,7 @@ def measure(method: str, vocab_size: int, reference: "Worker", args) -> dict:
         ratios.append(seconds[-1] / statistics.median(step[0] for step in compared))
     worker.stop()
     sparse = METHODS[method].get("sparse_embedding_updates", False)
-    state = embedding_memory(vocab_size, args.width, round(rows) if sparse else None)
+    state = state_bytes(vocab_size, args.width, round(rows) if sparse else None)
     return {
         "method": method, "vocab_size": vocab_size, "seconds": seconds, "ratio": statistics.median(ratios),
         "peak": peak, "state": state, "rows": rows,
@@ -205,7 +209,7 @@ def print_header(args) -> None:
 
 def print_row(result: dict) -> None:
     median, low = 1000 * statistics.median(result["seconds"]), 1000 * min(result["seconds"])
-    peak, state = result["peak"], result["state"]["total"] / 2**30
+    peak, state = result["peak"], result["state"] / 2**30
     name = f"| {result['vocab_size']:,} | {result['method']}"
     print(f"{name} | {median:.1f} | {low:.1f} | {result['ratio']:.2f} | {peak:.2f} | {state:.3f} |", flush=True)
 

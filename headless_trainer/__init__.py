@@ -1,6 +1,10 @@
 """Pretrain language models without a vocabulary head, with the Hugging Face Trainer."""
 
 import importlib
+import os
+
+if os.name == "nt":
+    raise RuntimeError("headless_trainer runs on Linux and macOS. On Windows, install it within WSL.")
 
 __version__ = "0.1.0"
 

@@ -5,18 +5,18 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
+from transformers.training_args import OptimizerNames
 
 from .command_line import Yaml
 from .hub.names import repository_name
 from .measures import higher_is_better
-from .objective.sparse_adamw import check_settings
 from .runtime.launch import check_launch
 from .settings_check import DATA, MODEL, PRETRAINING, refuse, warn
 
@@ -27,67 +27,55 @@ from .settings_check import DATA, MODEL, PRETRAINING, refuse, warn
 class ModelArguments:
     """Which trunk to pretrain, from which weights or configuration, and with which tokenizer."""
 
-    model_name_or_path: str | None = field(
+    model_name_or_path: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "Checkpoint (Hub name or folder) to continue from. Leave it out to start from random weights."
-        },
+        help="Checkpoint (Hub name or folder) to continue from. Leave it out to start from random weights.",
     )
-    model_type: str | None = field(
-        default=None, metadata={"help": "Architecture to start from random weights, such as bert or gpt_neox."}
+    model_type: str | None = HfArg(
+        default=None, help="Architecture to start from random weights, such as bert or gpt_neox."
     )
-    config_name: str | None = field(
-        default=None, metadata={"help": "Configuration (Hub name or folder) to start from random weights."}
+    config_name: str | None = HfArg(
+        default=None, help="Configuration (Hub name or folder) to start from random weights."
     )
-    config_overrides: str | None = field(
+    config_overrides: str | None = HfArg(
+        default=None, help="Changes to the configuration: hidden_size=192,num_hidden_layers=3 or a JSON object."
+    )
+    tie_word_embeddings: bool | None = HfArg(
         default=None,
-        metadata={"help": "Changes to the configuration: hidden_size=192,num_hidden_layers=3 or a JSON object."},
+        help="vanilla only: share the head's matrix with the input embedding. The architecture's own choice by default.",
     )
-    tie_word_embeddings: bool | None = field(
-        default=None,
-        metadata={
-            "help": "vanilla only: share the head's matrix with the input embedding. The architecture's own choice by default."
-        },
+    tokenizer_name: str | None = HfArg(
+        default=None, help="Tokenizer (Hub name or folder). That of the model by default."
     )
-    tokenizer_name: str | None = field(
-        default=None, metadata={"help": "Tokenizer (Hub name or folder). That of the model by default."}
+    mask_token: str | None = HfArg(
+        default=None, help="Make this the mask token of a tokenizer that has none, adding it if it is not a token yet."
     )
-    mask_token: str | None = field(
-        default=None,
-        metadata={"help": "Make this the mask token of a tokenizer that has none, adding it if it is not a token yet."},
+    train_tokenizer: bool = HfArg(
+        default=False, help="Train a tokenizer on the training texts and save it with the checkpoint."
     )
-    train_tokenizer: bool = field(
-        default=False, metadata={"help": "Train a tokenizer on the training texts and save it with the checkpoint."}
-    )
-    tokenizer_type: Literal["bpe", "wordpiece", "words"] = field(
+    tokenizer_type: Literal["bpe", "wordpiece", "words"] = HfArg(
         default="bpe",
-        metadata={
-            "help": "Kind of tokenizer to train: byte-level BPE, WordPiece, or words: all that stands between spaces."
-        },
+        help="Kind of tokenizer to train: byte-level BPE, WordPiece, or words: all that stands between spaces.",
     )
-    vocab_size: int = field(default=32_000, metadata={"help": "Tokens in the tokenizer to train, specials included."})
-    resize_embeddings: bool = field(
-        default=False,
-        metadata={"help": "Add rows to the embedding of a loaded checkpoint when the tokenizer has more tokens."},
+    vocab_size: int = HfArg(default=32_000, help="Tokens in the tokenizer to train, specials included.")
+    resize_embeddings: bool = HfArg(
+        default=False, help="Add rows to the embedding of a loaded checkpoint when the tokenizer has more tokens."
     )
-    license: str | None = field(
-        default=None,
-        metadata={"help": "Licence of the weights, for the model card: apache-2.0, mit, cc-by-4.0, other."},
+    license: str | None = HfArg(
+        default=None, help="Licence of the weights, for the model card: apache-2.0, mit, cc-by-4.0, other."
     )
-    language: list[str] | None = field(
-        default=None, metadata={"help": "Languages of the texts, for the model card, as codes: en fr."}
+    language: list[str] | None = HfArg(
+        default=None, help="Languages of the texts, for the model card, as codes: en fr."
     )
-    attn_implementation: str | None = field(
-        default=None, metadata={"help": "Attention: sdpa, eager, flash_attention_2, flex_attention, or a Hub kernel."}
+    attn_implementation: str | None = HfArg(
+        default=None, help="Attention: sdpa, eager, flash_attention_2, flex_attention, or a Hub kernel."
     )
-    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
-    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model on the Hub."})
-    token: str | None = field(
-        default=None, repr=False, metadata={"help": "Hub token, for private models. The stored login by default."}
+    cache_dir: str | None = HfArg(default=None, help="Where downloads from the Hub are kept.")
+    model_revision: str = HfArg(default="main", help="Branch, tag or commit of the model on the Hub.")
+    token: str | None = HfArg(
+        default=None, repr=False, help="Hub token, for private models. The stored login by default."
     )
-    trust_remote_code: bool = field(
-        default=False, metadata={"help": "Run model code that comes with a Hub repository."}
-    )
+    trust_remote_code: bool = HfArg(default=False, help="Run model code that comes with a Hub repository.")
 
     def __post_init__(self):
         if self.config_name and self.model_type:
@@ -140,53 +128,44 @@ class ModelArguments:
 class DataArguments:
     """Where the text comes from and how it becomes rows of tokens."""
 
-    dataset_name: str | None = field(
+    dataset_name: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "Dataset on the Hub. With neither this nor train_file, the documentation on this machine is read."
-        },
+        help="Dataset on the Hub. With neither this nor train_file, the documentation on this machine is read.",
     )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
-    dataset_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the dataset."})
-    train_file: list[str] | None = field(
-        default=None,
-        metadata={"help": "Files, folders or globs of .txt, .json, .jsonl, .csv or .parquet, each also as .gz."},
+    dataset_config_name: str | None = HfArg(default=None, help="Configuration of the dataset.")
+    dataset_revision: str | None = HfArg(default=None, help="Branch, tag or commit of the dataset.")
+    train_file: list[str] | None = HfArg(
+        default=None, help="Files, folders or globs of .txt, .json, .jsonl, .csv or .parquet, each also as .gz."
     )
-    validation_file: list[str] | None = field(
-        default=None, metadata={"help": "The same for the held-out part. Split off the training part by default."}
+    validation_file: list[str] | None = HfArg(
+        default=None, help="The same for the held-out part. Split off the training part by default."
     )
-    text_column: str | None = field(
-        default=None, metadata={"help": "Column that holds the text. 'text', or the only text column, by default."}
+    text_column: str | None = HfArg(
+        default=None, help="Column that holds the text. 'text', or the only text column, by default."
     )
-    sample_by: Literal["line", "paragraph", "document"] = field(
-        default="line",
-        metadata={"help": "What one document is in a .txt file: a line, a blank-line paragraph, the file."},
+    sample_by: Literal["line", "paragraph", "document"] = HfArg(
+        default="line", help="What one document is in a .txt file: a line, a blank-line paragraph, the file."
     )
-    validation_split_percentage: float = field(
+    validation_split_percentage: float = HfArg(
         default=5.0,
-        metadata={
-            "help": "Share of the documents held out when there is no validation part, in percent. A hash of its text decides "
-            "for each document, at least one is held out, and at least one is trained on."
-        },
+        help="Share of the documents held out when there is no validation part, in percent. A hash of its text decides "
+        "for each document, at least one is held out, and at least one is trained on.",
     )
-    streaming: bool = field(default=False, metadata={"help": "Read while training instead of before it."})
-    shuffle_buffer_size: int = field(
+    streaming: bool = HfArg(default=False, help="Read while training instead of before it.")
+    shuffle_buffer_size: int = HfArg(
         default=10_000,
-        metadata={
-            "help": "Documents of a stream shuffled among each other, from data_seed. 0 for the order of the files."
-        },
+        help="Documents of a stream shuffled among each other, from data_seed. 0 for the order of the files.",
     )
     max_seq_length: int = HfArg(default=128, aliases=["--block_size"], help="Tokens in a row.")
-    line_by_line: bool = field(
-        default=False,
-        metadata={"help": "One document a row, cut and padded, instead of packing documents into full rows."},
+    line_by_line: bool = HfArg(
+        default=False, help="One document a row, cut and padded, instead of packing documents into full rows."
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Keep this many training rows."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Keep this many evaluation rows."})
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that tokenize. One for each processor by default."}
+    max_train_samples: int | None = HfArg(default=None, help="Keep this many training rows.")
+    max_eval_samples: int | None = HfArg(default=None, help="Keep this many evaluation rows.")
+    preprocessing_num_workers: int | None = HfArg(
+        default=None, help="Processes that tokenize. One for each processor by default."
     )
-    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize anew instead of reusing earlier work."})
+    overwrite_cache: bool = HfArg(default=False, help="Tokenize again instead of reusing earlier work.")
 
     def __post_init__(self):
         if self.dataset_name and self.train_file:
@@ -225,132 +204,96 @@ class HeadlessTrainingArguments(TrainingArguments):
     and ``run_name`` is then made of the last two folders of ``output_dir``.
     """
 
-    objective: Literal["headless", "vanilla"] = field(
+    objective: Literal["headless", "vanilla"] = HfArg(
         default="headless",
-        metadata={
-            "help": "headless: contrastive weight tying. vanilla: cross-entropy over the vocabulary, the baseline."
-        },
+        help="headless: contrastive weight tying. vanilla: cross-entropy over the vocabulary, the baseline.",
     )
-    task: Literal["mlm", "clm"] | None = field(
-        default=None,
-        metadata={"help": "Masked (mlm) or next (clm) token prediction. From the model's class by default."},
+    task: Literal["mlm", "clm"] | None = HfArg(
+        default=None, help="Masked (mlm) or next (clm) token prediction. From the model's class by default."
     )
-    negatives: Literal["micro_batch", "step", "world"] = field(
+    negatives: Literal["micro_batch", "step", "world"] = HfArg(
         default="micro_batch",
-        metadata={
-            "help": "Whose targets are candidates: those of one forward (the paper), of the whole optimizer step of this "
-            "process, or of the step over all processes."
-        },
+        help="Whose targets are candidates: those of one forward (the paper), of the whole optimizer step of this "
+        "process, or of the step over all processes.",
     )
-    pool_size: int | None = field(
+    pool_size: int | None = HfArg(
         default=None,
-        metadata={
-            "help": "With negatives micro_batch: share the predictions of a forward out among pools of at most this many "
-            "targets. Smaller pools make the loss cheaper. All of them together by default."
-        },
+        help="With negatives micro_batch: share the predictions of a forward out among pools of at most this many "
+        "targets. Smaller pools make the loss cheaper. All of them together by default.",
     )
-    sampled_negatives: int = field(
+    sampled_negatives: int = HfArg(
         default=0,
-        metadata={"help": "headless only: tokens drawn in each step as further candidates of every prediction."},
+        help="headless only: tokens drawn in each step as further candidates of every prediction.",
     )
-    sampling_power: float = field(
+    sampling_power: float = HfArg(
         default=0.0,
-        metadata={
-            "help": "Of sampled_negatives: a token is drawn with a probability proportional to its frequency in the training "
-            "data to this power. 0 draws all tokens alike, 1 as the targets of a larger batch would be."
-        },
+        help="Of sampled_negatives: a token is drawn with a probability proportional to its frequency in the training "
+        "data to this power. 0 draws all tokens alike, 1 as the targets of a larger batch would be.",
     )
-    softmax_share: float = field(
+    softmax_share: float = HfArg(
         default=0.0,
-        metadata={
-            "help": "headless only: share of the steps, at the end, whose loss is the exact cross-entropy of the free head "
-            "over the vocabulary."
-        },
+        help="headless only: share of the steps, at the end, whose loss is the exact cross-entropy of the free head "
+        "over the vocabulary.",
     )
-    temperature: float = field(default=1.0, metadata={"help": "Divides the scores, > 0."})
-    log_q_correction: bool = field(
+    temperature: float = HfArg(default=1.0, help="Divides the scores, > 0.")
+    log_q_correction: bool = HfArg(
         default=False,
-        metadata={
-            "help": "headless only: subtract each candidate's log frequency from its score, so that E^T alone is the head."
-        },
+        help="headless only: subtract each candidate's log frequency from its score, so that E^T alone is the head.",
     )
-    smoothing: float | None = field(
+    smoothing: float | None = HfArg(
         default=None,
-        metadata={
-            "help": "Added to every token's count where counts become log q, so that a token never seen keeps a chance. By "
-            "default those seen give up a part of one occurrence to those never seen (absolute discounting)."
-        },
+        help="Added to every token's count where counts become log q, so that a token never seen keeps a chance. By "
+        "default those seen give up a part of one occurrence to those never seen (absolute discounting).",
     )
-    loss_backend: Literal["auto", "dense", "chunked"] = field(
-        default="auto", metadata={"help": "How the scores are computed: in one product, or in chunks that save memory."}
+    loss_backend: Literal["auto", "dense", "chunked"] = HfArg(
+        default="auto", help="How the scores are computed: in one product, or in chunks that save memory."
     )
-    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens that are predicted (mlm)."})
-    mlm_probability_end: float | None = field(
+    mlm_probability: float = HfArg(default=0.15, help="Share of the tokens that are predicted (mlm).")
+    mlm_probability_end: float | None = HfArg(
         default=None,
-        metadata={
-            "help": "What mlm_probability becomes until the last step, in equal parts (mlm). The same by default."
-        },
+        help="What mlm_probability becomes until the last step, in equal parts (mlm). The same by default.",
     )
-    next_token_share: float = field(
+    next_token_share: float = HfArg(
         default=0.0,
-        metadata={
-            "help": "mlm only: share of the steps, at the beginning, that predict next tokens with attention to earlier tokens "
-            "alone, before masked ones (arXiv 2507.00994)."
-        },
+        help="mlm only: share of the steps, at the beginning, that predict next tokens with attention to earlier tokens "
+        "alone, before masked ones (arXiv 2507.00994).",
     )
-    mask_replace_prob: float = field(default=0.8, metadata={"help": "Share of the predicted tokens shown as the mask."})
-    random_replace_prob: float = field(
-        default=0.1, metadata={"help": "Share of the predicted tokens shown as another token."}
+    mask_replace_prob: float = HfArg(default=0.8, help="Share of the predicted tokens shown as the mask.")
+    random_replace_prob: float = HfArg(default=0.1, help="Share of the predicted tokens shown as another token.")
+    isolate_documents: bool = HfArg(default=False, help="Documents packed into one row do not see each other.")
+    input_grad_scale: float = HfArg(
+        default=1.0, help="Multiplies the gradient that reaches the embedding from the input side."
     )
-    isolate_documents: bool = field(
-        default=False, metadata={"help": "Documents packed into one row do not see each other."}
-    )
-    input_grad_scale: float = field(
-        default=1.0, metadata={"help": "Multiplies the gradient that reaches the embedding from the input side."}
-    )
-    muon_learning_rate: float | None = field(
+    muon_learning_rate: float | None = HfArg(
         default=None,
-        metadata={
-            "help": "Update the matrices of the layers with Muon, at this learning rate, and everything else with --optim at "
-            "--learning_rate. The schedule is the same for both. Without it --optim updates everything."
-        },
+        help="Update the matrices of the layers with Muon, at this learning rate, and everything else with --optim at "
+        "--learning_rate. The schedule is the same for both. Without it --optim updates everything.",
     )
-    sparse_embedding_updates: bool = field(
+    sparse_embedding_updates: bool = HfArg(
         default=False,
-        metadata={
-            "help": "headless only: gradients and AdamW touch the embedding's rows that a step reads, so that its cost does "
-            "not grow with the vocabulary."
-        },
+        help="headless only: gradients and AdamW touch the embedding's rows that a step reads, so that its cost does "
+        "not grow with the vocabulary.",
     )
-    head_bias: Literal["none", "prior"] = field(
-        default="none",
-        metadata={"help": "vanilla clm only: a trained head bias that starts at the log of token frequencies."},
+    head_bias: Literal["none", "prior"] = HfArg(
+        default="none", help="vanilla clm only: a trained head bias that starts at the log of token frequencies."
     )
-    eval_pool_size: int = field(
-        default=4096, metadata={"help": "Target tokens of the evaluation set that form its fixed set of candidates."}
+    eval_pool_size: int = HfArg(
+        default=4096, help="Target tokens of the evaluation set that form its fixed set of candidates."
     )
-    eval_full_vocabulary: bool = field(
-        default=True,
-        metadata={"help": "Also rank every token of the vocabulary when evaluating: exact, but expensive."},
+    eval_full_vocabulary: bool = HfArg(
+        default=True, help="Also rank every token of the vocabulary when evaluating: exact, but expensive."
     )
-    remove_unused_columns: bool = field(
-        default=False, metadata={"help": "Drop the columns that the model's forward does not name."}
-    )
-    logging_nan_inf_filter: bool = field(
+    optim: OptimizerNames | str = HfArg(default="adamw_torch_fused", help="The optimizer.")
+    remove_unused_columns: bool = HfArg(default=False, help="Drop the columns that the model's forward does not name.")
+    logging_nan_inf_filter: bool = HfArg(
         default=False,
-        metadata={
-            "help": "Leave losses that are not finite out of the log. They stop the run, so there is nothing to hide."
-        },
+        help="Leave losses that are not finite out of the log. They stop the run, so there is nothing to hide.",
     )
-    report_to: list[str] = field(
+    report_to: list[str] = HfArg(
         default_factory=lambda: ["none"],
-        metadata={
-            "help": "Trackers that get the logs: tensorboard, wandb, trackio, others of transformers, all, none."
-        },
+        help="Trackers that get the logs: tensorboard, wandb, trackio, others of transformers, all, none.",
     )
-    hub_token: str | None = field(
-        default=None, repr=False, metadata={"help": "Hub token to push with. The stored login by default."}
-    )
+    hub_token: str | None = HfArg(default=None, repr=False, help="Hub token to push with. The stored login by default.")
 
     def __post_init__(self):
         if self.metric_for_best_model is not None and self.greater_is_better is None:
@@ -400,9 +343,7 @@ class HeadlessTrainingArguments(TrainingArguments):
     def _check_trackers(self) -> None:
         if not self.report_to:
             return
-        if (
-            self.run_name is None
-        ):  # a name of its own, so that an evaluation after the training joins it in every tracker
+        if self.run_name is None:  # a name of its own, so that an evaluation after the run joins it in every tracker
             self.run_name = "_".join(Path(self.output_dir).resolve().parts[-2:])
         from transformers.integrations import get_available_reporting_integrations, integration_utils
 
@@ -444,6 +385,8 @@ class HeadlessTrainingArguments(TrainingArguments):
             wrong = f"fsdp is {self.fsdp!r}, which cuts the embedding into shards: start without it,"
         if wrong:
             raise ValueError(f"sparse_embedding_updates is True but {wrong} or leave sparse_embedding_updates out.")
+        from .objective.sparse_adamw import check_settings  # imports torch, which --help does without
+
         check_settings(self.adam_beta1, self.adam_beta2, self.adam_epsilon)
 
 
@@ -455,22 +398,19 @@ class LMHeadArguments(HeadlessTrainingArguments):
     its warm-up, as in the paper, and ``learning_rate`` is that of its section 4.2.
     """
 
-    objective: Literal["vanilla"] = field(
-        default="vanilla", metadata={"help": "A head is fine-tuned with cross-entropy over the vocabulary."}
+    objective: Literal["vanilla"] = HfArg(
+        default="vanilla", help="A head is fine-tuned with cross-entropy over the vocabulary."
     )
-    init: Literal["prior", "embeddings"] = field(
-        default="prior",
-        metadata={"help": "prior: E^T + log q. embeddings: E^T alone, as the paper starts its fine-tuning."},
+    init: Literal["prior", "embeddings"] = HfArg(
+        default="prior", help="prior: E^T + log q. embeddings: E^T alone, as the paper starts its fine-tuning."
     )
-    counts_from: Literal["checkpoint", "corpus"] = field(
+    counts_from: Literal["checkpoint", "corpus"] = HfArg(
         default="checkpoint",
-        metadata={
-            "help": "Where the counts behind log q come from: saved beside the checkpoint, or the training texts."
-        },
+        help="Where the counts behind log q come from: saved beside the checkpoint, or the training texts.",
     )
-    freeze_trunk: bool = field(default=False, metadata={"help": "Fine-tune the head alone."})
-    learning_rate: float = field(default=1e-4, metadata={"help": "Peak learning rate."})
-    lr_scheduler_type: str = field(default="constant_with_warmup", metadata={"help": "Learning rate schedule."})
+    freeze_trunk: bool = HfArg(default=False, help="Fine-tune the head alone.")
+    learning_rate: float = HfArg(default=1e-4, help="Peak learning rate.")
+    lr_scheduler_type: str = HfArg(default="constant_with_warmup", help="Learning rate schedule.")
 
     def __post_init__(self):
         super().__post_init__()

@@ -4,6 +4,7 @@ import argparse
 import difflib
 import itertools
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -58,6 +59,10 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         flag = unknown[0].partition("=")[0]
         nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.0)
         raise ValueError(f"Unknown argument {flag!r}. The nearest known one is {nearest[0]!r}; --help lists all.")
+    for each in parsed:  # trackers such as wandb publish the command line
+        for name in (field.name for field in fields(each) if field.name.endswith("token")):
+            hidden = {getattr(each, name): "<token>", f"--{name}={getattr(each, name)}": f"--{name}=<token>"}
+            sys.argv[1:] = [hidden.get(word, word) for word in sys.argv[1:]]
     return tuple(parsed)
 
 
@@ -96,9 +101,16 @@ def as_typed(text: str) -> str:
 
 
 def show_usage(text: str, argv: list[str] | None = None) -> None:
-    """Print what a command is for, if its help is asked for: its flags follow when torch is imported, seconds later."""
+    """Print what a command is for, if its help is asked for; its flags follow, and the program ends.
+
+    The argument classes of transformers import torch, accelerate and peft where they are installed, which takes seconds, and
+    are the same without. So a program that only prints its help does as if they were not there.
+    """
     if {"-h", "--help"} & set(sys.argv[1:] if argv is None else argv):
         print(as_typed(text), flush=True)
+        if "torch" not in sys.modules:
+            sys.modules.update(dict.fromkeys(("torch", "accelerate", "peft")))  # None: not to be found
+            os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # that there is no torch
 
 
 @contextmanager

@@ -45,13 +45,10 @@ def _splits_rows_or_weights(args) -> bool:
 
 # Values that crash later, or mean something else than what they say.
 RANGES = (
-    Refusal(
-        "gradient_accumulation_steps",
-        "it must be at least 1",
-        lambda args: args.gradient_accumulation_steps < 1,
+    *(
+        Refusal(name, "it must be at least 1", lambda args, name=name: getattr(args, name) < 1)
+        for name in ("gradient_accumulation_steps", "per_device_train_batch_size", "per_device_eval_batch_size")
     ),
-    Refusal("per_device_train_batch_size", "it must be at least 1", lambda args: args.per_device_train_batch_size < 1),
-    Refusal("per_device_eval_batch_size", "it must be at least 1", lambda args: args.per_device_eval_batch_size < 1),
     Refusal(
         "max_steps",
         "it must be at least 1, or left out for whole epochs (num_train_epochs)",
@@ -64,20 +61,15 @@ RANGES = (
     ),
     Refusal("learning_rate", "it must not be negative", lambda args: not args.learning_rate >= 0),
     Refusal("dataloader_num_workers", "it must not be negative", lambda args: args.dataloader_num_workers < 0),
-    Refusal(
-        "logging_steps",
-        "it must be above 0: for no logs, set logging_strategy 'no'",
-        lambda args: args.logging_strategy == "steps" and not args.logging_steps > 0,
-    ),
-    Refusal(
-        "save_steps",
-        "it must be above 0: for no checkpoints, set save_strategy 'no'",
-        lambda args: args.save_strategy == "steps" and not args.save_steps > 0,
-    ),
-    Refusal(
-        "eval_steps",
-        "it must be above 0: for no evaluation, set eval_strategy 'no'",
-        lambda args: args.eval_strategy == "steps" and not args.eval_steps > 0,
+    *(
+        Refusal(
+            f"{when}_steps",
+            f"it must be above 0: for no {what}, set {when}_strategy 'no'",
+            lambda args, when=when: (
+                getattr(args, f"{when}_strategy") == "steps" and not getattr(args, f"{when}_steps") > 0
+            ),
+        )
+        for when, what in (("logging", "logs"), ("save", "checkpoints"), ("eval", "evaluation"))
     ),
     Refusal(
         "dataloader_persistent_workers",

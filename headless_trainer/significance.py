@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95
-# How a difference is judged, and scipy's name of it. Which of two models is better is seldom known before they are scored: so
+# How a difference is judged, and scipy's name of it. Which of two models is better is rarely known before they are scored: so
 # `two_sided`. `paper` is the one-tailed test of the paper's table 4, for the model with the better score: where neither is
 # better, it finds one in 10 % of all comparisons, not in 5 %.
 TESTS = {"two_sided": "two-sided", "paper": "greater"}
@@ -90,7 +90,6 @@ def t_test(first: Sequence[float], second: Sequence[float], *, paired: bool, tes
 def t_test_of_means(
     first: tuple[float, float, int],
     second: tuple[float, float, int],
-    names: tuple[str, str] = ("first", "second"),
     test: str = "two_sided",
 ) -> TTest:
     """Welch's test as `t_test`, from what a table of results shows.
@@ -102,7 +101,6 @@ def t_test_of_means(
     Args:
         first: mean, standard error of the mean and number of values of one model.
         second: the same of the other model.
-        names: what errors call the two.
         test: one of `TESTS`.
 
     Raises:
@@ -110,7 +108,7 @@ def t_test_of_means(
             an unknown test.
     """
     _check_test(test)
-    for name, (mean, error, count) in zip(names, (first, second), strict=True):
+    for name, (mean, error, count) in zip(("first", "second"), (first, second), strict=True):
         if not (math.isfinite(mean) and math.isfinite(error) and error >= 0):
             raise ValueError(f"{name} must have a finite mean and standard error (>= 0), got {mean} and {error}.")
         if count < 2:

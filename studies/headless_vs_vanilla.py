@@ -120,12 +120,12 @@ def pretrain(args, variant: str, seed: int) -> None:
 
 
 def run_or_resume(command: list[str], folder: Path, jobs: int) -> None:
-    """Run a training of ours, from its last checkpoint if it was interrupted, with its console in a file of its folder.
+    """Run one of our training runs, from its last checkpoint if it was interrupted, with its console in a file of its folder.
 
     Args:
         command: without the checkpoint to resume from.
         folder: output folder of the run.
-        jobs: trainings at a time, each on its share of the cores.
+        jobs: training runs at a time, each on its share of the cores.
     """
     if any(folder.glob("checkpoint-*")):
         command = [*command, "--resume_from_checkpoint", "last"]

@@ -1,11 +1,28 @@
-"""Tiny models, corpora and trainers that the tests share."""
+"""Tiny models, rows and trainers that the tests share."""
 
+import itertools
+
+import numpy as np
+import tokenizers
 import torch
-from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model, PrinterCallback
+from tokenizers import decoders, models, pre_tokenizers, trainers
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Model,
+    PrinterCallback,
+    TrainerCallback,
+)
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
+from headless_trainer.fine_tuning.classification_rows import EncodedRows
 
 VOCAB = 50
+QUIET = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "logging_steps": 1}
 
 
 class Tokenizer:
@@ -13,34 +30,159 @@ class Tokenizer:
 
     pad_token_id, mask_token_id, all_special_ids, name_or_path = 0, 1, [0, 1], "toy"
 
+    def __init__(self, size: int = VOCAB):
+        self.size = size
+
     def __len__(self) -> int:
-        return VOCAB
+        return self.size
 
     def save_pretrained(self, folder) -> None:
         """Nothing to save."""
 
 
-def tiny_trainer(folder, **settings):
+class Gradients(TrainerCallback):
+    """Keeps the gradients of the first optimizer step, by the names of the bare model."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if not self.kept:
+            named = [
+                (name.removeprefix("module.").removeprefix("_orig_mod."), p) for name, p in model.named_parameters()
+            ]
+            self.kept = {name: p.grad.clone() for name, p in named if p.grad is not None}
+
+
+def byte_level_bpe(lines: list[str], special_tokens: list[str]) -> tokenizers.Tokenizer:
+    """300 tokens: 256 bytes, the special tokens and a few merges."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=special_tokens,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    return tokenizer
+
+
+# Models ----------------------------------------------------------------------------------------------------------------
+
+
+def tiny_model(
+    task: str, vocab_size: int = VOCAB, objective: str = "headless", *, layers=2, positions=32, dropout=0.0,
+    attention=None, **changes,
+):  # fmt: skip
+    """GPT-2 (clm) or BERT (mlm) of width 16, always with the same weights; with its head for vanilla."""
     torch.manual_seed(0)
+    if task == "clm":
+        rates = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), dropout)
+        sizes = {"n_embd": 16, "n_layer": layers, "n_head": 2, "n_positions": positions}
+        config, kinds = GPT2Config(vocab_size=vocab_size, **sizes | rates | changes), (GPT2Model, GPT2LMHeadModel)
+    else:
+        rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
+        sizes = {"hidden_size": 16, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 32}
+        sizes["max_position_embeddings"] = positions
+        config, kinds = BertConfig(vocab_size=vocab_size, **sizes | rates | changes), (BertModel, BertForMaskedLM)
+    kind = kinds[objective == "vanilla"]
+    return kind._from_config(config, attn_implementation=attention) if attention else kind(config)
+
+
+def tiny_classifier(cls=BertForSequenceClassification, vocab_size: int = VOCAB, **settings):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    silent = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return cls(BertConfig(vocab_size=vocab_size, **sizes, **silent, **settings))
+
+
+# Rows ------------------------------------------------------------------------------------------------------------------
+
+
+def token_rows(tokenizer, count: int = 24, lengths: tuple[int, ...] = (12,)) -> list[dict]:
+    """Random tokens that are not special."""
+    generator = torch.Generator().manual_seed(1)
+    size = itertools.cycle(lengths)
+    first = len(tokenizer.all_special_ids)
+    return [
+        {"input_ids": torch.randint(first, len(tokenizer), (next(size),), generator=generator)} for _ in range(count)
+    ]
+
+
+def labelled_rows(task: str, empty: bool, count: int = 8, vocab_size: int = 40) -> list[dict]:
+    """Rows of different lengths and numbers of targets; ``empty`` leaves the odd ones, a process's own, without any.
+
+    The task ``mask`` is mlm whose targets the trainer draws, ``drawn`` is clm with further negatives.
+    """
+    generator = torch.Generator().manual_seed(3)
+    made = []
+    for index in range(count):
+        length = 9 - index % 4
+        ids = torch.randint(1, vocab_size, (length,), generator=generator)
+        labels = ids.clone()
+        if task == "mlm":
+            labels[torch.rand(length, generator=generator) < 0.6] = -100
+        if empty and index % 2:
+            labels[:] = -100
+        made.append({"input_ids": ids} if task == "mask" else {"input_ids": ids, "labels": labels})
+    return made
+
+
+def encoded_rows(labels, candidates: int = 1, seed: int = 0) -> EncodedRows:
+    """Rows to classify, of 2 to 9 random tokens, none of which is the padding token."""
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(2, 10, size=len(labels) * candidates)
+    ids = generator.integers(1, VOCAB, size=lengths.sum()).astype(np.int32)
+    return EncodedRows(ids, None, lengths, candidates, np.array(labels))
+
+
+CLASSES = [0] * 20 + [1] * 9 + [2] * 3  # labels of 32 rows, of very unequal classes
+
+
+# Trainers --------------------------------------------------------------------------------------------------------------
+
+
+def make_trainer(folder, model, rows, settings: dict, kind=None, **parameters):
+    """A trainer of the objective in ``settings``; ``parameters`` are those of its constructor."""
+    args = HeadlessTrainingArguments(str(folder), **QUIET | settings)
+    kind = kind or (HeadlessTrainer if args.objective == "headless" else VanillaTrainer)
+    return kind(model, args, train_dataset=rows, **parameters)
+
+
+def trainer_for(
+    folder, task, tokenizer, *, objective="headless", dropout=0.0, data=None, callbacks=(), kind=None, **settings
+):
+    """A trainer of two steps on random tokens of a tokenizer, whose gradients are not clipped."""
+    settings = {
+        "task": task, "objective": objective, "max_steps": 2, "per_device_train_batch_size": 4, "save_strategy": "no",
+        "learning_rate": 1e-3, "max_grad_norm": 0.0, "train_sampling_strategy": "sequential",
+        "mlm_probability": 0.3 if task == "mlm" else 0.15,
+    } | settings  # fmt: skip
+    data = token_rows(tokenizer) if data is None else data
+    return make_trainer(
+        folder, tiny_model(task, len(tokenizer), objective, dropout=dropout), data, settings, kind,
+        eval_dataset=data[:10], processing_class=tokenizer, callbacks=list(callbacks),
+    )  # fmt: skip
+
+
+def tiny_trainer(folder, **settings):
+    """A trainer that logs and evaluates, on the smallest model."""
     generator = torch.Generator().manual_seed(1)
     data = [{"input_ids": torch.randint(2, VOCAB, (12,), generator=generator)} for _ in range(8)]
-    args = HeadlessTrainingArguments(
-        str(folder), max_steps=2, logging_steps=1, eval_strategy="steps", eval_steps=2, save_strategy="no", use_cpu=True,
-        disable_tqdm=True, per_device_train_batch_size=2, mlm_probability=0.15 if settings.get("task") == "clm" else 0.4,
-        **settings,
+    defaults = {
+        "max_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "no",
+        "per_device_train_batch_size": 2, "mlm_probability": 0.15 if settings.get("task") == "clm" else 0.4,
+    }  # fmt: skip
+    task, objective = settings.get("task", "mlm"), settings.get("objective", "headless")
+    sizes = (
+        {"n_embd": 8, "n_head": 1} if task == "clm"
+        else {"hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8}
     )  # fmt: skip
-    headless = args.objective == "headless"
-    if args.task == "clm":
-        config = GPT2Config(n_embd=8, n_layer=1, n_head=1, n_positions=16, vocab_size=VOCAB)
-        model = GPT2Model(config) if headless else GPT2LMHeadModel(config)
-    else:
-        config = BertConfig(
-            hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=VOCAB
-        )
-        model = BertModel(config) if headless else BertForMaskedLM(config)
-    counts = torch.ones(VOCAB, dtype=torch.long)
-    made = (HeadlessTrainer if headless else VanillaTrainer)(
-        model, args, token_counts=counts, train_dataset=data, eval_dataset=data, processing_class=Tokenizer()
-    )
+    made = make_trainer(
+        folder, tiny_model(task, VOCAB, objective, layers=1, positions=16, dropout=0.1, **sizes), data, defaults | settings,
+        token_counts=torch.ones(VOCAB, dtype=torch.long), eval_dataset=data, processing_class=Tokenizer(),
+    )  # fmt: skip
     made.pop_callback(PrinterCallback)
     return made

@@ -1,5 +1,6 @@
 """Settings and small inputs that the tests share. Nothing here touches the network."""
 
+import gc
 import os
 
 # Before the first import of torch, transformers or datasets, which read them once.
@@ -9,13 +10,19 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
 import torch
+from builders import byte_level_bpe
 from hub_standin import StandIn, clean_environment
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 torch.set_num_threads(1)
 
-VOCAB_SIZE = 300  # 256 bytes, the special tokens and a few merges
+
+def pytest_collection_finish(session):
+    """Leave what is imported out of garbage collections: `Trainer` asks for one at its end, which takes 0.4 s otherwise."""
+    gc.collect()
+    gc.freeze()
+
 
 SUBJECTS = ["the miller", "a grey heron", "my sister", "the old clock", "every student", "a small boat"]
 VERBS = ["crossed", "watched", "mended", "counted", "painted", "forgot"]
@@ -36,32 +43,18 @@ def text_file(tmp_path, text_lines):
     return path
 
 
-def _byte_level_bpe(lines: list[str], special_tokens: list[str]) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
-        special_tokens=special_tokens,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(lines, trainer)
-    return tokenizer
-
-
 @pytest.fixture(scope="session")
 def clm_tokenizer(text_lines) -> PreTrainedTokenizerFast:
     """300 tokens, GPT-2's way: one special token, <|endoftext|>, nothing added around a text."""
     end = "<|endoftext|>"
-    tokenizer = _byte_level_bpe(text_lines, [end])
+    tokenizer = byte_level_bpe(text_lines, [end])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end)
 
 
 @pytest.fixture(scope="session")
 def mlm_tokenizer(text_lines) -> PreTrainedTokenizerFast:
     """300 tokens, BERT's way: [CLS] and [SEP] around a text, a mask and a padding token."""
-    tokenizer = _byte_level_bpe(text_lines, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    tokenizer = byte_level_bpe(text_lines, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B [SEP]",

@@ -30,6 +30,7 @@ OVERRIDDEN = {
     "prediction_step": ("model", "inputs", "prediction_loss_only", "ignore_keys"),
     "push_to_hub": ("commit_message", "blocking", "token", "revision"),
     "save_model": ("output_dir", "_internal_call"),
+    "save_state": (),
     "train": ("resume_from_checkpoint", "trial", "ignore_keys_for_eval"),
     "training_step": ("model", "inputs", "num_items_in_batch"),
 }
@@ -58,7 +59,6 @@ CALLED = {
     "pop_callback": {"callback"},
     "predict": {"test_dataset"},
     "save_model": {"output_dir", "_internal_call"},
-    "save_state": set(),
     "train": {"resume_from_checkpoint", "trial", "ignore_keys_for_eval"},
     "training_step": {"model", "inputs", "num_items_in_batch"},
 }

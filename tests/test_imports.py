@@ -151,6 +151,15 @@ def test_what_the_package_imports_is_declared():
             assert names & declared, f"headless_trainer/{path.name} imports {name}, which setup.cfg does not name."
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda path: path.name)
+def test_no_test_imports_another(path):
+    _, outside = imports_of(path.read_text(encoding="utf-8"))
+    others = {name for name in outside if name.startswith("test_") or name == "conftest"}
+    assert not others, (
+        f"{path.name} imports {sorted(others)}: what tests share is in tests/builders.py and its neighbours."
+    )
+
+
 MACHINE_PATH = re.compile(r"(?<![\w.:/~-])/(?:home|root|work|tmp|mnt|opt|scratch|Users)/|\b[A-Z]:\\")
 
 

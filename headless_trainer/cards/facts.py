@@ -202,7 +202,7 @@ def _size(rows) -> str:
     return f"{count(tokens, 'token')} in {size}"
 
 
-# The training ------------------------------------------------------------------------------------------------------------
+# The training run --------------------------------------------------------------------------------------------------------
 
 
 def training_facts(trainer, totals: dict[str, float]) -> dict[str, Any]:

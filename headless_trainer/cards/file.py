@@ -53,7 +53,7 @@ def _template() -> jinja2.Template:
 
 
 def save_card(folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any]) -> None:
-    """Write a card, unless the folder has a README.md of somebody else's.
+    """Write a card, unless the folder has a README.md that someone else wrote.
 
     Args:
         folder: of the model.
@@ -61,7 +61,7 @@ def save_card(folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any
         metadata: arguments of `huggingface_hub.ModelCardData`; what is None is left out.
     """
     path = Path(folder) / CARD_NAME
-    if path.is_file() and read_card(folder) is None:
+    if (path.is_symlink() or path.is_file()) and read_card(folder) is None:
         logger.warning("%s is not a card of headless_trainer, so it is left as it is and no card is written.", path)
         return
     data = ModelCardData(**{name: value for name, value in metadata.items() if value is not None})
@@ -69,15 +69,20 @@ def save_card(folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any
 
 
 def read_card(folder: str | Path) -> ModelCard | None:
-    """The card of a folder, None if it has none, or one that was not written here or cannot be read."""
+    """The card of a folder, None if it has none, or one that was not written here, lies elsewhere or cannot be read."""
     path = Path(folder) / CARD_NAME
-    if not path.is_file():
+    if not is_inside(path, folder):
         return None
     try:
         card = ModelCard.load(path)
         return card if OWN_TAG in (card.data.tags or ()) else None
     except Exception:  # noqa: BLE001  not UTF-8, not YAML, not a mapping
         return None
+
+
+def is_inside(path: Path, folder: str | Path) -> bool:
+    """Whether a file is there and lies in a folder, and no link in it leads to somewhere else."""
+    return path.is_file() and path.resolve().is_relative_to(Path(folder).resolve())
 
 
 @never_raises
@@ -138,9 +143,10 @@ def _short(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str | None:
-    """A Markdown table, None without rows."""
-    cells = [header, ["---"] * len(header)]
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]], left: int | None = None) -> str | None:
+    """A Markdown table, None without rows. Columns after the first ``left`` hold numbers, and are aligned to the right."""
+    left = len(header) if left is None else left
+    cells = [header, ["---"] * left + ["---:"] * (len(header) - left)]
     cells += [[f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     lines = [f"| {' | '.join(row)} |" for row in cells]
     return "\n".join(lines) if len(lines) > 2 else None

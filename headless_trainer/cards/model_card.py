@@ -2,7 +2,6 @@
 
 import math
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..arguments import DataArguments, LMHeadArguments, ModelArguments
 from ..measures import RESULTS, shown_in
 from ..models.fold import FOLD
-from ..runtime.checkpoints import load_token_counts
+from ..runtime.checkpoints import load_token_counts, write_whole
 from . import facts as card_facts
 from . import run_facts
 from . import usage as card_usage
-from .file import OWN_TAG, finite, never_raises, read_card, results_table, save_card
+from .file import OWN_TAG, finite, is_inside, never_raises, read_card, results_table, save_card
 
 SECTIONS = re.compile(r"^## (?:Pretraining|Fine-tuning)\b.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 PICTURE = "loss.png"
@@ -29,7 +28,7 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
     """Write the card of what a trainer saved: README.md beside the weights, on the main process alone.
 
     Results that were added to an earlier card of the folder are not kept, since they are those of other weights. A README.md
-    of somebody else's is not touched. Never raises: a failure is a warning.
+    that someone else wrote is not touched. Never raises: a failure is a warning.
 
     Args:
         trainer: a `PretrainingTrainer` that has saved its model.
@@ -41,7 +40,7 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
         return
     args, run, state = trainer.args, trainer.facts, trainer.state
     folder, totals = Path(folder or args.output_dir), load_token_counts(folder or args.output_dir)[1]
-    kind = "trunk" if args.objective == "headless" else "vanilla"
+    kind = "vanilla" if args.objective == "vanilla" else "trunk"
     if isinstance(args, LMHeadArguments):
         kind = "tuned" if state.global_step else "free_head"
     is_checkpoint = folder.name.startswith("checkpoint-")
@@ -202,8 +201,8 @@ def earlier_sections(source: str | None, folder: Path) -> str | None:
     text = re.sub(r"^## (Pretraining|Fine-tuning)$", rf"## \1 of `{name}`", text, flags=re.MULTILINE)
     for picture in re.findall(r"\]\(([\w.-]+\.png)\)", text):
         copied = f"{Path(source).resolve().name}_{picture}" if picture == PICTURE else picture
-        if (Path(source) / picture).is_file():
-            shutil.copyfile(Path(source) / picture, folder / copied)
+        if is_inside(Path(source) / picture, source):  # what a link leads to may be anything, and would be published
+            write_whole(folder / copied, (Path(source) / picture).read_bytes())
             text = text.replace(f"]({picture})", f"]({copied})")
     return text.strip()
 

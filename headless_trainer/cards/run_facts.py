@@ -28,7 +28,7 @@ class RunFacts(TrainerCallback):
 
     Attributes:
         model_args: `ModelArguments` of the run, None where a trainer was made by hand.
-        data_args: `DataArguments` of the run, likewise.
+        data_args: `DataArguments` of the run, the same.
         training_set: its size in words, once it was counted.
         country: where codecarbon was told the machine is.
     """

@@ -55,8 +55,11 @@ def sample(folder: Path) -> str | None:
 
     The saved model is loaded for it: it is what users get, whatever the training run did with its own copy.
     """
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
+    except ValueError:  # they have code of their own; left open, transformers would ask for it on the terminal
+        return None
     options = {"return_token_type_ids": False} if _drop_token_types(model, tokenizer) else {}
     inputs = tokenizer(_beginning(tokenizer), return_tensors="pt", **options)
     with torch.random.fork_rng(devices=[]):

@@ -13,9 +13,11 @@ already is not scored again.
 import json
 import logging
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from transformers.hf_argparser import HfArg
 
 logger = logging.getLogger("headless_trainer")
 
@@ -24,66 +26,51 @@ logger = logging.getLogger("headless_trainer")
 class ZeroShotArguments:
     """Which models are scored, on which tasks, and where the results go."""
 
-    model_name_or_path: list[str] | None = field(
-        default=None, metadata={"help": "Causal language models to score (Hub names or folders)."}
+    model_name_or_path: list[str] | None = HfArg(
+        default=None, help="Causal language models to score (Hub names or folders)."
     )
-    tasks: list[str] = field(
+    tasks: list[str] = HfArg(
         default_factory=lambda: ["lambada_openai"],
-        metadata={
-            "help": "Tasks, groups or tags of the harness, or 'paper' for the paper's list and LAMBADA, with the paper's "
-            "accuracy for QASPER and fewer stereotypes as better."
-        },
+        help="Tasks, groups or tags of the harness, or 'paper' for the paper's list and LAMBADA, with the paper's "
+        "accuracy for QASPER and fewer stereotypes as better.",
     )
-    output_dir: str | None = field(
-        default=None, metadata={"help": "Folder of the results. Needed unless two folders of results are compared."}
+    output_dir: str | None = HfArg(
+        default=None, help="Folder of the results. Needed unless two folders of results are compared."
     )
-    compare: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Two models, scored now or earlier, or two folders of results: is one better than the other?"
-        },
+    compare: list[str] | None = HfArg(
+        default=None, help="Two models, scored now or earlier, or two folders of results: is one better than the other?"
     )
-    significance: Literal["two_sided", "paper"] = field(
+    significance: Literal["two_sided", "paper"] = HfArg(
         default="two_sided",
-        metadata={
-            "help": "The t-tests of --compare. paper: one-tailed, for the model with the better score, as in the paper's table "
-            "4; of equal models that finds one better in a tenth of the tasks, not a twentieth."
-        },
+        help="The t-tests of --compare. paper: one-tailed, for the model with the better score, as in the paper's table "
+        "4; of equal models that finds one better in a tenth of the tasks, not a twentieth.",
     )
-    data_files: list[str] | None = field(
+    data_files: list[str] | None = HfArg(
         default=None,
-        metadata={
-            "help": "task=file items: local .jsonl, .json or .parquet documents in the place of a task's dataset."
-        },
+        help="task=file items: local .jsonl, .json or .parquet documents in the place of a task's dataset.",
     )
-    include_path: str | None = field(
-        default=None, metadata={"help": "Folder with task definitions of your own, in the harness's YAML."}
+    include_path: str | None = HfArg(
+        default=None, help="Folder with task definitions of your own, in the harness's YAML."
     )
-    num_fewshot: int | None = field(
-        default=None, metadata={"help": "Solved examples in each prompt. The task's own by default."}
+    num_fewshot: int | None = HfArg(default=None, help="Solved examples in each prompt. The task's own by default.")
+    limit: float | None = HfArg(
+        default=None, help="Score this many documents of each task, or this share if below 1. For trials."
     )
-    limit: float | None = field(
-        default=None, metadata={"help": "Score this many documents of each task, or this share if below 1. For trials."}
-    )
-    batch_size: str = field(
+    batch_size: str = HfArg(
         default="auto",
-        metadata={"help": "Inputs in a batch. auto: found by trying on an accelerator, from the free memory on a CPU."},
+        help="Inputs in a batch. auto: found by trying on an accelerator, from the free memory on a CPU.",
     )
-    device: str | None = field(
-        default=None, metadata={"help": "Such as cuda:1. The accelerator if there is one by default."}
+    device: str | None = HfArg(default=None, help="Such as cuda:1. The accelerator if there is one by default.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = HfArg(
+        default="auto", help="Precision of the weights. auto: as they were saved."
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
-        default="auto", metadata={"help": "Precision of the weights. auto: as they were saved."}
+    max_length: int | None = HfArg(default=None, help="Longest input in tokens. The model's own by default.")
+    tokenizer_name: str | None = HfArg(default=None, help="Tokenizer. That of each model by default.")
+    seed: int | None = HfArg(
+        default=None, help="Seed of few-shot examples and shuffles. Those of the harness by default."
     )
-    max_length: int | None = field(
-        default=None, metadata={"help": "Longest input in tokens. The model's own by default."}
-    )
-    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer. That of each model by default."})
-    seed: int | None = field(
-        default=None, metadata={"help": "Seed of few-shot examples and shuffles. Those of the harness by default."}
-    )
-    bootstrap_iters: int = field(
-        default=100_000, metadata={"help": "Resamples behind standard errors without a formula, such as perplexity's."}
+    bootstrap_iters: int = HfArg(
+        default=100_000, help="Resamples behind standard errors without a formula, such as perplexity's."
     )
 
     def __post_init__(self):
@@ -118,6 +105,7 @@ def evaluate(args: ZeroShotArguments) -> None:
     except ImportError as error:
         raise OSError(f"{error}. Zero-shot scoring needs an extra: pip install 'headless_trainer[eval]'") from error
     from ..command_line import as_typed
+    from ..runtime.checkpoints import write_whole
     from ..scoring.score_comparison import CONSOLE_WIDTH, find_results, score_tables
 
     logging.basicConfig(format="%(message)s")
@@ -137,7 +125,7 @@ def evaluate(args: ZeroShotArguments) -> None:
             failures = score_models(models, args)
         finally:  # an error, or Ctrl-C, leaves what was scored until then in the table
             if tables := score_tables(args.output_dir):
-                Path(args.output_dir, "results.md").write_text(tables + "\n", encoding="utf-8")
+                write_whole(Path(args.output_dir, "results.md"), f"{tables}\n".encode())
         print(
             f"\n{score_tables(args.output_dir, CONSOLE_WIDTH)}\n\nin {args.output_dir}: results.md, and a folder for each model"
         )
@@ -150,15 +138,15 @@ def evaluate(args: ZeroShotArguments) -> None:
 
 
 def show_comparison(folders: list[Path], args: ZeroShotArguments) -> None:
+    from ..runtime.checkpoints import write_whole
     from ..scoring.score_comparison import compare, comparison_table, short_names
 
     rows = compare(*folders, seed=args.seed or 0, test=args.significance)
     table = comparison_table(rows, short_names(args.compare))
     print(f"\n{table}")
     if args.output_dir:
-        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-        Path(args.output_dir, "comparison.md").write_text(table + "\n", encoding="utf-8")
-        Path(args.output_dir, "comparison.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())
+        write_whole(Path(args.output_dir, "comparison.json"), (json.dumps(rows, indent=2) + "\n").encode())
 
 
 if __name__ == "__main__":

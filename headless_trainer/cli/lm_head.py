@@ -61,12 +61,15 @@ def make_language_model(model_args, data_args, args) -> None:
     from ..models import loading
     from ..models.lm_head import attach_lm_head
     from ..models.trunk import check_headless, infer_task
+    from ..runtime.checkpoint_aside import model_aside
     from ..runtime.checkpoints import check_output_dir
+    from ..runtime.locks import alone_until_exit
     from . import training
 
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO)
     transformers_logging.disable_progress_bar()  # one bar for each file read or written
+    alone_until_exit(args.output_dir)
     check_output_dir(args.output_dir, None)
     pushes = HubPushes.of_run(args) if args.push_to_hub else None
     config = loading.load_config(model_args)
@@ -81,8 +84,9 @@ def make_language_model(model_args, data_args, args) -> None:
         packing.check_token_ids(rows, embeddings, tokenizer)
         counts = packing.target_counts(rows, embeddings, infer_task(config), tokenizer, args.isolate_documents)
     model = attach_lm_head(trunk, counts, smoothing=args.smoothing, **options)
-    model.save_pretrained(args.output_dir)
-    tokenizer.save_pretrained(args.output_dir)
+    with model_aside(args.output_dir, is_main=True) as aside:
+        model.save_pretrained(aside)
+        tokenizer.save_pretrained(aside)
     write_head_card(model, tokenizer, model_args, data_args, args, options["init"] == "prior")
     kind = "causal" if model.can_generate() else "masked"
     logger.info("saved in %s: %s, an ordinary %s language model", args.output_dir, type(model).__name__, kind)

@@ -14,33 +14,30 @@ first argument may be a YAML or JSON file of arguments; flags that follow overri
 import itertools
 import sys
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+from transformers.hf_argparser import HfArg
 
 
 @dataclass
 class ReportArguments:
     """Which runs are compared, with which scores, and where the report goes."""
 
-    runs: list[str] | None = field(
+    runs: list[str] | None = HfArg(
         default=None,
-        metadata={
-            "help": "Output folders of training runs, or NAME=RUN1,RUN2 for the seeds of one. --runs may be left out before "
-            "the first."
-        },
+        help="Output folders of training runs, or NAME=RUN1,RUN2 for the seeds of one. --runs may be left out before "
+        "the first.",
     )
-    output_dir: str | None = field(default=None, metadata={"help": "Folder of the report."})
-    title: str = field(default="Pretraining runs compared", metadata={"help": "Heading of the page."})
-    glue: list[str] | None = field(
-        default=None,
-        metadata={"help": "Output folders of headless-trainer glue. Those beside the runs by default."},
+    output_dir: str | None = HfArg(default=None, help="Folder of the report.")
+    title: str = HfArg(default="Pretraining runs compared", help="Heading of the page.")
+    glue: list[str] | None = HfArg(
+        default=None, help="Output folders of headless-trainer glue. Those beside the runs by default."
     )
-    lm_eval: list[str] | None = field(
+    lm_eval: list[str] | None = HfArg(
         default=None,
-        metadata={
-            "help": "Output folders of headless-trainer lm-eval, those beside the runs by default; NAME=DIR or NAME@STEP=DIR "
-            "says which training run, and after how many steps, a language model was made of."
-        },
+        help="Output folders of headless-trainer lm-eval, those beside the runs by default; NAME=DIR or NAME@STEP=DIR "
+        "says which training run, and after how many steps, a language model was made of.",
     )
 
     def __post_init__(self):

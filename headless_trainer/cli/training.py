@@ -16,12 +16,15 @@ from ..objective.prior import DrawnNegatives
 from ..runtime import run_folder
 from ..runtime.checkpoints import check_output_dir, checkpoint_to_resume
 from ..runtime.launch import check_devices
+from ..runtime.locks import alone_until_exit
 from ..settings_check import PRETRAINING, check_best_metric, refuse
 from ..trainers.headless import HeadlessTrainer, check_trainable
 from ..trainers.pretraining import PretrainingTrainer
 from ..trainers.vanilla import VanillaTrainer
 
 logger = logging.getLogger(__name__)
+
+TRAINERS = {"headless": HeadlessTrainer, "vanilla": VanillaTrainer}
 
 
 def prepare(
@@ -50,6 +53,7 @@ def prepare(
         ValueError, OSError: as the modules it calls, with the argument, its value and the remedy.
     """
     run_folder.start_logging(args)
+    alone_until_exit(args.output_dir)
     resume = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
     check_output_dir(args.output_dir, resume)
     if data_args.streaming and args.max_steps <= 0:
@@ -83,10 +87,19 @@ def prepare(
     packing.check_token_ids(rows["train"], embeddings, tokenizer)
     if token_counts is None and (args.head_bias == "prior" or args.log_q_correction or args.sampling_power):
         token_counts = packing.target_counts(rows["train"], embeddings, args.task, tokenizer, args.isolate_documents)
-    if data_args.streaming:  # what was read once and in order until now is shuffled and repeated for the training
-        rows["train"] = endless_rows(documents["train"], tokenizer, data_args, args)
+    if data_args.streaming:  # what was read once and in order until now is shuffled and repeated for training
+        rows["train"] = streaming.PackedStream(
+            documents["train"],
+            tokenizer,
+            max_seq_length=data_args.max_seq_length,
+            line_by_line=data_args.line_by_line,
+            shuffle_buffer_size=data_args.shuffle_buffer_size,
+            seed=args.seed if args.data_seed is None else args.data_seed,
+        )
 
-    trainer_class = HeadlessTrainer if args.objective == "headless" else partial(VanillaTrainer, drawn=drawn)
+    trainer_class = TRAINERS[args.objective]
+    if drawn is not None:
+        trainer_class = partial(trainer_class, drawn=drawn)
     trainer = trainer_class(
         model,
         args,
@@ -96,7 +109,7 @@ def prepare(
         processing_class=tokenizer,
     )
     if data_args.streaming and resume and not args.ignore_data_skip:
-        trainer.stream.load(resume)  # now, so that a place which cannot be found is said before the training
+        trainer.stream.load(resume)  # now, so that a place which cannot be found is said before training
     trainer.facts.model_args, trainer.facts.data_args = model_args, data_args
     run_folder.use_console(trainer)
     run_folder.announce(trainer)
@@ -121,10 +134,10 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
         raise ValueError(
             "isolate_documents is True but line_by_line is True, so no row holds two documents: drop one of the two."
         )
-    if model_args.tie_word_embeddings is not None and args.objective == "headless":
+    if model_args.tie_word_embeddings is not None and args.objective != "vanilla":
         raise ValueError(
-            f"tie_word_embeddings is {model_args.tie_word_embeddings} but objective is 'headless', which has no head to tie: "
-            "drop one of the two."
+            f"tie_word_embeddings is {model_args.tie_word_embeddings} but objective is {args.objective!r}, which has no head "
+            "to tie: drop one of the two."
         )
 
 
@@ -138,20 +151,6 @@ def tokenized_rows(documents, tokenizer: PreTrainedTokenizerBase, model_args: Mo
         num_proc=data_args.preprocessing_num_workers,
         overwrite_cache=data_args.overwrite_cache,
         cache_dir=model_args.cache_dir,
-    )
-
-
-def endless_rows(
-    documents, tokenizer: PreTrainedTokenizerBase, data_args: DataArguments, args: HeadlessTrainingArguments
-):
-    """The stream of packed rows that a training run reads, as the arguments ask."""
-    return streaming.PackedStream(
-        documents,
-        tokenizer,
-        max_seq_length=data_args.max_seq_length,
-        line_by_line=data_args.line_by_line,
-        shuffle_buffer_size=data_args.shuffle_buffer_size,
-        seed=args.seed if args.data_seed is None else args.data_seed,
     )
 
 

@@ -202,7 +202,7 @@ class DocumentEncoder:
         known = len(self._word_lengths)
         self._encode_new_words()
         if known > _ENOUGH_WORDS and len(self._codes) - known > 0.3 * len(words):
-            self.by_word = False  # words that hardly repeat, as in scripts without spaces: looking them up is in vain
+            self.by_word = False  # words that rarely repeat, as in scripts without spaces: looking them up is useless
         ids, lengths = _gather(self._word_ids, self._word_lengths, codes)
         token_ends = np.append(0, lengths.cumsum())[np.append(0, words_in_document.cumsum())]
         if len(self._codes) > _MAX_WORDS or self._word_characters > _MAX_WORD_CHARACTERS:

@@ -52,7 +52,7 @@ def tokenize_and_pack(
     `DocumentEncoder`). All documents are then joined, and the result is cut every ``max_seq_length`` tokens.
 
     The rows are written to disk as they come, so neither texts nor tokens need to fit into memory, and are found again
-    by a later call with the same texts, tokenizer and settings. A damaged file is made anew. A stream is encoded
+    by a later call with the same texts, tokenizer and settings. A damaged file is made again. A stream is encoded
     while it is read, once and in order; for training there is `PackedStream`.
 
     Long documents are encoded in pieces (see `DocumentEncoder`), and those of more than `pieces.LONGEST` characters are read in
@@ -65,7 +65,7 @@ def tokenize_and_pack(
         line_by_line: one document a row instead, cut to ``max_seq_length`` tokens with its closing token kept.
         keep_remainder: keep the last tokens as a shorter row instead of dropping them.
         num_proc: processes that encode, one for each processor by default. Results do not depend on it.
-        overwrite_cache: encode anew even if the rows are on disk already.
+        overwrite_cache: encode again even if the rows are on disk already.
         cache_dir: where the rows are kept, next to the texts by default.
 
     Returns:
@@ -97,7 +97,7 @@ def _must_write(path: Path, overwrite_cache: bool) -> bool:
         return True
     fault = fault_of(path)
     if fault is not None:
-        logger.warning("The rows of tokens in %s are made anew: %s.", path, fault)
+        logger.warning("The rows of tokens in %s are made again: %s.", path, fault)
     return fault is not None
 
 

@@ -6,6 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import datasets
@@ -13,12 +14,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from ..runtime.locks import lock
 from ..runtime.manifest import sync_folder
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +39,8 @@ def write_rows(rows: Iterable[tuple[np.ndarray, np.ndarray]], features: datasets
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.incomplete")
     try:
         with open(unfinished, "wb") as file:
-            _lock(file)
+            with suppress(OSError):  # without locks, what a killed process leaves is never removed
+                lock(file)
             sink = _Checksummed(file)
             _write_table(rows, features, sink)
             file.write(_MARK + sink.checksum.digest())
@@ -73,23 +71,14 @@ def fault_of(path: Path) -> str | None:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove unfinished files of rows that nobody writes any more: their process was killed."""
-    for path in folder.glob("rows-*.incomplete") if fcntl else ():
+    for path in folder.glob("rows-*.incomplete"):
         try:
             with open(path, "rb+") as file:
-                if time.time() - os.fstat(file.fileno()).st_mtime > _SECONDS_AT_REST and _lock(file):
+                if time.time() - os.fstat(file.fileno()).st_mtime > _SECONDS_AT_REST and lock(file):
                     path.unlink()
                     logger.info("Removed %s, which a process that was killed had left.", path)
         except OSError:
-            continue  # it is finished, gone or not ours
-
-
-def _lock(file) -> bool:
-    """Whether this process is now the one that writes ``file``. Where there are no locks nobody is, and nothing is removed."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (AttributeError, OSError):
-        return False
-    return True
+            continue  # it is finished, gone or not ours, or there are no locks
 
 
 class _Checksummed(io.RawIOBase):

@@ -41,12 +41,12 @@ class Place(NamedTuple):
 
 
 class PackedStream(torch.utils.data.IterableDataset):
-    """Rows of token ids, pass after pass over the texts, shuffled, and dealt out to readers.
+    """Rows of token ids, pass after pass over the texts, shuffled, and shared out to readers.
 
     A reader is a worker process of the data loader, or the training process itself without workers; there are as many as
-    processes times workers. In each pass the order of the files is drawn anew, and so is the order of the documents in every
+    processes times workers. In each pass the order of the files is drawn again, and so is the order of the documents in every
     block of ``shuffle_buffer_size``, from the seed and the block's place alone: no buffer has to be saved. With at least 16
-    files for each reader, whole files are dealt out; with fewer every reader reads all of them and keeps every n-th document.
+    files for each reader, whole files are shared out; with fewer every reader reads all of them and keeps every n-th document.
     A document is read once in a pass, by one reader. Rows are cut across documents, blocks and passes, so nothing is left over.
 
     Each row carries the `Place` after it. A batch thus knows where its reader stands, however far worker processes have read
@@ -120,7 +120,7 @@ class PackedStream(torch.utils.data.IterableDataset):
             raise ValueError(
                 "The stream of the checkpoint held out documents by their number, as this project did before, and now holds "
                 "out others, by their text: it has trained on some of these. Go on with the version that wrote it, or add "
-                "--ignore_data_skip to begin the stream anew, with held-out documents of its own (--validation_file)."
+                "--ignore_data_skip to begin the stream at its start, with held-out documents of its own (--validation_file)."
             )
         self._by_number = "blocks end by" not in state["settings"]  # found to matter or not when the blocks are read
         for name, value in self.settings().items():
@@ -128,7 +128,7 @@ class PackedStream(torch.utils.data.IterableDataset):
             if value != before:
                 raise ValueError(
                     f"{name} is {value!r} but the stream of the checkpoint was read with {before!r}, in another order: resume "
-                    "with the same settings, or add --ignore_data_skip to begin the stream anew."
+                    "with the same settings, or add --ignore_data_skip to begin the stream at its start."
                 )
         self.next_reader = state["next_reader"]
         self.places = [Place(**place) for place in state["places"]]

@@ -1,7 +1,8 @@
 """Text files as documents, read in blocks of bounded size however long their lines are, packed by gzip or not."""
 
 import gzip
-import zlib
+import io
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import datasets
 import pyarrow as pa
 
 from . import pieces
-from .text_stream import BYTE_ORDER_MARK, positions
+from .text_stream import BYTE_ORDER_MARK, DAMAGED, positions
 
 # datasets 4 takes any key.
 _Key = getattr(datasets.builder, "Key", lambda *key: key)
@@ -57,17 +58,23 @@ class TextFiles(datasets.ArrowBasedBuilder):
 
     def _generate_tables(self, files: list[str]) -> Iterator[tuple[object, pa.Table]]:
         for shard, path in enumerate(files):
-            try:
-                with open(path, "rb") as file:
-                    packed = file.read(2) == b"\x1f\x8b"
-                with (gzip.open if packed else open)(path, "rt", encoding="utf-8") as file:
+            with open(path, "rb") as raw:
+                packed = raw.read(2) == b"\x1f\x8b"
+                raw.seek(0)
+                file = io.TextIOWrapper(gzip.open(raw) if packed else raw, encoding="utf-8")
+                try:
                     for number, rows in enumerate(read_documents(file, self.config.sample_by, self.config.longest)):
                         columns = dict(zip(FEATURES, zip(*rows, strict=True), strict=True))
                         yield _Key(shard, number), pa.table(columns, schema=FEATURES.arrow_schema)
-            except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise ValueError(
-                    f"{self.argument} {str(path)!r} cannot be read as UTF-8 text: {error}. Check the file, or convert it."
-                ) from error
+                except UnicodeDecodeError as error:
+                    raise ValueError(
+                        f"{self.argument} {str(path)!r} cannot be read as UTF-8 text: {error}. Check the file, or convert it."
+                    ) from error
+                except DAMAGED as error:
+                    raise OSError(
+                        f"{self.argument} {str(path)!r} is damaged at or before byte {raw.tell():,} of its "
+                        f"{os.path.getsize(path):,} bytes: {error}. Pack it anew, or fetch another copy."
+                    ) from error
 
 
 def read_documents(file, sample_by: str, longest: int) -> Iterator[list[tuple[str, bool, bool, int | None]]]:

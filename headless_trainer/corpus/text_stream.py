@@ -1,6 +1,8 @@
 """Documents read while training, file by file and in blocks that can be found again."""
 
+import gzip
 import itertools
+import zlib
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -11,6 +13,7 @@ from xxhash import xxh32_intdigest
 
 from . import pieces
 
+DAMAGED = EOFError, zlib.error, gzip.BadGzipFile  # what reading a damaged gzip file raises
 _READ_AT_ONCE = 10_000  # documents
 _ROWS_AT_ONCE = 64  # that are read from a source: documents, or pieces of long ones
 _BLOCK_BYTES = 64_000_000  # of text: a block ends before its documents are more
@@ -111,11 +114,15 @@ class TextStream:
         held_out: the side of the split.
         share: of the documents that are held out, 0 to 1.
         column: of the documents in ``source``. To rename it there would read row by row, and fail where a text is missing.
+
+    Attributes:
+        files: their names, for messages; empty where they are not known.
     """
 
     def __init__(self, source: IterableDataset, *, held_out: bool = False, share: float = 0.0, column: str = "text"):
         self.source, self.held_out, self.share = source.with_format("arrow"), held_out, share
         self.column = column
+        self.files: list[str] = []
 
     @property
     def num_files(self) -> int:
@@ -138,7 +145,7 @@ class TextStream:
                 raise ValueError(
                     "The checkpoint is of an earlier version, which cut files into blocks by the number of documents alone. "
                     "Here documents are so long that blocks are smaller now, and its place in the stream cannot be found. Go "
-                    "on with the version that wrote it, or add --ignore_data_skip to begin the stream anew."
+                    "on with the version that wrote it, or add --ignore_data_skip to begin the stream at its start."
                 )
             long = isinstance(block, LongDocument)
             if number >= first:
@@ -181,7 +188,8 @@ class TextStream:
     def _runs(self, file: int) -> Iterator["pa.ChunkedArray | LongDocument"]:
         """The rows of a file: documents that are no longer than others, and the long ones one by one."""
         source = self.source.shard(num_shards=self.num_files, index=file)
-        rows = itertools.chain.from_iterable(map(self._split_rows, source.iter(batch_size=_ROWS_AT_ONCE)))
+        tables = self._said_where(source.iter(batch_size=_ROWS_AT_ONCE), file)
+        rows = itertools.chain.from_iterable(map(self._split_rows, tables))
         for run in rows:
             if isinstance(run, pa.ChunkedArray):
                 yield run
@@ -190,14 +198,26 @@ class TextStream:
             kept = self.share == 0 and not self.held_out or (position < self.share * 2**32) == self.held_out
             yield LongDocument(run, rows, kept)
 
+    def _said_where(self, tables: Iterator[pa.Table], file: int) -> Iterator[pa.Table]:
+        """The same, with the file and the place in errors of gzip, which name neither."""
+        documents = 0
+        try:
+            for table in tables:
+                yield table
+                documents += len(table)
+        except DAMAGED as error:
+            name = repr(self.files[file]) if self.files else f"File {file + 1} of {self.num_files}"
+            raise OSError(
+                f"{name} is damaged somewhere after its document {documents:,}: {error}. Pack it anew, or fetch another copy."
+            ) from error
+
     def _split_rows(self, table: pa.Table) -> Iterator["pa.ChunkedArray | pa.Table"]:
         """Documents that follow each other, and pieces of long ones row by row."""
         if "begins" not in table.column_names:
             table = _in_pieces(table[self.column].cast(pa.string()))
         whole = pc.and_(table["begins"], table["ends"]).to_numpy()
-        changes = (
-            np.flatnonzero(~(whole[1:] & whole[:-1])) + 1
-        )  # between documents there is none, around pieces there are
+        # None between two documents, one on each side of a piece.
+        changes = np.flatnonzero(~(whole[1:] & whole[:-1])) + 1
         for start, end in itertools.pairwise([0, *changes.tolist(), len(whole)]):
             part = table.slice(start, end - start)
             yield part["text"].cast(pa.string()) if whole[start] else part

@@ -1,6 +1,7 @@
 """Texts from the Hub, from files or from this machine, in a training and a held-out part."""
 
 import glob
+import gzip
 import logging
 import os
 from pathlib import Path
@@ -15,7 +16,7 @@ from . import pieces
 from .demo_corpus import demo_documents
 from .text_files import FEATURES as TEXT_FILES
 from .text_files import TextFiles
-from .text_stream import TextStream, possible_share, rows_on_side
+from .text_stream import DAMAGED, TextStream, possible_share, rows_on_side
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,9 @@ def load_texts(
     for name, part in texts.items():
         if _is_empty(part):
             raise ValueError(f"{source} leaves no documents for the {name} part. Name a source with more text.")
+        if args.streaming and args.train_file:
+            names = args.validation_file if args.validation_file and name == "validation" else args.train_file
+            part.files = [str(path) for each in names for path in _expand("train_file", each)]
     return texts if args.streaming else DatasetDict(texts)
 
 
@@ -158,9 +162,11 @@ def _load_files(argument: str, names: list[str], args: DataArguments, cache_dir:
             cache_dir=cache_dir,
             **settings.get(builder, {}),
         )
-    except datasets.exceptions.DatasetGenerationError as error:
+    except (datasets.exceptions.DatasetGenerationError, *DAMAGED) as error:
+        found = _damaged(paths)
         raise ValueError(
-            f"{argument} {names!r} cannot be read as {builder}: {error.__cause__ or error}. Check the files."
+            f"{argument} {repr(str(found)) if found else repr(names)} cannot be read as {builder}: {error.__cause__ or error}. "
+            "Check the files."
         ) from error
 
 
@@ -175,6 +181,18 @@ def _load_text_files(argument: str, names: list[str], files: list[str], args: Da
     except datasets.exceptions.DatasetGenerationError as error:
         raise ValueError(f"{argument} {names!r} cannot be read as text: {error.__cause__ or error}") from error
     return builder.as_dataset(split="train")
+
+
+def _damaged(paths: list[Path]) -> Path | None:
+    """The first of these files that is packed by gzip and cannot be unpacked."""
+    for path in (path for path in paths if path.suffix.lower() == ".gz"):
+        try:
+            with gzip.open(path) as file:
+                while file.read(_BYTES_AT_ONCE):
+                    pass
+        except DAMAGED:
+            return path
+    return None
 
 
 def _expand(argument: str, name: str) -> list[Path]:

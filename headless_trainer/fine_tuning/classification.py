@@ -8,12 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
 
-from ..hub.pushes import token_left_out
+from ..arguments import with_settings
 from ..models.padding_row import free_padding_row, may_be_token
 from ..objective.losses import balanced_cross_entropy
+from ..runtime.checkpoint_aside import model_aside
 from ..runtime.launch import check_devices
 from ..settings_check import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
-from .classification_rows import ClassificationCollator, SimilarLengthSampler, SortedSampler
+from .classification_rows import ClassificationCollator, SimilarLengthSampler, longest_first
 
 LOSSES = ("balanced", "cross_entropy")
 
@@ -67,7 +68,7 @@ class ClassificationTrainer(Trainer):
 
     def _get_eval_sampler(self, eval_dataset):
         # Predictions leave in this order too, each beside its label: scores do not depend on it.
-        return SortedSampler(eval_dataset.lengths)
+        return longest_first(eval_dataset.lengths)
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
         """Count the rows of each class in all micro-batches of the coming optimizer step, on all processes."""
@@ -131,5 +132,6 @@ class ClassificationTrainer(Trainer):
         return (loss, None, None) if prediction_loss_only else (loss, scores, labels)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        with token_left_out(self.args):  # from training_args.bin
-            super().save_model(output_dir, _internal_call)
+        folder = output_dir or self.args.output_dir
+        with model_aside(folder, self.args.should_save) as aside, with_settings(self.args, hub_token=None):
+            super().save_model(str(aside), _internal_call)

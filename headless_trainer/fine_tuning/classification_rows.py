@@ -158,14 +158,6 @@ class SimilarLengthSampler(torch.utils.data.Sampler):
         yield from np.concatenate([*steps, order[whole:]]).tolist()
 
 
-class SortedSampler(torch.utils.data.Sampler):
+def longest_first(lengths: np.ndarray) -> list[int]:
     """Row numbers from the longest row to the shortest, so that evaluation pads next to nothing."""
-
-    def __init__(self, lengths: np.ndarray):
-        self.lengths = lengths
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __iter__(self) -> Iterator[int]:
-        yield from np.argsort(-self.lengths, kind="stable").tolist()
+    return np.argsort(-lengths, kind="stable").tolist()

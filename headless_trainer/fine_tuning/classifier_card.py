@@ -17,10 +17,9 @@ from ..cards import usage as card_usage
 from ..cards.file import add_results, never_raises, six_digits, table
 from ..cards.model_card import write_card
 from .grid_report import LOSS_TITLES, METRIC_NAMES
-from .results import TASK_NAMES, best_epoch, read_runs
+from .results import BENCHMARK_NAMES, TASK_NAMES, best_epoch, read_runs
 from .tasks import HUB_DATASETS, TASKS
 
-BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI"}
 SHOWN_SETTINGS = (
     "batch_size", "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "num_train_epochs", "max_steps",
     "max_seq_length", "max_train_samples", "train_split", "validation_split",
@@ -68,7 +67,7 @@ def _glue_result(run: dict, loss: str | None, evaluation_set: str, metric: str, 
         task_name="fine-tuned",
         dataset_type="local" if own else HUB_DATASETS[run["benchmark"]],
         dataset_config=config,
-        dataset_name=name if own else f"{BENCHMARK_NAMES[run['benchmark']]} {name}",
+        dataset_name=name if own else f"{BENCHMARK_NAMES.get(run['benchmark'], run['benchmark'])} {name}",
         dataset_split=None if own else settings.get("validation_split") or "+".join(splits),
         metric_type=metric,
         metric_name=figure + (f", {LOSS_TITLES[loss].lower()}" if loss else ""),

@@ -33,7 +33,7 @@ def load_config(source: str, num_labels: int, *, ignore_mismatched_sizes: bool =
 
     Raises:
         ValueError: if it is no model, no model that classifies, or one whose classifier has another number of outputs.
-        OSError: if it is neither a folder nor to be had from the Hub.
+        OSError: if it is neither a folder nor on the Hub.
     """
     folder = Path(source)
     if folder.is_dir() and not (folder / "config.json").is_file():

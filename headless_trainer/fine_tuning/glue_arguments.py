@@ -1,10 +1,11 @@
 """Arguments of `headless-trainer glue`: the grid of models, tasks and seeds, and how each of its runs trains."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
+from transformers.training_args import OptimizerNames
 
 from ..runtime.launch import check_launch
 from ..settings_check import CLASSIFICATION, refuse
@@ -47,9 +48,8 @@ DECIDED = {
 class GlueArguments:
     """Which models are fine-tuned on which tasks, from which data, and what is reported."""
 
-    model_name_or_path: list[str] | None = field(
-        default=None,
-        metadata={"help": "Checkpoints (folders or Hub names) to compare: encoders or decoders, headless or not."},
+    model_name_or_path: list[str] | None = HfArg(
+        default=None, help="Checkpoints (folders or Hub names) to compare: encoders or decoders, headless or not."
     )
     tasks: list[str] | None = HfArg(
         default=None,
@@ -57,58 +57,47 @@ class GlueArguments:
         help="Tasks and groups of them: cola, stsb, ...; glue, superglue, paper (table 1); xnli (train on English, score "
         "every language), xnli_translate_train (train on each language), xnli_de (one of these).",
     )
-    seeds: list[int] = field(
-        default_factory=lambda: [0, 1, 2],
-        metadata={"help": "Each task is trained once with each: new head, order, dropout."},
+    seeds: list[int] = HfArg(
+        default_factory=lambda: [0, 1, 2], help="Each task is trained once with each: new head, order, dropout."
     )
-    loss: Literal["balanced", "cross_entropy"] = field(
+    loss: Literal["balanced", "cross_entropy"] = HfArg(
         default="balanced",
-        metadata={
-            "help": "balanced: every class weighs the same in a step (the paper). cross_entropy: every row does."
-        },
+        help="balanced: every class weighs the same in a step (the paper). cross_entropy: every row does.",
     )
-    metrics: Literal["paper", "official"] = field(
-        default="paper",
-        metadata={"help": "Scores of the tables and of the choice of epoch: the paper's, or the benchmarks' own."},
+    metrics: Literal["paper", "official"] = HfArg(
+        default="paper", help="Scores of the tables and of the choice of epoch: the paper's, or the benchmarks' own."
     )
-    data_dir: str | None = field(
-        default=None,
-        metadata={"help": "Folder with <task>/<split>.jsonl or <benchmark>/<task>/<split>.jsonl, instead of the Hub."},
+    data_dir: str | None = HfArg(
+        default=None, help="Folder with <task>/<split>.jsonl or <benchmark>/<task>/<split>.jsonl, instead of the Hub."
     )
-    languages: list[str] | None = field(default=None, metadata={"help": "Languages of XNLI. All fifteen by default."})
-    train_split: str | None = field(default=None, metadata={"help": "Split to train on. train by default."})
-    validation_split: str | None = field(default=None, metadata={"help": "Split to score. validation by default."})
-    train_file: str | None = field(
-        default=None, metadata={"help": "Your own task, instead of --tasks: .csv, .json or .jsonl to train on."}
+    languages: list[str] | None = HfArg(default=None, help="Languages of XNLI. All fifteen by default.")
+    train_split: str | None = HfArg(default=None, help="Split to train on. train by default.")
+    validation_split: str | None = HfArg(default=None, help="Split to score. validation by default.")
+    train_file: str | None = HfArg(
+        default=None, help="Your own task, instead of --tasks: .csv, .json or .jsonl to train on."
     )
-    validation_file: str | None = field(default=None, metadata={"help": "The same to score."})
-    label_column: str = field(default="label", metadata={"help": "Column of train_file to predict."})
-    max_seq_length: int = field(default=128, metadata={"help": "Tokens kept of a row, both segments together."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Train on the first so many rows of a task."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Score the first so many rows of a set."})
-    save_models: bool = field(
-        default=False, metadata={"help": "Keep the model of each run's best epoch, beside its scores."}
+    validation_file: str | None = HfArg(default=None, help="The same to score.")
+    label_column: str = HfArg(default="label", help="Column of train_file to predict.")
+    max_seq_length: int = HfArg(default=128, help="Tokens kept of a row, both segments together.")
+    max_train_samples: int | None = HfArg(default=None, help="Train on the first so many rows of a task.")
+    max_eval_samples: int | None = HfArg(default=None, help="Score the first so many rows of a set.")
+    save_models: bool = HfArg(default=False, help="Keep the model of each run's best epoch, beside its scores.")
+    report_only: bool = HfArg(default=False, help="Train nothing: tables and pictures of what output_dir holds.")
+    tokenizer_name: str | None = HfArg(
+        default=None, help="Tokenizer (folder or Hub name) of all models. That of each model by default."
     )
-    report_only: bool = field(
-        default=False, metadata={"help": "Train nothing: tables and pictures of what output_dir holds."}
+    ignore_mismatched_sizes: bool = HfArg(
+        default=False, help="Replace a checkpoint's classifier that has another number of outputs."
     )
-    tokenizer_name: str | None = field(
-        default=None, metadata={"help": "Tokenizer (folder or Hub name) of all models. That of each model by default."}
+    attn_implementation: str | None = HfArg(
+        default=None, help="Attention: sdpa, eager, flash_attention_2, flex_attention, or a Hub kernel."
     )
-    ignore_mismatched_sizes: bool = field(
-        default=False, metadata={"help": "Replace a checkpoint's classifier that has another number of outputs."}
+    cache_dir: str | None = HfArg(default=None, help="Where downloads from the Hub are kept.")
+    model_revision: str = HfArg(default="main", help="Branch, tag or commit of the models on the Hub.")
+    token: str | None = HfArg(
+        default=None, repr=False, help="Hub token, for private models. The stored login by default."
     )
-    attn_implementation: str | None = field(
-        default=None, metadata={"help": "Attention: sdpa, eager, flash_attention_2, flex_attention, or a Hub kernel."}
-    )
-    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
-    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the models on the Hub."})
-    token: str | None = field(
-        default=None, repr=False, metadata={"help": "Hub token, for private models. The stored login by default."}
-    )
-    trust_remote_code: bool = field(
-        default=False, metadata={"help": "Run model code that comes with a Hub repository."}
-    )
+    trust_remote_code: bool = HfArg(default=False, help="Run model code that comes with a Hub repository.")
 
     def __post_init__(self):
         if self.max_seq_length < 4:
@@ -148,18 +137,15 @@ class GlueTrainingArguments(TrainingArguments):
     finite stops the run, so ``logging_nan_inf_filter`` is False; ``dataloader_pin_memory`` is False on a CPU.
     """
 
-    eval_strategy: str = field(default="epoch", metadata={"help": "Every epoch is scored; nothing else is accepted."})
-    save_strategy: str = field(default="no", metadata={"help": "No checkpoint is written; see --save_models."})
-    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Rows scored at once on each device."})
-    logging_steps: float = field(
-        default=0.02, metadata={"help": "Share of the steps (below 1), or steps, between two logs."}
+    eval_strategy: str = HfArg(default="epoch", help="Every epoch is scored; nothing else is accepted.")
+    save_strategy: str = HfArg(default="no", help="No checkpoint is written; see --save_models.")
+    optim: OptimizerNames | str = HfArg(default="adamw_torch_fused", help="The optimizer.")
+    per_device_eval_batch_size: int = HfArg(default=64, help="Rows scored at once on each device.")
+    logging_steps: float = HfArg(default=0.02, help="Share of the steps (below 1), or steps, between two logs.")
+    logging_nan_inf_filter: bool = HfArg(
+        default=False, help="Leave losses that are not finite out of the log. They stop the run."
     )
-    logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Leave losses that are not finite out of the log. They stop the run."}
-    )
-    hub_token: str | None = field(
-        default=None, repr=False, metadata={"help": "Hub token to push with. The stored login by default."}
-    )
+    hub_token: str | None = HfArg(default=None, repr=False, help="Hub token to push with. The stored login by default.")
 
     def __post_init__(self):
         super().__post_init__()

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from datasets import Dataset
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..corpus.packing import first_rows
 from ..models import loading
 from ..runtime.checkpoints import TOKEN_COUNTS_NAME, load_token_counts
 from ..runtime.launch import check_devices
+from ..runtime.locks import alone_until_exit
 from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .results import check_settings, read_runs, run_path
@@ -79,6 +80,8 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         for seed in arguments.seeds
     ]
     pending = [run for run in runs if not run.path.is_file()]
+    for run in pending:  # other runs of the grid may be another process's
+        alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
     for result in found:
         _check_languages(result, arguments, tasks)
     data = {}
@@ -127,16 +130,20 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
     Raises:
         ValueError, OSError: as `classifiers.load_config` and `classifiers.load_classifier`.
     """
-    models = []
+    models, options = [], loading_options(arguments)
     for name, source in zip(model_names(arguments.model_name_or_path), arguments.model_name_or_path, strict=True):
-        hub = loading.hub_arguments(arguments)
-        configs = {task.num_labels: load_config(source, task.num_labels, arguments) for task in tasks}
-        tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer_name or source, **hub)
+        configs = {task.num_labels: classifiers.load_config(source, task.num_labels, **options) for task in tasks}
+        tokenizer = AutoTokenizer.from_pretrained(
+            arguments.tokenizer_name or source, **loading.hub_arguments(arguments)
+        )
         for config in configs.values():
             classifiers.agree_on_tokens(tokenizer, config)
             loading.check_length(config, arguments.max_seq_length)
         config = next(iter(configs.values()))
-        model, new = load_classifier(source, config, tokenizer, 0, arguments)
+        attention = arguments.attn_implementation
+        model, new = classifiers.load_classifier(
+            source, config, tokenizer, seed=0, attn_implementation=attention, **options
+        )
         described = classifiers.describe_new_weights(new)
         logger.info("%s: %s, new weights in %s", name, type(model).__name__, described)
         pretraining = None
@@ -147,36 +154,16 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
     return models
 
 
-def load_config(source: str, num_labels: int, arguments: GlueArguments) -> PreTrainedConfig:
-    """`classifiers.load_config` with the settings of the grid."""
-    return classifiers.load_config(
-        source,
-        num_labels,
-        ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
-        **loading.hub_arguments(arguments),
-    )
-
-
-def load_classifier(
-    source: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, seed: int, arguments: GlueArguments
-) -> tuple[PreTrainedModel, list[str]]:
-    """`classifiers.load_classifier` with the settings of the grid."""
-    return classifiers.load_classifier(
-        source,
-        config,
-        tokenizer,
-        seed=seed,
-        ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
-        attn_implementation=arguments.attn_implementation,
-        **loading.hub_arguments(arguments),
-    )
+def loading_options(arguments: GlueArguments) -> dict:
+    """Keyword arguments of `classifiers.load_config`, and of `classifiers.load_classifier`, which takes the attention too."""
+    return {"ignore_mismatched_sizes": arguments.ignore_mismatched_sizes, **loading.hub_arguments(arguments)}
 
 
 def model_names(sources: list[str]) -> list[str]:
     """A short name for each model that no other has: its folder, with its run before it if that is a checkpoint.
 
     Raises:
-        ValueError: if a model is given twice.
+        ValueError: if a model is given twice, or has no name.
     """
     if len(set(sources)) < len(sources):
         raise ValueError(f"model_name_or_path names {_repeated(sources)!r} twice: give each model once.")
@@ -186,10 +173,16 @@ def model_names(sources: list[str]) -> list[str]:
         names = ["_".join(own[-number:]) for own, number in zip(parts, kept, strict=True)]
         again = [index for index, name in enumerate(names) if names.count(name) > 1]
         if not again:
-            return names
+            break
         if all(kept[index] >= len(parts[index]) for index in again):
             raise ValueError(f"model_name_or_path names {_repeated(names)!r} twice: give each model once.")
         kept = [number + (index in again) for index, number in enumerate(kept)]
+    for name, source in zip(names, sources, strict=True):
+        if name == ".." or "/" in name:  # results would be written somewhere else
+            raise ValueError(
+                f"model_name_or_path {source!r} names no folder and no repository: name the checkpoint itself."
+            )
+    return names
 
 
 def _repeated(names: list[str]) -> str:

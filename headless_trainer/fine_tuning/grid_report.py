@@ -4,8 +4,18 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..runtime.checkpoints import write_whole
 from .grid_plots import draw_pretraining, draw_reliability
-from .results import TASK_NAMES, best_epoch, column_of, in_order, read_runs, scores_by_column, selection_score
+from .results import (
+    BENCHMARK_NAMES,
+    TASK_NAMES,
+    best_epoch,
+    column_of,
+    in_order,
+    read_runs,
+    scores_by_column,
+    selection_score,
+)
 from .tables import calibration_table, pretraining_cells, score_table
 
 REPORT_NAME = "results.md"
@@ -50,15 +60,15 @@ def write_report(output_dir: str | Path, metrics: str = "paper") -> str:
         if draw_reliability(runs, output_dir / "reliability.png", metrics):
             parts.append("![Accuracy against confidence](reliability.png)")
     text = "\n\n".join(parts) + "\n"
-    (output_dir / REPORT_NAME).write_text(text, encoding="utf-8")
+    write_whole(output_dir / REPORT_NAME, text.encode())
     return text
 
 
 def benchmarks(runs: list[dict]) -> Iterator[tuple[str, str, list[dict]]]:
     """Title, file name and runs of each table."""
-    for name, benchmark in (("GLUE", "glue"), ("SuperGLUE", "super_glue"), ("Own task", "user")):
-        if own := [run for run in runs if run["benchmark"] == benchmark]:
-            yield name, benchmark, own
+    for benchmark in dict.fromkeys([*BENCHMARK_NAMES, *(run["benchmark"] for run in runs)]):
+        if benchmark != "xnli" and (own := [run for run in runs if run["benchmark"] == benchmark]):
+            yield BENCHMARK_NAMES.get(benchmark, benchmark), benchmark, own
     everywhere = [run for run in runs if run["task"] == "xnli"]
     if everywhere:
         yield "XNLI, fine-tuned on English only", "xnli", everywhere

@@ -36,6 +36,8 @@ REQUIRED = (
     "paper_metrics",
     "selected_on",
 )
+# What tables call a benchmark, in their order.
+BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI", "user": "Own task"}
 # In the order of the paper's tables.
 TASK_NAMES = {
     "mrpc": "MRPC", "cola": "COLA", "stsb": "STS-B", "sst2": "SST2", "qnli": "QNLI", "qqp": "QQP", "mnli": "MNLI",

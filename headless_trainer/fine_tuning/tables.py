@@ -5,6 +5,7 @@ import statistics
 import warnings
 from collections.abc import Callable
 
+from ..cards.file import table
 from ..significance import TTest, dagger, holm, t_test, t_test_of_means
 from .results import TASK_NAMES, average, best_epoch, in_order
 
@@ -41,10 +42,8 @@ def score_table(
             text = marks[row].format(f"{mean:.2f}") + ("†" if row == best and tested and tested.significant else "")
             text += "" if math.isnan(error) else f" (±{error:.2f})"
         cells[row].append(text)
-    lines = [[*first, *(TASK_NAMES.get(column, column) for column in columns), "Avg."]]
-    lines.append(["---"] * len(first) + ["---:"] * (len(columns) + 1))
-    lines += [[*leading, *cells[row]] for row, leading in rows.items()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    header = [*first, *(TASK_NAMES.get(column, column) for column in columns), "Avg."]
+    return table(header, [[*leading, *cells[row]] for row, leading in rows.items()], left=len(first))
 
 
 def _cell(values: list[float] | None, mark: str, daggers: str) -> str:
@@ -91,9 +90,8 @@ def _lead(values: dict, test: Callable[..., TTest]) -> tuple[str | None, TTest |
     if min(found[2] if isinstance(found, tuple) else len(found) for found in pair) < 2:
         return best, None
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", RuntimeWarning
-        )  # scipy's, of seeds that agree exactly, as those of small sets may
+        # scipy warns of seeds that agree exactly, as those of small sets may.
+        warnings.simplefilter("ignore", RuntimeWarning)
         return best, test(*pair)
 
 
@@ -108,8 +106,11 @@ def pretraining_cells(run: dict) -> list[str]:
     return [f"{tokens / scale:.3g} {unit}", f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"]
 
 
-def calibration_table(runs: list[dict], metrics: str = "paper") -> str:
-    """Markdown table of expected calibration errors x 100 at the best epoch, means over seeds, for each model and loss."""
+def calibration_table(runs: list[dict], metrics: str = "paper") -> str | None:
+    """Markdown table of expected calibration errors x 100 at the best epoch, means over seeds, for each model and loss.
+
+    None where no run has any.
+    """
     errors: dict[tuple[str, str, str], list[float]] = {}
     for run in runs:
         for key, values in run["epochs"][best_epoch(run, metrics)]["sets"].items():
@@ -117,13 +118,10 @@ def calibration_table(runs: list[dict], metrics: str = "paper") -> str:
                 column = run["task"] if run["benchmark"] != "xnli" else f"{run['task']} {key}"
                 error = 100 * values["calibration"]["expected_calibration_error"]
                 errors.setdefault((run["model"], run["loss"], column), []).append(error)
-    if not errors:
-        return ""
     columns = in_order({column for *_, column in errors})
     rows = dict.fromkeys((model, loss) for model, loss, _ in errors)
-    lines = [["model", "loss", *(TASK_NAMES.get(column, column) for column in columns)]]
-    lines.append(["---"] * 2 + ["---:"] * len(columns))
+    lines = []
     for model, loss in rows:
         found = [errors.get((model, loss, column)) for column in columns]
         lines.append([model, loss, *(f"{statistics.fmean(values):.2f}" if values else "-" for values in found)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(["model", "loss", *(TASK_NAMES.get(column, column) for column in columns)], lines, left=2)

@@ -174,8 +174,9 @@ class HubPushes(TrainerCallback):
         if push.message:
             try:
                 push.aside = Path(tempfile.mkdtemp(prefix=ASIDE_PREFIX, dir=self.output_dir))
-                ignore = shutil.ignore_patterns(*push.exclude)
-                shutil.copytree(push.folder, push.aside, ignore=ignore, copy_function=_keep, dirs_exist_ok=True)
+                shutil.copytree(
+                    push.folder, push.aside, ignore=_left_out(push), copy_function=_keep, dirs_exist_ok=True
+                )
             except OSError as error:
                 shutil.rmtree(push.aside or "", ignore_errors=True)
                 self._warn(push, str(error))
@@ -268,16 +269,6 @@ class HubPushes(TrainerCallback):
 
 
 @contextmanager
-def token_left_out(args: TrainingArguments) -> Iterator[None]:
-    """Within it, ``args`` has no token: for `Trainer._save`, which pickles them into training_args.bin."""
-    token, args.hub_token = args.hub_token, None
-    try:
-        yield
-    finally:
-        args.hub_token = token
-
-
-@contextmanager
 def _exit_on_sigterm() -> Iterator[None]:
     """Leave as on any other error, saying what was not done, instead of silently."""
     if threading.current_thread() is not threading.main_thread():  # Python only sets handlers there
@@ -290,11 +281,28 @@ def _exit_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
+def _left_out(push: Push) -> Callable[[str, list[str]], set[str]]:
+    """What a copy for a push leaves out: names by their pattern, and links to what is not in its folder, or to a folder."""
+    excluded, inside = shutil.ignore_patterns(*push.exclude), push.folder.resolve()
+
+    def ignore(folder: str, names: list[str]) -> set[str]:
+        found = excluded(folder, names)
+        for path in (Path(folder, name) for name in names if name not in found):
+            if path.is_symlink() and not (path.is_file() and path.resolve().is_relative_to(inside)):
+                logger.warning(
+                    "%s is not pushed: it is a link to %s, which is no file in that folder", path, os.readlink(path)
+                )
+                found.add(path.name)
+        return found
+
+    return ignore
+
+
 def _keep(source: str, target: str) -> None:
     """Copy a small file, which may be written again meanwhile; link a large one, which is replaced."""
     try:
         if os.path.getsize(source) > SMALL_BYTES:
-            os.link(source, target)
+            os.link(os.path.realpath(source), target)
             return
     except OSError:  # a file system without links
         pass

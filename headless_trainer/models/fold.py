@@ -83,7 +83,7 @@ def unfold(trunk: PreTrainedModel) -> PreTrainedModel:
 
 
 def _before_fold(config, gain: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """Gain and shift, ``(D,)`` float64, without the fold that a configuration tells of.
+    """Gain and shift, ``(D,)`` float64, without the fold that a configuration records.
 
     The fold left ones, which training may have moved since: the outputs in old units are ``g * (gain * x + shift - 1) + s``.
     """

@@ -20,6 +20,7 @@ from transformers import (
 
 from ..arguments import ModelArguments
 from ..corpus.tokenization import train_tokenizer
+from ..runtime.checkpoint_aside import model_aside
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
                 + _nearest(name, list(config.to_dict()))
             )
     if overrides:
-        # Made anew, because a configuration derives values from others: Llama's head_dim, the layer_types of Qwen.
+        # Made again, because a configuration derives values from others: Llama's head_dim, the layer_types of Qwen.
         config = type(config)(**values | overrides)
     if args.tie_word_embeddings is not None:
         config.tie_word_embeddings = args.tie_word_embeddings
@@ -105,7 +106,8 @@ def find_tokenizer(
             task=training_args.task,
             max_seq_length=max_seq_length,
         )
-        tokenizer.save_pretrained(folder)
+        with model_aside(folder, is_main=True) as aside:
+            tokenizer.save_pretrained(aside)
     # Read back by every process, so that all of them, and a resumed run, have the very same tokenizer.
     return AutoTokenizer.from_pretrained(folder)
 
@@ -120,7 +122,7 @@ def load_model(
     Raises:
         ValueError: if a checkpoint's embedding has fewer rows than the tokenizer has tokens.
     """
-    auto_class = AutoModel if objective == "headless" else VANILLA_CLASSES[task]
+    auto_class = VANILLA_CLASSES[task] if objective == "vanilla" else AutoModel
     attention = {"attn_implementation": args.attn_implementation} if args.attn_implementation else {}
     if args.model_name_or_path is None:
         config.vocab_size = len(tokenizer)

@@ -3,8 +3,10 @@
 Letters used in shapes: B rows, T tokens in a row, K predicted positions, D width, V vocabulary size.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
@@ -77,7 +79,7 @@ class VocabularyHead:
 
     Args:
         model: language model with a vocabulary projection.
-        backend: see `linear_cross_entropy`.
+        backend: see `cwt_loss`.
 
     Raises:
         ValueError: if the model has no vocabulary projection or changes its logits after it.
@@ -86,10 +88,9 @@ class VocabularyHead:
     def __init__(self, model: PreTrainedModel, backend: str = "auto"):
         self.projection = find_projection(model)
         self.backend = backend
+        # Of the call under way: where tokens are predicted, until the positions are picked, and which.
         self._predicted: Tensor | None = None
         self._targets: Tensor | None = None
-        self._inside = False
-        self._looked_up: str | None = None
         model.base_model.register_forward_hook(self._select)
 
     def loss(self, model: nn.Module, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
@@ -106,37 +107,37 @@ class VocabularyHead:
 
         Through its forward, because outside of it they may be a shard (ZeRO-3, FSDP2).
         """
-        self._looked_up = name
-        self.projection.forward = self._project
-        try:
+        with self._projecting_by(lambda ids: getattr(self.projection, name)[ids]):
             return self.projection(ids)
+
+    @contextmanager
+    def _projecting_by(self, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        """Within it the projection computes something else. After it the model is an ordinary one."""
+        self.projection.forward = forward
+        try:
+            yield
         finally:
-            self._looked_up = None
+            del self.projection.forward
 
     def _run(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, targets: Tensor | None) -> Tensor:
-        self._predicted, self._targets, self._inside = predicted, targets, True
-        self.projection.forward = self._project  # at every call: a model may have had another head since
+        self._predicted, self._targets = predicted, targets
         try:
-            return model(**inputs).logits
+            with self._projecting_by(self._project):
+                return model(**inputs).logits
         finally:
-            self._predicted, self._targets, self._inside = None, None, False
+            self._predicted = self._targets = None
 
     def _select(self, module: nn.Module, args: tuple, output):
-        # Compiled, the positions are picked at the projection: here, each new number of them would compile the rest anew.
+        # Compiled, the positions are picked at the projection: here, each new number of them would compile the rest again.
         if self._predicted is not None and not torch.compiler.is_compiling():
             output["last_hidden_state"] = output.last_hidden_state[self._predicted][None]  # (1, K, D)
             self._predicted = None
         return output
 
     def _project(self, hidden: Tensor) -> Tensor:
-        if self._looked_up is not None:
-            return getattr(self.projection, self._looked_up)[hidden]
-        weight, bias = self.projection.weight, self.projection.bias
-        if not self._inside:
-            return F.linear(hidden, weight, bias)
         if self._predicted is not None:  # compiled, or a forward that goes past its own trunk, such as OPT's
             hidden, self._predicted = hidden[self._predicted], None
         if self._targets is None:
             return hidden
-        hidden = hidden.reshape(-1, hidden.shape[-1])
+        hidden, weight, bias = hidden.reshape(-1, hidden.shape[-1]), self.projection.weight, self.projection.bias
         return vocabulary_cross_entropy(hidden, self._targets, weight, bias, reduction="sum", backend=self.backend)

@@ -73,11 +73,11 @@ def cwt_loss(
             f"hidden has width {hidden.shape[-1]} but the embeddings have width {candidates.shape[-1]}. "
             "Pass an embed that projects them to the same width."
         )
-    losses = linear_cross_entropy(
+    losses = vocabulary_cross_entropy(  # the candidates are its vocabulary
         hidden if temperature == 1.0 else hidden / temperature,
-        candidates,
         positions,
-        bias=log_counts if log_q is None else log_counts - log_q.to(log_counts)[pool.ids],
+        candidates,
+        log_counts if log_q is None else log_counts - log_q.to(log_counts)[pool.ids],
         reduction=reduction,
         backend=backend,
     )
@@ -96,6 +96,9 @@ def vocabulary_cross_entropy(
 ) -> Tensor:
     """Cross-entropy of the projection ``hidden @ weight.T + bias`` on the whole vocabulary: the objective CWT replaces.
 
+    Products run in the autocast dtype where autocast is on, else in the inputs' own; bias, logsumexp and sums over chunks
+    are float32 or wider.
+
     Args:
         hidden: ``(K, D)`` inputs of the projection at the predicted positions.
         target_ids: ``(K,)`` int64 token to predict at each of them.
@@ -107,7 +110,34 @@ def vocabulary_cross_entropy(
     Returns:
         float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``; zero, attached, with K = 0.
     """
-    return linear_cross_entropy(hidden, weight, target_ids, bias=bias, reduction=reduction, backend=backend)
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}.")
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be mean, sum or none, got {reduction!r}.")
+    if hidden.shape[0] == 0:
+        # A rank without a predicted token must still reach every parameter, or the exchange of gradients waits forever.
+        # Sums of empty slices: exactly zero, whatever the weights hold.
+        zero = _widen(hidden.sum() + weight[:0].sum() + (0.0 if bias is None else bias[:0].sum()))
+        return zero.expand(0) if reduction == "none" else zero
+    device_type = hidden.device.type
+    if torch.is_autocast_enabled(device_type):
+        dtype = torch.get_autocast_dtype(device_type)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    elif weight.dtype != hidden.dtype:
+        dtype = torch.promote_types(hidden.dtype, weight.dtype)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    rows = max(MIN_CHUNK_ROWS, CHUNK_ELEMENTS // weight.shape[0])
+    if backend == "auto":
+        backend = "chunked" if hidden.shape[0] > rows else "dense"
+    if bias is None:
+        bias = hidden.new_zeros(weight.shape[0], dtype=_widen(hidden).dtype)
+    with torch.autocast(device_type, enabled=False):
+        if backend == "chunked" and reduction != "none":
+            if not torch.is_grad_enabled():  # where a Function is still asked for the gradients of its inputs
+                hidden, weight, bias = hidden.detach(), weight.detach(), bias.detach()
+            total = _ChunkedCrossEntropy.apply(hidden, weight, bias, target_ids, rows)
+            return total / hidden.shape[0] if reduction == "mean" else total
+        return F.cross_entropy(_scores(hidden, weight, bias), target_ids, reduction=reduction)
 
 
 def balanced_cross_entropy(logits: Tensor, labels: Tensor, class_counts: Tensor | None = None) -> Tensor:
@@ -150,50 +180,6 @@ def balanced_cross_entropy(logits: Tensor, labels: Tensor, class_counts: Tensor 
     losses = F.cross_entropy(_widen(logits), labels, reduction="none")
     present = (class_counts > 0).sum()
     return (losses / (class_counts[labels] * present)).sum()
-
-
-def linear_cross_entropy(
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    *,
-    bias: Tensor | None = None,
-    reduction: str = "mean",
-    backend: str = "auto",
-) -> Tensor:
-    """Cross-entropy of ``hidden @ weight.T + bias``, the one seam behind which every backend stands.
-
-    Products run in the autocast dtype where autocast is on, else in the inputs' own; bias, logsumexp and sums over chunks
-    are float32 or wider. Arguments and result as in `vocabulary_cross_entropy`.
-    """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}.")
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"reduction must be mean, sum or none, got {reduction!r}.")
-    if hidden.shape[0] == 0:
-        # A rank without a predicted token must still reach every parameter, or the exchange of gradients waits forever.
-        # Sums of empty slices: exactly zero, whatever the weights hold.
-        zero = _widen(hidden.sum() + weight[:0].sum() + (0.0 if bias is None else bias[:0].sum()))
-        return zero.expand(0) if reduction == "none" else zero
-    device_type = hidden.device.type
-    if torch.is_autocast_enabled(device_type):
-        dtype = torch.get_autocast_dtype(device_type)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
-    elif weight.dtype != hidden.dtype:
-        dtype = torch.promote_types(hidden.dtype, weight.dtype)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
-    rows = max(MIN_CHUNK_ROWS, CHUNK_ELEMENTS // weight.shape[0])
-    if backend == "auto":
-        backend = "chunked" if hidden.shape[0] > rows else "dense"
-    if bias is None:
-        bias = hidden.new_zeros(weight.shape[0], dtype=_widen(hidden).dtype)
-    with torch.autocast(device_type, enabled=False):
-        if backend == "chunked" and reduction != "none":
-            if not torch.is_grad_enabled():  # where a Function is still asked for the gradients of its inputs
-                hidden, weight, bias = hidden.detach(), weight.detach(), bias.detach()
-            total = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, rows)
-            return total / hidden.shape[0] if reduction == "mean" else total
-        return F.cross_entropy(_scores(hidden, weight, bias), targets, reduction=reduction)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

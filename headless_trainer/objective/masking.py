@@ -116,7 +116,7 @@ def content_seeds(input_ids: Tensor, seed: tuple[int, ...], excluded: Tensor | N
     """One seed for each row, ``(B,)`` int64, from its tokens and what ``seed`` names, such as a run's seed and a step.
 
     The same in any batch, in any order, at any padded length and on any process: nothing has to be known of how the rows were
-    dealt out. Rows of the same tokens have the same seed.
+    shared out. Rows of the same tokens have the same seed.
     """
     state = 0
     for part in seed:

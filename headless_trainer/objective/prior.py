@@ -75,7 +75,7 @@ def log_prior(token_counts: Tensor, smoothing: float | None = None) -> Tensor:
         return (token_counts + added).log() - math.log(total + added * size)
     unseen, once, twice = (int((token_counts == count).sum()) for count in (0, 1, 2))
     # One more token of each kind than there are, for counts that are few. Rows read over several epochs leave few tokens
-    # that were seen once, so the estimate is too low there: with text it is hardly ever below a half.
+    # that were seen once, so the estimate is too low there: with text it is almost never below a half.
     discount = min(max((once + 1) / (once + 2 * twice + 2), 0.5), unseen / size)
     share = discount * (size - unseen) / max(1, unseen)
     return (token_counts - discount).masked_fill(token_counts == 0, share).log() - math.log(total)

@@ -308,23 +308,5 @@ def average_row_gradients(weight: nn.Parameter, gather: Callable[[Tensor], Tenso
     return received * (processes - 1) // processes
 
 
-def embedding_memory(vocab_size: int, width: int, rows: int | None = None, itemsize: int = 4) -> dict[str, int]:
-    """Bytes that training keeps for an embedding.
-
-    Args:
-        vocab_size: V.
-        width: D.
-        rows: distinct tokens of a step, with sparse updates; None for dense ones.
-        itemsize: bytes of a number.
-
-    Returns:
-        ``weights``, ``moments`` (with what tells when each row was last touched), ``gradient`` and their ``total``.
-    """
-    table = vocab_size * width * itemsize
-    moments = 2 * table + (0 if rows is None else 4 * vocab_size)
-    gradient = table if rows is None else rows * (width * itemsize + 8)
-    return {"weights": table, "moments": moments, "gradient": gradient, "total": table + moments + gradient}
-
-
 def _wide(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)

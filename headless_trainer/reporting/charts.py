@@ -13,7 +13,7 @@ from .records import Configuration
 from .run_comparison import in_short, not_comparable, seconds_in_words, tokens_in_words
 from .scores import Scores
 
-# Told apart by people who see no red or no green, and by everybody on white as well as on black.
+# Distinct to people who see no red or no green, and to everybody on white as well as on black.
 LIGHT = ("#1668c7", "#c2570c", "#18794e", "#8e4ec6", "#9a6700", "#c0265f", "#0b7285", "#6b7280")
 DARK = ("#70b8ff", "#ff9f5a", "#5fd39a", "#c99bf5", "#f0c14b", "#ff8fb1", "#5cd0e0", "#a3adbb")
 # What a panel is drawn with for the page, where CSS says what the colours are.
@@ -69,7 +69,7 @@ class Panel:
 
 
 def training_panels(configurations: list[Configuration]) -> Iterator[Panel]:
-    """What was logged of each chart: held-out figures against tokens and time, those of the training against tokens."""
+    """What was logged of each chart: held-out figures against tokens and time, those of training steps against tokens."""
     reason = not_comparable(configurations)
     for chart in dict.fromkeys(each.chart for each in MEASURES if each.chart):
         measures = [each for each in MEASURES if each.chart == chart]

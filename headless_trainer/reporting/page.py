@@ -133,10 +133,10 @@ def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 </table></div>"""
 
 
-def from_markdown(text: str, caption: str = "") -> str:
+def from_markdown(text: str) -> str:
     """A table of ours in Markdown, with its bold and underlined cells."""
     lines = [[_inline(cell.strip()) for cell in line.strip().strip("|").split(" | ")] for line in text.splitlines()]
-    return table(caption, lines[0], lines[2:])
+    return table("", lines[0], lines[2:])
 
 
 def _inline(cell: str) -> str:

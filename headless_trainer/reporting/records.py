@@ -130,9 +130,8 @@ def read_run(folder: str | Path) -> Run:
         )
     step = state["global_step"]
     settings = next(filter(None, map(read_settings, (found, *places))), {})
-    if not settings.get(
-        "load_best_model_at_end"
-    ):  # whose last evaluation is of the weights of another step, scored before
+    # With it the last evaluation is that of the weights of another step, which were scored before.
+    if not settings.get("load_best_model_at_end"):
         _add_final_evaluation(history, folder / EVALUATION_NAME, step, found == folder)
     return Run(
         folder,

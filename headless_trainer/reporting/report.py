@@ -180,7 +180,7 @@ def _runs_table(configurations: list[Configuration]) -> str:
         rows.append(
             [
                 escape(each.name),
-                run.objective,
+                escape(str(run.objective)),
                 str(len(each.runs)),
                 steps,
                 tokens_in_words(tokens),

@@ -132,7 +132,7 @@ def summary(configurations: list[Configuration]) -> list[str]:
         sentences.append(_economy(configurations))
     if unsteady := [each.name for each in configurations if _is_unsteady(each)]:
         sentences.append(
-            f"The speed of {listed([strong(name) for name in unsteady])} varied by more than half along the training, as on a "
+            f"The speed of {listed([strong(name) for name in unsteady])} varied by more than half along the run, as on a "
             "machine that had other work: read times and speeds with care."
         )
     return sentences

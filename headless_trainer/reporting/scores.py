@@ -33,7 +33,7 @@ class Point:
 
 @dataclass
 class Scores:
-    """One figure of merit along the training of some runs.
+    """One figure of merit along some training runs.
 
     Attributes:
         title: such as ``GLUE: balanced cross-entropy``.

@@ -74,7 +74,7 @@ def _named_results(argument: str, configurations: list[Configuration]) -> list[t
         known = ", ".join(repr(each.name) for each in configurations)
         raise ValueError(f"lm_eval {argument!r} names configuration {name!r}, but there is only {known}.")
     if at and not step.isdigit():
-        raise ValueError(f"lm_eval {argument!r} must name a step of the training after @, got {step!r}.")
+        raise ValueError(f"lm_eval {argument!r} must name a step of the training run after @, got {step!r}.")
     path = find_results(folder)
     if path is None:
         raise ValueError(

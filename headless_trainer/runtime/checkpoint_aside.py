@@ -3,11 +3,13 @@
 import errno
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from .checkpoints import INCOMPLETE_NAME, checkpoints_in, last_whole_checkpoint
-from .manifest import find_fault, sync_folder, total_size, write_manifest
+from .manifest import find_fault, missing_part, names_in, sync_folder, total_size, write_manifest
 from .processes import is_lost_connection
 
 
@@ -19,6 +21,48 @@ def remove_checkpoint(folder: str | Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     os.replace(folder, aside)
     shutil.rmtree(aside.parent, ignore_errors=True)
+
+
+@contextmanager
+def model_aside(folder: str | Path, is_main: bool) -> Iterator[Path]:
+    """Context with a folder to write a model into, the files of which get their place in ``folder`` when all are written.
+
+    Args:
+        folder: of the model; what else is in it stays.
+        is_main: whether this process moves and cleans up.
+
+    Raises:
+        OSError: in place of any error within. Nothing of what was written is left.
+    """
+    folder = Path(folder)
+    aside = folder / INCOMPLETE_NAME / "model"
+    try:
+        if is_main:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+        yield aside
+        if is_main:
+            for path in sorted(path for path in aside.rglob("*") if path.is_file()):
+                place = folder / path.relative_to(aside)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, place)
+    except Exception as error:
+        if is_lost_connection(error):
+            raise
+        last = last_whole_checkpoint(folder)
+        # Those of safetensors, torch and tokenizers for a full disk have classes of their own.
+        raise OSError(
+            f"{str(folder)!r} could not be written to ({type(error).__name__}: {error}); "
+            f"{shutil.disk_usage(next(filter(Path.is_dir, [folder, *folder.parents]))).free / 2**20:,.1f} MiB are free there. "
+            + (f"The last whole checkpoint is {last!r}. " if last else "")
+            + f"Fix that, or make room, and start again{' with --resume_from_checkpoint auto' if last else ''}."
+        ) from error
+    finally:
+        if is_main:
+            shutil.rmtree(aside, ignore_errors=True)
+            with suppress(OSError):  # of what is not empty
+                aside.parent.rmdir()
+                folder.rmdir()
 
 
 def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -> None:
@@ -69,10 +113,20 @@ class CheckpointAside:
             shutil.rmtree(self.aside, ignore_errors=True)
         return self
 
-    def publish(self, **facts: Any) -> None:
-        """Make the manifest, with these facts, and rename. A checkpoint of the same step, from before a resume, is replaced."""
+    def publish(self, model_only: bool = False, **facts: Any) -> None:
+        """Make the manifest, with these facts, and rename. A checkpoint of the same step, from before a resume, is replaced.
+
+        Args:
+            model_only: whether no run is to go on from it.
+            facts: see `missing_part`.
+
+        Raises:
+            FileNotFoundError: if something is missing.
+        """
         if not self.is_main:
             return
+        if part := missing_part(self.folder, names_in(self.folder), facts, model_only):
+            raise FileNotFoundError(f"it lacks {part}, which was not written or has been removed")
         write_manifest(self.folder, **facts)
         if self.final.exists():
             os.replace(self.final, self.aside / "replaced")  # killed here, `finish_interrupted` does the rest

@@ -6,6 +6,8 @@ import re
 import signal
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import TrainerCallback
 
-from .manifest import MANIFEST_NAME, find_fault
+from .manifest import MANIFEST_NAME, TOKEN_COUNTS_NAME, find_fault
 from .processes import on_first_process
 
 logger = logging.getLogger(__name__)
 
-TOKEN_COUNTS_NAME = "token_counts.safetensors"
 INCOMPLETE_NAME = ".incomplete"
 
 
@@ -62,12 +63,26 @@ def counts_beside(model, rows: int) -> tuple[Tensor, dict[str, float]]:
     return counts, {}
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file aside and rename it: under its own name it is whole, whenever the process was killed."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Context with a name to write a file under, which is renamed at the end and removed by an error.
+
+    Under its own name it is whole, whenever the process was killed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + INCOMPLETE_NAME)
-    aside.write_bytes(content)
-    os.replace(aside, path)
+    aside.unlink(missing_ok=True)  # of a process that was killed, or a link to somewhere else
+    try:
+        yield aside
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a `whole_file`."""
+    with whole_file(path) as aside:
+        aside.write_bytes(content)
 
 
 def checkpoints_in(folder: str | Path) -> list[Path]:
@@ -93,6 +108,19 @@ def last_whole_checkpoint(folder: str | Path) -> str | None:
             return str(path)
         logger.warning("Checkpoint %s is not whole, so it is passed over: %s.", path, fault)
     return None
+
+
+def last_good_checkpoint(folder: str | Path) -> str | None:
+    """Path of the checkpoint with the most steps that is whole and whose weights are finite, or None."""
+    return next((str(path) for path in checkpoints_in(folder) if find_fault(path) is None and _is_finite(path)), None)
+
+
+def _is_finite(checkpoint: Path) -> bool:
+    for path in checkpoint.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            if not all(torch.isfinite(file.get_tensor(name)).all() for name in file.keys()):  # noqa: SIM118
+                return False
+    return True
 
 
 def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> str | None:

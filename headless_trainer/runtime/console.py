@@ -1,4 +1,4 @@
-"""The console of a training: one progress bar, short log lines above it, nothing wider than the terminal."""
+"""The console of a training run: one progress bar, short log lines above it, nothing wider than the terminal."""
 
 import logging
 import math

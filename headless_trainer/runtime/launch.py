@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 
 import psutil
-import torch
 from transformers import TrainingArguments
 
 # What only the launcher of accelerate that starts a single process leaves behind.
@@ -83,8 +82,10 @@ def leave_together() -> None:
     """End this process, once all that trained with it are here, with code 0; nothing happens to one that trained alone.
 
     Where gloo connected the processes, the interpreter's own teardown aborts now and then ("terminate called without an active
-    exception"), and launchers take a finished training for a failed one.
+    exception"), and launchers take a finished run for a failed one.
     """
+    import torch  # not at the top: the arguments import this module, and --help does without torch
+
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
     torch.distributed.barrier()

@@ -1,9 +1,12 @@
 """Checksums of a checkpoint: they tell a whole one from one that was cut short, damaged or half deleted."""
 
 import hashlib
+import itertools
 import json
 import os
+import re
 import zipfile
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,20 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 MANIFEST_NAME = "manifest.json"
+TOKEN_COUNTS_NAME = "token_counts.safetensors"
 TRAINER_STATE_NAME = "trainer_state.json"  # transformers' own name: importing its trainer for it would take seconds
 CARD_NAME = "README.md"  # not checked: people edit it, and scores are added to it later; no run resumes from it
 ALGORITHM = "sha256"  # the processor's own instructions make it the fastest of hashlib's on most machines
+# What a run goes on from, as `transformers.Trainer`, accelerate (FSDP) and DeepSpeed name it. DeepSpeed keeps all but the
+# random states in global_step*/.
+WEIGHTS = (
+    r"(.*/)?(adapter_|pytorch_)?model\b.*\.(safetensors|bin)|pytorch_model_fsdp.*|global_step\d+/.*model_states\.pt"
+)
+STATES = {
+    "the state of its optimizer": r"optimizer(\.pt|\.bin|_.*)|global_step\d+/.*",
+    "the state of its schedule": r"scheduler\.pt|global_step\d+/.*",
+    "its random states": r"rng_state(_\d+)?\.pth",
+}
 
 # What this process found of folders that have not changed since: checking a checkpoint means reading all of it.
 _found: dict[tuple, str | None] = {}
@@ -26,41 +40,50 @@ def write_manifest(folder: str | Path, **facts: Any) -> None:
 
     Args:
         folder: of a checkpoint that is complete but for its manifest.
-        facts: what else is kept with it, under these names; JSON types.
+        facts: what else is kept with it, under these names; JSON types. `missing_part` says which have a meaning here.
     """
     folder = Path(folder)
-    names = sorted(path.relative_to(folder).as_posix() for path in _files(folder))
+    names = names_in(folder)
     with ThreadPoolExecutor() as pool:  # both hashing and waiting for the disk let other threads run
         entries = pool.map(lambda name: _measure_and_sync(folder / name), names)
         files = dict(zip(names, entries, strict=True))
+    content = {"algorithm": ALGORITHM, **facts, "files": files}
     with open(folder / MANIFEST_NAME, "w", encoding="utf-8") as file:
-        json.dump({"algorithm": ALGORITHM, **facts, "files": files}, file, indent=1)
+        json.dump(content | {"checksum": _checksum(content)}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     for path in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         sync_folder(path)
-    _found[_signature(folder)] = None
 
 
 def read_facts(folder: str | Path) -> dict[str, Any]:
-    """The facts that `write_manifest` kept, or nothing if the folder has no manifest."""
-    path = Path(folder) / MANIFEST_NAME
-    if not path.is_file():
+    """The facts that `write_manifest` kept, or nothing if the folder has no manifest.
+
+    Raises:
+        ValueError, LookupError, TypeError, AttributeError: if the manifest is not what was written.
+    """
+    if not (Path(folder) / MANIFEST_NAME).is_file():
         return {}
-    return {name: value for name, value in json.loads(path.read_text(encoding="utf-8")).items() if name != "files"}
+    return {name: value for name, value in _read(Path(folder)).items() if name != "files"}
 
 
 def find_fault(folder: str | Path, contents: bool = True) -> str | None:
     """What is wrong with a checkpoint, or None if it is whole.
 
-    One without a manifest, as `transformers.Trainer` writes them, is judged by its structure: its state parses, and the
-    files of weights and states are as long as they say.
+    It must hold all that a run goes on from. One without a manifest, as `transformers.Trainer` writes them, is judged by its
+    structure: its state parses, and the files of weights and states are as long as they say. Raises nothing.
 
     Args:
         folder: of the checkpoint.
         contents: compare the checksums too, which reads every file; without it, names and sizes alone are compared.
     """
-    folder = Path(folder)
+    try:
+        return _find_fault(Path(folder), contents)
+    except Exception as error:  # noqa: BLE001  whatever a damaged folder makes of a file
+        return f"it cannot be checked ({type(error).__name__}: {error})"
+
+
+def _find_fault(folder: Path, contents: bool) -> str | None:
     if not folder.is_dir():
         return "it is not a folder"
     signature = _signature(folder)
@@ -69,12 +92,14 @@ def find_fault(folder: str | Path, contents: bool = True) -> str | None:
     if not (folder / MANIFEST_NAME).is_file():
         return _structural_fault(folder)
     try:
-        manifest = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+        manifest = _read(folder)
         algorithm, files = manifest["algorithm"], manifest["files"]
-        expected = {name: (entry["size"], entry["checksum"]) for name, entry in files.items()}
+        expected = {name: (int(entry["size"]), entry["checksum"]) for name, entry in files.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return f"{MANIFEST_NAME} cannot be read ({type(error).__name__}: {error})"
     fault = _size_fault(folder, expected)
+    if fault is None:
+        fault = _said(missing_part(folder, expected, manifest))
     if fault is None and contents:
         with ThreadPoolExecutor() as pool:
             faults = pool.map(lambda name: _content_fault(folder, name, algorithm, expected[name][1]), expected)
@@ -82,6 +107,42 @@ def find_fault(folder: str | Path, contents: bool = True) -> str | None:
     if fault is not None or contents:
         _found[signature] = fault
     return fault
+
+
+def missing_part(folder: Path, names: Collection[str], facts: dict[str, Any], model_only: bool = False) -> str | None:
+    """What a run would need to go on from a checkpoint and is not in it, None if all is there.
+
+    Args:
+        folder: of the checkpoint.
+        names: of the files in it.
+        facts: of its manifest: ``processes``, and ``stream``, whether each has its place in a stream there. Empty for one that
+            `transformers.Trainer` wrote.
+        model_only: whether no run is to go on from it (``save_only_model``).
+    """
+    if not any(re.fullmatch(WEIGHTS, name) for name in names):
+        return "its weights"
+    for index in (name for name in names if name.endswith(".index.json")):
+        shards = json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values()
+        if absent := sorted(set(shards) - set(names)):
+            return absent[0]
+    processes = facts.get("processes", 1)
+    needed = [TRAINER_STATE_NAME, *([TOKEN_COUNTS_NAME] if facts else [])]
+    for part, pattern in STATES.items() if not model_only else ():
+        if not any(re.fullmatch(pattern, name) for name in names):
+            return part
+    each = ["stream_{}.json"] if facts.get("stream") else []
+    each += ["rng_state_{}.pth"] if processes > 1 and not model_only else []
+    wanted = itertools.chain(needed, (name.format(process) for process in range(processes) for name in each))
+    return next((name for name in wanted if name not in names), None)
+
+
+def _said(part: str | None) -> str | None:
+    if part in STATES:
+        return (
+            f"it lacks {part}, as with save_only_model: no run can go on from it, but --model_name_or_path starts one from its "
+            "weights"
+        )
+    return f"it lacks {part}" if part else None
 
 
 def sync_folder(folder: str | Path) -> None:
@@ -98,9 +159,29 @@ def total_size(folder: str | Path) -> int:
     return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
 
 
-def _files(folder: Path) -> list[Path]:
-    unchecked = folder / MANIFEST_NAME, folder / CARD_NAME
-    return [path for path in folder.rglob("*") if path.is_file() and path not in unchecked]
+def _read(folder: Path) -> dict[str, Any]:
+    """The manifest of a folder, without its own checksum; older ones have none."""
+    manifest = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+    checksum = manifest.pop("checksum", None)
+    if checksum is not None and checksum != _checksum(manifest):
+        raise ValueError("it does not have its own checksum")
+    for name in manifest["files"]:
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            raise ValueError(f"it names {name!r}, which is not in the folder")
+    for name in ("processes", "rows_a_step"):
+        if not isinstance(manifest.get(name, 1), int) or manifest.get(name, 1) < 1:
+            raise ValueError(f"its {name} is {manifest[name]!r}")
+    return manifest
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names of the files in a folder that belong into its manifest, sorted."""
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return sorted(names - {MANIFEST_NAME, CARD_NAME})
 
 
 def _signature(folder: Path) -> tuple:
@@ -135,14 +216,14 @@ def _content_fault(folder: Path, name: str, algorithm: str, checksum: str) -> st
 
 
 def _structural_fault(folder: Path) -> str | None:
-    try:
-        json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not (folder / TRAINER_STATE_NAME).is_file():  # a pipe would be waited for
         return f"{TRAINER_STATE_NAME} is missing"
-    except (OSError, ValueError) as error:
+    try:
+        json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))["global_step"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
         return f"{TRAINER_STATE_NAME} cannot be read ({type(error).__name__}: {error})"
-    for path in sorted(_files(folder)):
-        name = path.relative_to(folder).as_posix()
+    for name in names_in(folder):
+        path = folder / name
         try:
             if path.suffix == ".safetensors":
                 with safe_open(path, framework="pt"):
@@ -151,4 +232,4 @@ def _structural_fault(folder: Path) -> str | None:
                 return f"{name} is cut short: it does not end as torch ends its files"
         except (OSError, SafetensorError) as error:
             return f"{name} cannot be read ({type(error).__name__}: {error})"
-    return None
+    return _said(missing_part(folder, names_in(folder), {}))

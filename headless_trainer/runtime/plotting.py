@@ -4,6 +4,8 @@ import io
 import re
 from pathlib import Path
 
+from .checkpoints import write_whole
+
 
 def load_pyplot():
     """Matplotlib's pyplot, imported when it is needed and drawing to files, where there may be no screen."""
@@ -18,8 +20,10 @@ def load_pyplot():
 def save(figure, path: str | Path) -> None:
     """Style the axes of a figure of matplotlib, leave room for its legends outside of them, write it as PNG and close it."""
     _style(figure)
-    figure.savefig(path, dpi=150)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=150)
     load_pyplot().close(figure)
+    write_whole(Path(path), file.getvalue())
 
 
 def to_svg(figure, name: str, colours: dict[str, str]) -> str:
@@ -49,6 +53,8 @@ def to_svg(figure, name: str, colours: dict[str, str]) -> str:
 
 
 def _style(figure) -> None:
+    for text in figure.findobj(lambda artist: hasattr(artist, "set_parse_math")):
+        text.set_parse_math(False)  # names of runs and tasks, in which a dollar is a dollar
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)

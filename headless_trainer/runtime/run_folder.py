@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from ..measures import PICTURE, shown_in
 from . import plotting
+from .checkpoints import write_whole
 from .console import ConsoleCallback, ConsoleHandler
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ def start_logging(args) -> None:
     logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
     # DeepSpeed calls torch by names that torch would like to see changed, and torch says so at every step.
     warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
-    transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training is another
+    transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training run is another
 
 
 def use_console(trainer) -> None:
@@ -66,7 +67,7 @@ def finish(trainer, metrics: dict[str, float]) -> None:
     try:
         if metrics:
             found = metrics | {"step": trainer.state.global_step}  # a later training in this folder may end without one
-            (folder / "eval_results.json").write_text(json.dumps(found, indent=2) + "\n")
+            write_whole(folder / "eval_results.json", (json.dumps(found, indent=2) + "\n").encode())
         draw_loss(trainer.state.log_history, folder / "loss.png")
     except Exception as error:  # noqa: BLE001
         logger.warning("The model is saved in %s, but its report could not be written: %s", folder, error)
@@ -82,7 +83,7 @@ def tokens_at(log_history: list[dict], steps):
 
 
 def draw_loss(log_history: list[dict], path: Path) -> None:
-    """Draw what `PICTURE` shows against tokens seen: a panel for the training, and for each unit of held-out figures."""
+    """Draw what `PICTURE` shows against tokens seen: a panel for the training run, and for each unit of held-out figures."""
     panels: dict[tuple[str, str], list] = {("Training", "nats"): []}
     for each in shown_in(PICTURE):
         unit, scale = (each.chart.unit, each.chart.scale) if each.chart else (each.unit, float)

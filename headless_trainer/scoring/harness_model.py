@@ -27,6 +27,8 @@ MAX_BATCH_SIZE = 64
 # Of the free memory, for the logits of a batch, their logarithms and a copy: three float32 arrays of B x L x V.
 MEMORY_SHARE = 0.25
 BYTES_PER_LOGIT = 12
+# Without it transformers asks on the terminal, and runs the code of a model when the answer, or what is piped in, is "y".
+NO_CODE = {"trust_remote_code": False}
 
 
 def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
@@ -52,11 +54,12 @@ def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
             )
         )
     try:
-        config = AutoConfig.from_pretrained(name_or_path)
+        config = AutoConfig.from_pretrained(name_or_path, **NO_CODE)
     except (OSError, ValueError) as error:
+        _refuse_code(name_or_path, error)
         first_line = str(error).strip().splitlines()[0]
         raise OSError(
-            f"{name_or_path!r} is neither the folder of a model nor one that could be had from the Hub ({first_line})."
+            f"{name_or_path!r} is neither the folder of a model nor one that could be loaded from the Hub ({first_line})."
         ) from error
     kind = type(config)
     encoder = kind not in MODEL_FOR_CAUSAL_LM_MAPPING or kind in MODEL_FOR_MASKED_LM_MAPPING
@@ -78,6 +81,14 @@ def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
             f"({', '.join(sorted(causal))})."
         )
     return config
+
+
+def _refuse_code(name_or_path: str, error: Exception) -> None:
+    if "trust_remote_code" in str(error):
+        raise ValueError(
+            f"{name_or_path!r} comes with code of its own, which is not run here. Score it with the harness itself: lm_eval "
+            "--trust_remote_code."
+        ) from error
 
 
 def _names(mapping, kind: type) -> set[str]:
@@ -113,7 +124,7 @@ def load(
         ValueError: if weights are missing, the tokenizer is missing or too large, or ``max_length`` is beyond the positions.
     """
     tokenizer = _load_tokenizer(tokenizer_name or name_or_path)
-    model, report = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=dtype, output_loading_info=True)
+    model, report = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=dtype, output_loading_info=True, **NO_CODE)
     if report["missing_keys"]:
         raise ValueError(
             f"{name_or_path!r} lacks the weights {', '.join(sorted(report['missing_keys'])[:3])}, which would be scored with "
@@ -159,8 +170,9 @@ def _load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
         f"{name_or_path!r} holds no tokenizer: save it there with save_pretrained, or name one with --tokenizer_name."
     )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **NO_CODE)
     except (OSError, ValueError) as error:
+        _refuse_code(name_or_path, error)
         raise ValueError(missing) from error
     # Without files, transformers makes an empty tokenizer of the model's kind and says nothing.
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):

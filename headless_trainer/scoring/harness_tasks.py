@@ -225,7 +225,7 @@ def build(manager: TaskManager, name: str, data_files: dict[str, Path], seed: in
 
     Raises:
         ValueError: if the documents are not what the task is written for.
-        ConnectionError: if a dataset of the Hub cannot be had.
+        ConnectionError: if a dataset of the Hub cannot be loaded.
     """
     set_seeds(seed)
     try:
@@ -241,7 +241,7 @@ def build(manager: TaskManager, name: str, data_files: dict[str, Path], seed: in
                 f"They need the columns of {_dataset_of(manager, name)}, for which the task is written."
             ) from error
         raise ConnectionError(
-            f"Task {name!r} needs {_dataset_of(manager, name)} from the Hub, which could not be had "
+            f"Task {name!r} needs {_dataset_of(manager, name)} from the Hub, which could not be loaded "
             f"({type(error).__name__}: {first_line}). Give its documents as a local file, "
             f"--data_files {name}=documents.jsonl, or define the task on local data yourself and pass --include_path."
         ) from error

@@ -13,7 +13,8 @@ RESULTS_NAME = "results.json"
 
 def folder_name(model: str) -> str:
     """Name of a model's folder of results: its path, made one name as the harness makes it."""
-    return re.sub(r'["<>:/\\|?*\[\]]+', "__", model.rstrip("/")).strip("_.")
+    name = re.sub(r'["<>:/\\|?*\[\]]+', "__", model.rstrip("/")).strip("_.")
+    return name or Path(model).resolve().name or "model"  # of . and ..
 
 
 class Store:
@@ -115,4 +116,4 @@ def read_documents(folder: str | Path, entry: dict[str, Any]) -> dict[str, Any]:
         folder: of one model's results.
         entry: the task's entry in results.json.
     """
-    return json.loads(gzip.decompress((Path(folder) / entry["documents_file"]).read_bytes()))
+    return json.loads(gzip.decompress((Path(folder) / Path(entry["documents_file"]).name).read_bytes()))

@@ -30,7 +30,7 @@ BOOTSTRAP_CHUNK = 1000
 # The harness calls the lower of these the better, but the best is in the middle: half of the pairs, no bias either way.
 NEUTRAL_METRICS = ("pct_stereotype",)
 # Metrics for which the harness takes fewer resamples, because each is expensive.
-DEAR_METRICS = ("bleu", "chrf", "chrf++", "ter")
+EXPENSIVE_METRICS = ("bleu", "chrf", "chrf++", "ter")
 
 
 def score_models(models: Sequence[str], args) -> list[str]:
@@ -48,7 +48,7 @@ def score_models(models: Sequence[str], args) -> list[str]:
     Raises:
         ValueError: for a checkpoint that cannot score text, a task that is unknown or cannot use its documents, and for
             results under other settings in the output folder. All of it before a model is loaded.
-        OSError: for a checkpoint, a file or a dataset of the Hub that cannot be had.
+        OSError: for a checkpoint, a file or a dataset of the Hub that cannot be loaded.
     """
     for model in models:
         harness_model.check_checkpoint(model)
@@ -159,7 +159,7 @@ def score_task(
             continue
         values = [sample[metric] for sample in samples if sample["filter"] == filter_name and metric in sample]
         aggregate = task.aggregation().get(metric, mean)
-        iterations = min(bootstrap_iters, 100) if metric in DEAR_METRICS else bootstrap_iters
+        iterations = min(bootstrap_iters, 100) if metric in EXPENSIVE_METRICS else bootstrap_iters
         metrics[key] = {
             "value": value,
             "stderr": standard_error(aggregate, values, iterations),

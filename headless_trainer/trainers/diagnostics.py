@@ -186,7 +186,7 @@ class EmbeddingRoles:
         finally:
             self._of_targets = False
 
-    # Outside the graph of a compiled trunk: what it does changes from step to step, and would compile the trunk anew.
+    # Outside the graph of a compiled trunk: what it does changes from step to step, and would compile the trunk again.
     @torch.compiler.disable
     def _on_embedded(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
         if not output.requires_grad:
@@ -195,7 +195,7 @@ class EmbeddingRoles:
             if self.watched:
                 output.register_hook(self._keep_target)
             return None
-        if self._padded is not None:  # which the convolutions of ConvBERT and the mixing of FNet read nevertheless
+        if self._padded is not None:  # which the convolutions of ConvBERT and the mixing of FNet still read
             padded = self._padded[..., None]
             output.register_hook(lambda grad: grad.masked_fill(padded, 0.0))
         if self.input_grad_scale != 1.0:

@@ -34,7 +34,7 @@ def check_trainable(model, tokenizer, args: HeadlessTrainingArguments) -> None:
     if task == "clm":
         check_causal(trunk)
     TargetMaker(task, model, tokenizer, args)
-    if args.objective == "headless":
+    if args.objective != "vanilla":
         find_embed(trunk)
         check_rows(trunk, args)
 
@@ -48,7 +48,7 @@ class HeadlessTrainer(PretrainingTrainer):
         model: a trunk (``AutoModel``), or a ``...ForMaskedLM`` / ``...ForCausalLM``, of which the trunk is trained and saved.
         args: the settings; ``args.negatives`` says whose targets are the candidates.
         token_counts: ``(V,)`` int64 occurrences of each token in the training data, for ``args.log_q_correction``. Without it
-            those of the training before this one, for the free head that evaluation scores: by default what is saved
+            those of the training run before this one, for the free head that evaluation scores: by default what is saved
             beside the checkpoint that the model was loaded from.
         data_collator: makes ``input_ids`` and, where rows differ in length, ``attention_mask``. Pads by default.
         kwargs: everything else `Trainer` takes. ``processing_class`` is the tokenizer, which mlm needs.

@@ -1,4 +1,4 @@
-"""Held-out rows dealt out to processes so that each is read once, and every process has as many batches."""
+"""Held-out rows shared out to processes so that each is read once, and every process has as many batches."""
 
 import itertools
 import math

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +27,26 @@ from ..cards.model_card import write_model_card
 from ..cards.run_facts import RunFacts
 from ..corpus.collator import PaddingCollator
 from ..corpus.streaming import PackedStream
-from ..hub.pushes import HubPushes, token_left_out
+from ..hub.pushes import HubPushes
 from ..models.padding_row import free_padding_row
 from ..models.trunk import cache_for_generation, check_causal, find_trunk, infer_task, layer_matrices
 from ..objective.masking import IGNORE_INDEX
 from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
-from ..runtime.checkpoint_aside import CheckpointAside, rotate_checkpoints
+from ..runtime.checkpoint_aside import CheckpointAside, model_aside, rotate_checkpoints
 from ..runtime.checkpoints import (
     StopOnSignal,
     check_output_dir,
     check_processes,
     checkpoint_to_resume,
     counts_beside,
-    last_whole_checkpoint,
+    last_good_checkpoint,
     load_token_counts,
     save_token_counts,
+    whole_file,
 )
 from ..runtime.launch import check_devices
+from ..runtime.locks import alone_in
 from ..runtime.manifest import read_facts
 from ..runtime.processes import lost_processes_named
 from ..runtime.settings import save_settings
@@ -310,10 +312,10 @@ class PretrainingTrainer(Trainer):
         return self.rows.clip(max_norm)
 
     def _diverged(self, what: str) -> FloatingPointError:
-        last = last_whole_checkpoint(self.args.output_dir)
+        last = last_good_checkpoint(self.args.output_dir)
         return FloatingPointError(
             f"{what}, so the run stops. "
-            + (f"The last good checkpoint is {last!r}. " if last else "No checkpoint was written before it. ")
+            + (f"The last good checkpoint is {last!r}. " if last else "There is no good checkpoint to go on from. ")
             + "Lower learning_rate, add warmup_steps or lower max_grad_norm, and resume."
         )
 
@@ -358,6 +360,7 @@ class PretrainingTrainer(Trainer):
         self._evaluation = None
         return output._replace(num_samples=int(rows))
 
+    @torch.no_grad()
     def prediction_step(self, model, inputs, prediction_loss_only: bool, ignore_keys=None):
         inputs = dict(inputs)
         count = inputs.pop(COUNTS, True)
@@ -368,7 +371,7 @@ class PretrainingTrainer(Trainer):
         else:
             labels = torch.full_like(labels, IGNORE_INDEX)
         predicted = labels != IGNORE_INDEX
-        with torch.no_grad(), self.compute_loss_context_manager():
+        with self.compute_loss_context_manager():
             hidden = self.predicted_hidden(model, batch, predicted)
             if self._evaluation.layers is None:
                 self._evaluation.layers = self._layer_cosines(model, batch)
@@ -422,7 +425,8 @@ class PretrainingTrainer(Trainer):
                 if self.args.should_save:
                     self.state.save_to_json(os.path.join(aside.folder, TRAINER_STATE_NAME))
             self.accelerator.wait_for_everyone()
-            aside.publish(processes=self.args.world_size, rows_a_step=self._rows_a_step())
+            facts = {"processes": self.args.world_size, "stream": self.stream is not None}
+            aside.publish(self.args.save_only_model, rows_a_step=self._rows_a_step(), **facts)
         if self.args.should_save:
             keep = {str(aside.final), self.state.best_model_checkpoint or str(aside.final)}
             rotate_checkpoints(run_dir, self.args.save_total_limit, keep)
@@ -456,22 +460,30 @@ class PretrainingTrainer(Trainer):
         counts = self._all_token_counts()
         sums = torch.tensor([self.window.tokens_seen, self.window.candidates, self.window.drawn])
         seen, candidates, drawn = self._sum_over_processes(sums).tolist()
-        with cache_for_generation(self.model), token_left_out(self.args):
-            self._save_weights(str(folder))
-            if not _internal_call and self.args.should_save:
-                self.finish_weights(folder)
+        totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.facts.totals()
+        if drawn:
+            totals |= {"candidates": candidates, "drawn_candidates": drawn}
+        # A checkpoint is aside already.
+        with nullcontext(folder) if _internal_call else model_aside(folder, self.args.should_save) as aside:
+            with cache_for_generation(self.model), with_settings(self.args, hub_token=None):  # in training_args.bin
+                self._save_weights(str(aside))
+                if not _internal_call and self.args.should_save:
+                    self.finish_weights(aside)
+            if self.args.should_save:
+                save_token_counts(aside, counts, totals | self.objective_facts())
+                save_settings(aside, self.args)
         if self.args.should_save:
-            totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.facts.totals()
-            if drawn:
-                totals |= {"candidates": candidates, "drawn_candidates": drawn}
-            save_token_counts(folder, counts, totals | self.objective_facts())
-            save_settings(folder, self.args)
             write_model_card(self, folder)
         # Not from somewhere else, where nobody asked for it to be pushed from.
         own_folder = folder == Path(self.args.output_dir)
         if self.hub is not None and self.args.push_to_hub and own_folder and not _internal_call:
             self.callback_handler.on_push_begin(self.args, self.state, self.control)
             self.hub.push_run("Model save", blocking=False)
+
+    def save_state(self) -> None:
+        if self.is_world_process_zero():
+            with whole_file(Path(self.args.output_dir, TRAINER_STATE_NAME)) as aside:
+                self.state.save_to_json(str(aside))
 
     def _save_weights(self, folder: str) -> None:
         """Whole weights, also where the parent would save shards, or nothing before they are made."""
@@ -537,6 +549,10 @@ class PretrainingTrainer(Trainer):
     # Beginning, or going on --------------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: str | bool | None = None, trial=None, ignore_keys_for_eval=None):
+        with alone_in(self.args.output_dir):
+            return self._train_alone(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    def _train_alone(self, resume_from_checkpoint: str | bool | None, trial, ignore_keys_for_eval):
         checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
         check_output_dir(self.args.output_dir, checkpoint)
         if self.stream is not None:

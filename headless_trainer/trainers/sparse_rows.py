@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
 from ..arguments import HeadlessTrainingArguments
-from ..objective.sparse_adamw import SparseAdamW, average_row_gradients, clip_gradients, embedding_memory
+from ..objective.sparse_adamw import SparseAdamW, average_row_gradients, clip_gradients
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +106,8 @@ class SparseRows(TrainerCallback):
         if self.args.world_size > 1:
             torch.distributed.broadcast(self.weight.data, 0)  # as the wrapper does with what it knows
         rows, width = self.weight.shape
-        memory = embedding_memory(rows, width, 0, self.weight.element_size())
-        weights, moments = memory["weights"] / 2**20, memory["moments"] / 2**20
+        weights = self.weight.numel() * self.weight.element_size() / 2**20
+        moments = 2 * weights + 4 * rows / 2**20  # and the step in which each row was last touched
         logger.info("Embedding of %s x %s: %.1f MiB of weights, %.1f MiB of moments.", rows, width, weights, moments)
         logger.info("Its gradient has the rows that a step reads, where a dense one takes %.1f MiB.", weights)
 

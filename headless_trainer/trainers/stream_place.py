@@ -20,7 +20,7 @@ STATE_NAME = "stream_{}.json"  # of each process
 class Passes(IterableDataset):
     """Rows of a dataset without a length, pass after pass.
 
-    `transformers.Trainer` begins such a dataset anew by itself, and then leaves the gradients of an incomplete last step to
+    `transformers.Trainer` starts such a dataset again by itself, and then leaves the gradients of an incomplete last step to
     the next one, and resumes in a later pass at its beginning. Where one pass follows another within the steps, every step is
     whole, and a place is a number of rows from the start.
 
@@ -43,7 +43,7 @@ class Passes(IterableDataset):
             if row is self and number:
                 raise ValueError(
                     f"train_dataset has no length and gave no row in its pass {number + 1}, as rows that can be read once: "
-                    "give a dataset that begins anew each time it is iterated over, or a max_steps that it has the rows for."
+                    "give a dataset that starts again each time it is iterated over, or a max_steps that it has the rows for."
                 )
             if row is self:  # of a worker that has no share of it
                 return

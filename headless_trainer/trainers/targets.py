@@ -192,7 +192,7 @@ class TargetMaker:
         difference = (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max()  # 0 where masked, else above 1e-4
         if difference > 1e-5:
             raise ValueError(
-                f"isolate_documents is True but in {type(trunk).__name__} packed documents see each other all the same: "
+                f"isolate_documents is True but in {type(trunk).__name__} packed documents still see each other: "
                 "use another architecture (GPT-2, GPT-NeoX, Llama, BERT, ...), or leave isolate_documents out."
             )
 

@@ -20,7 +20,7 @@ pytest.importorskip("sklearn")
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.cards.file import add_results, read_card, results_table
-from headless_trainer.cards.model_card import held_out_results
+from headless_trainer.cards.model_card import earlier_sections, held_out_results
 from headless_trainer.cli import glue as run_glue
 from headless_trainer.fine_tuning.classifier_card import glue_results
 from headless_trainer.scoring.score_card import add_harness_results, harness_results
@@ -154,6 +154,37 @@ def test_a_readme_that_is_not_ours_or_not_valid_is_not_touched(folder, content):
     (folder / "README.md").write_bytes(content)
     add_results(folder, [accuracy(0.5)])
     assert (folder / "README.md").read_bytes() == content
+
+
+def test_a_card_that_is_a_link_to_elsewhere_is_neither_read_nor_written(folder, tmp_path):
+    shutil.move(folder / "README.md", tmp_path / "card.md")
+    before = (tmp_path / "card.md").read_bytes()
+    (folder / "README.md").symlink_to(tmp_path / "card.md")
+    add_results(folder, [accuracy(0.1)])
+    assert read_card(folder) is None
+    assert (folder / "README.md").is_symlink() and (tmp_path / "card.md").read_bytes() == before
+
+
+def test_nor_is_a_link_where_it_is_written_first(folder, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (folder / "README.md.incomplete").symlink_to(tmp_path / "mine")
+    add_results(folder, [accuracy(0.1)])
+    assert (tmp_path / "mine").read_text() == "mine" and "| 0.1 |" in text_of(folder)
+
+
+def test_pictures_of_an_earlier_card_are_no_links_to_elsewhere(folder, tmp_path):
+    """They would be copied, and published with the model that is made of it."""
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "mine").write_text("mine")
+    text = text_of(folder)
+    (folder / "README.md").write_text(text + "\n## Pretraining\n\n![loss](loss.png) ![more](more.png)\n")
+    (folder / "loss.png").symlink_to(tmp_path / "secret")
+    (folder / "more.png").write_text("picture")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "more.png").symlink_to(tmp_path / "mine")
+    earlier_sections(str(folder), tmp_path / "new")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["more.png"]
+    assert (tmp_path / "new" / "more.png").read_text() == "picture" and (tmp_path / "mine").read_text() == "mine"
 
 
 def test_what_is_no_folder_is_passed_over(tmp_path, caplog):

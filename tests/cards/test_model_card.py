@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from builders import make_trainer, tiny_model
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from safetensors.torch import save_file
@@ -28,7 +29,6 @@ from transformers import (
     LlamaModel,
 )
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
 from headless_trainer.arguments import DataArguments, ModelArguments
 from headless_trainer.cards import facts as card_facts
 from headless_trainer.cards import model_card
@@ -389,19 +389,16 @@ def test_the_command_makes_a_language_model(here, name, tmp_path, monkeypatch):
 # Trainers made by hand -----------------------------------------------------------------------------------------------------
 
 
-def make_trainer(folder, tokenizer, model=None, token_counts=None, **settings) -> PretrainingTrainer:
-    torch.manual_seed(0)
-    model = model or GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=32, vocab_size=300))
+def trainer_by_hand(folder, tokenizer, model=None, **settings) -> PretrainingTrainer:
+    model = model or tiny_model("clm", 300, layers=1, dropout=0.1)
     rows = [{"input_ids": list(range(start, start + 8))} for start in range(12)]
-    defaults = {"use_cpu": True, "disable_tqdm": True, "max_steps": 2, "save_strategy": "no", "logging_steps": 1}
-    args = HeadlessTrainingArguments(str(folder), **defaults | settings)
-    kind = HeadlessTrainer if args.objective == "headless" else VanillaTrainer
-    data = {"train_dataset": rows, "eval_dataset": rows[:2], "processing_class": tokenizer}
-    return kind(model, args, token_counts=token_counts, **data)
+    parameters = {name: settings.pop(name) for name in ("token_counts",) if name in settings}
+    settings = {"max_steps": 2, "save_strategy": "no"} | settings
+    return make_trainer(folder, model, rows, settings, eval_dataset=rows[:2], processing_class=tokenizer, **parameters)
 
 
 def test_a_model_saved_by_hand_has_a_card_too(tmp_path, clm_tokenizer):
-    trainer = make_trainer(tmp_path / "run", clm_tokenizer)
+    trainer = trainer_by_hand(tmp_path / "run", clm_tokenizer)
     trainer.train()
     trainer.save_model()
     text = text_of(tmp_path / "run")
@@ -415,21 +412,23 @@ def test_a_head_with_a_bias_of_its_own_is_counted_as_it_leaves_the_run(tmp_path,
     config = GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=32, vocab_size=300)
     model = GPT2LMHeadModel(config)
     settings = {"objective": "vanilla", "head_bias": "prior"}
-    trainer = make_trainer(tmp_path, clm_tokenizer, model, token_counts=torch.ones(300, dtype=torch.long), **settings)
+    trainer = trainer_by_hand(
+        tmp_path, clm_tokenizer, model, token_counts=torch.ones(300, dtype=torch.long), **settings
+    )
     trainer.save_model()
     assert "| head | 4,800 |\n" in text_of(tmp_path)  # 300 x 16, untied, with the bias in it
 
 
 def test_figures_of_another_step_are_not_those_of_a_checkpoint(tmp_path, clm_tokenizer):
     steps = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 2}
-    make_trainer(tmp_path, clm_tokenizer, **steps, max_steps=4).train()
+    trainer_by_hand(tmp_path, clm_tokenizer, **steps, max_steps=4).train()
     found = [read_card(tmp_path / f"checkpoint-{step}").data.eval_results for step in (1, 2, 3)]
     assert [bool(results) for results in found] == [False, True, False]
 
 
 def test_the_best_checkpoint_is_named_and_its_figures_are_given(tmp_path, clm_tokenizer):
     steps = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 3}
-    trainer = make_trainer(tmp_path, clm_tokenizer, **steps, load_best_model_at_end=True, learning_rate=3.0)
+    trainer = trainer_by_hand(tmp_path, clm_tokenizer, **steps, load_best_model_at_end=True, learning_rate=3.0)
     trainer.train()
     trainer.save_model()
     held_out = {logs["step"]: logs for logs in trainer.state.log_history if "eval_loss" in logs}
@@ -474,7 +473,7 @@ def test_what_a_decoder_cannot_read_is_not_given_to_it(mlm_tokenizer, clm_tokeni
 
 def test_settings_are_put_into_words(tmp_path, clm_tokenizer):
     settings = {"temperature": 0.5, "isolate_documents": True, "adam_beta2": 0.98, "warmup_steps": 1}
-    trainer = make_trainer(tmp_path / "run", clm_tokenizer, **settings)
+    trainer = trainer_by_hand(tmp_path / "run", clm_tokenizer, **settings)
     trainer.train()
     trainer.save_model()
     text = text_of(tmp_path / "run")
@@ -485,7 +484,7 @@ def test_settings_are_put_into_words(tmp_path, clm_tokenizer):
 
 
 def test_drawn_negatives_are_put_into_words(tmp_path, clm_tokenizer):
-    trainer = make_trainer(tmp_path / "run", clm_tokenizer, pool_size=6, sampled_negatives=1000)
+    trainer = trainer_by_hand(tmp_path / "run", clm_tokenizer, pool_size=6, sampled_negatives=1000)
     trainer.train()
     trainer.save_model()
     text = text_of(tmp_path / "run")
@@ -494,7 +493,7 @@ def test_drawn_negatives_are_put_into_words(tmp_path, clm_tokenizer):
 
 
 def test_a_name_on_the_hub_is_used_where_the_model_goes_there(tmp_path, clm_tokenizer):
-    trainer = make_trainer(tmp_path / "run", clm_tokenizer)
+    trainer = trainer_by_hand(tmp_path / "run", clm_tokenizer)
     trainer.args.push_to_hub, trainer.args.hub_model_id = True, "someone/some model"
     model_card_of = {}
     for folder in (tmp_path / "run", tmp_path / "copy"):
@@ -508,7 +507,7 @@ def test_a_name_on_the_hub_is_used_where_the_model_goes_there(tmp_path, clm_toke
 
 
 def test_sources_on_the_hub_are_linked(tmp_path, clm_tokenizer):
-    trainer = make_trainer(tmp_path, clm_tokenizer)
+    trainer = trainer_by_hand(tmp_path, clm_tokenizer)
     source = {"dataset_name": "some/texts", "dataset_config_name": "en", "dataset_revision": "abc"}
     trainer.facts.data_args = DataArguments(**source, max_seq_length=8, line_by_line=True)
     trainer.facts.model_args = ModelArguments(model_name_or_path="someone/base")
@@ -559,7 +558,7 @@ def test_a_trunk_without_a_layer_norm_is_to_be_trained(tmp_path, clm_tokenizer):
     config = LlamaConfig(
         hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=300
     )
-    trainer = make_trainer(tmp_path / "llama", clm_tokenizer, LlamaModel(config))
+    trainer = trainer_by_hand(tmp_path / "llama", clm_tokenizer, LlamaModel(config))
     trainer.save_model()
     assert blocks(text_of(tmp_path / "llama"), "bash") == [
         "headless-trainer lm-head --model_name_or_path llama --output_dir llama-lm --init embeddings --do_train "
@@ -568,7 +567,7 @@ def test_a_trunk_without_a_layer_norm_is_to_be_trained(tmp_path, clm_tokenizer):
 
 
 def test_without_a_tokenizer_there_is_nothing_to_run(tmp_path):
-    trainer = make_trainer(tmp_path / "run", None)
+    trainer = trainer_by_hand(tmp_path / "run", None)
     trainer.save_model()
     text = text_of(tmp_path / "run")
     assert "## Use" not in text and "- Tokenizer" not in text and "```python" not in text
@@ -583,7 +582,7 @@ def test_a_start_from_other_weights_is_said(here, tmp_path, text_file):
 
 
 def test_somebody_elses_readme_is_left_alone(tmp_path, clm_tokenizer, caplog):
-    trainer = make_trainer(tmp_path, clm_tokenizer)
+    trainer = trainer_by_hand(tmp_path, clm_tokenizer)
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n\n# Mine\n")
     trainer.save_model()
     trainer.create_model_card()
@@ -592,7 +591,7 @@ def test_somebody_elses_readme_is_left_alone(tmp_path, clm_tokenizer, caplog):
 
 
 def test_a_card_that_cannot_be_written_loses_nothing(tmp_path, clm_tokenizer, caplog):
-    trainer = make_trainer(tmp_path, clm_tokenizer)
+    trainer = trainer_by_hand(tmp_path, clm_tokenizer)
     (tmp_path / "README.md").mkdir()
     trainer.train()
     trainer.save_model()
@@ -601,7 +600,7 @@ def test_a_card_that_cannot_be_written_loses_nothing(tmp_path, clm_tokenizer, ca
 
 
 def test_the_parents_card_does_not_take_its_place(tmp_path, clm_tokenizer):
-    trainer = make_trainer(tmp_path, clm_tokenizer)
+    trainer = trainer_by_hand(tmp_path, clm_tokenizer)
     trainer.save_model()
     assert "pipeline_tag: feature-extraction" in text_of(tmp_path)
     (tmp_path / "README.md").write_text(text_of(tmp_path) + "\nA user's own words.\n")
@@ -612,7 +611,7 @@ def test_the_parents_card_does_not_take_its_place(tmp_path, clm_tokenizer):
 
 
 def test_only_the_main_process_writes(tmp_path, clm_tokenizer, monkeypatch):
-    trainer = make_trainer(tmp_path, clm_tokenizer)
+    trainer = trainer_by_hand(tmp_path, clm_tokenizer)
     trainer.save_model()
     (tmp_path / "README.md").unlink()
     monkeypatch.setattr(trainer, "is_world_process_zero", lambda: False)
@@ -621,7 +620,7 @@ def test_only_the_main_process_writes(tmp_path, clm_tokenizer, monkeypatch):
 
 
 def test_weights_in_other_files_leave_the_parameters_out(tmp_path, clm_tokenizer):
-    trainer = make_trainer(tmp_path, clm_tokenizer)
+    trainer = trainer_by_hand(tmp_path, clm_tokenizer)
     trainer.save_model()
     (tmp_path / "model.safetensors").unlink()
     model_card.write_model_card(trainer)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 
 import pytest
 import yaml
@@ -385,3 +386,12 @@ def test_several_values_for_an_argument_that_takes_one(argv, write):
         parse(*argv)
     with pytest.raises(ValueError, match=f"{argv[2]!r} belongs to no argument"):
         parse(write({argv[0].removeprefix("--"): argv[1:]}))
+
+
+@pytest.mark.parametrize("words", [["--hub_token", SECRET], [f"--hub_token={SECRET}"]])
+def test_the_command_line_that_trackers_publish_holds_no_token(tmp_path, monkeypatch, words):
+    """wandb keeps sys.argv beside the settings, which have none."""
+    monkeypatch.setattr(sys, "argv", ["run_pretrain.py", "--output_dir", str(tmp_path), *words, "--use_cpu"])
+    (args,) = parse_args([HeadlessTrainingArguments])
+    assert args.hub_token == SECRET and SECRET not in " ".join(sys.argv)
+    assert sys.argv[1:3] == ["--output_dir", str(tmp_path)] and sys.argv[-1] == "--use_cpu"

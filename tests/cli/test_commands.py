@@ -26,6 +26,14 @@ def refused(*argv: str) -> str:
     return str(error.value)
 
 
+def test_on_windows_it_is_said_what_it_runs_on():
+    code = "import os; os.name = 'nt'; import headless_trainer"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    said = "RuntimeError: headless_trainer runs on Linux and macOS. On Windows, install it within WSL."
+    assert ended.returncode == 1 and ended.stderr.splitlines()[-1] == said
+    assert "OS Independent" not in (ROOT / "setup.cfg").read_text()
+
+
 def test_help_names_every_command(capsys):
     text = shown(capsys)
     assert text == shown(capsys, "--help")
@@ -52,6 +60,21 @@ def test_usage_is_printed_before_the_flags_are_known(capsys, monkeypatch):
     with pytest.raises(ImportError):
         entry.main(["pretrain", "--help"])
     assert "headless-trainer pretrain demo" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["pretrain", "lm-head", "glue"])
+def test_help_is_the_same_without_torch(command, capsys, monkeypatch):
+    """A process that only prints its help imports no torch, which takes seconds; this one has it."""
+    assert "torch" in sys.modules
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        entry.main([command, "--help"])
+    code = "import sys\nfrom headless_trainer.cli import main\n"
+    code += f"try:\n    main.main([{command!r}, '--help'])\n"
+    code += "finally:\n    print([name for name in ('torch', 'datasets', 'matplotlib') if sys.modules.get(name)])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == capsys.readouterr().out + "[]\n" and "--learning_rate" in done.stdout
+    assert done.returncode == 0 and done.stderr == ""
 
 
 def test_an_unknown_command_names_the_nearest():

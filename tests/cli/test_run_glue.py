@@ -1,5 +1,7 @@
 """run_glue.py from the command line to the tables, on tiny models and data made here."""
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -13,6 +15,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, GPT2Config, GPT2Model
 
 pytest.importorskip("sklearn")
@@ -210,6 +213,29 @@ def test_a_saved_model_is_that_of_the_best_epoch(tmp_path, data, encoders, monke
 # Restarts --------------------------------------------------------------------------------------------------------------
 
 
+def test_a_full_disk_is_one_line_and_leaves_nothing_half(tmp_path, data, encoders, monkeypatch):
+    def full(tensors, path, *args, **kwargs):
+        Path(path).touch()
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    flags = ("--tasks", "cola", "--data_dir", data, "--num_train_epochs", 1, "--seeds", 0)
+    monkeypatch.setattr("transformers.modeling_utils.safe_save_file", full)
+    with pytest.raises(
+        SystemExit, match=r"^OSError: '.*seed_0\.best' could not be written to .*No space left.* are free"
+    ):
+        run(encoders[:1], tmp_path, *flags, "--save_models")
+    monkeypatch.undo()
+
+    def half(path, content):
+        path.write_text("{")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(SystemExit, match=r"^OSError: .*No space left on device"):
+        run(encoders[:1], tmp_path, *flags)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+
 def test_finished_runs_are_skipped_and_a_cut_one_starts_over(tmp_path, data, encoders, monkeypatch, caplog):
     flags = ["--tasks", "cola", "--seeds", 0, 1, "--data_dir", data, "--num_train_epochs", 1]
     run(encoders, tmp_path / "whole", *flags)
@@ -231,6 +257,19 @@ def test_finished_runs_are_skipped_and_a_cut_one_starts_over(tmp_path, data, enc
     assert scores(results(tmp_path / "cut")) == scores(results(tmp_path / "whole"))
     run(encoders, tmp_path / "cut", *flags)
     assert len(begun) == 5
+
+
+def test_what_another_process_fine_tunes_is_refused_and_other_seeds_are_not(tmp_path, data, encoders):
+    """The lock is that of the other process, as far as this one can tell: it holds the file itself."""
+    folder = tmp_path / "balanced" / "run_checkpoint-5" / "cola"
+    folder.mkdir(parents=True)
+    with open(folder / ".seed_0.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        flags = ("--tasks", "cola", "--data_dir", data, "--num_train_epochs", "1")
+        with pytest.raises(SystemExit, match=r"/cola' is being written to by another process \(\.seed_0\.lock\)"):
+            run(encoders[:1], tmp_path, *flags, "--seeds", "0")
+        run(encoders[:1], tmp_path, *flags, "--seeds", "1")
+    assert list(results(tmp_path)) == ["balanced/run_checkpoint-5/cola/seed_1.json"]
 
 
 def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, decoder):
@@ -370,6 +409,9 @@ def test_names_of_models_tell_them_apart():
     assert model_names(["one/bert", "two/bert", "gpt2"]) == ["one_bert", "two_bert", "gpt2"]
     with pytest.raises(ValueError, match="twice"):
         model_names(["bert", "./bert"])
+    for source in ("/", "missing/..", "..//missing/../.."):  # results would be written outside of the output folder
+        with pytest.raises(ValueError, match="names no folder and no repository"):
+            model_names([source])
 
 
 def test_the_fingerprint_is_that_of_the_weights(tmp_path, encoders):

@@ -2,9 +2,11 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -49,6 +51,19 @@ def test_counts_of_the_checkpoint(tmp_path, checkpoint, init):
     want = implied_logits(trunk, ids, log_prior(counts) if init == "prior" else 0.0)
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_half(tmp_path, checkpoint, monkeypatch):
+    def full(tensors, path, *args, **kwargs):
+        Path(path).touch()
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("transformers.modeling_utils.safe_save_file", full)
+    with pytest.raises(
+        SystemExit, match=r"^OSError: '.*lm' could not be written to \(SafetensorError.* MiB are free there"
+    ):
+        main(["--model_name_or_path", str(checkpoint[0]), "--output_dir", str(tmp_path / "lm")])
+    assert not [path for path in (tmp_path / "lm").rglob("*") if path.name != ".lock"]
 
 
 def test_counts_of_a_corpus(tmp_path, checkpoint, text_file):

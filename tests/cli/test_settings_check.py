@@ -7,8 +7,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from test_classification import CLASSES, bert, encoded
-from test_trainer import Gradients, model, rows, trainer
+from builders import CLASSES, Gradients, encoded_rows, tiny_classifier, tiny_model, token_rows, trainer_for
 from transformers import (
     LayoutLMConfig,
     LayoutLMModel,
@@ -158,8 +157,8 @@ def test_what_is_said_under_another_name_is_accepted(tmp_path):
 @pytest.mark.parametrize("name", sorted(PRETRAINING_PARAMETERS))
 def test_parameters_that_pretraining_refuses(tmp_path, clm_tokenizer, objective, name):
     args = HeadlessTrainingArguments(str(tmp_path), **HERE, objective=objective)
-    make = model("clm", clm_tokenizer, objective)
-    given = {name: lambda *_, **__: make, "processing_class": clm_tokenizer, "train_dataset": rows(clm_tokenizer)}
+    make = tiny_model("clm", len(clm_tokenizer), objective)
+    given = {name: lambda *_, **__: make, "processing_class": clm_tokenizer, "train_dataset": token_rows(clm_tokenizer)}
     with pytest.raises(ValueError, match=f"{name} is <function .* but .*:"):
         (HeadlessTrainer if objective == "headless" else VanillaTrainer)(
             None if name == "model_init" else make, args, **given
@@ -169,7 +168,7 @@ def test_parameters_that_pretraining_refuses(tmp_path, clm_tokenizer, objective,
 def test_the_task_of_the_model_decides_too(tmp_path, clm_tokenizer):
     with pytest.raises(ValueError, match="mlm_probability is 0.3 but task is 'clm'"):
         args = HeadlessTrainingArguments(str(tmp_path), **HERE, mlm_probability=0.3)
-        HeadlessTrainer(model("clm", clm_tokenizer), args, processing_class=clm_tokenizer)
+        HeadlessTrainer(tiny_model("clm", len(clm_tokenizer)), args, processing_class=clm_tokenizer)
 
 
 @pytest.mark.parametrize("kind", ["headless", "vanilla", "classification"])
@@ -177,9 +176,11 @@ def test_several_gpus_in_one_process_are_refused(tmp_path, clm_tokenizer, monkey
     monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
     with pytest.raises(ValueError, match="n_gpu is 2: .*accelerate launch --num_processes 2 .*CUDA_VISIBLE_DEVICES=0"):
         if kind == "classification":
-            ClassificationTrainer(bert(), TrainingArguments(str(tmp_path), **HERE), processing_class=clm_tokenizer)
+            ClassificationTrainer(
+                tiny_classifier(), TrainingArguments(str(tmp_path), **HERE), processing_class=clm_tokenizer
+            )
         else:
-            trainer(tmp_path, "clm", clm_tokenizer, objective=kind)
+            trainer_for(tmp_path, "clm", clm_tokenizer, objective=kind)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_several_gpus_in_one_process_are_refused(tmp_path, clm_tokenizer, monkey
 def test_what_classification_refuses(tmp_path, mlm_tokenizer, given, message):
     args = TrainingArguments(str(tmp_path), **HERE, **given)
     with pytest.raises(ValueError, match=message):
-        ClassificationTrainer(bert(), args, processing_class=mlm_tokenizer)
+        ClassificationTrainer(tiny_classifier(), args, processing_class=mlm_tokenizer)
 
 
 def test_parameters_that_classification_refuses(tmp_path, mlm_tokenizer):
@@ -203,11 +204,11 @@ def test_parameters_that_classification_refuses(tmp_path, mlm_tokenizer):
     with pytest.raises(
         ValueError, match="compute_loss_func is <function .* but the loss is that of the parameter loss"
     ):
-        ClassificationTrainer(bert(), args, processing_class=mlm_tokenizer, compute_loss_func=lambda *_: 0)
+        ClassificationTrainer(tiny_classifier(), args, processing_class=mlm_tokenizer, compute_loss_func=lambda *_: 0)
     with pytest.raises(ValueError, match="args must be TrainingArguments, got NoneType"):
-        ClassificationTrainer(bert(), processing_class=mlm_tokenizer)
+        ClassificationTrainer(tiny_classifier(), processing_class=mlm_tokenizer)
     with pytest.raises(ValueError, match="processing_class is None: pass the tokenizer"):
-        ClassificationTrainer(bert(), args)
+        ClassificationTrainer(tiny_classifier(), args)
 
 
 @pytest.mark.parametrize("name, value", [("eval_on_start", True), ("prediction_loss_only", True),
@@ -303,7 +304,7 @@ def test_models_that_call_their_pooler_train(tmp_path, mlm_tokenizer, name, obje
         str(tmp_path), task="mlm", objective=objective, **HERE, max_steps=2, logging_steps=1, save_strategy="no"
     )
     cls = HeadlessTrainer if objective == "headless" else VanillaTrainer
-    run = cls(made, args, train_dataset=rows(mlm_tokenizer), processing_class=mlm_tokenizer)
+    run = cls(made, args, train_dataset=token_rows(mlm_tokenizer), processing_class=mlm_tokenizer)
     run.train()
     assert not any("pooler" in key for key in run.model.state_dict())
 
@@ -328,7 +329,7 @@ class Embedded(TrainerCallback):
 def test_neftune_adds_noise_to_the_inputs_alone(tmp_path, clm_tokenizer, objective):
     seen, alpha, plain = Embedded(), 5.0, Gradients()
     settings = {"objective": objective, "max_steps": 1, "learning_rate": 0.0}
-    run = trainer(tmp_path, "clm", clm_tokenizer, neftune_noise_alpha=alpha, callbacks=[seen, plain], **settings)
+    run = trainer_for(tmp_path, "clm", clm_tokenizer, neftune_noise_alpha=alpha, callbacks=[seen, plain], **settings)
     run.train()
     table = run.model.get_input_embeddings().weight
     (ids, output), bound = seen.seen["inputs"][0], alpha / (12 * 16) ** 0.5
@@ -348,7 +349,7 @@ def test_neftune_adds_noise_to_the_inputs_alone(tmp_path, clm_tokenizer, objecti
 def test_the_best_checkpoint_is_the_best(tmp_path, clm_tokenizer, name, greater):
     """transformers takes every name that does not end in "loss" for one that is better when greater."""
     settings = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 3}
-    run = trainer(
+    run = trainer_for(
         tmp_path, "clm", clm_tokenizer, metric_for_best_model=name, load_best_model_at_end=True,
         learning_rate=1e-2, **settings,
     )  # fmt: skip
@@ -364,7 +365,7 @@ def test_the_best_checkpoint_is_the_best(tmp_path, clm_tokenizer, name, greater)
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 def test_the_names_of_the_best_metric_are_those_of_an_evaluation(tmp_path, request, task, objective, settings):
     tokenizer = request.getfixturevalue(f"{task}_tokenizer")
-    run = trainer(tmp_path, task, tokenizer, objective=objective, **settings)
+    run = trainer_for(tmp_path, task, tokenizer, objective=objective, **settings)
     run.token_counts += 1  # as after a step: without any count there is no free head to score
     found = {name.removeprefix("eval_") for name in run.evaluate()}
     assert evaluation_metrics(run.args) <= found
@@ -377,7 +378,7 @@ def test_the_names_of_the_best_metric_are_those_of_an_evaluation(tmp_path, reque
 
 def test_evaluation_of_a_classifier_has_a_loss(tmp_path, mlm_tokenizer):
     """So that load_best_model_at_end finds it; and compute_metrics has the predictions."""
-    data = encoded(CLASSES)
+    data = encoded_rows(CLASSES)
     settings = {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 5, "max_steps": 2, "save_steps": 1}
     args = TrainingArguments(
         str(tmp_path), **HERE, **settings, eval_strategy="steps", eval_steps=1, load_best_model_at_end=True
@@ -389,7 +390,7 @@ def test_evaluation_of_a_classifier_has_a_loss(tmp_path, mlm_tokenizer):
         return {"rows": len(found.label_ids)}
 
     run = ClassificationTrainer(
-        bert(num_labels=3), args, processing_class=mlm_tokenizer, train_dataset=data, eval_dataset=data,
+        tiny_classifier(num_labels=3), args, processing_class=mlm_tokenizer, train_dataset=data, eval_dataset=data,
         compute_metrics=compute,
     )  # fmt: skip
     run.train()
@@ -405,7 +406,6 @@ def test_evaluation_of_a_classifier_has_a_loss(tmp_path, mlm_tokenizer):
 
 def test_a_classifier_that_is_made_anew(tmp_path, mlm_tokenizer):
     args = TrainingArguments(str(tmp_path), **HERE, max_steps=1, save_strategy="no")
-    run = ClassificationTrainer(
-        args=args, model_init=lambda: bert(num_labels=3), processing_class=mlm_tokenizer, train_dataset=encoded(CLASSES)
-    )
+    given = {"processing_class": mlm_tokenizer, "train_dataset": encoded_rows(CLASSES)}
+    run = ClassificationTrainer(args=args, model_init=lambda: tiny_classifier(num_labels=3), **given)
     assert run.train().global_step == 1

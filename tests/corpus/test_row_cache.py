@@ -56,7 +56,7 @@ def test_a_damaged_file_is_made_anew_with_one_line(damage, tokenizer, tmp_path, 
     with caplog.at_level(logging.INFO, "headless_trainer"):
         assert pack(tokenizer, tmp_path)[:]["input_ids"].tolist() == expected
     (record,) = caplog.records
-    assert f"The rows of tokens in {path} are made anew: it" in record.message
+    assert f"The rows of tokens in {path} are made again: it" in record.message
     assert path.read_bytes() == whole and list(tmp_path.iterdir()) == [path]
 
 
@@ -95,7 +95,7 @@ def test_only_what_nobody_writes_is_removed(tmp_path):
         if path != young:
             os.utime(path, (time.time() - 3600,) * 2)
     with open(written, "rb+") as file:
-        assert row_cache._lock(file)
+        assert row_cache.lock(file)
         row_cache.remove_leftovers(tmp_path)
         assert set(tmp_path.iterdir()) == {young, written, other}
 

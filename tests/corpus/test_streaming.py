@@ -1,9 +1,12 @@
 """Streams of packed rows: every document once in a pass, whoever reads it, and the next row from any place."""
 
+import gzip
 import itertools
 import json
 import pickle
+import re
 from collections import Counter
+from random import Random
 
 import numpy as np
 import pytest
@@ -326,3 +329,24 @@ def test_batches_carry_the_place_of_their_last_row():
     ]
     batch = PlacedCollator(lambda rows: {"rows": rows})(rows)
     assert batch[PLACE].tolist() == [0, 1, 2, 3, 4, 5] and batch["rows"][1].keys() == {"input_ids"}
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("damage", ["bit", "end"])
+@pytest.mark.parametrize("name", ["b.txt.gz", "b.jsonl.gz"])
+def test_a_damaged_gzip_is_named_with_the_place(tmp_path, name, damage, streaming):
+    random = Random(0)
+    texts = ["".join(random.choices("abcdefgh ", k=200)) for _ in range(2000)]
+    lines = texts if name.endswith("txt.gz") else [json.dumps({"text": text}) for text in texts]
+    content = gzip.compress("\n".join(lines).encode())
+    (tmp_path / name.replace("b.", "a.")).write_bytes(content)
+    half = len(content) // 2
+    spoiled = content[:half] + bytes([content[half] ^ 255]) + content[half + 1 :] if damage == "bit" else content[:half]
+    (tmp_path / name).write_bytes(spoiled)
+    arguments = DataArguments(train_file=[str(tmp_path / "*.gz")], streaming=streaming)
+    with pytest.raises((OSError, ValueError), match=rf"{name}' (is damaged|cannot be read)") as error:
+        for _ in load_texts(arguments, cache_dir=str(tmp_path / "cache"))["train"]:
+            pass
+    place = r"before byte [\d,]+ of its" if "txt" in name else r"after its document [\d,]+:" if streaming else ""
+    assert re.search(place, str(error.value)), error.value
+    assert isinstance(error.value, OSError) == streaming  # which the command says in one line while it trains, too

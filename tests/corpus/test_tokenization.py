@@ -3,7 +3,6 @@ import logging
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,13 +109,12 @@ def test_training_is_deterministic_and_takes_datasets():
         assert train_tokenizer(texts, vocab_size=330).backend_tokenizer.to_str() == of_list.backend_tokenizer.to_str()
 
 
+@pytest.mark.slow
 def test_wordpiece_is_the_same_in_every_process():
     """The trainer's hash tables are seeded anew in every process, and with them the order in which it met the letters."""
-    code = (
-        "from headless_trainer.corpus.tokenization import train_tokenizer as t\nfrom test_tokenization import TEXTS\n"
-    )
-    code += "print(t(iter(TEXTS), kind='wordpiece', task='mlm', vocab_size=150).backend_tokenizer.to_str())"
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n{code}"]
+    code = "from headless_trainer.corpus.tokenization import train_tokenizer as train\n"
+    code += f"made = train(iter({TEXTS!r}), kind='wordpiece', task='mlm', vocab_size=150)\n"
+    command = [sys.executable, "-c", f"{code}print(made.backend_tokenizer.to_str())"]
     runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(2)]
     assert runs[0].stdout == runs[1].stdout
     vocabulary = json.loads(runs[0].stdout)["model"]["vocab"]

@@ -7,18 +7,17 @@ import processes
 import pytest
 import torch
 import torch.nn.functional as F
+from builders import CLASSES, VOCAB, Gradients, encoded_rows, tiny_classifier
 from datasets import Dataset
 from transformers import (
     BertConfig,
     BertForMaskedLM,
-    BertForSequenceClassification,
     BertModel,
     GPT2Config,
     GPT2ForSequenceClassification,
     GPT2LMHeadModel,
     T5Config,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
 )
 
@@ -27,37 +26,20 @@ from headless_trainer.fine_tuning.classification_rows import (
     ClassificationCollator,
     EncodedRows,
     SimilarLengthSampler,
-    SortedSampler,
     encode_rows,
+    longest_first,
 )
 from headless_trainer.fine_tuning.classifiers import agree_on_tokens, describe_new_weights, load_classifier, load_config
 
-VOCAB = 50
-BERT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "pad_token_id": 0}
 
 
-def bert(cls=BertForSequenceClassification, vocab=VOCAB, **settings):
-    torch.manual_seed(0)
-    silent = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return cls(BertConfig(vocab_size=vocab, **BERT, **silent, **settings))
-
-
-def gpt2(cls=GPT2ForSequenceClassification, vocab=VOCAB, **settings):
+def gpt2(cls=GPT2ForSequenceClassification, vocab_size=VOCAB, **settings):
     torch.manual_seed(0)
     silent = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    return cls(GPT2Config(vocab_size=vocab, **GPT2, **silent, **settings))
+    return cls(GPT2Config(vocab_size=vocab_size, **GPT2, **silent, **settings))
 
 
-def encoded(labels, candidates: int = 1, seed: int = 0) -> EncodedRows:
-    """Rows of 2 to 9 random tokens, none of which is the padding token."""
-    generator = np.random.default_rng(seed)
-    lengths = generator.integers(2, 10, size=len(labels) * candidates)
-    ids = generator.integers(1, VOCAB, size=lengths.sum()).astype(np.int32)
-    return EncodedRows(ids, None, lengths, candidates, np.array(labels))
-
-
-CLASSES = [0] * 20 + [1] * 9 + [2] * 3  # 32 rows, of very unequal classes
 NUMBERS = np.linspace(0, 5, 32).astype(np.float32)
 CHOICES = [0] * 25 + [1] * 7
 
@@ -168,15 +150,10 @@ def test_rows_left_over_are_neither_long_nor_short():
 
 
 def test_evaluation_goes_from_the_longest_row_to_the_shortest():
-    assert list(SortedSampler(np.array([3, 9, 1, 9]))) == [1, 3, 0, 2]
+    assert longest_first(np.array([3, 9, 1, 9])) == [1, 3, 0, 2]
 
 
 # The step --------------------------------------------------------------------------------------------------------------
-
-
-class Gradients(TrainerCallback):
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def step_gradients(model, rows, tmp_path, split, trainer_class=ClassificationTrainer, **kwargs):
@@ -191,7 +168,7 @@ def step_gradients(model, rows, tmp_path, split, trainer_class=ClassificationTra
     gradients = Gradients()
     trainer.add_callback(gradients)
     trainer.train()
-    return gradients.found, trainer.state.log_history[0]["loss"]
+    return gradients.kept, trainer.state.log_history[0]["loss"]
 
 
 def naive(model, rows: EncodedRows, loss: str) -> dict[str, torch.Tensor]:
@@ -213,7 +190,7 @@ def naive(model, rows: EncodedRows, loss: str) -> dict[str, torch.Tensor]:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None} | {"loss": value.detach()}
 
 
-@pytest.mark.parametrize("make", [bert, gpt2])
+@pytest.mark.parametrize("make", [tiny_classifier, gpt2])
 @pytest.mark.parametrize(
     "kind, loss",
     [("classes", "balanced"), ("classes", "cross_entropy"), ("choices", "balanced"), ("numbers", "balanced")],
@@ -222,7 +199,7 @@ def test_any_split_of_a_step_has_the_gradient_of_all_its_rows(tmp_path, make, ki
     labels, outputs, candidates = {"classes": (CLASSES, 3, 1), "choices": (CHOICES, 1, 2), "numbers": (NUMBERS, 1, 1)}[
         kind
     ]
-    rows = encoded(labels, candidates)
+    rows = encoded_rows(labels, candidates)
     want = naive(make(num_labels=outputs).train(), rows, loss)
     value = want.pop("loss").item()
     assert sum(grad.abs().sum() for grad in want.values()) > 0
@@ -234,23 +211,23 @@ def test_any_split_of_a_step_has_the_gradient_of_all_its_rows(tmp_path, make, ki
 
 
 def test_balanced_differs_from_cross_entropy_and_leaves_numbers_alone(tmp_path):
-    rows, numbers = encoded(CLASSES), encoded(NUMBERS)
+    rows, numbers = encoded_rows(CLASSES), encoded_rows(NUMBERS)
     found = [
-        step_gradients(bert(num_labels=3), rows, tmp_path, (32, 1), loss=loss)[1]
+        step_gradients(tiny_classifier(num_labels=3), rows, tmp_path, (32, 1), loss=loss)[1]
         for loss in ("balanced", "cross_entropy")
     ]
     assert abs(found[0] - found[1]) > 1e-3
     found = [
-        step_gradients(bert(num_labels=1), numbers, tmp_path, (32, 1), loss=loss)[1]
+        step_gradients(tiny_classifier(num_labels=1), numbers, tmp_path, (32, 1), loss=loss)[1]
         for loss in ("balanced", "cross_entropy")
     ]
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("make", [bert, gpt2])
+@pytest.mark.parametrize("make", [tiny_classifier, gpt2])
 def test_transformers_own_gradient_would_be_four_times_too_large(tmp_path, make):
-    """If this fails, transformers has mended https://github.com/huggingface/transformers/issues/47688."""
-    rows = encoded([0, 1] * 16)
+    """If this fails, transformers has fixed https://github.com/huggingface/transformers/issues/47688."""
+    rows = encoded_rows([0, 1] * 16)
     whole, parts = (step_gradients(make(num_labels=2), rows, tmp_path, split, Plain)[0] for split in [(32, 1), (8, 4)])
     for name in whole:
         torch.testing.assert_close(parts[name], 4 * whole[name], rtol=1e-3, atol=1e-5)
@@ -265,13 +242,13 @@ class Plain(Trainer):
 
 
 def test_scores_of_candidates_are_compared_within_their_row(tmp_path):
-    rows, model = encoded(CHOICES, candidates=2), bert(num_labels=1).eval()
+    rows, model = encoded_rows(CHOICES, candidates=2), tiny_classifier(num_labels=1).eval()
     args = TrainingArguments(
         tmp_path, per_device_eval_batch_size=5, use_cpu=True, dataloader_pin_memory=False, disable_tqdm=True
     )
     trainer = ClassificationTrainer(model, args, ClassificationCollator(None))
     output = trainer.predict(rows)
-    order = list(SortedSampler(rows.lengths))
+    order = longest_first(rows.lengths)
     assert output.predictions.shape == (32, 2) and output.label_ids.tolist() == [CHOICES[index] for index in order]
     with torch.no_grad():
         for place, index in enumerate(order):
@@ -292,7 +269,9 @@ def test_an_epoch_has_another_order_than_the_one_before(tmp_path):
         tmp_path, per_device_train_batch_size=8, num_train_epochs=2, use_cpu=True, save_strategy="no",
         dataloader_pin_memory=False, disable_tqdm=True,
     )  # fmt: skip
-    Watched(bert(num_labels=3), args, ClassificationCollator(None), train_dataset=encoded(CLASSES)).train()
+    Watched(
+        tiny_classifier(num_labels=3), args, ClassificationCollator(None), train_dataset=encoded_rows(CLASSES)
+    ).train()
     assert len(seen) == 8 and seen[:4] != seen[4:]
 
 
@@ -306,23 +285,23 @@ def test_an_epoch_has_another_order_than_the_one_before(tmp_path):
 def test_settings_that_cannot_work(tmp_path, loss, changes, message):
     args = TrainingArguments(tmp_path, use_cpu=True, **changes)
     with pytest.raises(ValueError, match=message):
-        ClassificationTrainer(bert(), args, ClassificationCollator(None), loss=loss)
+        ClassificationTrainer(tiny_classifier(), args, ClassificationCollator(None), loss=loss)
 
 
 def test_labels_beyond_the_head_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"labels must be in \[0, 2\) for 2 classes, got 0 to 2"):
-        step_gradients(bert(num_labels=2), encoded(CLASSES), tmp_path, (32, 1))
+        step_gradients(tiny_classifier(num_labels=2), encoded_rows(CLASSES), tmp_path, (32, 1))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
-    model = bert(num_labels=3)
+    model = tiny_classifier(num_labels=3)
     model.classifier.bias.data[0] = torch.nan
     with pytest.raises(FloatingPointError, match="The loss is nan at step 1"):
-        step_gradients(model, encoded(CLASSES), tmp_path, (32, 1))
+        step_gradients(model, encoded_rows(CLASSES), tmp_path, (32, 1))
 
 
 def _process(rank: int, folder: str) -> None:
-    found, loss = step_gradients(bert(num_labels=3), encoded(CLASSES), folder, (4, 4))
+    found, loss = step_gradients(tiny_classifier(num_labels=3), encoded_rows(CLASSES), folder, (4, 4))
     if rank == 0:
         torch.save((found, loss), os.path.join(folder, "found.pt"))
 
@@ -331,7 +310,7 @@ def _process(rank: int, folder: str) -> None:
 def test_two_processes_have_the_gradient_of_one(tmp_path):
     processes.run(_process, 2, str(tmp_path))
     found, loss = torch.load(tmp_path / "found.pt")
-    want = naive(bert(num_labels=3), encoded(CLASSES), "balanced")
+    want = naive(tiny_classifier(num_labels=3), encoded_rows(CLASSES), "balanced")
     assert loss == pytest.approx(want.pop("loss").item(), rel=1e-5)
     for name, grad in want.items():
         torch.testing.assert_close(
@@ -356,7 +335,7 @@ def load(source: str, tokenizer, num_labels: int = 3, seed: int = 0, **options):
 
 
 def test_a_trunk_gets_a_head_from_the_seed_and_keeps_its_weights(tmp_path, mlm_tokenizer, caplog):
-    trunk = bert(BertModel, vocab=300)
+    trunk = tiny_classifier(BertModel, vocab_size=300)
     source = saved(tmp_path / "trunk", trunk, mlm_tokenizer)
     (first, new), (again, _), (other, _) = (load(source, mlm_tokenizer, seed=seed) for seed in (0, 0, 1))
     assert not caplog.records
@@ -368,18 +347,18 @@ def test_a_trunk_gets_a_head_from_the_seed_and_keeps_its_weights(tmp_path, mlm_t
 
 
 def test_new_weights_are_said_in_a_line(tmp_path, mlm_tokenizer):
-    trunk = bert(BertModel, vocab=300)
+    trunk = tiny_classifier(BertModel, vocab_size=300)
     trunk.pooler = None
     _, new = load(saved(tmp_path / "trunk", trunk, mlm_tokenizer), mlm_tokenizer)
     assert describe_new_weights(new) == "bert.pooler.dense, classifier"
-    classifier = bert(vocab=300, num_labels=3)
+    classifier = tiny_classifier(vocab_size=300, num_labels=3)
     _, new = load(saved(tmp_path / "classifier", classifier, mlm_tokenizer), mlm_tokenizer)
     assert describe_new_weights(new) == "none: the checkpoint has its own classifier"
 
 
-@pytest.mark.parametrize("make, cls", [(bert, BertForMaskedLM), (gpt2, GPT2LMHeadModel)])
+@pytest.mark.parametrize("make, cls", [(tiny_classifier, BertForMaskedLM), (gpt2, GPT2LMHeadModel)])
 def test_language_models_can_be_fine_tuned(tmp_path, mlm_tokenizer, make, cls):
-    language_model = make(cls, vocab=300)
+    language_model = make(cls, vocab_size=300)
     model, new = load(saved(tmp_path / "lm", language_model, mlm_tokenizer), mlm_tokenizer)
     want = language_model.get_input_embeddings().weight
     assert model.get_input_embeddings().weight.equal(want)
@@ -387,7 +366,7 @@ def test_language_models_can_be_fine_tuned(tmp_path, mlm_tokenizer, make, cls):
 
 
 def test_a_decoder_pools_its_last_token_before_the_padding(clm_tokenizer):
-    model = gpt2(vocab=300, num_labels=2).eval()
+    model = gpt2(vocab_size=300, num_labels=2).eval()
     rows = Dataset.from_dict({"texts": [[["a river"]], [["her letter crossed the river"]]], "label": [0, 1]})
     agree_on_tokens(clm_tokenizer, model.config)
     found = encode_rows(rows, clm_tokenizer, model.config, max_seq_length=32)
@@ -412,7 +391,7 @@ def test_the_end_token_pads_where_there_is_no_padding_token(clm_tokenizer):
 
 
 def test_a_classifier_of_another_size(tmp_path, mlm_tokenizer):
-    source = saved(tmp_path / "two", bert(vocab=300, num_labels=2), mlm_tokenizer)
+    source = saved(tmp_path / "two", tiny_classifier(vocab_size=300, num_labels=2), mlm_tokenizer)
     with pytest.raises(
         ValueError, match="has a classifier of 2 outputs and the task needs 3.*--ignore_mismatched_sizes"
     ):
@@ -445,7 +424,7 @@ def test_what_is_no_model_is_refused(tmp_path, mlm_tokenizer):
 
 
 def test_weights_that_are_not_those_of_the_configuration_are_refused(tmp_path, mlm_tokenizer):
-    model = bert(BertModel, vocab=300)
+    model = tiny_classifier(BertModel, vocab_size=300)
     source = saved(tmp_path / "model", model, mlm_tokenizer)
     model.config.num_hidden_layers = 2
     model.config.save_pretrained(source)
@@ -454,6 +433,6 @@ def test_weights_that_are_not_those_of_the_configuration_are_refused(tmp_path, m
 
 
 def test_a_tokenizer_with_more_tokens_than_the_embedding_is_refused(tmp_path, mlm_tokenizer):
-    source = saved(tmp_path / "model", bert(BertModel, vocab=200), mlm_tokenizer)
+    source = saved(tmp_path / "model", tiny_classifier(BertModel, vocab_size=200), mlm_tokenizer)
     with pytest.raises(ValueError, match="has 300 tokens but its embedding has 200 rows"):
         load(source, mlm_tokenizer)

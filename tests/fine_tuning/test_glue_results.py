@@ -264,7 +264,7 @@ def test_calibration_by_model_loss_and_task():
         "| a | balanced | 10.00 |",
         "| a | cross_entropy | 40.00 |",
     ]
-    assert calibration_table([a_run(task="stsb")]) == ""
+    assert calibration_table([a_run(task="stsb")]) is None
 
 
 # Pictures --------------------------------------------------------------------------------------------------------------
@@ -320,6 +320,12 @@ def test_the_report_holds_every_table_and_picture(tmp_path):
     assert "(glue_balanced_pretraining.png)" in text and is_png(tmp_path / "glue_balanced_pretraining.png")
     assert "(reliability.png)" in text and is_png(tmp_path / "reliability.png")
     assert "\n\n\n" not in text
+
+
+def test_a_benchmark_without_a_name_has_its_table():
+    """After those that have one, under what the results call it: no score is left out silently."""
+    found = benchmarks([a_run(task="paws", benchmark="paws"), a_run()])
+    assert [(name, slug, len(runs)) for name, slug, runs in found] == [("GLUE", "glue", 1), ("paws", "paws", 1)]
 
 
 def test_a_folder_without_results_has_no_report(tmp_path):

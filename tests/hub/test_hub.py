@@ -195,6 +195,19 @@ def test_errors_in_one_line_with_the_remedy(error, token, text):
 # Pushes -----------------------------------------------------------------------------------------------------------------
 
 
+def test_what_links_lead_to_is_not_pushed(hub, folder, tmp_path, caplog):
+    """Neither files of somebody else, nor a folder, which may hold the one that is pushed."""
+    (tmp_path / "secret").write_text("secret")
+    (folder / "notes.txt").symlink_to(tmp_path / "secret")
+    (folder / "gone.txt").symlink_to(tmp_path / "missing")
+    (folder / "above").symlink_to("..")
+    (folder / "same.json").symlink_to("config.json")
+    push(folder)
+    assert set(hub.files("me/model")) == PUSHED | {"same.json"}
+    for name in ("notes.txt", "gone.txt", "above"):
+        assert f"{name} is not pushed: it is a link to" in caplog.text
+
+
 def test_a_run_is_pushed_and_not_sent_twice(hub, folder, caplog):
     caplog.set_level("INFO", "headless_trainer")
     pushes = push(folder)

@@ -11,21 +11,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from builders import make_trainer, tiny_model
 from hub_standin import TOKEN, StandIn, messages
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
     BertConfig,
     BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPT2Model,
     TrainerCallback,
     TrainingArguments,
     default_data_collator,
 )
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
+from headless_trainer import HeadlessTrainer
 from headless_trainer.cli import lm_head as run_lm_head
 from headless_trainer.cli import pretrain as run_pretrain
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
@@ -67,16 +65,13 @@ def rows(count: int = 16) -> list[dict]:
 
 def trainer_of(folder, objective: str = "headless", **settings):
     """A trainer of four steps on a tiny decoder that pushes to me/model."""
-    torch.manual_seed(0)
-    config = GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=16, vocab_size=40, tie_word_embeddings=False)
-    settings = {"push_to_hub": True, "hub_model_id": "me/model", "save_steps": 2, "max_steps": 4} | settings
-    args = HeadlessTrainingArguments(
-        str(folder), objective=objective, per_device_train_batch_size=4, use_cpu=True, disable_tqdm=True, **settings
-    )
-    if objective == "headless":
-        return HeadlessTrainer(GPT2Model(config), args, train_dataset=rows())
-    counts = torch.arange(1, 41)
-    return VanillaTrainer(GPT2LMHeadModel(config), args, train_dataset=rows(), token_counts=counts)
+    settings = {
+        "objective": objective, "push_to_hub": True, "hub_model_id": "me/model", "save_steps": 2, "max_steps": 4,
+        "per_device_train_batch_size": 4, "logging_steps": 500,
+    } | settings  # fmt: skip
+    changes = {"layers": 1, "positions": 16, "dropout": 0.1, "tie_word_embeddings": False}
+    counts = {} if objective == "headless" else {"token_counts": torch.arange(1, 41)}
+    return make_trainer(folder, tiny_model("clm", 40, objective, **changes), rows(), settings, **counts)
 
 
 def contents(folder: Path) -> bytes:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from architectures import ARCHITECTURES, ENCODER, LLAMA, LM_CLASSES, Architecture
 from safetensors.torch import load_file
-from test_trunk import ARCHITECTURES, ENCODER, LLAMA, LM_CLASSES, Architecture
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, TrainerCallback, TrainingArguments
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
@@ -87,7 +87,7 @@ def make_trainer(model, folder, pad: int, **settings):
 
 
 def train_and_watch(trainer) -> tuple[dict, torch.Tensor]:
-    """Inputs and labels of the only micro-batch of a training of one step."""
+    """Inputs and labels of the only micro-batch of a run of one step."""
     seen, loss_sum = [], trainer.loss_sum
 
     def watched(model, inputs, micro_batch):

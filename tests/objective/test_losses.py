@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from headless_trainer.objective import losses
-from headless_trainer.objective.losses import cwt_loss, linear_cross_entropy, vocabulary_cross_entropy
+from headless_trainer.objective.losses import cwt_loss, vocabulary_cross_entropy
 from headless_trainer.objective.negatives import NegativePool
 
 K, D, V = 47, 8, 30  # chunks of 5 rows leave a partial one
@@ -419,7 +419,7 @@ def test_a_bias_of_its_own_dtype(backend):
 def test_a_bfloat16_output_on_a_float32_weight_is_widened(backend):
     data = problem(torch.float32)
     hidden = data.hidden.bfloat16()
-    got = linear_cross_entropy(hidden, data.weight, data.targets, backend=backend)
+    got = vocabulary_cross_entropy(hidden, data.targets, data.weight, backend=backend)
     assert difference(got, F.cross_entropy(hidden.double() @ data.weight.double().T, data.targets)) < 1e-6
 
 

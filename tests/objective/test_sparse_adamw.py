@@ -6,20 +6,21 @@ import os
 import processes
 import pytest
 import torch
+from builders import Tokenizer, make_trainer, tiny_model
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2Model, TrainerCallback
+from transformers import BertForMaskedLM, TrainerCallback
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.objective.sparse_adamw import (
     SparseAdamW,
     average_row_gradients,
     clip_gradients,
-    embedding_memory,
     quadrature,
 )
 from headless_trainer.trainers.headless import check_trainable
+from headless_trainer.trainers.sparse_rows import SparseRows
 
 ROWS, WIDTH = 60, 4
 
@@ -293,10 +294,12 @@ def test_a_process_without_a_gradient_takes_part():
     assert average_row_gradients(weight, lambda own: torch.cat([own, own]), 2) == 0 and weight.grad is None
 
 
-def test_memory_of_an_embedding():
-    assert embedding_memory(1000, 10) == {"weights": 40_000, "moments": 80_000, "gradient": 40_000, "total": 160_000}
-    rows = embedding_memory(1000, 10, rows=5)
-    assert rows == {"weights": 40_000, "moments": 84_000, "gradient": 240, "total": 124_240}
+def test_the_memory_of_the_embedding_is_said(tmp_path, caplog):
+    """Weights of 4 MiB, two moments, and for each row the step it was last touched in."""
+    caplog.set_level("INFO", "headless_trainer")
+    args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True)
+    SparseRows(trunk("clm", vocab_size=2**16), args).use(None)
+    assert "Embedding of 65536 x 16: 4.0 MiB of weights, 8.2 MiB of moments." in caplog.text
 
 
 # The trainer -----------------------------------------------------------------------------------------------------------
@@ -304,33 +307,9 @@ def test_memory_of_an_embedding():
 VOCAB, LENGTH = 200, 12
 
 
-class Tokenizer:
-    """What a trainer asks of a tokenizer when the rows are made of ids."""
-
-    pad_token_id, mask_token_id, all_special_ids, name_or_path = 0, 1, [0, 1], "toy"
-
-    def __len__(self) -> int:
-        return VOCAB
-
-    def save_pretrained(self, folder) -> None:
-        """Nothing to save."""
-
-
 def trunk(task: str, dropout: float = 0.0, vocab_size: int = VOCAB):
-    torch.manual_seed(0)
-    if task == "clm":
-        return GPT2Model(
-            GPT2Config(
-                n_embd=16, n_layer=1, n_head=2, n_positions=16, vocab_size=vocab_size, bos_token_id=None,
-                eos_token_id=None, embd_pdrop=dropout, attn_pdrop=dropout, resid_pdrop=dropout,
-            )
-        )  # fmt: skip
-    return BertModel(
-        BertConfig(
-            hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=vocab_size,
-            hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, max_position_embeddings=16,
-        )
-    )  # fmt: skip
+    ids = {"bos_token_id": None, "eos_token_id": None} if task == "clm" else {}
+    return tiny_model(task, vocab_size, layers=1, positions=16, dropout=dropout, **ids)
 
 
 def data() -> list[dict]:
@@ -341,20 +320,12 @@ def data() -> list[dict]:
 
 def trainer(folder, task: str, *, dropout=0.0, model=None, callbacks=(), **settings) -> HeadlessTrainer:
     settings = {
-        "per_device_train_batch_size": 2, "max_steps": 8, "logging_steps": 1, "save_strategy": "no", "use_cpu": True,
-        "learning_rate": 1e-2, "weight_decay": 0.1, "lr_scheduler_type": "cosine", "warmup_steps": 3, "report_to": "none",
-        "disable_tqdm": True, "mlm_probability": 0.3 if task == "mlm" else 0.15, "train_sampling_strategy": "sequential",
-        "sparse_embedding_updates": True,
+        "per_device_train_batch_size": 2, "max_steps": 8, "save_strategy": "no", "learning_rate": 1e-2, "weight_decay": 0.1,
+        "lr_scheduler_type": "cosine", "warmup_steps": 3, "mlm_probability": 0.3 if task == "mlm" else 0.15, "task": task,
+        "train_sampling_strategy": "sequential", "sparse_embedding_updates": True,
     } | settings  # fmt: skip
-    args = HeadlessTrainingArguments(str(folder), task=task, **settings)
-    return HeadlessTrainer(
-        trunk(task, dropout) if model is None else model,
-        args,
-        train_dataset=data(),
-        eval_dataset=data()[:4],
-        processing_class=Tokenizer(),
-        callbacks=list(callbacks),
-    )
+    parameters = {"eval_dataset": data()[:4], "processing_class": Tokenizer(VOCAB), "callbacks": list(callbacks)}
+    return make_trainer(folder, model or trunk(task, dropout), data(), settings, **parameters)
 
 
 def logged(run, name: str) -> list[float]:

@@ -1,8 +1,10 @@
 """run_report.py on made-up runs whose every figure is known, and on a real one."""
 
 import dataclasses
+import errno
 import json
 import math
+import os
 import re
 import shutil
 import sys
@@ -210,6 +212,26 @@ def test_names_and_titles_are_text(tmp_path, two):
     assert texts(page, "li")[0].startswith('At equal tokens (4,000), <b>&" predicts best')
 
 
+def test_what_files_of_runs_say_is_text(tmp_path, two):
+    """They may be somebody else's."""
+    path = two[0] / "settings.json"
+    hostile = dict.fromkeys(("objective", "optim", "<script>"), "<script>alert(1)</script>")
+    path.write_text(json.dumps(json.loads(path.read_text()) | hostile))
+    assert "<script" not in report(tmp_path, *two)
+
+
+def test_a_full_disk_leaves_no_half_page_or_picture(tmp_path, two, pictures, monkeypatch):
+    def half(path, content):
+        with open(path, "wb") as file:
+            file.write(content[:3])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(SystemExit, match="^OSError: .*No space left on device"):
+        report(tmp_path, *two)
+    assert not any(path.is_file() for path in (tmp_path / "report").rglob("*"))
+
+
 # Seeds -------------------------------------------------------------------------------------------------------------------
 
 ONE = (0.40, 0.43, 0.41)
@@ -375,7 +397,7 @@ def test_a_machine_with_other_work_is_noticed(tmp_path):
     (run / "trainer_state.json").write_text(json.dumps(state))
     found = [each for each in texts(report(tmp_path, run), "li") if each not in calm]
     assert found == [
-        "The speed of run varied by more than half along the training, as on a machine that had other work: read times and "
+        "The speed of run varied by more than half along the run, as on a machine that had other work: read times and "
         "speeds with care."
     ]
 
@@ -531,9 +553,7 @@ def test_a_finished_run_that_was_gone_on_with_is_read_from_its_last_checkpoint(t
 def test_an_evaluation_belongs_to_the_step_it_was_made_at(tmp_path):
     run = make_run(tmp_path / "run", (0.1, 0.2, 0.3, None))
     results = {"eval_loss": 5.0, "eval_accuracy": 0.25, "eval_cross_entropy": 6.0, "step": 25}
-    (run / "eval_results.json").write_text(
-        json.dumps(results)
-    )  # of a training that ended there; this one was not evaluated
+    (run / "eval_results.json").write_text(json.dumps(results))  # of a run that ended there; this one was not evaluated
     assert read_run(run).curve("eval_accuracy", "tokens")[1:] == [(2000.0, 0.2), (2500.0, 0.25), (3000.0, 0.3)]
 
 
@@ -624,7 +644,7 @@ def test_errors_name_what_is_missing(tmp_path, two):
     )
     assert "holds no results.json: name an" in error(two[0], "--lm_eval", f"headless={empty}")
     assert "names configuration 'x', but there is only 'headless'." in error(two[0], "--lm_eval", f"x={empty}")
-    assert "must name a step of the training after @, got 'y'." in error(two[0], "--lm_eval", f"headless@y={empty}")
+    assert "must name a step of the training run after @, got 'y'." in error(two[0], "--lm_eval", f"headless@y={empty}")
     (two[0] / "settings.json").write_bytes(b"nothing")
     assert "settings.json' does not hold settings (" in error(two[0])
 

@@ -1,4 +1,4 @@
-"""What a terminal of 80 columns shows of a training: one bar, and lines that fit."""
+"""What a terminal of 80 columns shows of a training run: one bar, and lines that fit."""
 
 import fcntl
 import io

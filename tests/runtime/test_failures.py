@@ -4,34 +4,32 @@ import errno
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import GPT2Config, GPT2Model, Trainer, TrainerCallback, TrainingArguments
+from builders import make_trainer, tiny_model
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
-from headless_trainer.runtime.checkpoints import check_processes
-from headless_trainer.runtime.manifest import find_fault, read_facts
+from headless_trainer import HeadlessTrainer
+from headless_trainer.runtime.checkpoints import check_processes, write_whole
+from headless_trainer.runtime.manifest import find_fault, read_facts, write_manifest
 
 ROWS = [{"input_ids": torch.arange(start, start + 8) % 50} for start in range(24)]
 
 
-def trunk() -> GPT2Model:
-    torch.manual_seed(0)
-    return GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=8, vocab_size=50))
-
-
 def trainer(folder, *, kind=HeadlessTrainer, callbacks=(), **settings):
     settings = {
-        "max_steps": 6, "save_steps": 2, "per_device_train_batch_size": 4, "logging_steps": 1, "use_cpu": True,
-        "disable_tqdm": True, "learning_rate": 1e-2, "report_to": "none", "optim": "adamw_torch",
+        "task": "clm", "max_steps": 6, "save_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-2,
+        "optim": "adamw_torch",
     } | settings  # fmt: skip
-    args = HeadlessTrainingArguments(str(folder), task="clm", **settings)
-    return kind(trunk(), args, train_dataset=ROWS, eval_dataset=ROWS[:4], callbacks=list(callbacks))
+    model = tiny_model("clm", layers=1, positions=8, dropout=0.1)
+    return make_trainer(folder, model, ROWS, settings, kind, eval_dataset=ROWS[:4], callbacks=list(callbacks))
 
 
 def weights(folder) -> dict[str, torch.Tensor]:
@@ -82,7 +80,7 @@ class TestDamage:
             def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
                 return model(**inputs).last_hidden_state.square().mean()
 
-        Plain(trunk(), args, train_dataset=ROWS).train()
+        Plain(tiny_model("clm", layers=1, positions=8), args, train_dataset=ROWS).train()
         folder = tmp_path / "checkpoint-2"
         assert find_fault(folder) is None and read_facts(folder) == {}
         (folder / "optimizer.pt").write_bytes((folder / "optimizer.pt").read_bytes()[:-99])
@@ -107,6 +105,15 @@ class TestDamage:
         assert run.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
         assert [str(path) for path in tmp_path.glob("checkpoint-*")] == [run.state.best_model_checkpoint]
         assert not (tmp_path / ".incomplete").exists() and find_fault(run.state.best_model_checkpoint) is None
+
+    def test_save_only_model_is_not_gone_on_from(self, tmp_path):
+        trainer(tmp_path, save_only_model=True, max_steps=2).train()
+        assert (tmp_path / "checkpoint-2" / "model.safetensors").is_file()
+        for value in ("auto", str(tmp_path / "checkpoint-2")):
+            with pytest.raises(
+                ValueError, match="it lacks the state of its optimizer, as with save_only_model: no run can"
+            ):
+                trainer(tmp_path).train(resume_from_checkpoint=value)
 
 
 class TestOtherProcesses:
@@ -205,8 +212,56 @@ class TestFullDisk:
         ):
             run.train()
 
+    def test_of_the_model_at_the_end_nothing_half_is_left(self, tmp_path, monkeypatch):
+        run = trainer(tmp_path, save_strategy="no", max_steps=1)
+        run.train()
+        run.save_model()
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        assert {"model.safetensors", "token_counts.safetensors", "settings.json"} <= before.keys()
+
+        def half(tensors, path, *args, **kwargs):
+            Path(path).write_bytes(b"half")
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+        for writer in ("transformers.modeling_utils.safe_save_file", "headless_trainer.runtime.checkpoints.save_file"):
+            with monkeypatch.context() as patch:
+                patch.setattr(writer, half)
+                with pytest.raises(
+                    OSError, match=r"could not be written to \(SafetensorError: .*No space .* MiB are free"
+                ):
+                    run.save_model()
+                with pytest.raises(OSError, match="could not be written to"):
+                    run.save_model(str(tmp_path / "new"))
+            assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+    def test_the_last_checkpoint_is_named_where_there_is_one(self, tmp_path, monkeypatch):
+        run = trainer(tmp_path, max_steps=2)
+        run.train()
+        monkeypatch.setattr("torch.save", lambda *_: 1 / 0)
+        with pytest.raises(OSError, match="last whole checkpoint is '.*-2'.* again with --resume_from_checkpoint auto"):
+            run.save_model()
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+
+    def test_small_files_are_written_whole_or_not_at_all(self, tmp_path, monkeypatch):
+        run = trainer(tmp_path, max_steps=1, save_strategy="no")
+        run.train()
+        write = Path.write_text
+
+        def half(path, text, *args, **kwargs):
+            write(path, text[:5])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(TrainerState, "save_to_json", lambda state, path: half(Path(path), "{....}"))
+        with pytest.raises(OSError, match="No space left"):
+            run.save_state()
+        monkeypatch.setattr(Path, "write_bytes", lambda path, content: half(path, content.decode("latin-1")))
+        with pytest.raises(OSError, match="No space left"):
+            write_whole(tmp_path / "a.json", b"abcdef")
+        assert list(tmp_path.iterdir()) == []
+
     @pytest.mark.slow
-    def test_files_that_really_cannot_grow(self, tmp_path, text_file):
+    @pytest.mark.parametrize("saves", [("--save_steps", "2"), ("--save_strategy", "no")])
+    def test_files_that_really_cannot_grow(self, tmp_path, text_file, saves):
         """A limit on the size of files stands in for the disk: the writers of torch and safetensors meet a real error."""
         command = [
             *(sys.executable, "run_pretrain.py", "--model_type", "gpt2", "--train_tokenizer", "--vocab_size", "320"),
@@ -217,11 +272,11 @@ class TestFullDisk:
                 "16",
                 "--use_cpu",
             ),
-            *("--train_file", text_file, "--output_dir", tmp_path / "run", "--max_steps", "4", "--save_steps", "2"),
+            *("--train_file", text_file, "--output_dir", tmp_path / "run", "--max_steps", "4", *saves),
         ]
         code = (
             "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-            "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000)); sys.argv = sys.argv[1:];"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.argv = sys.argv[1:];"
             "runpy.run_path(sys.argv[0], run_name='__main__')"
         )
         limited = [command[0], "-c", code, *command[1:]]
@@ -234,8 +289,9 @@ class TestFullDisk:
             text=True,
         )
         assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
-        assert "checkpoint-2' could not be written" in ended.stderr, ended.stderr
-        assert not list((tmp_path / "run").glob("*checkpoint*")) and not (tmp_path / "run" / ".incomplete").exists()
+        what = "checkpoint-2' could not be written" if "2" in saves else "run' could not be written to (SafetensorError"
+        assert what in ended.stderr.splitlines()[-1], ended.stderr
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["tokenizer"]
 
 
 class Spoil(TrainerCallback):
@@ -289,6 +345,22 @@ class TestNotFinite:
         ):
             run.train()
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+
+    def test_a_checkpoint_that_holds_what_is_not_finite_is_not_called_good(self, tmp_path):
+        """Of an earlier version, or of shards whose weights the check before saving does not see."""
+        trainer(tmp_path, max_steps=4).train()
+        spoiled = tmp_path / "checkpoint-4"
+        tensors = weights(spoiled)
+        tensors["ln_f.bias"][0] = float("nan")
+        save_file(tensors, spoiled / "model.safetensors", metadata={"format": "pt"})
+        (spoiled / "manifest.json").unlink()
+        write_manifest(spoiled, processes=1, rows_a_step=4)
+        assert find_fault(spoiled) is None
+        with pytest.raises(FloatingPointError, match="last good checkpoint is '.*checkpoint-2'"):
+            trainer(tmp_path).train(resume_from_checkpoint=str(spoiled))
+        shutil.rmtree(tmp_path / "checkpoint-2")
+        with pytest.raises(FloatingPointError, match="There is no good checkpoint to go on from"):
+            trainer(tmp_path).train(resume_from_checkpoint=str(spoiled))
 
     @pytest.mark.parametrize("hidden", [False, True])
     def test_a_loss_stops_the_run_whatever_the_log_leaves_out(self, tmp_path, hidden):

@@ -6,7 +6,9 @@ import json
 import logging
 import os
 import re
+import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -24,11 +26,13 @@ def nothing_known(monkeypatch):
 
 
 def fill(folder: Path) -> Path:
-    """What a checkpoint holds, in small: weights, states, and a folder in it."""
+    """What a checkpoint holds, in small: weights, states, counts, and a folder in it."""
     (folder / "shards").mkdir(parents=True)
     save_file({"weight": torch.arange(6.0)}, folder / "model.safetensors")
-    torch.save({"step": 3}, folder / "optimizer.pt")
-    torch.save([1, 2], folder / "shards" / "rng_state_0.pth")
+    save_file({"token_counts": torch.arange(6)}, folder / "token_counts.safetensors")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        torch.save({"step": 3}, folder / name)
+    torch.save([1, 2], folder / "shards" / "part_0.pth")
     (folder / "trainer_state.json").write_text('{"global_step": 3}')
     return folder
 
@@ -59,7 +63,8 @@ class TestManifest:
         folder = checkpoint(tmp_path, 3)
         written = json.loads((folder / MANIFEST_NAME).read_text())
         assert sorted(written["files"]) == [
-            "model.safetensors", "optimizer.pt", "shards/rng_state_0.pth", "trainer_state.json"
+            "model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt", "shards/part_0.pth",
+            "token_counts.safetensors", "trainer_state.json",
         ]  # fmt: skip
         for name, entry in written["files"].items():
             content = (folder / name).read_bytes()
@@ -80,7 +85,7 @@ class TestManifest:
         assert (facts["processes"], facts["rows_a_step"]) == (2, 64)
         assert read_facts(fill(tmp_path / "b")) == {}
 
-    @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "shards/rng_state_0.pth"])
+    @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "shards/part_0.pth"])
     def test_every_kind_of_damage_is_named(self, tmp_path, name):
         for step, damage, words in (
             (1, cut, f"{name} has .* bytes instead of"),
@@ -113,11 +118,45 @@ class TestManifest:
 
     def test_what_has_not_changed_is_not_read_again(self, tmp_path, monkeypatch):
         folder = checkpoint(tmp_path, 1)
+        assert find_fault(folder) is None
         monkeypatch.setattr(manifest, "_content_fault", lambda *_: pytest.fail("read again"))
         assert find_fault(folder) is None
         os.utime(folder / "optimizer.pt", (1, 1))
         with pytest.raises(pytest.fail.Exception, match="read again"):
             find_fault(folder)
+
+    def test_its_own_facts_are_protected(self, tmp_path):
+        """A bit flipped in a name or a number would switch off the check of what a resume depends on."""
+        write_manifest(fill(tmp_path / "a"), processes=1, rows_a_step=64, stream=False)
+        path, facts = tmp_path / "a" / MANIFEST_NAME, read_facts(tmp_path / "a")
+        content = path.read_bytes()
+        assert len(content) > 1000
+        for at in range(0, len(content), 2):
+            spoiled = bytearray(content)
+            spoiled[at] ^= 1 << at % 7
+            path.write_bytes(spoiled)
+            manifest._found.clear()
+            seen = find_fault(tmp_path / "a", contents=False) is not None
+            assert seen or facts.items() <= read_facts(tmp_path / "a").items(), spoiled
+
+    def test_an_older_one_without_a_checksum_of_its_own_is_read(self, tmp_path):
+        path = checkpoint(tmp_path, 1) / MANIFEST_NAME
+        older = {name: value for name, value in json.loads(path.read_text()).items() if name != "checksum"}
+        path.write_text(json.dumps(older | {"processes": 1}))
+        assert find_fault(path.parent) is None
+        path.write_text(json.dumps(older | {"processes": "1"}))
+        assert find_fault(path.parent) == "manifest.json cannot be read (ValueError: its processes is '1')"
+
+    @pytest.mark.parametrize("name", ["../other", "/etc/hostname", "shards/../../other"])
+    def test_it_names_nothing_outside_of_its_folder(self, tmp_path, name):
+        (tmp_path / "other").write_text("")
+        folder = checkpoint(tmp_path, 1)
+        entry = {"size": 0, "checksum": hashlib.sha256(b"").hexdigest()}
+        content = json.loads((folder / MANIFEST_NAME).read_text())
+        del content["checksum"]
+        content["files"][name] = entry
+        (folder / MANIFEST_NAME).write_text(json.dumps(content))
+        assert "which is not in the folder" in find_fault(folder)
 
     def test_everything_reaches_the_disk(self, tmp_path, monkeypatch):
         synced = []
@@ -125,6 +164,169 @@ class TestManifest:
         folder = checkpoint(tmp_path, 1)
         assert sorted(synced) == sorted(path.stat().st_ino for path in [folder, *folder.rglob("*")])
         assert synced[-3] == (folder / MANIFEST_NAME).stat().st_ino  # after the files, before the two folders
+
+
+LAYOUTS = {
+    "one process": ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"],
+    "a bin file": ["pytorch_model.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth"],
+    "an adapter": ["adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"],
+    "shards of weights": ["model-00001-of-00001.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"],
+    "FSDP": ["model.safetensors", "optimizer.bin", "scheduler.pt", "rng_state.pth"],
+    "FSDP in shards": [
+        "pytorch_model_fsdp_0/__0_0.distcp",
+        "optimizer_0/__0_0.distcp",
+        "scheduler.pt",
+        "rng_state.pth",
+    ],
+    "DeepSpeed": [
+        "global_step3/mp_rank_00_model_states.pt",
+        "global_step3/zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        "rng_state.pth",
+    ],
+}
+
+
+class TestWhatIsNeeded:
+    """Two runs that shared a folder once wrote checkpoints without weights that called themselves whole."""
+
+    def lay_out(self, folder: Path, names: list[str]) -> Path:
+        for name in [*names, "token_counts.safetensors", "trainer_state.json"]:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("{}")
+        return folder
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_every_layout_is_whole_and_nothing_of_it_may_be_missing(self, tmp_path, layout):
+        folder = self.lay_out(tmp_path / "whole", LAYOUTS[layout])
+        write_manifest(folder)
+        assert find_fault(folder) is None
+        for name in [*LAYOUTS[layout], "token_counts.safetensors", "trainer_state.json"]:
+            if layout == "DeepSpeed" and "optim" in name:  # it may be within its other files
+                continue
+            folder = self.lay_out(tmp_path / name.replace("/", "_"), LAYOUTS[layout])
+            (folder / name).unlink()
+            write_manifest(folder)
+            assert (find_fault(folder) or "").startswith("it lacks "), name
+
+    def test_of_several_processes_and_of_a_stream_each_has_its_file(self, tmp_path):
+        names = ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state_0.pth", "stream_0.json"]
+        folder = self.lay_out(tmp_path / "a", names)
+        write_manifest(folder, processes=2, stream=True)
+        assert find_fault(folder) == "it lacks stream_1.json"
+        folder = self.lay_out(tmp_path / "b", [*names, "stream_1.json"])
+        write_manifest(folder, processes=2, stream=True)
+        assert find_fault(folder) == "it lacks rng_state_1.pth"
+        folder = self.lay_out(tmp_path / "c", [*names, "stream_1.json", "rng_state_1.pth"])
+        write_manifest(folder, processes=2, stream=True)
+        assert find_fault(folder) is None
+
+    def test_all_shards_of_an_index(self, tmp_path):
+        names = ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model-00001-of-00002.safetensors"]
+        folder = self.lay_out(tmp_path / "a", names)
+        shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+        write_manifest(folder)
+        assert find_fault(folder) == "it lacks model-00002-of-00002.safetensors"
+
+    @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "token_counts.safetensors"])
+    def test_what_lacks_something_never_gets_its_name(self, tmp_path, name):
+        with (
+            pytest.raises(OSError, match=r"checkpoint-5' could not be written \(FileNotFoundError: it lacks "),
+            CheckpointAside(str(tmp_path), "checkpoint-5", True) as aside,
+        ):
+            (fill(aside.aside / "checkpoint-5") / name).unlink()
+            aside.publish(processes=1)
+        assert names(tmp_path) == []
+
+    def test_auto_passes_over_it_with_a_warning(self, tmp_path, caplog):
+        checkpoint(tmp_path, 1)
+        (fill(tmp_path / "checkpoint-2") / "model.safetensors").unlink()
+        write_manifest(tmp_path / "checkpoint-2")
+        assert checkpoint_to_resume("auto", tmp_path) == str(tmp_path / "checkpoint-1")
+        assert "checkpoint-2 is not whole, so it is passed over: it lacks its weights" in caplog.text
+
+    def test_a_model_alone_is_written_and_not_gone_on_from(self, tmp_path):
+        with CheckpointAside(str(tmp_path), "checkpoint-5", True) as aside:
+            fill(aside.aside / "checkpoint-5")
+            for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+                (aside.folder / name).unlink()
+            aside.publish(True, processes=2)
+        with pytest.raises(
+            ValueError, match="lacks the state of its optimizer, as with save_only_model: .* --model_name_or_path"
+        ):
+            checkpoint_to_resume("last", tmp_path)
+
+
+class TestHostileFolders:
+    """`find_fault` decides what a run resumes from, so it has an answer for everything."""
+
+    CONTENTS = (
+        b"", b"\0", b"\xff\xfe", b"null", b"[]", b"1e999", b"{}", b"[" * 100_000, b"9" * 100_000, b'"\\ud800"',
+        b'{"files": null}', b'{"files": [], "algorithm": 3}', b'{"files": {}, "algorithm": ["sha256"]}',
+        b'{"files": {"a": {"size": 1e999, "checksum": 1}}, "algorithm": "sha256"}',
+        b'{"files": {"a": {"size": "1", "checksum": null}}, "algorithm": "sha256"}',
+        b'{"files": {"model.safetensors": {"size": "x", "checksum": 1}}, "algorithm": "sha256"}',
+        b'{"files": {"\\u0000": {"size": 1, "checksum": ""}}, "algorithm": "sha256"}',
+        b'{"files": {"\\ud800": {"size": 1, "checksum": ""}}, "algorithm": "sha256"}',
+        b'{"files": {"model.safetensors": {"size": 96, "checksum": ""}}, "algorithm": "shake_128"}',
+        b'{"files": {"shards": {"size": 96, "checksum": ""}}, "algorithm": "sha256", "processes": 1' + b"0" * 999 + b"}",
+    )  # fmt: skip
+
+    @pytest.mark.parametrize(
+        "name", [MANIFEST_NAME, "trainer_state.json", "model.safetensors.index.json", "optimizer.pt"]
+    )
+    def test_any_content_has_a_fault_and_no_error(self, tmp_path, name):
+        folder = fill(tmp_path / "a")
+        for content in self.CONTENTS:
+            (folder / name).write_bytes(content)
+            manifest._found.clear()
+            assert find_fault(folder), content
+            if name != MANIFEST_NAME:
+                write_manifest(folder)
+                find_fault(folder)
+                (folder / MANIFEST_NAME).unlink()
+
+    def test_random_bytes(self, tmp_path):
+        random = Random(0)
+        folder = checkpoint(tmp_path, 1)
+        content = (folder / MANIFEST_NAME).read_bytes()
+        for _ in range(300):
+            spoiled = bytearray(content)
+            for _ in range(random.randrange(1, 30)):
+                spoiled[random.randrange(len(spoiled))] = random.randrange(256)
+            (folder / MANIFEST_NAME).write_bytes(spoiled)
+            manifest._found.clear()
+            assert find_fault(folder)
+
+    @pytest.mark.parametrize("name", [MANIFEST_NAME, "trainer_state.json", "model.safetensors", "optimizer.pt"])
+    def test_folders_loops_and_pipes_in_the_place_of_files(self, tmp_path, name):
+        for number, put in enumerate((Path.mkdir, lambda path: path.symlink_to(path.name), os.mkfifo)):
+            for has_manifest in (True, False):
+                folder = (checkpoint if has_manifest else lambda run, step: fill(run / str(step)))(tmp_path, number)
+                (folder / name).unlink(missing_ok=True)
+                put(folder / name)
+                if name != MANIFEST_NAME:
+                    assert find_fault(folder)
+                else:  # as one without a manifest
+                    assert find_fault(folder) is None
+                shutil.rmtree(folder)
+
+    def test_a_folder_that_is_none(self, tmp_path):
+        (tmp_path / "loop").symlink_to("loop")
+        for folder in (tmp_path / "loop", tmp_path / "missing", "a\0b", tmp_path / ("a" * 300)):
+            assert find_fault(folder)
+
+    def test_what_may_not_be_read(self, tmp_path, monkeypatch):
+        """Not by permissions, which do not hold for root."""
+
+        def refused(path, *args, **kwargs):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+        folder = checkpoint(tmp_path, 1)
+        for name in ("read_text", "stat", "is_dir", "is_file", "rglob"):
+            with monkeypatch.context() as patch:
+                patch.setattr(Path, name, refused)
+                assert find_fault(folder)
 
 
 class TestWithoutManifest:
@@ -138,7 +340,7 @@ class TestWithoutManifest:
         [
             ("model.safetensors", cut, r"model.safetensors cannot be read \(SafetensorError"),
             ("optimizer.pt", cut, "optimizer.pt is cut short"),
-            ("shards/rng_state_0.pth", cut, "shards/rng_state_0.pth is cut short"),
+            ("shards/part_0.pth", cut, "shards/part_0.pth is cut short"),
             ("trainer_state.json", cut, r"trainer_state.json cannot be read \(JSONDecodeError"),
             ("trainer_state.json", Path.unlink, "trainer_state.json is missing"),
         ],
@@ -213,8 +415,8 @@ class TestWriting:
         cut(old / "model.safetensors")
         with CheckpointAside(str(tmp_path), "checkpoint-5", True) as aside:
             fill(aside.aside / "checkpoint-5")
-            aside.publish(processes=3)
-        assert names(tmp_path) == ["checkpoint-5"] and find_fault(old) is None and read_facts(old)["processes"] == 3
+            aside.publish(rows_a_step=3)
+        assert names(tmp_path) == ["checkpoint-5"] and find_fault(old) is None and read_facts(old)["rows_a_step"] == 3
 
     def test_killed_between_the_two_renames_nothing_is_lost(self, tmp_path, monkeypatch):
         class Killed(BaseException):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from headless_trainer.runtime import plotting
 from headless_trainer.runtime.run_folder import draw_loss, tokens_at
 
 HISTORY = [
@@ -22,3 +23,16 @@ def test_a_curve_is_drawn_of_what_there_is(tmp_path, history, width):
     draw_loss(history, tmp_path / "loss.png")
     data = (tmp_path / "loss.png").read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[16:20]) == width  # two panels, or one
+
+
+@pytest.mark.parametrize("name", [r"$\frac{", "a$b$c^{", "cost_$_$", "%", "\\"])
+def test_names_in_pictures_are_no_formulas(tmp_path, name):
+    """Names of runs and tasks: matplotlib takes what is between two dollars for mathematics, and fails where it is none."""
+    figure, axis = plotting.load_pyplot().subplots()
+    axis.plot([0, 1], [0, 1], label=name + "$")
+    axis.set(title=name + "$", xlabel=name + "$")
+    figure.legend(loc="outside lower center")
+    svg = plotting.to_svg(figure, "name", {})
+    assert svg.startswith("<svg")
+    plotting.save(figure, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"

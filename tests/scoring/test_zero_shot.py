@@ -1,7 +1,9 @@
 """Zero-shot scoring: the harness's tasks on local files, checkpoints that cannot score, and scores against plain torch."""
 
+import gzip
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import harness_inputs
@@ -370,7 +372,9 @@ def test_folders_without_a_model_or_a_tokenizer(inputs, tmp_path, clm_tokenizer)
     GPT2LMHeadModel(GPT2Config(**TINY)).save_pretrained(tmp_path / "checkpoint-5")
     with pytest.raises(OSError, match="holds no config.json. Did you mean '.*checkpoint-5'"):
         harness_model.check_checkpoint(str(tmp_path))
-    with pytest.raises(OSError, match="'someone/nothing' is neither the folder of a model nor one that could be had"):
+    with pytest.raises(
+        OSError, match="'someone/nothing' is neither the folder of a model nor one that could be loaded"
+    ):
         harness_model.check_checkpoint("someone/nothing")
     with pytest.raises(ValueError, match="checkpoint-5' holds no tokenizer.*--tokenizer_name"):
         harness_model.load(str(tmp_path / "checkpoint-5"), device="cpu")
@@ -573,3 +577,35 @@ def test_number_of_examples(few_tasks, inputs):
     assert task.get_config("num_fewshot") == 0
     harness_tasks.prepare(task, 3, None)  # a task that says 0 keeps 0
     assert task.get_config("num_fewshot") == 0
+
+
+def test_code_of_a_model_is_refused_and_not_asked_about(tmp_path, monkeypatch):
+    """transformers would ask on the terminal, and run it where the answer, or what is piped in, is "y"."""
+    ran = tmp_path / "ran"
+    (tmp_path / "model").mkdir()
+    source = f"import pathlib\nfrom transformers import GPT2Config\npathlib.Path({str(ran)!r}).touch()\nConfig = GPT2Config\n"
+    (tmp_path / "model" / "code.py").write_text(source)
+    config = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("builtins.input", lambda text: "y")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    with pytest.raises(ValueError, match="comes with code of its own, which is not run here"):
+        harness_model.check_checkpoint(str(tmp_path / "model"))
+    tokenizer = {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": [None, "code.Tokenizer"]}}
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ValueError, match="comes with code of its own, which is not run here"):
+        harness_model._load_tokenizer(str(tmp_path / "model"))
+    assert not ran.exists()
+
+
+def test_names_of_models_and_of_documents_stay_in_their_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert zero_shot.folder_name("runs/decoder-lm/") == "runs__decoder-lm"
+    for name in (".", "..", "/", "../..", "a/../.."):
+        made = zero_shot.folder_name(name)
+        assert made and Path(made).name == made and made != ".."
+    (tmp_path / "secret.json.gz").write_bytes(gzip.compress(b"{}"))
+    (tmp_path / "results").mkdir()
+    for file in ("../secret.json.gz", str(tmp_path / "secret.json.gz")):
+        with pytest.raises(FileNotFoundError):
+            read_documents(tmp_path / "results", {"documents_file": file})

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from builders import VOCAB, Tokenizer
-from transformers import AutoModel, GPT2Config, GPT2Model, TrainerCallback
+from builders import VOCAB, Gradients, Tokenizer, make_trainer, tiny_model
+from transformers import AutoModel
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, NegativePool, attach_lm_head, load_token_counts
+from headless_trainer import HeadlessTrainingArguments, NegativePool, attach_lm_head, load_token_counts
 from headless_trainer.objective.losses import cwt_loss
 from headless_trainer.objective.negatives import NegativeSampler
 from headless_trainer.objective.prior import DrawnNegatives, candidate_log_prior, log_prior
@@ -18,36 +18,18 @@ def rows() -> list[dict]:
     return [{"input_ids": torch.randint(2, VOCAB, (LENGTH,), generator=generator)} for _ in range(ROWS)]
 
 
-def trunk() -> GPT2Model:
-    torch.manual_seed(0)
-    dropout = {"embd_pdrop": 0, "attn_pdrop": 0, "resid_pdrop": 0}
-    return GPT2Model(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=16, vocab_size=VOCAB, **dropout))
-
-
-class Steps(TrainerCallback):
-    """Keeps the gradients of the first step."""
-
-    def __init__(self):
-        self.kept = {}
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if not self.kept:
-            self.kept = {name: p.grad.to_dense().clone() for name, p in model.named_parameters() if p.grad is not None}
+def trunk():
+    return tiny_model("clm", positions=16)
 
 
 def trainer(folder, callbacks=(), counts=None, model=None, **settings):
     settings = {
-        "per_device_train_batch_size": 4, "max_steps": 3, "logging_steps": 1, "save_strategy": "no", "max_grad_norm": 0.0,
+        "task": "clm", "per_device_train_batch_size": 4, "max_steps": 3, "save_strategy": "no", "max_grad_norm": 0.0,
         "learning_rate": 1e-2, "train_sampling_strategy": "sequential",
     } | settings  # fmt: skip
-    args = HeadlessTrainingArguments(
-        str(folder), task="clm", use_cpu=True, disable_tqdm=True, report_to="none", **settings
-    )
-    model = trunk() if model is None else model
-    data = rows()
-    return HeadlessTrainer(
-        model, args, token_counts=counts, train_dataset=data, eval_dataset=data, processing_class=Tokenizer(),
-        callbacks=list(callbacks),
+    return make_trainer(
+        folder, trunk() if model is None else model, rows(), settings, token_counts=counts, eval_dataset=rows(),
+        processing_class=Tokenizer(), callbacks=list(callbacks),
     )  # fmt: skip
 
 
@@ -97,7 +79,7 @@ def naive_step(batches: list[list[dict]], groups: list[list[int]], drawn: list[i
     ],
 )
 def test_a_step_is_that_of_every_candidate_written_out(tmp_path, settings, groups):
-    steps, counts = Steps(), None
+    steps, counts = Gradients(), None
     drawn, power = settings.get("sampled_negatives", 0), settings.get("sampling_power", 0.0)
     if power:
         counts = torch.arange(VOCAB)
@@ -115,7 +97,7 @@ def test_a_step_is_that_of_every_candidate_written_out(tmp_path, settings, group
     assert steps.kept.keys() == gradients.keys()
     largest = max(grad.abs().max() for grad in gradients.values())
     for name, want in gradients.items():
-        assert (steps.kept[name] - want).abs().max() < 1e-9 * largest, name
+        assert (steps.kept[name].to_dense() - want).abs().max() < 1e-9 * largest, name
 
 
 def test_the_share_of_each_role_is_over_all_groups(tmp_path):
@@ -207,7 +189,7 @@ def test_the_last_steps_have_the_exact_loss_of_the_free_head(tmp_path, settings)
     settings |= {"gradient_accumulation_steps": 2, "lr_scheduler_type": "constant"}
     short = trainer(tmp_path / "short", model=trunk().double(), max_steps=2, **settings)
     short.train()
-    steps = Steps()
+    steps = Gradients()
     long = trainer(tmp_path / "long", [steps], model=trunk().double(), max_steps=4, softmax_share=0.5, **settings)
     long.train()
     losses = [[logs["loss"] for logs in run.state.log_history if "loss" in logs] for run in (short, long)]

@@ -5,9 +5,10 @@ import itertools
 
 import pytest
 import torch
+from builders import Gradients, make_trainer, tiny_model
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, TrainerCallback
+from transformers import TrainerCallback
 from transformers.utils import import_utils
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, PackedStream
@@ -29,20 +30,6 @@ def tokenizer(request, task):
     return request.getfixturevalue(f"{task}_tokenizer")
 
 
-def trunk(task: str, tokenizer, attention: str = "sdpa", dropout: float = 0.0):
-    torch.manual_seed(0)
-    if task == "clm":
-        rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
-        config = GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=32, vocab_size=len(tokenizer), **rates)
-    else:
-        config = BertConfig(
-            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-            vocab_size=len(tokenizer), max_position_embeddings=32,
-            hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
-        )  # fmt: skip
-    return (GPT2Model if task == "clm" else BertModel)._from_config(config, attn_implementation=attention)
-
-
 def rows(tokenizer, count: int, lengths=(LENGTH,)) -> list[dict]:
     """Rows with documents that end inside them."""
     generator, end = torch.Generator().manual_seed(1), tokenizer.sep_token_id or tokenizer.eos_token_id
@@ -52,18 +39,6 @@ def rows(tokenizer, count: int, lengths=(LENGTH,)) -> list[dict]:
         ids[torch.randint(1, length, (2,), generator=generator)] = end
         made.append({"input_ids": ids})
     return made
-
-
-class Gradients(TrainerCallback):
-    """Keeps the gradients of the first optimizer step."""
-
-    def __init__(self):
-        self.kept = {}
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if not self.kept:
-            named = [(name.removeprefix("_orig_mod."), p) for name, p in model.named_parameters()]
-            self.kept = {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
 class Graphs(TrainerCallback):
@@ -78,18 +53,13 @@ class Graphs(TrainerCallback):
 
 def train(folder, task, tokenizer, *, data=None, attention="sdpa", dropout=0.0, callbacks=(), **settings):
     settings = {
-        "max_steps": 1, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "logging_steps": 1,
-        "learning_rate": 1e-2, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "report_to": "none",
-        "mlm_probability": 0.3 if task == "mlm" else 0.15,
+        "max_steps": 1, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-2, "save_strategy": "no", "task": task, "mlm_probability": 0.3 if task == "mlm" else 0.15,
     } | settings  # fmt: skip
-    gradients = Gradients()
-    run = HeadlessTrainer(
-        trunk(task, tokenizer, attention, dropout),
-        HeadlessTrainingArguments(str(folder), task=task, **settings),
-        train_dataset=rows(tokenizer, 34) if data is None else data,
-        processing_class=tokenizer,
-        callbacks=[gradients, *callbacks],
-    )
+    gradients, data = Gradients(), rows(tokenizer, 34) if data is None else data
+    model = tiny_model(task, len(tokenizer), dropout=dropout, attention=attention)
+    parameters = {"processing_class": tokenizer, "callbacks": [gradients, *callbacks]}
+    run = make_trainer(folder, model, data, settings, **parameters)
     run.train()
     return run, gradients.kept
 
@@ -284,14 +254,10 @@ def test_flash_attention_needs_16_bits(monkeypatch, tmp_path):
 def test_isolated_documents_of_a_stream(tmp_path, task, tokenizer, attention, text_lines):
     """Rows that begin and end inside a document: the trunk gives what it gives for each piece by itself."""
     texts = Dataset.from_dict({"text": text_lines[:40]}).to_iterable_dataset()
-    run = HeadlessTrainer(
-        trunk(task, tokenizer, attention),
-        HeadlessTrainingArguments(
-            str(tmp_path), task=task, isolate_documents=True, max_steps=1, use_cpu=True, per_device_train_batch_size=4
-        ),
-        train_dataset=PackedStream(texts, tokenizer, max_seq_length=30),
-        processing_class=tokenizer,
-    )
+    model = tiny_model(task, len(tokenizer), attention=attention)
+    rows = PackedStream(texts, tokenizer, max_seq_length=30)
+    settings = {"task": task, "isolate_documents": True, "max_steps": 1, "per_device_train_batch_size": 4}
+    run = make_trainer(tmp_path, model, rows, settings, processing_class=tokenizer)
     batches, _ = run.get_batch_samples(iter(run.get_train_dataloader()), 2, torch.device("cpu"))
     end = tokenizer.sep_token_id if task == "mlm" else tokenizer.eos_token_id
     pieces = 0

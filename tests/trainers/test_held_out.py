@@ -1,4 +1,4 @@
-"""Held-out figures: of every row once, with the counts that belong to the weights, and without a trace in the training."""
+"""Held-out figures: of every row once, with the counts that belong to the weights, and without a trace in training."""
 
 import math
 import os
@@ -6,13 +6,12 @@ import os
 import processes
 import pytest
 import torch
-from transformers import AutoModel, BertConfig, BertModel, GPT2Config, GPT2Model
+from builders import VOCAB, Tokenizer, make_trainer, tiny_model
+from transformers import AutoModel
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, load_token_counts
+from headless_trainer import HeadlessTrainer, load_token_counts
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.trainers.held_out import COUNTS, HeldOutRows, held_out_loader
-
-VOCAB = 50
 
 
 class Stream(torch.utils.data.IterableDataset):
@@ -25,27 +24,6 @@ class Stream(torch.utils.data.IterableDataset):
         return iter(self.rows)
 
 
-class Tokenizer:
-    """What a trainer asks of a tokenizer."""
-
-    pad_token_id, mask_token_id, all_special_ids, name_or_path = 0, 1, [0, 1], "toy"
-
-    def __len__(self) -> int:
-        return VOCAB
-
-    def save_pretrained(self, folder) -> None:
-        """Nothing to save."""
-
-
-def trunk(task: str = "clm", dropout: float = 0.0):
-    torch.manual_seed(0)
-    if task == "clm":
-        rates = {"embd_pdrop": dropout, "attn_pdrop": dropout, "resid_pdrop": dropout}
-        return GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=16, vocab_size=VOCAB, **rates))
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    return BertModel(BertConfig(**sizes, vocab_size=VOCAB, max_position_embeddings=16))
-
-
 def rows(count: int, first: int = 0) -> list[dict]:
     """Of different lengths and frequencies of tokens."""
     generator = torch.Generator().manual_seed(first)
@@ -56,17 +34,13 @@ def rows(count: int, first: int = 0) -> list[dict]:
 def trainer(folder, model=None, *, held_out=None, token_counts=None, task="clm", **settings) -> HeadlessTrainer:
     settings = {
         "max_steps": 3, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 3, "eval_pool_size": 30,
-        "logging_steps": 1, "save_strategy": "no", "learning_rate": 1e-2, "use_cpu": True, "disable_tqdm": True,
-        "report_to": "none",
+        "save_strategy": "no", "learning_rate": 1e-2, "task": task,
     } | settings  # fmt: skip
-    return HeadlessTrainer(
-        model or trunk(task),
-        HeadlessTrainingArguments(str(folder), task=task, **settings),
-        token_counts=token_counts,
-        train_dataset=rows(24),
-        eval_dataset=rows(10, first=9) if held_out is None else held_out,
+    return make_trainer(
+        folder, model or tiny_model(task, layers=1, positions=16, dropout=0.0 if task == "clm" else 0.1), rows(24), settings,
+        token_counts=token_counts, eval_dataset=rows(10, first=9) if held_out is None else held_out,
         processing_class=Tokenizer(),
-    )
+    )  # fmt: skip
 
 
 # Every row once --------------------------------------------------------------------------------------------------------
@@ -158,7 +132,13 @@ def test_evaluating_leaves_the_training_as_it_is(tmp_path):
     """Dropout included: a data loader that starts would draw from the same numbers."""
     losses = []
     for settings in ({}, {"eval_strategy": "steps", "eval_steps": 1, "eval_on_start": True}):
-        run = trainer(tmp_path, trunk(dropout=0.2), negatives="step", gradient_accumulation_steps=2, **settings)
+        run = trainer(
+            tmp_path,
+            tiny_model("clm", layers=1, positions=16, dropout=0.2),
+            negatives="step",
+            gradient_accumulation_steps=2,
+            **settings,
+        )
         run.train()
         losses.append([log["loss"] for log in run.state.log_history if "loss" in log])
     assert losses[0] == losses[1] and len(losses[0]) == 3
@@ -201,3 +181,16 @@ def test_without_counts_there_are_no_figures_of_the_free_head(tmp_path, caplog):
     assert {"eval_cross_entropy_without_bias", "eval_accuracy_without_bias", "eval_loss"} <= set(metrics)
     corrected = trainer(tmp_path, token_counts=torch.arange(VOCAB), log_q_correction=True).evaluate()
     assert {"eval_cross_entropy", "eval_accuracy", "eval_perplexity"} <= set(corrected)
+
+
+def test_scores_of_an_objective_are_taken_without_gradients(tmp_path):
+    """A new objective whose scores come straight from the model's parameters can be evaluated as it is."""
+
+    class Plain(HeadlessTrainer):
+        def evaluation_scores(self, hidden, target_ids, pool):
+            return {"loss": 1 - torch.nn.functional.cosine_similarity(hidden, self.embed(target_ids), dim=-1)}
+
+    model, held_out = tiny_model("clm", layers=1, positions=16), rows(4)
+    settings = {"task": "clm", "max_steps": 1, "save_strategy": "no"}
+    run = make_trainer(tmp_path, model, held_out, settings, Plain, eval_dataset=held_out, processing_class=Tokenizer())
+    assert 0 < run.evaluate()["eval_loss"] < 2

@@ -15,14 +15,15 @@ from accelerate import PartialState
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+from builders import Tokenizer, labelled_rows, tiny_model
 from safetensors.torch import load_file
-from test_world import ROWS, VOCAB, Tokenizer, rows, trunk
 from torch.distributed.tensor import DTensor
-from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaModel
+from transformers import AutoModel, LlamaConfig, LlamaModel
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer, load_token_counts
 
 CONFIGS = Path(__file__).parents[2] / "headless_trainer" / "cli" / "launch"
+VOCAB, ROWS = 40, 8
 STEPS, STOP = 20, 8
 PADDING_ID = 1
 RUNS = [("mlm", "headless"), ("clm", "headless"), ("clm", "vanilla")]
@@ -41,14 +42,11 @@ def environment(name: str) -> dict[str, str]:
 
 
 def model_for(task: str, objective: str):
-    if task == "mlm":
-        return trunk(task)
-    torch.manual_seed(0)
-    if objective == "headless":  # with a padding id that is one of the tokens
-        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
-        return LlamaModel(LlamaConfig(vocab_size=VOCAB, pad_token_id=PADDING_ID, **sizes))
-    dropout = {"embd_pdrop": 0, "attn_pdrop": 0, "resid_pdrop": 0}
-    return GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=16, vocab_size=VOCAB, **dropout))
+    if task == "mlm" or objective == "vanilla":
+        return tiny_model(task, VOCAB, objective, positions=16)
+    torch.manual_seed(0)  # with a padding id that is one of the tokens
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return LlamaModel(LlamaConfig(vocab_size=VOCAB, pad_token_id=PADDING_ID, **sizes))
 
 
 def train(folder, task: str, objective: str, *, batch_size: int, resume: bool = False, fsdp=False):
@@ -69,8 +67,9 @@ def train(folder, task: str, objective: str, *, batch_size: int, resume: bool = 
     trainer_class = HeadlessTrainer if objective == "headless" else VanillaTrainer
     with mock.patch.dict(os.environ, {"ACCELERATE_USE_FSDP": str(fsdp).lower()}):
         trainer = trainer_class(
-            model_for(task, objective), args, train_dataset=rows(task, True), eval_dataset=rows(task, True),
-            processing_class=Tokenizer(),
+            model_for(task, objective), args, train_dataset=labelled_rows(task, True),
+            eval_dataset=labelled_rows(task, True),
+            processing_class=Tokenizer(VOCAB),
         )  # fmt: skip
     trainer.train(resume_from_checkpoint=resume or None)
     weight = trainer.embedding.weight

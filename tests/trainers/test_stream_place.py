@@ -6,30 +6,21 @@ import os
 import processes
 import pytest
 import torch
+from builders import byte_level_bpe, make_trainer, tiny_model
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, PackedStream
+from headless_trainer import HeadlessTrainer, PackedStream
 from headless_trainer.cli.pretrain import main
 
 STEPS, ROWS, MICRO_BATCHES, LENGTH = 24, 3, 2, 12
 
 
 def tokenizer_of(lines, task):
-    from conftest import _byte_level_bpe
-
     special = ["[PAD]", "[MASK]", "[SEP]"]
     names = dict(zip(("pad_token", "mask_token", "sep_token"), special, strict=True)) | {"eos_token": "[SEP]"}
-    return PreTrainedTokenizerFast(tokenizer_object=_byte_level_bpe(lines, special), **names)
-
-
-def trunk(task: str, vocab_size: int):
-    torch.manual_seed(0)
-    if task == "clm":
-        return GPT2Model(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=16, vocab_size=vocab_size))
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    return BertModel(BertConfig(**sizes, vocab_size=vocab_size, max_position_embeddings=16))
+    return PreTrainedTokenizerFast(tokenizer_object=byte_level_bpe(lines, special), **names)
 
 
 def trainer(folder, lines, task: str, *, stream=None, **settings) -> HeadlessTrainer:
@@ -39,15 +30,11 @@ def trainer(folder, lines, task: str, *, stream=None, **settings) -> HeadlessTra
     stream = {"max_seq_length": LENGTH, "shuffle_buffer_size": 12, "seed": 1} | (stream or {})
     settings = {
         "max_steps": STEPS, "per_device_train_batch_size": ROWS, "gradient_accumulation_steps": MICRO_BATCHES,
-        "learning_rate": 1e-2, "logging_steps": 1, "save_steps": 5, "use_cpu": True, "disable_tqdm": True,
-        "report_to": "none",
+        "learning_rate": 1e-2, "save_steps": 5, "task": task,
     } | settings  # fmt: skip
-    return HeadlessTrainer(
-        trunk(task, len(tokenizer)),
-        HeadlessTrainingArguments(str(folder), task=task, **settings),
-        train_dataset=PackedStream(texts, tokenizer, **stream),
-        processing_class=tokenizer,
-    )
+    rows = PackedStream(texts, tokenizer, **stream)
+    model = tiny_model(task, len(tokenizer), positions=16, dropout=0.1)
+    return make_trainer(folder, model, rows, settings, processing_class=tokenizer)
 
 
 def logs_of(run) -> dict[int, tuple]:
@@ -112,7 +99,7 @@ def test_refusals(tmp_path, text_lines):
 
 
 class Unsized(torch.utils.data.IterableDataset):
-    """Rows without a length, whose order is drawn anew in each pass."""
+    """Rows without a length, whose order is drawn again in each pass."""
 
     def __init__(self, rows: list[dict]):
         self.rows = rows
@@ -132,13 +119,9 @@ def unsized_run(folder, count: int, *, sized: bool = False, resume=None, **setti
         data = [row for data.epoch in range(99 // count + 1) for row in data]
     settings = {
         "max_steps": 7, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "learning_rate": 1e-2,
-        "logging_steps": 1, "save_steps": 5, "use_cpu": True, "disable_tqdm": True, "report_to": "none",
-        "train_sampling_strategy": "sequential", "max_grad_norm": 0.0,
+        "save_steps": 5, "train_sampling_strategy": "sequential", "max_grad_norm": 0.0,
     } | settings  # fmt: skip
-    torch.manual_seed(0)
-    rates = {"embd_pdrop": 0, "attn_pdrop": 0, "resid_pdrop": 0}
-    model = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=16, vocab_size=50, **rates))
-    run = HeadlessTrainer(model, HeadlessTrainingArguments(str(folder), **settings), train_dataset=data)
+    run = make_trainer(folder, tiny_model("clm", layers=1, positions=16), data, settings)
     run.train(resume_from_checkpoint=resume)
     return {log["step"]: (log["loss"], log["tokens_seen"]) for log in run.state.log_history if "loss" in log}
 
@@ -162,12 +145,11 @@ def test_rows_that_can_be_read_once_are_named(tmp_path):
                 yield self.rows.pop()
 
     rows = [{"input_ids": torch.arange(1, 10)} for _ in range(13)]
-    args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True, max_steps=9)
-    model = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=16, vocab_size=50))
+    run = make_trainer(tmp_path, tiny_model("clm", layers=1, positions=16), Once(rows), {"max_steps": 9})
     with pytest.raises(
         ValueError, match="train_dataset has no length and gave no row in its pass 2.* a max_steps that"
     ):
-        HeadlessTrainer(model, args, train_dataset=Once(rows)).train()
+        run.train()
 
 
 def test_a_window_that_the_length_promised_is_not_added_to_the_next_step(tmp_path, caplog):
@@ -184,16 +166,12 @@ def test_a_window_that_the_length_promised_is_not_added_to_the_next_step(tmp_pat
     rows = [{"input_ids": torch.randint(1, 50, (9,), generator=generator)} for _ in range(13)]
     settings = {
         "max_steps": 3, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "negatives": "world",
-        "learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True,
+        "learning_rate": 1e-2, "save_strategy": "no",
         "lr_scheduler_type": "constant", "train_sampling_strategy": "sequential",
     }  # fmt: skip
     found = []
     for data in (Longer(), rows[:8]):
-        torch.manual_seed(0)
-        rates = {"embd_pdrop": 0, "attn_pdrop": 0, "resid_pdrop": 0}
-        model = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=16, vocab_size=50, **rates))
-        args = HeadlessTrainingArguments(str(tmp_path), **settings)
-        run = HeadlessTrainer(model, args, train_dataset=data)
+        run = make_trainer(tmp_path, tiny_model("clm", layers=1, positions=16), data, settings)
         run.train()
         found.append([(log["loss"], log["tokens_seen"]) for log in run.state.log_history if "loss" in log])
     assert found[0] == found[1][:2] and len(found[0]) == 2

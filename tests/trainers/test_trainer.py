@@ -1,21 +1,16 @@
 """Properties of the trainers: splits, resume, evaluation, failures."""
 
-import itertools
 import json
 import os
 import signal
 
 import pytest
 import torch
+from builders import Gradients, tiny_model, token_rows, trainer_for
 from safetensors.torch import load_file
 from transformers import (
     AutoModel,
-    BertConfig,
-    BertForMaskedLM,
-    BertModel,
-    GPT2Config,
     GPT2LMHeadModel,
-    GPT2Model,
     LlamaConfig,
     LlamaForCausalLM,
     TrainerCallback,
@@ -30,65 +25,9 @@ from headless_trainer.trainers.step import CARRIED
 ROWS, LENGTH = 24, 12
 
 
-def rows(tokenizer, count: int = ROWS, lengths: tuple[int, ...] = (LENGTH,)) -> list[dict]:
-    generator = torch.Generator().manual_seed(1)
-    size = itertools.cycle(lengths)
-    first = len(tokenizer.all_special_ids)
-    return [
-        {"input_ids": torch.randint(first, len(tokenizer), (next(size),), generator=generator)} for _ in range(count)
-    ]
-
-
-def model(task: str, tokenizer, objective: str = "headless", dropout: float = 0.0):
-    torch.manual_seed(0)
-    if task == "clm":
-        config = GPT2Config(
-            n_embd=16, n_layer=2, n_head=2, n_positions=32, vocab_size=len(tokenizer),
-            resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
-        )  # fmt: skip
-        return GPT2Model(config) if objective == "headless" else GPT2LMHeadModel(config)
-    config = BertConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=len(tokenizer),
-        max_position_embeddings=32, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
-    )  # fmt: skip
-    return BertModel(config) if objective == "headless" else BertForMaskedLM(config)
-
-
-class Gradients(TrainerCallback):
-    """Keeps the gradients of the first optimizer step."""
-
-    def __init__(self):
-        self.kept = {}
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if not self.kept:
-            self.kept = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
-def trainer(
-    tmp_path, task, tokenizer, *, objective="headless", dropout=0.0, data=None, callbacks=(), kind=None, **settings
-):
-    settings = {
-        "max_steps": 2, "per_device_train_batch_size": 4, "logging_steps": 1, "save_strategy": "no",
-        "learning_rate": 1e-3, "max_grad_norm": 0.0, "use_cpu": True, "disable_tqdm": True, "report_to": "none",
-        "train_sampling_strategy": "sequential", "mlm_probability": 0.3 if task == "mlm" else 0.15,
-    } | settings  # fmt: skip
-    args = HeadlessTrainingArguments(str(tmp_path), task=task, objective=objective, **settings)
-    cls = kind or (HeadlessTrainer if objective == "headless" else VanillaTrainer)
-    data = rows(tokenizer) if data is None else data
-    return cls(
-        model(task, tokenizer, objective, dropout),
-        args,
-        train_dataset=data,
-        eval_dataset=data[:10],
-        processing_class=tokenizer,
-        callbacks=list(callbacks),
-    )
-
-
 def first_gradients(tmp_path, task, tokenizer, **settings):
     gradients = Gradients()
-    run = trainer(tmp_path, task, tokenizer, callbacks=[gradients], max_steps=1, **settings)
+    run = trainer_for(tmp_path, task, tokenizer, callbacks=[gradients], max_steps=1, **settings)
     run.train()
     return gradients.kept, run.state.log_history[0]["loss"]
 
@@ -113,7 +52,7 @@ def tokenizer(request, task):
 @pytest.mark.parametrize("negatives", ["micro_batch", "step"])
 def test_floor_and_guess_are_those_of_the_logged_loss(tmp_path, clm_tokenizer, negatives, corrected):
     """With micro-batches of unequal size, one of them without a target: outputs of zero have equal scores."""
-    trunk = model("clm", clm_tokenizer)
+    trunk = tiny_model("clm", len(clm_tokenizer))
     trunk.ln_f.weight.data.zero_()
     generator, lengths = torch.Generator().manual_seed(0), (30, 30, 3, 5, 1, 1)
     ids = [torch.randint(5, 12, (length,), generator=generator) for length in lengths]
@@ -138,7 +77,7 @@ def test_floor_and_guess_are_those_of_the_logged_loss(tmp_path, clm_tokenizer, n
 @pytest.mark.parametrize("split", [(4, 2), (2, 4), (1, 8)])
 def test_step_scope_does_not_depend_on_the_split(tmp_path, task, tokenizer, split):
     size, micro_batches = split
-    settings = {"negatives": "step", "data": rows(tokenizer, lengths=(12, 5, 9))}
+    settings = {"negatives": "step", "data": token_rows(tokenizer, lengths=(12, 5, 9))}
     want, want_loss = first_gradients(tmp_path / "one", task, tokenizer, per_device_train_batch_size=8, **settings)
     got, got_loss = first_gradients(
         tmp_path / "split",
@@ -154,7 +93,7 @@ def test_step_scope_does_not_depend_on_the_split(tmp_path, task, tokenizer, spli
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 def test_vanilla_does_not_depend_on_the_split(tmp_path, task, tokenizer):
-    settings = {"objective": "vanilla", "data": rows(tokenizer, lengths=(12, 5, 9))}
+    settings = {"objective": "vanilla", "data": token_rows(tokenizer, lengths=(12, 5, 9))}
     want, want_loss = first_gradients(tmp_path / "one", task, tokenizer, per_device_train_batch_size=8, **settings)
     got, got_loss = first_gradients(
         tmp_path / "split", task, tokenizer, per_device_train_batch_size=2, gradient_accumulation_steps=4, **settings
@@ -166,7 +105,7 @@ def test_vanilla_does_not_depend_on_the_split(tmp_path, task, tokenizer):
 @pytest.mark.parametrize("task", ["clm"])
 def test_micro_batch_scope_is_the_mean_over_micro_batches(tmp_path, task, tokenizer):
     """Four times the same micro-batch is that micro-batch: nothing is multiplied by the accumulation steps."""
-    data = rows(tokenizer, 4)
+    data = token_rows(tokenizer, 4)
     want, want_loss = first_gradients(tmp_path / "one", task, tokenizer, data=data)
     got, got_loss = first_gradients(tmp_path / "four", task, tokenizer, data=data * 4, gradient_accumulation_steps=4)
     assert got_loss == pytest.approx(want_loss, rel=1e-6)
@@ -193,14 +132,16 @@ def test_labels_are_shifted_once_whatever_the_type_of_the_batch(tmp_path, task, 
 def test_a_batch_that_lost_its_mark_is_refused(tmp_path, task, tokenizer, monkeypatch):
     monkeypatch.setattr(Rebuilds, "lost", (CARRIED,))
     with pytest.raises(ValueError, match=f"lost its entry {CARRIED!r}, so its labels may be aligned or not"):
-        trainer(tmp_path, task, tokenizer, kind=Rebuilds).train()
+        trainer_for(tmp_path, task, tokenizer, kind=Rebuilds).train()
 
 
 @pytest.mark.parametrize("task", ["clm"])
 def test_step_scope_has_more_candidates_than_micro_batches(tmp_path, task, tokenizer):
     logs = {}
     for scope in ("micro_batch", "step"):
-        run = trainer(tmp_path / scope, task, tokenizer, negatives=scope, gradient_accumulation_steps=2, max_steps=1)
+        run = trainer_for(
+            tmp_path / scope, task, tokenizer, negatives=scope, gradient_accumulation_steps=2, max_steps=1
+        )
         run.train()
         logs[scope] = run.state.log_history[0]
     assert logs["micro_batch"]["pool_size"] == 4 * (LENGTH - 1)
@@ -213,12 +154,12 @@ def test_step_scope_has_more_candidates_than_micro_batches(tmp_path, task, token
 def test_evaluation_does_not_depend_on_the_batch_size(tmp_path, task, tokenizer, objective):
     results = []
     for size in (1, 3, 10):
-        run = trainer(
+        run = trainer_for(
             tmp_path / str(size),
             task,
             tokenizer,
             objective=objective,
-            data=rows(tokenizer, lengths=(12, 5, 9)),
+            data=token_rows(tokenizer, lengths=(12, 5, 9)),
             per_device_eval_batch_size=size,
             **({"eval_pool_size": 20} if objective == "headless" else {}),
         )
@@ -236,9 +177,9 @@ def test_evaluation_does_not_depend_on_the_batch_size(tmp_path, task, tokenizer,
 
 @pytest.mark.parametrize("task", ["clm"])
 def test_vanilla_evaluation_is_the_models_own(tmp_path, task, tokenizer):
-    run = trainer(tmp_path, task, tokenizer, objective="vanilla")
+    run = trainer_for(tmp_path, task, tokenizer, objective="vanilla")
     metrics = run.evaluate()
-    ids = torch.stack([row["input_ids"] for row in rows(tokenizer)[:10]])
+    ids = torch.stack([row["input_ids"] for row in token_rows(tokenizer)[:10]])
     with torch.no_grad():
         logits = run.model(input_ids=ids).logits[:, :-1].reshape(-1, len(tokenizer))
     want = torch.nn.functional.cross_entropy(logits, ids[:, 1:].reshape(-1))
@@ -264,9 +205,9 @@ def test_resume_is_exact(tmp_path, task, tokenizer, workers, stop):
         "save_strategy": "steps", "save_steps": stop, "dataloader_num_workers": workers, "negatives": "step",
         "train_sampling_strategy": "random", "max_grad_norm": 1.0, "lr_scheduler_type": "cosine",
     }  # fmt: skip
-    whole = trainer(tmp_path / "whole", task, tokenizer, **settings)
+    whole = trainer_for(tmp_path / "whole", task, tokenizer, **settings)
     whole.train()
-    resumed = trainer(tmp_path / "resumed", task, tokenizer, **settings)
+    resumed = trainer_for(tmp_path / "resumed", task, tokenizer, **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{stop}"))
     want = {log["step"]: log["loss"] for log in whole.state.log_history if "loss" in log}
     got = {log["step"]: log["loss"] for log in resumed.state.log_history if "loss" in log}
@@ -279,9 +220,9 @@ def test_resume_is_exact(tmp_path, task, tokenizer, workers, stop):
 
 @pytest.mark.parametrize("task", ["clm"])
 def test_token_counts_are_those_of_the_targets_and_are_saved(tmp_path, task, tokenizer):
-    run = trainer(tmp_path, task, tokenizer, save_strategy="steps", save_steps=2)
+    run = trainer_for(tmp_path, task, tokenizer, save_strategy="steps", save_steps=2)
     run.train()
-    ids = torch.stack([row["input_ids"] for row in rows(tokenizer)[:8]])
+    ids = torch.stack([row["input_ids"] for row in token_rows(tokenizer)[:8]])
     want = torch.bincount(ids[:, 1:].reshape(-1), minlength=len(tokenizer))
     counts, totals = load_token_counts(tmp_path / "checkpoint-2")
     assert torch.equal(counts, want) and want.sum() == 88
@@ -293,7 +234,7 @@ def test_token_counts_are_those_of_the_targets_and_are_saved(tmp_path, task, tok
 
 @pytest.mark.parametrize("task", ["mlm"])
 def test_logs_name_what_was_trained(tmp_path, task, tokenizer):
-    run = trainer(tmp_path, task, tokenizer, max_steps=1)
+    run = trainer_for(tmp_path, task, tokenizer, max_steps=1)
     run.train()
     log = run.state.log_history[0]
     assert log["tokens_seen"] == 4 * LENGTH
@@ -321,9 +262,9 @@ def test_input_grad_scale_multiplies_the_input_role_alone(tmp_path, task, tokeni
 
 @pytest.mark.parametrize("task", ["mlm"])
 def test_a_model_with_a_head_is_trained_without_it(tmp_path, task, tokenizer):
-    whole = model(task, tokenizer, "vanilla")
+    whole = tiny_model(task, len(tokenizer), "vanilla")
     args = HeadlessTrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, save_strategy="no", disable_tqdm=True)
-    run = HeadlessTrainer(whole, args, train_dataset=rows(tokenizer), processing_class=tokenizer)
+    run = HeadlessTrainer(whole, args, train_dataset=token_rows(tokenizer), processing_class=tokenizer)
     before = whole.bert.embeddings.word_embeddings.weight.clone()
     run.train()
     assert run.model is whole.bert and run.task == "mlm"
@@ -344,7 +285,7 @@ class Poison(TrainerCallback):
 @pytest.mark.parametrize("task", ["clm"])
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, task, tokenizer):
     settings = {"max_steps": 9, "save_strategy": "steps", "save_steps": 2, "logging_steps": 9}
-    run = trainer(tmp_path, task, tokenizer, callbacks=[Poison(5)], **settings)
+    run = trainer_for(tmp_path, task, tokenizer, callbacks=[Poison(5)], **settings)
     with pytest.raises(FloatingPointError, match=r"loss is nan at step 6.*checkpoint-4"):
         run.train()
     weights = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
@@ -361,13 +302,13 @@ class Sigterm(TrainerCallback):
 @pytest.mark.parametrize("task", ["clm"])
 def test_sigterm_leaves_a_checkpoint_to_resume_from(tmp_path, task, tokenizer):
     handler = signal.getsignal(signal.SIGTERM)
-    run = trainer(tmp_path / "a", task, tokenizer, max_steps=6, callbacks=[Sigterm()], dropout=0.1)
+    run = trainer_for(tmp_path / "a", task, tokenizer, max_steps=6, callbacks=[Sigterm()], dropout=0.1)
     run.train()
     assert run.signal.stopped and run.state.global_step == 3
     assert signal.getsignal(signal.SIGTERM) == handler
-    resumed = trainer(tmp_path / "a", task, tokenizer, max_steps=6, dropout=0.1)
+    resumed = trainer_for(tmp_path / "a", task, tokenizer, max_steps=6, dropout=0.1)
     resumed.train(resume_from_checkpoint=True)
-    whole = trainer(tmp_path / "b", task, tokenizer, max_steps=6, dropout=0.1)
+    whole = trainer_for(tmp_path / "b", task, tokenizer, max_steps=6, dropout=0.1)
     whole.train()
     want = {log["step"]: log["loss"] for log in whole.state.log_history if "loss" in log}
     assert {log["step"]: log["loss"] for log in resumed.state.log_history if "loss" in log} == want and len(want) == 6
@@ -376,19 +317,19 @@ def test_sigterm_leaves_a_checkpoint_to_resume_from(tmp_path, task, tokenizer):
 @pytest.mark.parametrize("task", ["clm"])
 def test_an_output_folder_is_never_overwritten_silently(tmp_path, task, tokenizer):
     settings = {"save_strategy": "steps", "save_steps": 2}
-    trainer(tmp_path, task, tokenizer, **settings).train()
+    trainer_for(tmp_path, task, tokenizer, **settings).train()
     with pytest.raises(
         ValueError, match=r"already holds '.*checkpoint-2'.*--resume_from_checkpoint.*another --output_dir"
     ):
-        trainer(tmp_path, task, tokenizer, **settings).train()
+        trainer_for(tmp_path, task, tokenizer, **settings).train()
     with pytest.raises(
         FileNotFoundError, match=r"checkpoint-9' is not a folder.*last checkpoint of this run is '.*-2'"
     ):
-        trainer(tmp_path, task, tokenizer).train(resume_from_checkpoint=str(tmp_path / "checkpoint-9"))
+        trainer_for(tmp_path, task, tokenizer).train(resume_from_checkpoint=str(tmp_path / "checkpoint-9"))
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "model.safetensors").touch()
     with pytest.raises(ValueError, match="already holds .*model.safetensors"):
-        trainer(tmp_path / "b", task, tokenizer).train()
+        trainer_for(tmp_path / "b", task, tokenizer).train()
 
 
 def test_an_output_folder_that_cannot_be_written(tmp_path):
@@ -400,7 +341,7 @@ def test_an_output_folder_that_cannot_be_written(tmp_path):
 @pytest.mark.parametrize("task", ["clm"])
 def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path, task, tokenizer, monkeypatch):
     settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 1}
-    run = trainer(tmp_path, task, tokenizer, **settings)
+    run = trainer_for(tmp_path, task, tokenizer, **settings)
     save_rng_state = run._save_rng_state
 
     def full_disk(folder):
@@ -412,14 +353,14 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path, task, tokenizer,
     with pytest.raises(OSError, match=r"checkpoint-4' could not be written.*No space left.*checkpoint-2.*Make room"):
         run.train()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2"]
-    resumed = trainer(tmp_path, task, tokenizer, **settings)
+    resumed = trainer_for(tmp_path, task, tokenizer, **settings)
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.global_step == 6
 
 
 @pytest.mark.parametrize("task", ["clm"])
 def test_best_checkpoint_is_kept_and_found(tmp_path, task, tokenizer):
-    run = trainer(
+    run = trainer_for(
         tmp_path,
         task,
         tokenizer,
@@ -441,16 +382,16 @@ def test_best_checkpoint_is_kept_and_found(tmp_path, task, tokenizer):
 @pytest.mark.parametrize("task", ["clm"])
 def test_arguments_that_cannot_work_together(tmp_path, task, tokenizer):
     with pytest.raises(ValueError, match="must be HeadlessTrainingArguments, got TrainingArguments"):
-        HeadlessTrainer(model(task, tokenizer), TrainingArguments(str(tmp_path)))
+        HeadlessTrainer(tiny_model(task, len(tokenizer)), TrainingArguments(str(tmp_path)))
     vanilla = HeadlessTrainingArguments(str(tmp_path), objective="vanilla", use_cpu=True)
     with pytest.raises(ValueError, match="objective is 'vanilla': use VanillaTrainer"):
-        HeadlessTrainer(model(task, tokenizer), vanilla)
+        HeadlessTrainer(tiny_model(task, len(tokenizer)), vanilla)
     prior = HeadlessTrainingArguments(str(tmp_path), objective="vanilla", head_bias="prior", use_cpu=True)
     with pytest.raises(ValueError, match="head_bias is 'prior' but token_counts is None"):
-        VanillaTrainer(model(task, tokenizer, "vanilla"), prior)
+        VanillaTrainer(tiny_model(task, len(tokenizer), "vanilla"), prior)
     masked = HeadlessTrainingArguments(str(tmp_path), task="mlm", use_cpu=True)
     with pytest.raises(ValueError, match="has no mask token"):
-        HeadlessTrainer(model(task, tokenizer), masked, processing_class=tokenizer)
+        HeadlessTrainer(tiny_model(task, len(tokenizer)), masked, processing_class=tokenizer)
 
 
 @pytest.mark.parametrize("task", ["clm"])
@@ -460,10 +401,10 @@ def test_head_bias_starts_at_the_prior_and_is_trained(tmp_path, task, tokenizer)
         str(tmp_path), objective="vanilla", head_bias="prior", max_steps=1, use_cpu=True, save_strategy="no"
     )
     run = VanillaTrainer(
-        model(task, tokenizer, "vanilla"),
+        tiny_model(task, len(tokenizer), "vanilla"),
         args,
         token_counts=counts,
-        train_dataset=rows(tokenizer),
+        train_dataset=token_rows(tokenizer),
         processing_class=tokenizer,
     )
     start = run.model.lm_head.bias.detach().clone()
@@ -499,8 +440,8 @@ def test_log_q_correction_trains_and_evaluates_corrected_scores(tmp_path, task, 
         use_cpu=True,
         eval_pool_size=7,
     )
-    data = rows(tokenizer, 4)
-    trunk = model(task, tokenizer).eval()
+    data = token_rows(tokenizer, 4)
+    trunk = tiny_model(task, len(tokenizer)).eval()
     run = HeadlessTrainer(
         trunk, args, token_counts=counts, train_dataset=data, eval_dataset=data, processing_class=tokenizer
     )
@@ -542,10 +483,10 @@ def test_what_is_saved_generates_with_a_cache(tmp_path, task, tokenizer, head_bi
         str(tmp_path), objective="vanilla", head_bias=head_bias, max_steps=1, use_cpu=True, save_strategy="no"
     )
     run = VanillaTrainer(
-        model(task, tokenizer, "vanilla"),
+        tiny_model(task, len(tokenizer), "vanilla"),
         args,
         token_counts=torch.ones(len(tokenizer), dtype=torch.long),
-        train_dataset=rows(tokenizer),
+        train_dataset=token_rows(tokenizer),
         processing_class=tokenizer,
     )
     run.train()

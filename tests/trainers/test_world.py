@@ -5,68 +5,11 @@ import os
 import processes
 import pytest
 import torch
-from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, TrainerCallback
+from builders import Gradients, Tokenizer, labelled_rows, make_trainer, tiny_model
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, NegativePool
+from headless_trainer import NegativePool
 
-VOCAB, LENGTH, ROWS = 40, 9, 8
-
-
-def rows(task: str, empty: bool) -> list[dict]:
-    """Rows of different lengths and numbers of targets; ``empty`` leaves the odd ones, a process's own, without any.
-
-    The task ``mask`` is mlm whose targets the trainer draws, ``drawn`` is clm with further negatives.
-    """
-    generator = torch.Generator().manual_seed(3)
-    made = []
-    for index in range(ROWS):
-        length = LENGTH - index % 4
-        ids = torch.randint(1, VOCAB, (length,), generator=generator)
-        labels = ids.clone()
-        if task == "mlm":
-            labels[torch.rand(length, generator=generator) < 0.6] = -100
-        if empty and index % 2:
-            labels[:] = -100
-        made.append({"input_ids": ids} if task == "mask" else {"input_ids": ids, "labels": labels})
-    return made
-
-
-def trunk(task: str):
-    torch.manual_seed(0)
-    if task in ("clm", "drawn"):
-        dropout = {"embd_pdrop": 0, "attn_pdrop": 0, "resid_pdrop": 0}
-        return GPT2Model(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=16, vocab_size=VOCAB, **dropout))
-    return BertModel(
-        BertConfig(
-            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=VOCAB,
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=16,
-        )
-    )  # fmt: skip
-
-
-class Tokenizer:
-    """What a trainer asks of a tokenizer whose labels are given."""
-
-    pad_token_id, mask_token_id, all_special_ids, name_or_path = 0, 1, [0, 1], "toy"
-
-    def __len__(self) -> int:
-        return VOCAB
-
-    def save_pretrained(self, folder) -> None:
-        """Nothing to save."""
-
-
-class FirstGradients(TrainerCallback):
-    def __init__(self):
-        self.kept = {}
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if not self.kept:
-            self.kept = {
-                name.removeprefix("module."): parameter.grad.clone()
-                for name, parameter in model.named_parameters()
-                if parameter.grad is not None
-            }
+VOCAB, ROWS = 40, 8
 
 
 def train(
@@ -74,21 +17,15 @@ def train(
     dtype: torch.dtype = torch.float32,
 ):  # fmt: skip
     causal = task in ("clm", "drawn")
-    args = HeadlessTrainingArguments(
-        str(folder), task="clm" if causal else "mlm", mlm_probability=0.15 if causal else 0.4,
-        negatives=negatives, sampled_negatives=25 if task == "drawn" else 0,
-        per_device_train_batch_size=batch_size,
-        gradient_accumulation_steps=accumulation, max_steps=steps, learning_rate=1e-2, max_grad_norm=0.0, use_cpu=True,
-        logging_steps=1, save_strategy="no", disable_tqdm=True, report_to="none", train_sampling_strategy="sequential",
-    )  # fmt: skip
-    gradients = FirstGradients()
-    run = HeadlessTrainer(
-        trunk(task).to(dtype),
-        args,
-        train_dataset=rows(task, empty),
-        processing_class=Tokenizer(),
-        callbacks=[gradients],
-    )
+    settings = {
+        "task": "clm" if causal else "mlm", "mlm_probability": 0.15 if causal else 0.4, "negatives": negatives,
+        "sampled_negatives": 25 if task == "drawn" else 0,
+        "per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation, "max_steps": steps,
+        "learning_rate": 1e-2, "max_grad_norm": 0.0, "save_strategy": "no", "train_sampling_strategy": "sequential",
+    }  # fmt: skip
+    gradients, model = Gradients(), tiny_model("clm" if causal else "mlm", VOCAB, positions=16).to(dtype)
+    rows = labelled_rows(task, empty)
+    run = make_trainer(folder, model, rows, settings, processing_class=Tokenizer(VOCAB), callbacks=[gradients])
     run.train()
     losses = [logs["loss"] for logs in run.state.log_history if "loss" in logs]
     return gradients.kept, losses, [logs.get("pool_exchange_bytes") for logs in run.state.log_history if "loss" in logs]
@@ -132,7 +69,9 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
         assert losses == pytest.approx(want_losses, rel=1e-5)
         if task == "mask":
             continue
-        distinct = [len(NegativePool.from_targets(row["labels"][row["labels"] >= 0])) for row in rows(task, empty)]
+        distinct = [
+            len(NegativePool.from_targets(row["labels"][row["labels"] >= 0])) for row in labelled_rows(task, empty)
+        ]
         assert 0 < exchanged[0] <= (count - 1) * 16 * sum(distinct)
 
 

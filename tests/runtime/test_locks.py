@@ -1,0 +1,141 @@
+"""One run at a time in a folder: who is refused, what is said, and that no lock outlives its process."""
+
+import errno
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import processes
+import pytest
+import torch
+from transformers import GPT2Config, GPT2Model
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
+from headless_trainer.runtime.locks import LOCK_NAME, alone_in
+
+ROOT = Path(__file__).parents[2]
+HOLD = """
+import os, sys, time
+from headless_trainer.runtime.locks import alone_in
+with alone_in(sys.argv[1], *sys.argv[3:]):
+    child = os.fork() if sys.argv[2] == "fork" else 1
+    if child:
+        print(child, flush=True)
+    sys.stdin.read() if child else time.sleep(600)
+"""
+
+
+class Holder:
+    """Another process that holds a folder until it is ended."""
+
+    def __init__(self, folder: Path, fork: bool = False, *name: str):
+        command = [sys.executable, "-c", HOLD, str(folder), "fork" if fork else "", *name]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, cwd=ROOT, **pipes)
+        self.child = int(self.process.stdout.readline())  # it holds it now
+        self.named = f"process {self.process.pid} on {socket.gethostname()} since 2"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.process.kill()
+        self.process.wait()
+        if self.child > 1:
+            os.kill(self.child, signal.SIGKILL)
+
+
+def trainer(folder: Path) -> HeadlessTrainer:
+    args = HeadlessTrainingArguments(
+        str(folder), task="clm", max_steps=1, use_cpu=True, disable_tqdm=True, save_strategy="no"
+    )
+    model = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=8, vocab_size=50))
+    return HeadlessTrainer(model, args, train_dataset=[{"input_ids": torch.arange(8)}] * 8)
+
+
+def test_a_second_process_is_refused_and_told_who_is_there(tmp_path):
+    with Holder(tmp_path / "run") as other:
+        with pytest.raises(
+            ValueError, match=f"output_dir '.*run' is being written to by {other.named}.*choose another"
+        ):
+            trainer(tmp_path / "run").train()
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK_NAME]
+        trainer(tmp_path / "other").train()
+        other.process.kill()
+        other.process.wait()
+        trainer(tmp_path / "run").train()  # the lock went with its holder
+        assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_process_that_its_holder_forked_does_not_keep_it(tmp_path):
+    """Such as a data loader's, which may outlive it."""
+    with Holder(tmp_path, fork=True) as other:
+        other.process.kill()
+        other.process.wait()
+        os.kill(other.child, 0)  # still there
+        with alone_in(tmp_path):
+            pass
+
+
+def test_a_process_may_enter_again(tmp_path):
+    with alone_in(tmp_path / "a"):
+        with alone_in(tmp_path / "a"):
+            pass
+        assert (tmp_path / "a" / LOCK_NAME).read_text().startswith(f"process {os.getpid()} on ")
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_one_that_was_removed_meanwhile_is_made_anew(tmp_path, monkeypatch):
+    """Its holder removes it between our opening it and our locking it: what we would hold is nobody's file."""
+    real, removed = fcntl.flock, []
+
+    def flock(descriptor, how):
+        if not removed:
+            removed.append((tmp_path / LOCK_NAME).unlink())
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with alone_in(tmp_path):
+        assert (tmp_path / LOCK_NAME).is_file()
+
+
+def test_without_locks_there_is_a_warning(tmp_path, monkeypatch, caplog):
+    def flock(descriptor, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with alone_in(tmp_path):
+        pass
+    assert "cannot be locked ([Errno 37] No locks available), so nothing keeps a second run out" in caplog.text
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path, caplog):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK_NAME).symlink_to(tmp_path / "mine")
+    with alone_in(tmp_path / "run"):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine" and "cannot be locked" in caplog.text
+
+
+def _refused(rank: int, folder: str) -> None:
+    torch.distributed.init_process_group("gloo")
+    try:
+        with alone_in(folder):
+            Path(folder, f"entered_{rank}").touch()
+    except ValueError as error:
+        Path(folder, f"refused_{rank}").write_text(str(error))
+
+
+@pytest.mark.slow
+def test_every_process_is_refused(tmp_path):
+    with Holder(tmp_path) as other:
+        processes.run(_refused, 2, str(tmp_path))
+        for rank in (0, 1):
+            assert other.named in (tmp_path / f"refused_{rank}").read_text()
+    processes.run(_refused, 2, str(tmp_path))
+    assert sorted(path.name for path in tmp_path.glob("entered_*")) == ["entered_0", "entered_1"]
