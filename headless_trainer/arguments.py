@@ -216,6 +216,25 @@ class HeadlessTrainingArguments(TrainingArguments):
         help="Whose targets are candidates: those of one forward (the paper), of the whole optimizer step of this "
         "process, or of the step over all processes.",
     )
+    pool_size: int | None = HfArg(
+        default=None,
+        help="With negatives micro_batch: share the predictions of a forward out among pools of at most this many "
+        "targets. Smaller pools make the loss cheaper. All of them together by default.",
+    )
+    sampled_negatives: int = HfArg(
+        default=0,
+        help="headless only: tokens drawn in each step as further candidates of every prediction.",
+    )
+    sampling_power: float = HfArg(
+        default=0.0,
+        help="Of sampled_negatives: a token is drawn with a probability proportional to its frequency in the training "
+        "data to this power. 0 draws all tokens alike, 1 as the targets of a larger batch would be.",
+    )
+    softmax_share: float = HfArg(
+        default=0.0,
+        help="headless only: share of the steps, at the end, whose loss is the exact cross-entropy of the free head "
+        "over the vocabulary.",
+    )
     temperature: float = HfArg(default=1.0, help="Divides the scores, > 0.")
     log_q_correction: bool = HfArg(
         default=False,
@@ -230,11 +249,25 @@ class HeadlessTrainingArguments(TrainingArguments):
         default="auto", help="How the scores are computed: in one product, or in chunks that save memory."
     )
     mlm_probability: float = HfArg(default=0.15, help="Share of the tokens that are predicted (mlm).")
+    mlm_probability_end: float | None = HfArg(
+        default=None,
+        help="What mlm_probability becomes until the last step, in equal parts (mlm). The same by default.",
+    )
+    next_token_share: float = HfArg(
+        default=0.0,
+        help="mlm only: share of the steps, at the beginning, that predict next tokens with attention to earlier tokens "
+        "alone, before masked ones (arXiv 2507.00994).",
+    )
     mask_replace_prob: float = HfArg(default=0.8, help="Share of the predicted tokens shown as the mask.")
     random_replace_prob: float = HfArg(default=0.1, help="Share of the predicted tokens shown as another token.")
     isolate_documents: bool = HfArg(default=False, help="Documents packed into one row do not see each other.")
     input_grad_scale: float = HfArg(
         default=1.0, help="Multiplies the gradient that reaches the embedding from the input side."
+    )
+    muon_learning_rate: float | None = HfArg(
+        default=None,
+        help="Update the matrices of the layers with Muon, at this learning rate, and everything else with --optim at "
+        "--learning_rate. The schedule is the same for both. Without it --optim updates everything.",
     )
     sparse_embedding_updates: bool = HfArg(
         default=False,
@@ -275,12 +308,17 @@ class HeadlessTrainingArguments(TrainingArguments):
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         if self.push_to_hub:
             repository_name(self.hub_model_id, self.output_dir)
-        for name in ("temperature", "smoothing", "input_grad_scale"):
+        for name in ("temperature", "smoothing", "input_grad_scale", "muon_learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be above 0{' and finite' if value > 0 else ''}, got {value}.")
-        if not 0 < self.mlm_probability < 1:
-            raise ValueError(f"mlm_probability must be above 0 and below 1, got {self.mlm_probability}.")
+        for name in ("softmax_share", "next_token_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, got {getattr(self, name)}.")
+        for name in ("mlm_probability", "mlm_probability_end"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1:
+                raise ValueError(f"{name} must be above 0 and below 1, got {value}.")
         if (
             min(self.mask_replace_prob, self.random_replace_prob) < 0
             or self.mask_replace_prob + self.random_replace_prob > 1
@@ -289,10 +327,17 @@ class HeadlessTrainingArguments(TrainingArguments):
                 "mask_replace_prob and random_replace_prob must not be negative and must not sum to more than 1, got "
                 f"{self.mask_replace_prob} and {self.random_replace_prob}."
             )
-        if self.eval_pool_size < 1:
-            raise ValueError(f"eval_pool_size must be at least 1, got {self.eval_pool_size}.")
+        for name in ("sampled_negatives", "sampling_power"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        for name in ("eval_pool_size", "pool_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
         if self.sparse_embedding_updates:
             self._check_sparse_updates()
+        if self.muon_learning_rate is not None:
+            self._check_muon()
         refuse(self, PRETRAINING)
         check_launch(self)
 
@@ -311,6 +356,23 @@ class HeadlessTrainingArguments(TrainingArguments):
                 raise ValueError(
                     f"report_to names {name!r}, which is not installed or switched off: pip install {name}, or leave it out."
                 )
+
+    def _check_muon(self) -> None:
+        wrong = ""
+        if self.optim not in ("adamw_torch", "adamw_torch_fused"):
+            wrong = f"optim is {str(getattr(self.optim, 'value', self.optim))!r}: use --optim adamw_torch,"
+        elif self.deepspeed_plugin is not None:
+            wrong = (
+                "DeepSpeed cuts matrices or their optimizer into shards, and Muon needs them whole: start without it,"
+            )
+        elif self.fsdp:
+            wrong = (
+                f"fsdp is {self.fsdp!r}, which cuts matrices into shards, and Muon needs them whole: start without it,"
+            )
+        if wrong:
+            raise ValueError(
+                f"muon_learning_rate is {self.muon_learning_rate} but {wrong} or leave muon_learning_rate out."
+            )
 
     def _check_sparse_updates(self) -> None:
         wrong = ""

@@ -137,6 +137,41 @@ PRETRAINING = (
         lambda args: args.objective == "vanilla",
     ),
     Refusal(
+        "sampling_power",
+        "sampled_negatives is 0, so nothing is drawn: set it, or leave sampling_power out",
+        lambda args: args.sampled_negatives == 0,
+    ),
+    Refusal(
+        "sampled_negatives",
+        "log_q_correction is True, which corrects for the frequency of targets alone: drop one of the two",
+        lambda args: args.log_q_correction,
+    ),
+    Refusal(
+        "softmax_share",
+        "sparse_embedding_updates is True, and the exact loss gives every row a gradient: drop one of the two",
+        lambda args: args.sparse_embedding_updates,
+    ),
+    Refusal(
+        "softmax_share",
+        "objective is 'vanilla', which is exact from the start: drop one of the two",
+        lambda args: args.objective == "vanilla",
+    ),
+    Refusal(
+        "pool_size sampled_negatives",
+        "objective is 'vanilla', which has no pools: drop one of the two",
+        lambda args: args.objective == "vanilla",
+    ),
+    Refusal(
+        "next_token_share",
+        "isolate_documents is True, and only one mask of attention can be given: drop one of the two",
+        lambda args: args.isolate_documents,
+    ),
+    Refusal(
+        "pool_size",
+        "negatives is not 'micro_batch', which makes one pool of the targets of several forwards: drop one of the two",
+        lambda args: args.negatives != "micro_batch",
+    ),
+    Refusal(
         "temperature eval_pool_size eval_full_vocabulary",
         "objective is 'vanilla', which scores the whole vocabulary as it is: drop one of the two",
         lambda args: args.objective == "vanilla",
@@ -155,7 +190,7 @@ PRETRAINING = (
         lambda args: args.objective != "vanilla",
     ),
     Refusal(
-        "mlm_probability mask_replace_prob random_replace_prob",
+        "mlm_probability mlm_probability_end next_token_share mask_replace_prob random_replace_prob",
         "task is 'clm', which masks nothing: use --task mlm, or leave it out",
         lambda args: args.task == "clm",
     ),

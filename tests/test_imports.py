@@ -39,8 +39,8 @@ ALLOWED = {
     "scoring": {"significance", "runtime", "cards"},
     "reporting": {"significance", "command_line", "measures", "runtime", "fine_tuning", "scoring"},
     "cli": {
-        *("command_line", "measures", "settings_check", "runtime", "hub", "arguments", "corpus", "models", "cards"),
-        *("trainers", "fine_tuning", "scoring", "reporting"),
+        *("command_line", "measures", "settings_check", "objective", "runtime", "hub", "arguments", "corpus", "models"),
+        *("cards", "trainers", "fine_tuning", "scoring", "reporting"),
     },
 }
 

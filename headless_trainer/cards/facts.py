@@ -26,8 +26,10 @@ ALWAYS_SHOWN = ("learning_rate", "lr_scheduler_type", "optim", "seed")
 HYPERPARAMETERS = (
     *ALWAYS_SHOWN, "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler_kwargs",
     "warmup_steps", "optim_args", "bf16", "fp16", "tf32", "neftune_noise_alpha", "torch_compile",
-    "gradient_checkpointing", "train_sampling_strategy", "data_seed", "temperature", "log_q_correction", "smoothing",
-    "input_grad_scale", "sparse_embedding_updates", "head_bias",
+    "gradient_checkpointing", "train_sampling_strategy", "data_seed", "pool_size", "sampled_negatives",
+    "sampling_power", "softmax_share", "temperature", "log_q_correction", "smoothing",
+    "input_grad_scale", "next_token_share", "mlm_probability_end", "muon_learning_rate",
+    "sparse_embedding_updates", "head_bias",
 )  # fmt: skip
 CURVE_POINTS = 6
 
@@ -208,11 +210,20 @@ def training_facts(trainer, totals: dict[str, float]) -> dict[str, Any]:
     args, history = trainer.args, trainer.state.log_history
     batch, accumulated, processes = args.train_batch_size, args.gradient_accumulation_steps, args.world_size
     split = f"{batch:,} a forward x {count(accumulated, 'forward')} x {count(processes, 'process')}"
-    on_one_of_many = args.negatives == "step" and processes > 1
+    scope = NEGATIVES[args.negatives] + (" on the same process" if args.negatives == "step" and processes > 1 else "")
+    if args.pool_size:
+        scope += f", in groups of at most {count(args.pool_size, 'prediction')}"
+    if args.sampled_negatives:
+        scope += f", and {count(args.sampled_negatives, 'token')} drawn in each step "
+        scope += (
+            f"with their frequency to the power {args.sampling_power:g}"
+            if args.sampling_power
+            else "from the vocabulary"
+        )
     return {
         "args": args,
         "data": data_facts(trainer, totals),
-        "negatives": NEGATIVES[args.negatives] + (" on the same process" if on_one_of_many else ""),
+        "negatives": scope,
         "pool_size": _mean(history, "pool_size", "target"),
         "pool_tokens": _mean(history, "pool_tokens"),
         "steps": count(trainer.state.global_step, "optimizer step"),

@@ -108,10 +108,10 @@ def head_options(model_args, args):
         if args.init == "prior" and args.counts_from == "checkpoint":
             raise
         counts, facts = None, {}  # another's trunk
-    init, temperature = head_of_pretraining(args.init, facts)
-    if init != args.init:
+    options = head_of_pretraining(args.init, facts)
+    if options["init"] != args.init:
         logger.info("pretrained with log_q_correction, so E^T alone is its head: nothing is added")
-    return counts if args.counts_from == "checkpoint" else None, {"init": init, "temperature": temperature}
+    return counts if args.counts_from == "checkpoint" else None, options
 
 
 def prepare_trainer(model_args, data_args, args):
@@ -122,6 +122,7 @@ def prepare_trainer(model_args, data_args, args):
     from . import training
 
     counts, options = head_options(model_args, args)
+    drawn = options.pop("drawn")
     args.head_bias = "prior" if options.pop("init") == "prior" else "none"  # which the trainer adds to E^T
 
     def make_model(config, tokenizer):
@@ -132,7 +133,7 @@ def prepare_trainer(model_args, data_args, args):
             model.base_model.requires_grad_(False)
         return model
 
-    return training.prepare(model_args, data_args, args, make_model=make_model, token_counts=counts)
+    return training.prepare(model_args, data_args, args, make_model=make_model, token_counts=counts, drawn=drawn)
 
 
 def train(trainer, resume) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
@@ -11,6 +12,7 @@ from ..cards.model_card import write_model_card
 from ..corpus import packing, streaming, texts
 from ..models import loading
 from ..models.trunk import infer_task
+from ..objective.prior import DrawnNegatives
 from ..runtime import run_folder
 from ..runtime.checkpoints import check_output_dir, checkpoint_to_resume
 from ..runtime.launch import check_devices
@@ -35,6 +37,7 @@ def prepare(
     *,
     make_model: Callable[[PreTrainedConfig, PreTrainedTokenizerBase], PreTrainedModel] | None = None,
     token_counts: Tensor | None = None,
+    drawn: DrawnNegatives | None = None,
 ) -> tuple[PretrainingTrainer, str | None]:
     """Everything before the first step: checks that need no data first, then the data.
 
@@ -44,6 +47,7 @@ def prepare(
         args: the settings of the run; ``task`` is filled in from the model if it is missing.
         make_model: what is trained, from its configuration and its tokenizer; by default what `loading.load_model` gives.
         token_counts: ``(V,)`` int64 counts behind log q where the settings need it; those of the training rows by default.
+        drawn: how negatives were drawn besides those that are counted, for a head bias that starts at the prior.
 
     Returns:
         The trainer, and the checkpoint to resume from, if any.
@@ -84,7 +88,7 @@ def prepare(
             rows[split] = packing.first_rows(rows[split], limit)
     embeddings = model.get_input_embeddings().num_embeddings
     packing.check_token_ids(rows["train"], embeddings, tokenizer)
-    if token_counts is None and (args.head_bias == "prior" or args.log_q_correction):
+    if token_counts is None and (args.head_bias == "prior" or args.log_q_correction or args.sampling_power):
         token_counts = packing.target_counts(rows["train"], embeddings, args.task, tokenizer, args.isolate_documents)
     if data_args.streaming:  # what was read once and in order until now is shuffled and repeated for training
         rows["train"] = streaming.PackedStream(
@@ -96,7 +100,10 @@ def prepare(
             seed=args.seed if args.data_seed is None else args.data_seed,
         )
 
-    trainer = TRAINERS[args.objective](
+    trainer_class = TRAINERS[args.objective]
+    if drawn is not None:
+        trainer_class = partial(trainer_class, drawn=drawn)
+    trainer = trainer_class(
         model,
         args,
         token_counts=token_counts,

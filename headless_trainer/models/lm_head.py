@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, AutoModel, PreTrainedModel
 
-from ..objective.prior import log_prior
+from ..objective.prior import DrawnNegatives, candidate_log_prior
 from ..runtime.checkpoints import load_token_counts
 from .fold import fold_bias, last_layer_norm, unfold, wide
 from .trunk import check_headless, find_embed, find_trunk, infer_task, probe, probe_ids
@@ -34,6 +34,7 @@ def attach_lm_head(
     init: str = "prior",
     smoothing: float | None = None,
     temperature: float | None = None,
+    drawn: DrawnNegatives | None = None,
     new_layers: bool = False,
 ) -> PreTrainedModel:
     """Make a language model of a headless trunk, without training.
@@ -54,6 +55,7 @@ def attach_lm_head(
             that the loss was corrected for log q.
         smoothing: see `log_prior`.
         temperature: that of the pretraining, which divided its scores; by default what the folder says, or 1.
+        drawn: how negatives were drawn besides the targets, if they were; by default what the folder says.
         new_layers: keep layers before the projection that nothing trained and that cannot return what they read, with
             random weights, for a model that is fine-tuned next; otherwise they are refused.
 
@@ -75,8 +77,10 @@ def attach_lm_head(
         token_counts = folder if token_counts is None else token_counts
     if isinstance(token_counts, (str, Path)):
         token_counts, facts = load_token_counts(token_counts)
-        init, saved_temperature = head_of_pretraining(init, facts)
-        temperature = saved_temperature if temperature is None else temperature
+        saved = head_of_pretraining(init, facts)
+        init = saved["init"]
+        temperature = saved["temperature"] if temperature is None else temperature
+        drawn = saved["drawn"] if drawn is None else drawn
     temperature = 1.0 if temperature is None else temperature
     trunk = find_trunk(trunk)
     if not temperature > 0:
@@ -105,7 +109,7 @@ def attach_lm_head(
     if head.bias is not None:
         head.bias.zero_()
     if init == "prior":
-        bias = log_prior(token_counts.cpu(), smoothing)
+        bias = candidate_log_prior(token_counts.cpu(), smoothing, drawn)
         if head.bias is not None:
             head.bias.copy_(bias)
         else:
@@ -114,9 +118,13 @@ def attach_lm_head(
     return model.eval()
 
 
-def head_of_pretraining(init: str, facts: dict[str, float]) -> tuple[str, float]:
-    """How the head begins, and what divides its scores, by what a headless pretraining saved beside its token counts."""
-    return "embeddings" if facts.get("log_q_correction") else init, facts.get("temperature", 1.0)
+def head_of_pretraining(init: str, facts: dict[str, float]) -> dict:
+    """``init``, ``temperature`` and ``drawn`` for `attach_lm_head`, by what a headless run saved beside its token counts."""
+    return {
+        "init": "embeddings" if facts.get("log_q_correction") else init,
+        "temperature": facts.get("temperature", 1.0),
+        "drawn": DrawnNegatives.of_facts(facts),
+    }
 
 
 def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:

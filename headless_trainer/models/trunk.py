@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.pytorch_utils import Conv1D
 
 # Where trunks whose embedding is narrower than their layers keep the projection that widens it (ELECTRA, ALBERT).
 INPUT_PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")
@@ -149,6 +150,14 @@ def cache_for_generation(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for config, value in zip(configs, before, strict=True):
             config.use_cache = value
+
+
+def layer_matrices(model: PreTrainedModel) -> list[nn.Parameter]:
+    """Trained weights of the linear layers of a model, without its embedding and its vocabulary head."""
+    apart = [model.get_input_embeddings(), model.get_output_embeddings()]
+    excluded = {id(module.weight) for module in apart if module is not None}
+    weights = [module.weight for module in model.modules() if isinstance(module, (nn.Linear, Conv1D))]
+    return [weight for weight in weights if weight.requires_grad and id(weight) not in excluded]
 
 
 def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:

@@ -50,8 +50,8 @@ def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
         return file.get_tensor("token_counts"), totals
 
 
-def counts_beside(model, rows: int) -> Tensor:
-    """Counts saved beside the checkpoint that a model was loaded from, ``(rows,)`` int64; zeros where there are none.
+def counts_beside(model, rows: int) -> tuple[Tensor, dict[str, float]]:
+    """What `save_token_counts` wrote beside the checkpoint that a model was loaded from; ``(rows,)`` zeros if it did not.
 
     Args:
         model: a `PreTrainedModel`, which knows the folder it was loaded from. The Hub is not asked.
@@ -59,9 +59,10 @@ def counts_beside(model, rows: int) -> Tensor:
     """
     counts, source = torch.zeros(rows, dtype=torch.long), getattr(model, "name_or_path", None)
     if source and Path(source, TOKEN_COUNTS_NAME).is_file():
-        saved = load_token_counts(source)[0][:rows]
-        counts[: len(saved)] = saved
-    return counts
+        saved, totals = load_token_counts(source)
+        counts[: len(saved)] = saved[:rows]
+        return counts, totals
+    return counts, {}
 
 
 @contextmanager

@@ -23,6 +23,8 @@ class TrainingWindow(TrainerCallback):
     Attributes:
         tokens_seen: tokens that entered the model in the whole run, padding left out, on this process.
         train_seconds: seconds spent in training steps in the whole run, evaluation and saving left out.
+        candidates: of all losses of the whole run, repeats included, on this process.
+        drawn: those among them that were drawn and are no targets.
         exchanged_bytes: what this process received of the other processes' pools since the last log.
         pace: tokens per second of this process since the last log, nan before the first step.
     """
@@ -30,6 +32,7 @@ class TrainingWindow(TrainerCallback):
     def __init__(self):
         self.tokens_seen = 0
         self.train_seconds = 0.0
+        self.candidates = self.drawn = 0
         self.pace = float("nan")
         self._reset()
 
@@ -63,7 +66,12 @@ class TrainingWindow(TrainerCallback):
         self.tokens_seen += tokens
 
     def add_pool(
-        self, pool: NegativePool, target_ids: Tensor, divisor: float | Tensor, log_q: Tensor | None = None
+        self,
+        pool: NegativePool,
+        target_ids: Tensor,
+        divisor: float | Tensor,
+        log_q: Tensor | None = None,
+        drawn: int = 0,
     ) -> None:
         """Record the pool that one loss was computed against.
 
@@ -72,11 +80,15 @@ class TrainingWindow(TrainerCallback):
             target_ids: ``(K,)`` int64.
             divisor: of the summed loss. The floor and the guess are divided alike, so that they are those of that loss.
             log_q: ``(V,)`` what the loss subtracts from the scores, if it does.
+            drawn: candidates in the pool that are no targets.
         """
         if target_ids.numel():
+            size = pool.size
             self._losses += 1
             self._pool_tokens += len(pool)
-            self._pool_size += pool.size
+            self._pool_size += size
+            self.candidates += size
+            self.drawn += drawn
             log_counts = pool.log_counts()
             self._floor = self._floor + log_counts[pool.positions(target_ids)].sum() / divisor
             if log_q is None:

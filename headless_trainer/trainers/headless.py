@@ -4,6 +4,7 @@ Letters used in shapes: K predicted positions, U distinct targets, D width, V vo
 """
 
 import logging
+import math
 
 import torch
 from torch import Tensor
@@ -11,9 +12,9 @@ from torch import Tensor
 from ..arguments import HeadlessTrainingArguments
 from ..models.fold import unfold
 from ..models.trunk import check_causal, find_embed, find_trunk, infer_task
-from ..objective.losses import cwt_loss
-from ..objective.negatives import NegativePool
-from ..objective.prior import log_prior, training_prior
+from ..objective.losses import cwt_loss, vocabulary_cross_entropy
+from ..objective.negatives import NegativePool, NegativeSampler
+from ..objective.prior import DrawnNegatives, candidate_log_prior, training_prior
 from ..settings_check import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
@@ -78,27 +79,53 @@ class HeadlessTrainer(PretrainingTrainer):
         self.log_q: Tensor | None = None
         if args.log_q_correction:
             self.log_q = training_prior("log_q_correction is True", token_counts, args.smoothing).to(args.device)
-        elif token_counts is not None:
+        elif token_counts is not None and not args.sampling_power:
             if len(token_counts) != len(self.token_counts):
                 raise ValueError(
                     f"token_counts is {len(token_counts)} long but the embedding has {len(self.token_counts)} rows: pass "
                     "the counts of this vocabulary."
                 )
             self.token_counts = self._of_all_processes(token_counts.cpu().long())
+        self.sampler: NegativeSampler | None = None
+        if args.sampled_negatives:
+            setting, log_q = f"sampling_power is {args.sampling_power}", None
+            if args.sampling_power:
+                log_q = training_prior(setting, token_counts, args.smoothing).cpu()
+            size = self.embedding.num_embeddings
+            self.sampler = NegativeSampler(args.sampled_negatives, size, args.seed, args.sampling_power, log_q)
 
     def objective_facts(self) -> dict[str, float]:
-        return {"temperature": self.args.temperature, "log_q_correction": float(self.args.log_q_correction)}
+        facts = {"temperature": self.args.temperature, "log_q_correction": float(self.args.log_q_correction)}
+        return facts | ({"sampling_power": self.args.sampling_power} if self.args.sampled_negatives else {})
+
+    def _drawn_negatives(self) -> DrawnNegatives:
+        """Those of the run; before its first step, those of the checkpoint that it starts from."""
+        sums = torch.tensor([self.window.candidates, self.window.drawn])
+        candidates, drawn = self._sum_over_processes(sums).tolist()
+        if not candidates:
+            return DrawnNegatives.of_facts(self.loaded_facts)
+        return DrawnNegatives(drawn / candidates, self.args.sampling_power)
 
     def share_step(self, targets):
+        if self._scores_whole_vocabulary():
+            return [((), self._mean_divisor(targets))] * len(targets)
+        drawn = None
+        if self.sampler is not None:
+            drawn = self.sampler.draw(self.state.global_step).to(self.args.device)
         if self.args.negatives == "micro_batch":
             # The mean over the step of each micro-batch's own mean, as in the paper.
-            return [(NegativePool.from_targets(ids), max(1, ids.numel()) * len(targets)) for ids in targets]
+            return [(self._own_pools(ids, drawn), max(1, ids.numel()) * len(targets)) for ids in targets]
         pool, divisor = NegativePool.from_targets(targets), sum(ids.numel() for ids in targets)
         if self.args.negatives == "world" and self.args.world_size > 1:
             pool = self._pool_of_all_processes(pool)
             # The gradients of processes are going to be averaged: each divides its sum by its share of all predictions.
             divisor = pool.size / self.args.world_size
-        return [(pool, divisor or 1)] * len(targets)
+        return [((pool.with_drawn(drawn),), divisor or 1)] * len(targets)
+
+    def _own_pools(self, target_ids: Tensor, drawn: Tensor | None) -> tuple[NegativePool, ...]:
+        """Of one micro-batch: as many as it takes for none to have more than ``pool_size`` targets."""
+        parts = math.ceil(target_ids.numel() / self.args.pool_size) if self.args.pool_size else 1
+        return tuple(NegativePool.from_targets(ids).with_drawn(drawn) for ids in target_ids.tensor_split(max(1, parts)))
 
     def _pool_of_all_processes(self, pool: NegativePool) -> NegativePool:
         """Exchange distinct ids and their counts, 16 bytes a token; the embeddings behind them are everywhere already."""
@@ -112,17 +139,47 @@ class HeadlessTrainer(PretrainingTrainer):
 
     def loss_sum(self, model, inputs, micro_batch):
         hidden = model(**inputs).last_hidden_state[micro_batch.predicted]
-        target_ids = micro_batch.labels[micro_batch.predicted]
-        self.window.add_pool(micro_batch.pool, target_ids, micro_batch.divisor, self.log_q)
-        return cwt_loss(
-            hidden,
-            target_ids,
-            self.embed_candidates,
-            micro_batch.pool,
-            temperature=self.args.temperature,
-            log_q=self.log_q,
-            reduction="sum",
-            backend=self.args.loss_backend,
+        embed = self.embed_candidates
+        if not micro_batch.pools:
+            everything = embed(torch.arange(len(self.token_counts), device=hidden.device))
+            target_ids, bias = micro_batch.labels[micro_batch.predicted], self._exact_bias(hidden.device)
+            hidden = hidden / self.args.temperature
+            return vocabulary_cross_entropy(
+                hidden, target_ids, everything, bias, reduction="sum", backend=self.args.loss_backend
+            )
+        if len(micro_batch.pools) > 1:
+            # Looked up once: each look-up has a gradient as large as the embedding, and an exchange where it is in shards.
+            ids = torch.cat([pool.ids for pool in micro_batch.pools]).unique()
+            vectors = embed(ids)
+            embed = lambda wanted: vectors[torch.searchsorted(ids, wanted)]  # noqa: E731
+        losses = []
+        for outputs, target_ids, pool in micro_batch.groups(hidden):
+            self.window.add_pool(pool, target_ids, micro_batch.divisor, self.log_q, self.args.sampled_negatives)
+            losses.append(
+                cwt_loss(
+                    outputs,
+                    target_ids,
+                    embed,
+                    pool,
+                    temperature=self.args.temperature,
+                    log_q=self.log_q,
+                    reduction="sum",
+                    backend=self.args.loss_backend,
+                )
+            )
+        return torch.stack(losses).sum()
+
+    def _scores_whole_vocabulary(self) -> bool:
+        """Whether the coming step is one of the last ones, which ``softmax_share`` trains with the exact loss."""
+        first = math.ceil((1 - self.args.softmax_share) * self.state.max_steps)
+        return self.is_in_train and self.args.softmax_share > 0 and self.state.global_step >= first
+
+    def _exact_bias(self, device: torch.device) -> Tensor | None:
+        """What the free head adds to the scores, so that the exact loss goes on with what the contrastive one has taught."""
+        if self.log_q is not None:
+            return None
+        return candidate_log_prior(self._all_token_counts().cpu(), self.args.smoothing, self._drawn_negatives()).to(
+            device
         )
 
     def embed_candidates(self, ids: Tensor) -> Tensor:
@@ -148,7 +205,7 @@ class HeadlessTrainer(PretrainingTrainer):
     def _prior(self) -> Tensor | None:
         counts = self._all_token_counts()
         if counts.any():
-            return log_prior(counts, self.args.smoothing)
+            return candidate_log_prior(counts, self.args.smoothing, self._drawn_negatives())
         logger.warning(
             "No target was counted yet, so evaluation has no log q for the free head: its cross-entropy, accuracy and "
             "perplexity are left out. Train first, load the model from a folder that holds its token_counts.safetensors, "

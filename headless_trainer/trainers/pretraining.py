@@ -7,9 +7,10 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -28,8 +29,9 @@ from ..corpus.collator import PaddingCollator
 from ..corpus.streaming import PackedStream
 from ..hub.pushes import HubPushes
 from ..models.padding_row import free_padding_row
-from ..models.trunk import cache_for_generation, check_causal, find_trunk, infer_task
+from ..models.trunk import cache_for_generation, check_causal, find_trunk, infer_task, layer_matrices
 from ..objective.masking import IGNORE_INDEX
+from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
 from ..runtime.checkpoint_aside import CheckpointAside, model_aside, rotate_checkpoints
 from ..runtime.checkpoints import (
@@ -71,6 +73,22 @@ PRIVATE_OVERRIDES = (
 )
 
 
+def check_muon(model: nn.Module, args: HeadlessTrainingArguments, given: Mapping[str, Any]) -> None:
+    """Refuse what ``args.muon_learning_rate`` cannot work with; ``given`` are further parameters of the constructor.
+
+    Raises:
+        ValueError: if an optimizer is given, or no matrix is trained.
+    """
+    wrong = [name for name in ("optimizers", "optimizer_cls_and_kwargs") if any(given.get(name) or ())]
+    if wrong:
+        why = f"{wrong[0]} brings an optimizer of its own: leave {wrong[0]} out"
+    elif not layer_matrices(find_trunk(model)):
+        why = "no linear layer of the model is trained: unfreeze one"
+    else:
+        return
+    raise ValueError(f"muon_learning_rate is {args.muon_learning_rate} but {why}, or leave muon_learning_rate out.")
+
+
 class PretrainingTrainer(Trainer):
     """What headless and vanilla pretraining share. Use `HeadlessTrainer` or `VanillaTrainer`.
 
@@ -88,6 +106,7 @@ class PretrainingTrainer(Trainer):
         stream: the stream that is read, None where the rows are in memory.
         hub: pushes to the Hub, None where nothing is pushed, and in all processes but the main one.
         token_counts: ``(V,)`` int64 how often each token was a target, on this process.
+        loaded_facts: what was saved beside the counts of the checkpoint that the model was loaded from, if any.
     """
 
     # Set for every objective: compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
@@ -111,6 +130,8 @@ class PretrainingTrainer(Trainer):
         self.task = args.task = args.task or infer_task(model)
         refuse(args, PRETRAINING)  # again, since the task is known
         check_rows(model, args, kwargs)
+        if args.muon_learning_rate is not None:
+            check_muon(model, args, kwargs)
         if self.task == "clm":
             check_causal(find_trunk(model))
         processing_class = kwargs.get("processing_class")
@@ -121,7 +142,8 @@ class PretrainingTrainer(Trainer):
         self.neftune_noise_alpha = None  # the parent would add its noise to the vectors of candidates too
         self.roles = EmbeddingRoles(self.embedding, args.input_grad_scale, args.neftune_noise_alpha)
         # Of all training that the model has behind it, this run's and that of the checkpoint it was loaded from.
-        self.token_counts = self._of_all_processes(counts_beside(self.model, self.embedding.num_embeddings))
+        counts, self.loaded_facts = counts_beside(self.model, self.embedding.num_embeddings)
+        self.token_counts = self._of_all_processes(counts)
         self.window = TrainingWindow()
         self.facts = RunFacts()
         self.signal = StopOnSignal()
@@ -137,8 +159,8 @@ class PretrainingTrainer(Trainer):
 
     # What an objective defines -----------------------------------------------------------------------------------------
 
-    def share_step(self, targets: list[Tensor]) -> Sequence[tuple[NegativePool | None, Tensor | float]]:
-        """Candidates and divisor of each micro-batch of a step, see `MicroBatch`; ``targets`` are the ``(K,)`` ids of each."""
+    def share_step(self, targets: list[Tensor]) -> Sequence[tuple[tuple[NegativePool, ...], Tensor | float]]:
+        """Pools and divisor of each micro-batch of a step, see `MicroBatch`; ``targets`` are the ``(K,)`` ids of each."""
         raise NotImplementedError
 
     def loss_sum(self, model: nn.Module, inputs: dict[str, Tensor], micro_batch: MicroBatch) -> Tensor:
@@ -197,15 +219,22 @@ class PretrainingTrainer(Trainer):
 
     def draw_step(self, batches: list[dict[str, Tensor]]) -> Step:
         """Inputs and targets of the micro-batches of one optimizer step, each with what it shares with the others."""
-        made = [self.make_targets(batch, self.state.global_step) for batch in batches]
+        # Of a batch outside a run, as at its end.
+        progress = self.state.global_step / max(1, self.state.max_steps) if self.is_in_train else 1.0
+        made = [self.make_targets(batch, self.state.global_step, progress) for batch in batches]
         drawn = [(inputs, inputs.pop("labels")) for inputs in made]
         targets = [labels[labels != IGNORE_INDEX] for _, labels in drawn]
         watched = (self.state.global_step + 1) % max(1, self.state.logging_steps) == 0
         carrying = [
-            inputs | {CARRIED: MicroBatch(labels, pool, divisor, watched)}
-            for (inputs, labels), (pool, divisor) in zip(drawn, self.share_step(targets), strict=True)
+            inputs | {CARRIED: MicroBatch(labels, pools, divisor, watched)}
+            for (inputs, labels), (pools, divisor) in zip(drawn, self.share_step(targets), strict=True)
         ]
         return Step(carrying, targets)
+
+    def _mean_divisor(self, targets: list[Tensor]) -> Tensor:
+        """For the mean over the predictions of the step on all processes, whose gradients are going to be averaged."""
+        predicted = torch.tensor(sum(ids.numel() for ids in targets), device=self.args.device)
+        return (self._sum_over_processes(predicted) / self.args.world_size).clamp(min=1)
 
     def _count(self, target_ids: Tensor) -> None:
         self.token_counts = self.token_counts.to(target_ids.device)
@@ -244,11 +273,19 @@ class PretrainingTrainer(Trainer):
         return loss
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
-        if self.rows is None or self.optimizer is not None:
+        rate = self.args.muon_learning_rate
+        if self.optimizer is not None or (self.rows is None and rate is None):
             return super().create_optimizer(model)
-        self.optimizer_cls_and_kwargs = self.rows.optimizer_class()
-        self.rows.use(super().create_optimizer(model))
-        return self.optimizer
+        if self.rows is not None:
+            self.optimizer_cls_and_kwargs = self.rows.optimizer_class()
+        if rate is not None:
+            other, kwargs = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, self.model)
+            matrices = layer_matrices(self.model)
+            self.optimizer_cls_and_kwargs = MuonAnd, kwargs | {"matrices": matrices, "muon_lr": rate, "other": other}
+        optimizer = super().create_optimizer(model)
+        if self.rows is not None:
+            self.rows.use(optimizer if rate is None else optimizer.other)
+        return optimizer
 
     def _clip_grad_norm(self, model):
         return super()._clip_grad_norm(model) if self.rows is None else self._clip_rows_too(self.args.max_grad_norm)
@@ -422,8 +459,11 @@ class PretrainingTrainer(Trainer):
         if self.rows is not None:
             self.rows.catch_up()
         counts = self._all_token_counts()
-        seen = int(self._sum_over_processes(torch.tensor(self.window.tokens_seen, device=self.args.device)))
+        sums = torch.tensor([self.window.tokens_seen, self.window.candidates, self.window.drawn])
+        seen, candidates, drawn = self._sum_over_processes(sums).tolist()
         totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.facts.totals()
+        if drawn:
+            totals |= {"candidates": candidates, "drawn_candidates": drawn}
         # A checkpoint is aside already.
         with nullcontext(folder) if _internal_call else model_aside(folder, self.args.should_save) as aside:
             with cache_for_generation(self.model), with_settings(self.args, hub_token=None):  # in training_args.bin
@@ -564,6 +604,9 @@ class PretrainingTrainer(Trainer):
     def _load_totals(self, checkpoint: str) -> None:
         counts, totals = load_token_counts(checkpoint)
         self.token_counts = self._of_all_processes(counts)
-        self.window.tokens_seen = int(totals["tokens_seen"]) if self.is_world_process_zero() else 0
+        if self.is_world_process_zero():
+            self.window.tokens_seen = int(totals["tokens_seen"])
+            self.window.candidates = int(totals.get("candidates", 0))
+            self.window.drawn = int(totals.get("drawn_candidates", 0))
         self.window.train_seconds = totals["train_seconds"]
         self.facts.restore(totals)

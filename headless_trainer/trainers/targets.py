@@ -3,6 +3,7 @@
 Letters used in shapes: B rows, T tokens in a row.
 """
 
+import dataclasses
 import inspect
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..arguments import HeadlessTrainingArguments
 from ..objective.masking import (
     IGNORE_INDEX,
     MaskingRule,
+    causal_mask,
     content_seeds,
     document_mask,
     document_positions,
@@ -37,23 +39,27 @@ class TargetMaker:
         task: ``mlm`` or ``clm``.
         model: the model that will read the inputs.
         tokenizer: its tokenizer; mlm and ``isolate_documents`` need its special tokens.
-        args: masking rates, seed and ``isolate_documents``.
+        args: masking rates, seed, ``next_token_share`` and ``isolate_documents``.
 
     Raises:
-        ValueError: if the tokenizer lacks a token that the settings need, or the model cannot keep documents apart.
+        ValueError: if the tokenizer lacks a token that the settings need, or the model cannot keep documents, or what comes
+            later in a row, apart.
     """
 
     def __init__(self, task: str, model, tokenizer, args: HeadlessTrainingArguments):
         self.task, self.model, self.seed = task, model, args.seed
         self._unchanged = {"train": 0, "evaluation": 0}  # given labels seen so far, until one differs from its input
         self.rule = _masking_rule(model, tokenizer, args) if task == "mlm" else None
+        self.next_token_share, self.last_probability = args.next_token_share, args.mlm_probability_end
         self.document_ends = _document_ends(task, model, tokenizer) if args.isolate_documents else None
         if self.document_ends is not None:
             self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
             self._first_position = _first_position(model) if task == "mlm" else 0
             self._check_isolation(tokenizer)
+        if self.next_token_share:
+            self._check_causal(tokenizer)
 
-    def __call__(self, batch: dict[str, Tensor], step: int | None) -> dict[str, Any]:
+    def __call__(self, batch: dict[str, Tensor], step: int | None, progress: float = 1.0) -> dict[str, Any]:
         """Inputs of the trunk, and ``labels`` ``(B, T)``: at each position the token its output must predict, or -100.
 
         Args:
@@ -62,6 +68,7 @@ class TargetMaker:
                 shifted for clm.
             step: the optimizer step, whose masks are drawn from it, the run's seed and each row's own tokens: a row has the
                 same masks wherever in the step it is read. None draws those of evaluation, the same in every run.
+            progress: share of the run that lies before the step, from 0 to 1, which rates that change depend on.
 
         Raises:
             ValueError: if the labels given for mlm are nothing but the inputs.
@@ -77,6 +84,17 @@ class TargetMaker:
             labels = (
                 next_tokens(input_ids, excluded, positions) if given is None else next_tokens(given, None, positions)
             )
+        elif step is not None and progress < self.next_token_share:
+            if given is not None:
+                raise ValueError(
+                    f"next_token_share is {self.next_token_share} and the rows have a column 'labels', which says what is "
+                    "predicted: remove the column, or leave next_token_share out."
+                )
+            padded = excluded
+            labels = next_tokens(input_ids, excluded)
+            # Special tokens are no targets later either: the frequencies of targets are to be those of one run.
+            labels.masked_fill_(torch.isin(labels, self.rule.special_ids.to(labels.device)), IGNORE_INDEX)
+            inputs["attention_mask"] = self._as_attention(causal_mask(input_ids, padded))
         elif given is not None:
             self._check_given(input_ids, given, "evaluation" if step is None else "train")
             labels = given
@@ -86,7 +104,11 @@ class TargetMaker:
                 excluded = special if excluded is None else excluded | special
             seed = (EVALUATION_SEED,) if step is None else (self.seed, step)
             seeds = content_seeds(input_ids, seed, excluded)
-            inputs["input_ids"], labels = mask_tokens(input_ids, self.rule, seeds, excluded)
+            rule = self.rule
+            if step is not None and self.last_probability is not None:
+                reached = rule.probability + progress * (self.last_probability - rule.probability)
+                rule = dataclasses.replace(rule, probability=reached)
+            inputs["input_ids"], labels = mask_tokens(input_ids, rule, seeds, excluded)
         return inputs | {"labels": labels}
 
     def _check_given(self, input_ids: Tensor, labels: Tensor, rows: str) -> None:
@@ -119,10 +141,36 @@ class TargetMaker:
             # Padding sees padding: a position that sees nothing has no softmax, and its NaN would spread in the next layer.
             real = inputs["attention_mask"].bool()
             visible &= real[:, None, :, None] == real[:, None, None, :]
-        if self.model.config._attn_implementation == "eager":
-            dtype = self.model.dtype
-            visible = torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
-        inputs["attention_mask"] = visible
+        inputs["attention_mask"] = self._as_attention(visible)
+
+    def _as_attention(self, visible: Tensor) -> Tensor:
+        """What the model's attention takes for ``(B, 1, T, T)`` bool."""
+        if self.model.config._attn_implementation != "eager":
+            return visible
+        dtype = self.model.dtype
+        return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
+
+    @torch.no_grad()
+    def _check_causal(self, tokenizer) -> None:
+        """Compare outputs: a token must not change what stands before it, where next tokens are predicted."""
+        _check_pairs(self.model, "next_token_share", self.next_token_share)
+        if is_deepspeed_zero3_enabled():
+            return  # weights that are not whole yet
+        size, special = self.model.get_input_embeddings().num_embeddings, set(tokenizer.all_special_ids)
+        first, other = [token for token in range(size) if token not in special][:2]
+        trunk, training, outputs = self.model.base_model, self.model.training, []
+        self.model.eval()
+        for token in (first, other):
+            ids = torch.tensor([[first, other, first, token]], device=self.model.device)
+            inputs = self({"input_ids": ids}, 0, 0.0)
+            del inputs["labels"]
+            outputs.append(trunk(**inputs).last_hidden_state[:, :3].float())
+        self.model.train(training)
+        if (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max() > 1e-5:
+            raise ValueError(
+                f"next_token_share is {self.next_token_share} but {type(trunk).__name__} sees later tokens all the same, "
+                "those that it is to predict: use another encoder (BERT, RoBERTa, ...), or leave next_token_share out."
+            )
 
     @torch.no_grad()
     def _check_isolation(self, tokenizer) -> None:
@@ -172,16 +220,21 @@ def _document_ends(task: str, model, tokenizer) -> Tensor:
         raise ValueError(
             "isolate_documents is True but the tokenizer has no eos or sep token that ends a document: use one that does."
         )
+    if task == "mlm":
+        _check_pairs(model, "isolate_documents", True)
+    return torch.tensor(sorted(ends))
+
+
+def _check_pairs(model, setting: str, value) -> None:
+    """Refuse a setting of an encoder whose attention takes no mask between pairs of tokens."""
     attention = model.config._attn_implementation
     # One mask for every layer would widen the sliding windows of ModernBERT and its kin.
     windows = "sliding_attention" in (getattr(model.config, "layer_types", None) or ())
-    deberta = model.config.model_type.startswith("deberta")
-    if task == "mlm" and (attention not in ("sdpa", "eager") or deberta or windows):
+    if attention not in ("sdpa", "eager") or model.config.model_type.startswith("deberta") or windows:
         raise ValueError(
-            f"isolate_documents is True but attention {attention!r} of {type(model).__name__} takes no mask between "
-            "pairs of tokens: use attn_implementation 'sdpa' with another encoder, or leave isolate_documents out."
+            f"{setting} is {value} but attention {attention!r} of {type(model).__name__} takes no mask between "
+            f"pairs of tokens: use attn_implementation 'sdpa' with another encoder, or leave {setting} out."
         )
-    return torch.tensor(sorted(ends))
 
 
 def _first_position(model) -> int:

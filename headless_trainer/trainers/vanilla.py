@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..models.fold import fold_bias, fold_head_bias
 from ..models.trunk import find_trunk
 from ..models.vocabulary_head import VocabularyHead
-from ..objective.prior import training_prior
+from ..objective.prior import DrawnNegatives, training_prior
 from ..settings_check import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import vocabulary_scores
 from .pretraining import PretrainingTrainer
@@ -22,23 +22,32 @@ class VanillaTrainer(PretrainingTrainer):
         model: a ``...ForMaskedLM`` or ``...ForCausalLM``.
         args: the settings, with ``objective="vanilla"``.
         token_counts: ``(V,)`` int64 occurrences of each token in the training data, for ``args.head_bias="prior"``.
+        drawn: how the candidates of the headless run that the model comes from were drawn besides its targets, for the same.
         kwargs: everything else `Trainer` takes.
 
     Raises:
         ValueError: if the model has no vocabulary projection, or the head bias lacks its counts.
     """
 
-    def __init__(self, model=None, args=None, data_collator=None, *, token_counts: Tensor | None = None, **kwargs):
+    def __init__(
+        self,
+        model=None,
+        args=None,
+        data_collator=None,
+        *,
+        token_counts: Tensor | None = None,
+        drawn: DrawnNegatives | None = None,
+        **kwargs,
+    ):
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
         find_trunk(model)
         self.head = VocabularyHead(model, getattr(args, "loss_backend", "auto"))
         if getattr(args, "head_bias", "none") == "prior":
-            self._start_bias(model, token_counts, args.smoothing)
+            self._start_bias(model, training_prior("head_bias is 'prior'", token_counts, args.smoothing, drawn))
         super().__init__(model, args, data_collator, **kwargs)
 
-    def _start_bias(self, model, token_counts: Tensor | None, smoothing: float) -> None:
-        prior = training_prior("head_bias is 'prior'", token_counts, smoothing).to(model.device)
-        projection = self.head.projection
+    def _start_bias(self, model, prior: Tensor) -> None:
+        projection, prior = self.head.projection, prior.to(model.device)
         self.added_bias = projection.bias is None
         if self.added_bias:
             # Tried now, so that a run does not end with a bias that no checkpoint can hold.
@@ -53,10 +62,7 @@ class VanillaTrainer(PretrainingTrainer):
             fold_head_bias(self.model).save_pretrained(folder)
 
     def share_step(self, targets):
-        # The mean over all predicted tokens of the step, on all processes, whose gradients are going to be averaged.
-        predicted = torch.tensor(sum(ids.numel() for ids in targets), device=self.args.device)
-        divisor = (self._sum_over_processes(predicted) / self.args.world_size).clamp(min=1)
-        return [(None, divisor)] * len(targets)
+        return [((), self._mean_divisor(targets))] * len(targets)
 
     def loss_sum(self, model, inputs, micro_batch):
         return self.head.loss(model, inputs, micro_batch.labels)

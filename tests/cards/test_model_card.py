@@ -483,6 +483,15 @@ def test_settings_are_put_into_words(tmp_path, clm_tokenizer):
     assert "| adam_beta2 | 0.98 |\n" in text and "| warmup_steps | 1 |\n" in text and "| temperature | 0.5 |\n" in text
 
 
+def test_drawn_negatives_are_put_into_words(tmp_path, clm_tokenizer):
+    trainer = trainer_by_hand(tmp_path / "run", clm_tokenizer, pool_size=6, sampled_negatives=1000)
+    trainer.train()
+    trainer.save_model()
+    text = text_of(tmp_path / "run")
+    assert "of the same forward pass, in groups of at most 6 predictions, and 1,000 tokens drawn in each step" in text
+    assert " drawn in each step from the vocabulary.\n" in text
+
+
 def test_a_name_on_the_hub_is_used_where_the_model_goes_there(tmp_path, clm_tokenizer):
     trainer = trainer_by_hand(tmp_path / "run", clm_tokenizer)
     trainer.args.push_to_hub, trainer.args.hub_model_id = True, "someone/some model"

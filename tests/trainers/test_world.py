@@ -16,12 +16,14 @@ def train(
     folder, task: str, empty: bool, *, batch_size: int, accumulation: int, negatives: str, steps: int = 3,
     dtype: torch.dtype = torch.float32,
 ):  # fmt: skip
+    causal = task in ("clm", "drawn")
     settings = {
-        "task": "clm" if task == "clm" else "mlm", "mlm_probability": 0.15 if task == "clm" else 0.4, "negatives": negatives,
+        "task": "clm" if causal else "mlm", "mlm_probability": 0.15 if causal else 0.4, "negatives": negatives,
+        "sampled_negatives": 25 if task == "drawn" else 0,
         "per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation, "max_steps": steps,
         "learning_rate": 1e-2, "max_grad_norm": 0.0, "save_strategy": "no", "train_sampling_strategy": "sequential",
     }  # fmt: skip
-    gradients, model = Gradients(), tiny_model(task, VOCAB, positions=16).to(dtype)
+    gradients, model = Gradients(), tiny_model("clm" if causal else "mlm", VOCAB, positions=16).to(dtype)
     rows = labelled_rows(task, empty)
     run = make_trainer(folder, model, rows, settings, processing_class=Tokenizer(VOCAB), callbacks=[gradients])
     run.train()
@@ -51,7 +53,7 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
     """Without and with accumulation, uneven numbers of targets, and (with one row a micro-batch) a process without any."""
     most = ROWS // count
     cases = [(task, empty, steps) for task in ("mlm", "clm") for empty in (False, True) for steps in (1, most)]
-    cases += [("mask", False, steps) for steps in (1, most)]
+    cases += [(task, False, steps) for task in ("mask", "drawn") for steps in (1, most)]
     processes.run(_train_cases, count, str(tmp_path), count, cases, dtype)
     found = torch.load(tmp_path / "found.pt")
     for task, empty, accumulation in cases:

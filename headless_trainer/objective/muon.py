@@ -1,0 +1,66 @@
+"""Muon for the matrices of a trunk, and another optimizer for everything else, as one optimizer."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+
+
+class MuonAnd(torch.optim.Optimizer):
+    """`torch.optim.Muon` on matrices, with updates as large as AdamW's, beside an optimizer for the other parameters.
+
+    Muon replaces the update of a matrix by the nearest matrix with orthogonal rows or columns. It is meant for the weights of
+    linear layers inside a network, not for embeddings, heads, gains and biases. Sources: Jordan et al., 2024
+    (https://kellerjordan.github.io/posts/muon/); the size of the updates: https://arxiv.org/abs/2502.16982.
+
+    Args:
+        params: groups of parameters, as for any optimizer. Matrices keep the weight decay of their group.
+        matrices: the parameters that Muon updates.
+        muon_lr: its learning rate. A schedule multiplies it as it does that of the others.
+        other: class of the optimizer for the rest.
+        kwargs: what that class takes.
+
+    Attributes:
+        muon: the optimizer of the matrices.
+        other: that of the rest.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[dict],
+        *,
+        matrices: Iterable[nn.Parameter],
+        muon_lr: float,
+        other: type[torch.optim.Optimizer],
+        **kwargs,
+    ):
+        chosen = {id(parameter) for parameter in matrices}
+        groups: dict[bool, list[dict]] = {True: [], False: []}
+        for group in params:
+            for is_matrix, kept in groups.items():
+                own = [parameter for parameter in group["params"] if (id(parameter) in chosen) == is_matrix]
+                if own:
+                    kept.append(group | {"params": own})
+        self.other = other(groups[False], **kwargs)
+        self.muon = torch.optim.Muon(groups[True], lr=muon_lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+        super().__init__([*self.other.param_groups, *self.muon.param_groups], {})
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None):
+        """One step of both."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.other.step()
+        self.muon.step()
+        return loss
+
+    def state_dict(self) -> dict:
+        return {"other": self.other.state_dict(), "muon": self.muon.state_dict()}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        self.other.load_state_dict(state_dict["other"])
+        self.muon.load_state_dict(state_dict["muon"])
+        # Which made groups of their own again; a schedule changes those that are here.
+        self.param_groups = [*self.other.param_groups, *self.muon.param_groups]

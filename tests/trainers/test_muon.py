@@ -1,0 +1,135 @@
+"""Muon for the matrices of the layers, AdamW for everything else."""
+
+import pytest
+import torch
+from builders import VOCAB, tiny_trainer
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, GPT2Model
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
+from headless_trainer.models.trunk import layer_matrices
+from headless_trainer.objective.muon import MuonAnd
+
+
+def names(model) -> set[str]:
+    matrices = {id(parameter) for parameter in layer_matrices(model)}
+    return {name for name, parameter in model.named_parameters() if id(parameter) in matrices}
+
+
+def test_which_parameters_are_matrices_of_layers():
+    small = {"n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 16, "vocab_size": VOCAB}
+    layers = {f"h.0.{name}.weight" for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")}
+    assert names(GPT2Model(GPT2Config(**small))) == layers
+    for tied in (True, False):
+        model = GPT2LMHeadModel(GPT2Config(**small, tie_word_embeddings=tied))
+        assert names(model) == {f"transformer.{name}" for name in layers}
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    bert = BertForMaskedLM(BertConfig(**sizes, vocab_size=VOCAB))
+    assert "cls.predictions.transform.dense.weight" in names(bert) and len(names(bert)) == 7
+    bert.requires_grad_(False)
+    assert not names(bert)
+
+
+def trained(folder, task, objective, **settings):
+    run = tiny_trainer(
+        folder, task=task, objective=objective, learning_rate=1e-2, lr_scheduler_type="constant", **settings
+    )
+    run.train()
+    return run
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+@pytest.mark.parametrize("objective", ["headless", "vanilla"])
+def test_steps_are_those_of_two_optimizers(tmp_path, task, objective):
+    """The same gradients, written down and given to AdamW and to Muon apart."""
+    settings = {"weight_decay": 0.1, "max_grad_norm": 0.0}
+    run = tiny_trainer(
+        tmp_path, task=task, objective=objective, learning_rate=1e-2, muon_learning_rate=2e-2,
+        lr_scheduler_type="constant", **settings,
+    )  # fmt: skip
+    model = run.model.eval()
+    other = tiny_trainer(tmp_path, task=task, objective=objective, **settings).model.eval()
+    other.load_state_dict(model.state_dict())
+    optimizer = run.create_optimizer()
+    assert isinstance(optimizer, MuonAnd)
+    matrices, decayed = names(other), set(run.get_decay_parameter_names(model))
+    groups = {(own, decay): [] for own in (True, False) for decay in (True, False)}
+    for name, parameter in other.named_parameters():
+        groups[name in matrices, name in decayed].append(parameter)
+    adamw = torch.optim.AdamW(
+        [{"params": groups[False, True], "weight_decay": 0.1}, {"params": groups[False, False], "weight_decay": 0.0}],
+        lr=1e-2, betas=(0.9, 0.999), eps=1e-8,
+    )  # fmt: skip
+    muon = torch.optim.Muon(groups[True, True], lr=2e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    assert groups[True, True] and not groups[True, False]
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for parameter, twin in zip(model.parameters(), other.parameters(), strict=True):
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+            twin.grad = parameter.grad.clone()
+        optimizer.step()
+        adamw.step()
+        muon.step()
+    for (name, parameter), twin in zip(model.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(parameter, twin, rtol=1e-5, atol=1e-7, msg=name)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_resume_is_exact(tmp_path, sparse):
+    settings = {"muon_learning_rate": 2e-2, "lr_scheduler_type": "linear", "warmup_steps": 1, "weight_decay": 0.01}
+    settings |= {"sparse_embedding_updates": sparse, "task": "clm", "learning_rate": 1e-2}
+    runs = []
+    for resume in (None, str(tmp_path / "0" / "checkpoint-1")):
+        run = tiny_trainer(tmp_path / str(len(runs)), **settings)
+        run.args.save_strategy, run.args.save_steps = "steps", 1
+        run.train(resume_from_checkpoint=resume)
+        runs.append(run)
+    for (name, want), got in zip(runs[0].model.state_dict().items(), runs[1].model.state_dict().values(), strict=True):
+        assert torch.equal(want, got), name
+    rates = [group["lr"] for group in runs[1].optimizer.param_groups]
+    assert rates == [group["lr"] for group in runs[0].optimizer.param_groups]
+
+
+def test_sparse_rows_stay_what_dense_ones_would_be(tmp_path):
+    runs = [
+        trained(tmp_path / str(sparse), "clm", "headless", muon_learning_rate=2e-2, sparse_embedding_updates=sparse)
+        for sparse in (False, True)
+    ]
+    for (name, want), got in zip(runs[0].model.state_dict().items(), runs[1].model.state_dict().values(), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_the_log_has_the_rate_of_the_others_and_both_follow_the_schedule(tmp_path):
+    run = tiny_trainer(tmp_path, task="clm", learning_rate=1e-2, muon_learning_rate=4e-2, lr_scheduler_type="linear")
+    run.train()
+    rates = [logs["learning_rate"] for logs in run.state.log_history if "loss" in logs]
+    assert rates == pytest.approx([1e-2, 0.5e-2])
+    groups = {group["lr"] for group in run.optimizer.param_groups}
+    assert groups == {0.0}
+    assert {group["initial_lr"] for group in run.optimizer.param_groups} == {1e-2, 4e-2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"muon_learning_rate": 0.0}, "muon_learning_rate must be above 0, got 0.0"),
+        ({"muon_learning_rate": float("inf")}, "muon_learning_rate must be above 0 and finite, got inf"),
+        (
+            {"muon_learning_rate": 0.1, "optim": "adafactor"},
+            "muon_learning_rate is 0.1 but optim is 'adafactor': use --optim",
+        ),
+    ],
+)
+def test_refused(tmp_path, settings, said):
+    with pytest.raises(ValueError, match=said):
+        HeadlessTrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **settings)
+
+
+def test_what_it_cannot_work_with(tmp_path):
+    args = HeadlessTrainingArguments(str(tmp_path), muon_learning_rate=0.1, use_cpu=True, report_to="none")
+    model = GPT2Model(GPT2Config(n_embd=8, n_layer=1, n_head=1, n_positions=16, vocab_size=VOCAB))
+    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="muon_learning_rate is 0.1 but optimizers brings an optimizer of its own"):
+        HeadlessTrainer(model, args, optimizers=(own, None))
+    model.requires_grad_(False)
+    with pytest.raises(ValueError, match="muon_learning_rate is 0.1 but no linear layer of the model is trained"):
+        HeadlessTrainer(model, args)
