@@ -91,6 +91,8 @@ def _find_fault(folder: Path, contents: bool) -> str | None:
         return _found[signature]
     if not os.path.lexists(folder / MANIFEST_NAME):
         return _structural_fault(folder)
+    if not (folder / MANIFEST_NAME).is_file():  # a pipe would be waited for
+        return f"{MANIFEST_NAME} is not a file"
     try:
         manifest = _read(folder)
         algorithm, files = manifest["algorithm"], manifest["files"]
