@@ -1,11 +1,12 @@
 """Peak memory of reading and encoding documents that are far longer than others.
 
-    python benchmarks/long_documents.py [--case line|books|zeros|ordinary] [--mb 100] [--gb 1]
+    python benchmarks/long_documents.py [--case line|json|books|zeros|ordinary|again] [--mb 100] [--gb 1]
 
-Each case runs in a process of its own, in one reader or encoding process: `line` is one line of ``--mb`` MB, `books` are books
-of 400 KB read as a stream until 20 million tokens have come, `zeros` is a gzip of ``--gb`` GB of the digit 0 without a newline,
-`ordinary` are ``--mb`` MB of lines of 500 bytes. The peak is VmHWM of the process: its own memory and the pages of mapped
-files that lie in it. The first line is that of a process that has read nothing. Linux alone.
+Each case runs in a process of its own, in one reader or encoding process: `line` is one line of ``--mb`` MB, `json` the same as
+the text of one line of JSON, `books` are books of 400 KB read as a stream until 20 million tokens have come, `zeros` is a gzip
+of ``--gb`` GB of the digit 0 without a newline, `ordinary` are ``--mb`` MB of lines of 500 bytes, `again` finds the rows that
+`ordinary` left. The peak is VmHWM of the process: its own memory and the pages of mapped files that lie in it. The first line
+is that of a process that has read nothing. Linux alone.
 """
 
 import argparse
@@ -16,7 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-CASES = ("nothing", "ordinary", "line", "books", "zeros")
+CASES = ("nothing", "ordinary", "again", "line", "json", "books", "zeros")
+SUFFIX = {"zeros": ".txt.gz", "json": ".jsonl"}
 
 
 def words(characters: int, seed: int = 0) -> str:
@@ -35,7 +37,9 @@ def write(case: str, path: Path, megabytes: int, gigabytes: float) -> None:
                 file.write(b"0" * 1_000_000)
         return
     with open(path, "w") as file:
-        if case == "line":
+        if case == "json":
+            file.write('{"text": "' + "".join(words(1_000_000, i % 10) for i in range(megabytes)) + '"}\n')
+        elif case == "line":
             for i in range(megabytes):
                 file.write(words(1_000_000, i % 10))
         elif case == "ordinary":
@@ -59,7 +63,7 @@ def run(case: str, folder: str, answers) -> None:
     if case != "nothing":
         held_out = Path(folder, "held_out.txt")
         held_out.write_text("held out\n")
-        (path,) = Path(folder).glob(f"{case}.*")
+        (path,) = Path(folder).glob(f"{'ordinary' if case == 'again' else case}.*")
         args = DataArguments(train_file=[str(path)], validation_file=[str(held_out)], streaming=case == "books")
         texts = load_texts(args, cache_dir=folder)["train"]
         if case == "books":
@@ -82,12 +86,14 @@ def main() -> None:
     args = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     print(f"{'case':10} {'peak, GB':>9} {'seconds':>9} {'tokens':>12}")
-    for case in args.case:
-        with tempfile.TemporaryDirectory() as folder:
-            if case != "nothing":
-                write(case, Path(folder, f"{case}.txt" + ".gz" * (case == "zeros")), args.mb, args.gb)
+    with tempfile.TemporaryDirectory() as root:
+        for case in args.case:
+            folder = Path(root, "ordinary" if case == "again" else case)
+            folder.mkdir(exist_ok=True)
+            if case not in ("nothing", "again"):
+                write(case, folder / f"{case}{SUFFIX.get(case, '.txt')}", args.mb, args.gb)
             answers = context.SimpleQueue()
-            process = context.Process(target=run, args=(case, folder, answers))
+            process = context.Process(target=run, args=(case, str(folder), answers))
             process.start()
             process.join()
             if process.exitcode:
