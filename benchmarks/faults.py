@@ -292,11 +292,11 @@ def newest_step(run_dir: Path) -> int:
 
 def half_written(run_dir: Path) -> tuple[Path, int] | None:
     """The checkpoint that is, or was, being written, and when its folder last changed: it stays until the next one is."""
-    for path in checkpoints_in(run_dir / INCOMPLETE_NAME):
-        try:
+    try:
+        for path in checkpoints_in(run_dir / INCOMPLETE_NAME):
             return path, path.stat().st_ctime_ns
-        except FileNotFoundError:  # it has just been renamed
-            return None
+    except FileNotFoundError:  # it has just been renamed
+        pass
     return None
 
 
