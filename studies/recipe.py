@@ -244,6 +244,8 @@ def draw(rows: dict, path: Path) -> None:
     for axis, label in zip(axes, ("tokens seen (millions)", "training time (minutes)"), strict=True):
         axis.set_xlabel(label)
         axis.set_yscale("log")
+        for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+            ticks("{x:.0f}")
     axes[0].set_ylabel("held-out perplexity")
     axes[0].legend(frameon=False, fontsize=7)
     plotting.save(figure, path)
