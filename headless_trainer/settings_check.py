@@ -34,6 +34,10 @@ def _has_rows_by_length(args) -> bool:
     return args.train_sampling_strategy in ("group_by_length", "batch_rebalance")
 
 
+def _is_vanilla(args) -> bool:
+    return args.objective == "vanilla"
+
+
 def _optimizer(args) -> str:
     return str(getattr(args.optim, "value", args.optim))
 
@@ -127,14 +131,14 @@ PRETRAINING = (
     ),
     # Ours, where the other objective or task does not read them.
     Refusal(
-        "negatives",
+        "negatives pool_size sampled_negatives",
         "objective is 'vanilla', which has no negatives: drop one of the two",
-        lambda args: args.objective == "vanilla",
+        _is_vanilla,
     ),
     Refusal(
         "log_q_correction",
         "objective is 'vanilla', which has no negatives to correct: drop one of the two",
-        lambda args: args.objective == "vanilla",
+        _is_vanilla,
     ),
     Refusal(
         "sampling_power",
@@ -154,12 +158,7 @@ PRETRAINING = (
     Refusal(
         "softmax_share",
         "objective is 'vanilla', which is exact from the start: drop one of the two",
-        lambda args: args.objective == "vanilla",
-    ),
-    Refusal(
-        "pool_size sampled_negatives",
-        "objective is 'vanilla', which has no pools: drop one of the two",
-        lambda args: args.objective == "vanilla",
+        _is_vanilla,
     ),
     Refusal(
         "next_token_share",
@@ -174,7 +173,7 @@ PRETRAINING = (
     Refusal(
         "temperature eval_pool_size eval_full_vocabulary",
         "objective is 'vanilla', which scores the whole vocabulary as it is: drop one of the two",
-        lambda args: args.objective == "vanilla",
+        _is_vanilla,
     ),
     Refusal(
         "smoothing",

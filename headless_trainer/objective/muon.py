@@ -45,14 +45,9 @@ class MuonAnd(torch.optim.Optimizer):
         self.muon = torch.optim.Muon(groups[True], lr=muon_lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
         super().__init__([*self.other.param_groups, *self.muon.param_groups], {})
 
-    @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """One step of both."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self.other.step()
+        """One step of both, with the gradients of the closure where one is given."""
+        loss = self.other.step(closure)
         self.muon.step()
         return loss
 

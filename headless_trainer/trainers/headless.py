@@ -88,10 +88,9 @@ class HeadlessTrainer(PretrainingTrainer):
             self.token_counts = self._of_all_processes(token_counts.cpu().long())
         self.sampler: NegativeSampler | None = None
         if args.sampled_negatives:
-            setting, log_q = f"sampling_power is {args.sampling_power}", None
+            log_q, size = None, self.embedding.num_embeddings
             if args.sampling_power:
-                log_q = training_prior(setting, token_counts, args.smoothing).cpu()
-            size = self.embedding.num_embeddings
+                log_q = training_prior(f"sampling_power is {args.sampling_power}", token_counts, args.smoothing).cpu()
             self.sampler = NegativeSampler(args.sampled_negatives, size, args.seed, args.sampling_power, log_q)
 
     def objective_facts(self) -> dict[str, float]:
@@ -142,7 +141,9 @@ class HeadlessTrainer(PretrainingTrainer):
         embed = self.embed_candidates
         if not micro_batch.pools:
             everything = embed(torch.arange(len(self.token_counts), device=hidden.device))
-            target_ids, bias = micro_batch.labels[micro_batch.predicted], self._exact_bias(hidden.device)
+            target_ids = micro_batch.labels[micro_batch.predicted]
+            # What the free head adds to the scores, so that this goes on with what the contrastive loss has taught.
+            bias = self._prior() if self.log_q is None else None
             hidden = hidden / self.args.temperature
             return vocabulary_cross_entropy(
                 hidden, target_ids, everything, bias, reduction="sum", backend=self.args.loss_backend
@@ -173,14 +174,6 @@ class HeadlessTrainer(PretrainingTrainer):
         """Whether the coming step is one of the last ones, which ``softmax_share`` trains with the exact loss."""
         first = math.ceil((1 - self.args.softmax_share) * self.state.max_steps)
         return self.is_in_train and self.args.softmax_share > 0 and self.state.global_step >= first
-
-    def _exact_bias(self, device: torch.device) -> Tensor | None:
-        """What the free head adds to the scores, so that the exact loss goes on with what the contrastive one has taught."""
-        if self.log_q is not None:
-            return None
-        return candidate_log_prior(self._all_token_counts().cpu(), self.args.smoothing, self._drawn_negatives()).to(
-            device
-        )
 
     def embed_candidates(self, ids: Tensor) -> Tensor:
         """``(U, D)`` vectors of ``(U,)`` ids, by the module: its weight may be a shard outside the forward."""

@@ -56,7 +56,7 @@ from .diagnostics import EmbeddingRoles, TrainingWindow
 from .evaluation import EvaluationSums, mean_cosine
 from .held_out import COUNTS, HeldOutRows, held_out_loader
 from .sharding import keep_embedding_apart, saves_whole_weights
-from .sparse_rows import SparseRows, check_rows
+from .sparse_rows import SparseRows, check_rows, given_optimizer
 from .step import CARRIED, MicroBatch, Step
 from .stream_place import Passes, StreamPlace
 from .targets import TargetMaker
@@ -79,9 +79,8 @@ def check_muon(model: nn.Module, args: HeadlessTrainingArguments, given: Mapping
     Raises:
         ValueError: if an optimizer is given, or no matrix is trained.
     """
-    wrong = [name for name in ("optimizers", "optimizer_cls_and_kwargs") if any(given.get(name) or ())]
-    if wrong:
-        why = f"{wrong[0]} brings an optimizer of its own: leave {wrong[0]} out"
+    if setting := given_optimizer(given):
+        why = f"{setting} brings an optimizer of its own: leave {setting} out"
     elif not layer_matrices(find_trunk(model)):
         why = "no linear layer of the model is trained: unfreeze one"
     else:

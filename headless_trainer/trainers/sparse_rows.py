@@ -18,6 +18,11 @@ logger = logging.getLogger(__name__)
 WANTED, REMEDY = "sparse_embedding_updates is True but", "leave sparse_embedding_updates out."
 
 
+def given_optimizer(given: Mapping[str, Any]) -> str | None:
+    """The parameter of a trainer's constructor that brings an optimizer, where one does."""
+    return next((name for name in ("optimizers", "optimizer_cls_and_kwargs") if any(given.get(name) or ())), None)
+
+
 def check_rows(trunk: nn.Module, args: HeadlessTrainingArguments, given: Mapping[str, Any] | None = None) -> None:
     """Refuse what ``args.sparse_embedding_updates`` cannot work with.
 
@@ -40,12 +45,11 @@ def check_rows(trunk: nn.Module, args: HeadlessTrainingArguments, given: Mapping
             raise ValueError(
                 f"{WANTED} the embedding of model {name} has {setting}={value}, which sparse gradients do not allow: {REMEDY}"
             )
-    for setting in ("optimizers", "optimizer_cls_and_kwargs"):
-        if any((given or {}).get(setting) or ()):
-            raise ValueError(
-                f"{WANTED} {setting} brings an optimizer of its own: leave {setting} out and set learning_rate, "
-                f"weight_decay and adam_..., or {REMEDY}"
-            )
+    if setting := given_optimizer(given or {}):
+        raise ValueError(
+            f"{WANTED} {setting} brings an optimizer of its own: leave {setting} out and set learning_rate, "
+            f"weight_decay and adam_..., or {REMEDY}"
+        )
 
 
 class SparseRows(TrainerCallback):

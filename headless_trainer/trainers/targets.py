@@ -5,6 +5,7 @@ Letters used in shapes: B rows, T tokens in a row.
 
 import dataclasses
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -150,51 +151,51 @@ class TargetMaker:
         dtype = self.model.dtype
         return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
 
-    @torch.no_grad()
     def _check_causal(self, tokenizer) -> None:
         """Compare outputs: a token must not change what stands before it, where next tokens are predicted."""
         _check_pairs(self.model, "next_token_share", self.next_token_share)
         if is_deepspeed_zero3_enabled():
             return  # weights that are not whole yet
-        size, special = self.model.get_input_embeddings().num_embeddings, set(tokenizer.all_special_ids)
-        first, other = [token for token in range(size) if token not in special][:2]
-        trunk, training, outputs = self.model.base_model, self.model.training, []
-        self.model.eval()
-        for token in (first, other):
-            ids = torch.tensor([[first, other, first, token]], device=self.model.device)
-            inputs = self({"input_ids": ids}, 0, 0.0)
-            del inputs["labels"]
-            outputs.append(trunk(**inputs).last_hidden_state[:, :3].float())
-        self.model.train(training)
-        if (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max() > 1e-5:
+        first, other = self._two_tokens({*tokenizer.all_special_ids})
+        rows = [[first, other, first, token] for token in (first, other)]
+        if self._differ(rows, slice(None, 3), lambda ids: self({"input_ids": ids}, 0, 0.0)):
             raise ValueError(
-                f"next_token_share is {self.next_token_share} but {type(trunk).__name__} sees later tokens all the same, "
-                "those that it is to predict: use another encoder (BERT, RoBERTa, ...), or leave next_token_share out."
+                f"next_token_share is {self.next_token_share} but {type(self.model.base_model).__name__} sees later tokens "
+                "all the same, those that it is to predict: use another encoder (BERT, RoBERTa, ...), or leave "
+                "next_token_share out."
             )
 
-    @torch.no_grad()
     def _check_isolation(self, tokenizer) -> None:
         """Compare outputs, not configurations: many decoders take ``position_ids`` and still see across documents."""
         attention = self.model.config._attn_implementation or ""
         if "flash" in attention or is_deepspeed_zero3_enabled():
             return  # kernels that need an accelerator, where the model is not yet; weights that are not whole yet
-        special = {*tokenizer.all_special_ids, *self.document_ends.tolist()}
+        first, other = self._two_tokens({*tokenizer.all_special_ids, *self.document_ends.tolist()})
+        # Ends before the same second document.
+        rows = [[token, int(self.document_ends[0]), first, first] for token in (first, other)]
+        given = lambda ids: self({"input_ids": ids, "labels": torch.full_like(ids, IGNORE_INDEX)}, None)  # noqa: E731
+        if self._differ(rows, slice(2, None), given):
+            raise ValueError(
+                f"isolate_documents is True but in {type(self.model.base_model).__name__} packed documents still see each "
+                "other: use another architecture (GPT-2, GPT-NeoX, Llama, BERT, ...), or leave isolate_documents out."
+            )
+
+    def _two_tokens(self, excluded: set[int]) -> list[int]:
         size = self.model.get_input_embeddings().num_embeddings
-        first, other = [token for token in range(size) if token not in special][:2]
+        return [token for token in range(size) if token not in excluded][:2]
+
+    @torch.no_grad()
+    def _differ(self, rows: list[list[int]], kept: slice, make: Callable[[Tensor], dict]) -> bool:
+        """Whether the outputs at some positions differ between two rows; ``make`` gives the inputs of one."""
         trunk, training, outputs = self.model.base_model, self.model.training, []
         self.model.eval()
-        for token in (first, other):  # ends before the same second document
-            ids = torch.tensor([[token, self.document_ends[0], first, first]], device=self.model.device)
-            inputs = self({"input_ids": ids, "labels": torch.full_like(ids, IGNORE_INDEX)}, None)
+        for row in rows:
+            inputs = make(torch.tensor([row], device=self.model.device))
             del inputs["labels"]
-            outputs.append(trunk(**inputs).last_hidden_state[:, 2:].float())
+            outputs.append(trunk(**inputs).last_hidden_state[:, kept].float())
         self.model.train(training)
         difference = (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max()  # 0 where masked, else above 1e-4
-        if difference > 1e-5:
-            raise ValueError(
-                f"isolate_documents is True but in {type(trunk).__name__} packed documents still see each other: "
-                "use another architecture (GPT-2, GPT-NeoX, Llama, BERT, ...), or leave isolate_documents out."
-            )
+        return bool(difference > 1e-5)
 
 
 def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingRule:
