@@ -26,29 +26,27 @@ SIZES = {
     ("mlm", "small"): ("bert", "hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512"),
     ("mlm", "medium"): ("bert", "hidden_size=256,num_hidden_layers=4,num_attention_heads=4,intermediate_size=1024"),
 }
-TIED = ["--objective", "vanilla", "--tie_word_embeddings", "true"]
-# Flags of each recipe; a number in front of x is multiplied by the learning rate.
-RECIPES = {
-    "vanilla, tied": TIED,
-    "vanilla, untied": ["--objective", "vanilla", "--tie_word_embeddings", "false"],
-    "vanilla, tied, bias log q": [*TIED, "--head_bias", "prior"],
-    "vanilla, tied, bias log q, Muon": [*TIED, "--head_bias", "prior", "--muon_learning_rate", "2x"],
+BASES = {
     "headless": [],
-    "headless, pools of 512": ["--pool_size", "512"],
-    "headless, pools of 2,048": ["--pool_size", "2048"],
-    "headless, 4,096 more, all alike": ["--sampled_negatives", "4096"],
-    "headless, 4,096 more, by frequency": ["--sampled_negatives", "4096", "--sampling_power", "1"],
-    "headless, 4,096 more, by its square root": ["--sampled_negatives", "4096", "--sampling_power", "0.5"],
-    "headless, exact at the end": ["--softmax_share", "0.2"],
-    "headless, input gradients x 3": ["--input_grad_scale", "3"],
-    "headless, Muon": ["--muon_learning_rate", "2x"],
-    "headless, Muon, pools of 512": ["--muon_learning_rate", "2x", "--pool_size", "512"],
-    "headless, Muon, exact at the end": ["--muon_learning_rate", "2x", "--softmax_share", "0.2"],
+    "vanilla tied": ["--objective", "vanilla", "--tie_word_embeddings", "true"],
+    "vanilla untied": ["--objective", "vanilla", "--tie_word_embeddings", "false"],
 }
-# For an encoder vanilla has its own bias.
-MLM_ONLY = {
-    "headless, masking 30 %": ["--mlm_probability", "0.3"],
-    "vanilla, tied, masking 30 %": [*TIED, "--mlm_probability", "0.3"],
+# What can be added to a base, with a plus sign. A number in front of x is multiplied by the learning rate.
+INGREDIENTS = {
+    "bias log q": ["--head_bias", "prior"],  # of a vanilla decoder; vanilla encoders have a bias of their own
+    "Muon": ["--muon_learning_rate", "2x"],
+    "Muon x 4": ["--muon_learning_rate", "4x"],
+    "Muon x 1": ["--muon_learning_rate", "1x"],
+    "pools of 512": ["--pool_size", "512"],
+    "pools of 2048": ["--pool_size", "2048"],
+    "4096 uniform": ["--sampled_negatives", "4096"],
+    "4096 by square root": ["--sampled_negatives", "4096", "--sampling_power", "0.5"],
+    "4096 by frequency": ["--sampled_negatives", "4096", "--sampling_power", "1"],
+    "exact at the end": ["--softmax_share", "0.2"],
+    "input gradients x 3": ["--input_grad_scale", "3"],
+    "masking 30 %": ["--mlm_probability", "0.3"],
+    "masking 30 to 15 %": ["--mlm_probability", "0.3", "--mlm_probability_end", "0.15"],
+    "next tokens first": ["--next_token_share", "0.5"],
 }
 EXTENSIONS = 3
 
@@ -60,7 +58,10 @@ def main() -> None:
     parser.add_argument("--task", choices=["clm", "mlm"], default="clm")
     parser.add_argument("--size", choices=["small", "medium"], default="small")
     parser.add_argument(
-        "--recipes", nargs="+", default=["vanilla, tied, bias log q", "headless"], choices=[*RECIPES, *MLM_ONLY]
+        "--recipes",
+        nargs="+",
+        default=["vanilla tied + bias log q", "headless"],
+        help=f"a base ({', '.join(BASES)}) and, each after a plus sign, ingredients: {', '.join(INGREDIENTS)}".replace("%", "%%"),
     )
     parser.add_argument("--rates", nargs="+", type=float, default=[2e-3, 4e-3, 8e-3], help="the grid, ascending")
     parser.add_argument("--schedule", default="cosine", help="as --lr_scheduler_type")
@@ -68,10 +69,12 @@ def main() -> None:
     parser.add_argument("--max_steps", type=int, default=300, help="optimizer steps of every run")
     parser.add_argument("--batch_size", type=int, default=32, help="rows of 128 tokens in a step")
     parser.add_argument("--vocab_size", type=int, default=8_000)
-    parser.add_argument("--baseline", default="vanilla, tied, bias log q")
+    parser.add_argument("--baseline", default="vanilla tied + bias log q")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
     parser.add_argument("--report_only", action="store_true")
     args = parser.parse_args()
+    for recipe in args.recipes:
+        flags_of(recipe)
     if not args.report_only:
         prepare_tokenizer(args)
         with ThreadPoolExecutor(args.jobs) as pool:
@@ -79,8 +82,17 @@ def main() -> None:
     report(args)
 
 
+def flags_of(recipe: str) -> list[str]:
+    """Flags of run_pretrain.py that a recipe stands for."""
+    base, *ingredients = recipe.split(" + ")
+    unknown = [part for part, known in ((base, BASES), *((part, INGREDIENTS) for part in ingredients)) if part not in known]
+    if unknown:
+        raise SystemExit(f"--recipes: {recipe!r} has {unknown[0]!r}; bases and ingredients are listed by --help.")
+    return [*BASES[base], *(flag for part in ingredients for flag in INGREDIENTS[part])]
+
+
 def run_dir(args, recipe: str, rate: float, seed: int) -> Path:
-    name = "".join(letter if letter.isalnum() else "_" for letter in recipe.replace(", ", "_"))
+    name = "".join(letter if letter.isalnum() else "_" for letter in recipe.replace(" + ", "_"))
     return args.output_dir / f"{args.task}_{args.size}_{args.schedule}" / name / f"{rate:g}_{seed}"
 
 
@@ -103,8 +115,7 @@ def pretrain(args, recipe: str, rate: float, seed: int) -> float:
     folder = run_dir(args, recipe, rate, seed)
     if not (folder / "eval_results.json").is_file() and not (folder / "diverged").is_file():
         kind, overrides = SIZES[args.task, args.size]
-        flags = {**RECIPES, **MLM_ONLY}[recipe]
-        flags = [f"{float(flag[:-1]) * rate:g}" if flag.endswith("x") else flag for flag in flags]
+        flags = [f"{float(flag[:-1]) * rate:g}" if flag.endswith("x") else flag for flag in flags_of(recipe)]
         evaluations = max(1, args.max_steps // 10)
         command = [
             *(

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 
 # Before the first import of torch, transformers or datasets, which read them once.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -18,10 +19,19 @@ from transformers import PreTrainedTokenizerFast
 torch.set_num_threads(1)
 
 
-def pytest_collection_finish(session):
-    """Leave what is imported out of garbage collections: `Trainer` asks for one at its end, which takes 0.4 s otherwise."""
-    gc.collect()
-    gc.freeze()
+MODULES_AT_LAST_FREEZE = 0
+
+
+def pytest_runtest_setup(item):
+    """Leave what is imported out of garbage collections, again whenever a test has imported a large library.
+
+    `Trainer` asks for a collection in each training, which takes up to 0.4 s with all that is imported by then.
+    """
+    global MODULES_AT_LAST_FREEZE
+    if len(sys.modules) > MODULES_AT_LAST_FREEZE + 100:
+        gc.collect()
+        gc.freeze()
+        MODULES_AT_LAST_FREEZE = len(sys.modules)
 
 
 SUBJECTS = ["the miller", "a grey heron", "my sister", "the old clock", "every student", "a small boat"]

@@ -55,12 +55,15 @@ def run_grid(grid: Grid) -> None:
 @contextmanager
 def _quick_collections() -> Iterator[None]:
     """Leave what is imported out of garbage collections, of which `Trainer` asks for several a run: 0.3 s each otherwise."""
-    gc.collect()
-    gc.freeze()
+    by_caller = gc.get_freeze_count() > 0  # who would lose what it has frozen
+    if not by_caller:
+        gc.collect()
+        gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not by_caller:
+            gc.unfreeze()
 
 
 def _encoded(grid: Grid) -> Iterator[tuple[Run, EncodedRows, dict[str, EncodedRows]]]:
