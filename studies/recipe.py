@@ -61,7 +61,9 @@ def main() -> None:
         "--recipes",
         nargs="+",
         default=["vanilla tied + bias log q", "headless"],
-        help=f"a base ({', '.join(BASES)}) and, each after a plus sign, ingredients: {', '.join(INGREDIENTS)}".replace("%", "%%"),
+        help=f"a base ({', '.join(BASES)}) and, each after a plus sign, ingredients ({', '.join(INGREDIENTS)})".replace(
+            "%", "%%"
+        ),
     )
     parser.add_argument("--rates", nargs="+", type=float, default=[2e-3, 4e-3, 8e-3], help="the grid, ascending")
     parser.add_argument("--schedule", default="cosine", help="as --lr_scheduler_type")
@@ -85,7 +87,9 @@ def main() -> None:
 def flags_of(recipe: str) -> list[str]:
     """Flags of run_pretrain.py that a recipe stands for."""
     base, *ingredients = recipe.split(" + ")
-    unknown = [part for part, known in ((base, BASES), *((part, INGREDIENTS) for part in ingredients)) if part not in known]
+    unknown = [
+        part for part, known in ((base, BASES), *((part, INGREDIENTS) for part in ingredients)) if part not in known
+    ]
     if unknown:
         raise SystemExit(f"--recipes: {recipe!r} has {unknown[0]!r}; bases and ingredients are listed by --help.")
     return [*BASES[base], *(flag for part in ingredients for flag in INGREDIENTS[part])]
