@@ -334,6 +334,7 @@ class HeadlessTrainingArguments(TrainingArguments):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
+        self._check_decay()
         if self.sparse_embedding_updates:
             self._check_sparse_updates()
         if self.muon_learning_rate is not None:
@@ -356,6 +357,17 @@ class HeadlessTrainingArguments(TrainingArguments):
                 raise ValueError(
                     f"report_to names {name!r}, which is not installed or switched off: pip install {name}, or leave it out."
                 )
+
+    def _check_decay(self) -> None:
+        if self.lr_scheduler_type != "warmup_stable_decay":
+            return
+        steps = (self.lr_scheduler_kwargs or {}).get("num_decay_steps")
+        if not isinstance(steps, int) or steps < 1 or 0 < self.max_steps <= steps:
+            raise ValueError(
+                "lr_scheduler_type is 'warmup_stable_decay', which needs the number of steps at the end in which the learning "
+                f"rate decays, below max_steps, but lr_scheduler_kwargs is {self.lr_scheduler_kwargs!r}: give "
+                """--lr_scheduler_kwargs '{"num_decay_steps": 100}'."""
+            )
 
     def _check_muon(self) -> None:
         wrong = ""

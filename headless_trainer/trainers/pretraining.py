@@ -52,6 +52,7 @@ from ..runtime.processes import lost_processes_named
 from ..runtime.settings import save_settings
 from ..runtime.signals import with_following_workers
 from ..settings_check import PRETRAINING, refuse
+from .branch_point import BranchPoint
 from .diagnostics import EmbeddingRoles, TrainingWindow
 from .evaluation import EvaluationSums, mean_cosine
 from .held_out import COUNTS, HeldOutRows, held_out_loader
@@ -146,11 +147,12 @@ class PretrainingTrainer(Trainer):
         self.window = TrainingWindow()
         self.facts = RunFacts()
         self.signal = StopOnSignal()
+        self.branch = BranchPoint()
         self.rows: SparseRows | None = None
         if args.sparse_embedding_updates:
             self.rows = SparseRows(self.model, args, sharded=self.is_deepspeed_enabled or self.is_fsdp_enabled)
         self.stream = StreamPlace(self.train_dataset, args) if isinstance(self.train_dataset, PackedStream) else None
-        for callback in (self.window, self.facts, self.signal, self.rows, self.stream):
+        for callback in (self.window, self.facts, self.signal, self.branch, self.rows, self.stream):
             if callback is not None:
                 self.add_callback(callback)
         self._evaluation: EvaluationSums | None = None  # the one under way
@@ -429,7 +431,7 @@ class PretrainingTrainer(Trainer):
             aside.publish(self.args.save_only_model, rows_a_step=self._rows_a_step(), **facts)
         if self.args.should_save:
             keep = {str(aside.final), self.state.best_model_checkpoint or str(aside.final)}
-            rotate_checkpoints(run_dir, self.args.save_total_limit, keep)
+            rotate_checkpoints(run_dir, self.args.save_total_limit, keep | self.branch.checkpoints(run_dir))
 
     def _get_output_dir(self, trial) -> str:
         return super()._get_output_dir(trial) if self._aside is None else str(self._aside.aside)
