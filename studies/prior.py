@@ -1,0 +1,94 @@
+#!/usr/bin/env python
+"""Whether the free head of a headless decoder gains from tuning: a scale of its scores, a weight of the prior, a trained bias.
+
+    python studies/prior.py runs/recipe/.../headless_Muon/0.008_0 --train_file corpus.txt.gz
+
+The free head scores ``o E^T + log q``. This scores ``scale * o E^T + tau * log q + b`` on held-out rows: on a grid of scale and
+tau with ``b = 0``, and after training scale, tau and ``b`` on training rows with everything else frozen.
+"""
+
+import argparse
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer
+
+from headless_trainer import load_token_counts
+from headless_trainer.arguments import DataArguments
+from headless_trainer.corpus.packing import first_rows, tokenize_and_pack
+from headless_trainer.corpus.texts import load_texts
+from headless_trainer.objective.prior import log_prior
+
+SCALES = (0.9, 1.0, 1.1)
+TAUS = (0.8, 0.9, 1.0, 1.1, 1.2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="folder of a headless decoder")
+    parser.add_argument("--train_file", nargs="+", help="the corpus; the documentation on this machine by default")
+    parser.add_argument("--validation_split_percentage", type=float, default=2, help="as in its training run")
+    parser.add_argument("--max_seq_length", type=int, default=128)
+    parser.add_argument("--held_out_rows", type=int, default=200)
+    parser.add_argument("--training_rows", type=int, default=1_000)
+    parser.add_argument("--steps", type=int, nargs="+", default=[25, 50, 100], help="of training the bias")
+    args = parser.parse_args()
+
+    tokenizer, trunk = AutoTokenizer.from_pretrained(args.model), AutoModel.from_pretrained(args.model).eval()
+    embedding = trunk.get_input_embeddings().weight.detach()
+    log_q = log_prior(load_token_counts(args.model)[0]).float()
+    texts = load_texts(
+        DataArguments(train_file=args.train_file, validation_split_percentage=args.validation_split_percentage)
+    )
+
+    def predictions(part: str, rows: int) -> tuple[Tensor, Tensor]:
+        """``(K, D)`` outputs and ``(K,)`` next tokens of the first rows of a part."""
+        packed = first_rows(tokenize_and_pack(texts[part], tokenizer, max_seq_length=args.max_seq_length), rows)
+        ids = torch.tensor(packed["input_ids"][:])
+        with torch.no_grad():
+            hidden = torch.cat(
+                [trunk(input_ids=batch).last_hidden_state[:, :-1].flatten(0, 1) for batch in ids.split(16)]
+            )
+        return hidden, ids[:, 1:].flatten()
+
+    def cross_entropy(hidden: Tensor, targets: Tensor, scale=1.0, tau=1.0, bias=0.0) -> Tensor:
+        """Mean in nats."""
+        parts = zip(hidden.split(2048), targets.split(2048), strict=True)
+        sums = [
+            torch.nn.functional.cross_entropy(part @ embedding.T * scale + tau * log_q + bias, ids, reduction="sum")
+            for part, ids in parts
+        ]
+        return torch.stack(sums).sum() / len(targets)
+
+    held_out = predictions("validation", args.held_out_rows)
+    print("held-out perplexity by scale (rows) and weight of the prior (columns)\n")
+    print(f"| | {' | '.join(map(str, TAUS))} |\n|{'---|' * (len(TAUS) + 1)}")
+    with torch.no_grad():
+        for scale in SCALES:
+            row = [math.exp(cross_entropy(*held_out, scale, tau)) for tau in TAUS]
+            print(f"| **{scale}** | {' | '.join(f'{value:.1f}' for value in row)} |", flush=True)
+
+    hidden, targets = predictions("train", args.training_rows)
+    torch.manual_seed(0)
+    learned = [torch.ones((), requires_grad=True), torch.ones((), requires_grad=True)]
+    learned.append(torch.zeros_like(log_q, requires_grad=True))
+    optimizer = torch.optim.Adam(learned, lr=0.02)
+    print("\nscale, weight of the prior and a bias trained on training rows, 4,096 predictions a step\n")
+    print("| steps | scale | weight of the prior | held-out perplexity |\n|---|---|---|---|")
+    for step in range(max(args.steps) + 1):
+        if step in (0, *args.steps):
+            scale, tau, bias = (value.detach() for value in learned)
+            print(
+                f"| {step} | {scale:.3f} | {tau:.3f} | {math.exp(cross_entropy(*held_out, scale, tau, bias)):.1f} |",
+                flush=True,
+            )
+        chosen = torch.randint(len(hidden), (4096,))
+        optimizer.zero_grad()
+        cross_entropy(hidden[chosen], targets[chosen], *learned).backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    main()
