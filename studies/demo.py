@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 from datasets import disable_progress_bars
-from headless_vs_vanilla import held_out_points
+from shared import held_out_points
 from transformers import AutoConfig, AutoModel, AutoTokenizer, set_seed
 from transformers.utils import logging as transformers_logging
 

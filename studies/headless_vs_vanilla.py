@@ -11,16 +11,14 @@ The decoder is that of the paper's table 10 (GPT-2, 3 layers of width 192), the 
 """
 
 import argparse
-import json
 import math
-import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from shared import held_out_points, prepare_tokenizer, run_or_resume
+
 from headless_trainer.runtime import plotting
-from headless_trainer.runtime.run_folder import tokens_at
 
 MODELS = {
     "clm": [
@@ -84,19 +82,6 @@ def run_dir(args, variant: str, seed: int) -> Path:
     return args.output_dir / f"{args.task}_{variant.replace(', ', '_').replace(' ', '_')}_{seed}"
 
 
-def prepare_tokenizer(args) -> None:
-    """One tokenizer for all runs of a task: training it is no part of what is compared."""
-    folder = args.output_dir / f"{args.task}_tokenizer"
-    if (folder / "tokenizer.json").is_file():
-        return
-    from headless_trainer.arguments import DataArguments
-    from headless_trainer.corpus.texts import load_texts
-    from headless_trainer.corpus.tokenization import train_tokenizer
-
-    texts = load_texts(DataArguments(train_file=args.train_file))["train"]
-    train_tokenizer(texts, vocab_size=args.vocab_size, task=args.task, max_seq_length=128).save_pretrained(folder)
-
-
 def pretrain(args, variant: str, seed: int) -> None:
     folder = run_dir(args, variant, seed)
     if (folder / "eval_results.json").is_file():
@@ -117,36 +102,6 @@ def pretrain(args, variant: str, seed: int) -> None:
     command += ["--eval_strategy", "steps", "--eval_steps", str(args.eval_steps), "--logging_steps", "5"]
     command += ["--save_steps", str(args.eval_steps), "--weight_decay", "0.01", "--disable_tqdm", "true"]
     run_or_resume(command, folder, args.jobs)
-
-
-def run_or_resume(command: list[str], folder: Path, jobs: int) -> None:
-    """Run one of our training runs, from its last checkpoint if it was interrupted, with its console in a file of its folder.
-
-    Args:
-        command: without the checkpoint to resume from.
-        folder: output folder of the run.
-        jobs: training runs at a time, each on its share of the cores.
-    """
-    if any(folder.glob("checkpoint-*")):
-        command = [*command, "--resume_from_checkpoint", "last"]
-    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "console.log", "a") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment)
-
-
-def held_out_points(folder: Path, tokens_per_second: float | None) -> list[dict]:
-    """The evaluations of a run, each with the tokens before it and the seconds they take at the run's pace.
-
-    The pace is the 90th percentile of the logged tokens per second, so that what else the machine did in between does not
-    count, or the one measured elsewhere.
-    """
-    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    paces = sorted(logs["tokens_per_second"] for logs in history if "tokens_per_second" in logs)
-    pace = tokens_per_second or paces[int(0.9 * (len(paces) - 1))]
-    points = [logs | {"tokens_seen": tokens_at(history, logs["step"])} for logs in history if "eval_accuracy" in logs]
-    points = [point | {"seconds": point["tokens_seen"] / pace} for point in points]
-    return points
 
 
 def reading_at(points: list[dict], axis: str, value: float) -> dict | None:

@@ -18,7 +18,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from headless_vs_vanilla import run_or_resume
+from shared import run_or_resume
 
 from headless_trainer.runtime import plotting
 

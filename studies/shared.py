@@ -1,0 +1,189 @@
+"""What studies share: small models pretrained in comparable ways, each once, and how results are written down."""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from headless_trainer.runtime.run_folder import tokens_at
+
+# No dropout: every row is seen once, and it costs all recipes about a tenth of their perplexity.
+GPT2 = "resid_pdrop=0,embd_pdrop=0,attn_pdrop=0"
+BERT = "hidden_dropout_prob=0,attention_probs_dropout_prob=0"
+SIZES = {
+    ("clm", "small"): ("gpt2", f"n_embd=128,n_head=2,n_layer=2,{GPT2}"),
+    ("clm", "medium"): ("gpt2", f"n_embd=192,n_head=3,n_layer=3,{GPT2}"),
+    ("mlm", "small"): (
+        "bert",
+        f"hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512,{BERT}",
+    ),
+    ("mlm", "medium"): (
+        "bert",
+        f"hidden_size=256,num_hidden_layers=4,num_attention_heads=4,intermediate_size=1024,{BERT}",
+    ),
+}
+BASES = {
+    "headless": [],
+    "vanilla tied": ["--objective", "vanilla", "--tie_word_embeddings", "true"],
+    "vanilla untied": ["--objective", "vanilla", "--tie_word_embeddings", "false"],
+}
+# What can be added to a base, with a plus sign. A number in front of x is multiplied by the learning rate.
+INGREDIENTS = {
+    "bias log q": ["--head_bias", "prior"],  # of a vanilla decoder; vanilla encoders have a bias of their own
+    "Muon": ["--muon_learning_rate", "2x"],
+    "Muon x 4": ["--muon_learning_rate", "4x"],
+    "Muon x 1": ["--muon_learning_rate", "1x"],
+    "pools of 512": ["--pool_size", "512"],
+    "pools of 2048": ["--pool_size", "2048"],
+    "4096 uniform": ["--sampled_negatives", "4096"],
+    "4096 by square root": ["--sampled_negatives", "4096", "--sampling_power", "0.5"],
+    "4096 by frequency": ["--sampled_negatives", "4096", "--sampling_power", "1"],
+    "exact at the end": ["--softmax_share", "0.2"],
+    "input gradients x 3": ["--input_grad_scale", "3"],
+    "masking 30 %": ["--mlm_probability", "0.3"],
+    "masking 30 to 15 %": ["--mlm_probability", "0.3", "--mlm_probability_end", "0.15"],
+    "next tokens first": ["--next_token_share", "0.5"],
+}
+
+
+def model_arguments(description: str) -> argparse.ArgumentParser:
+    """A parser with the settings that decide which pretrained models a study has. Studies with the same ones share them."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train_file", nargs="+", help="the corpus; the documentation on this machine by default")
+    parser.add_argument("--output_dir", required=True, type=Path)
+    parser.add_argument("--task", choices=["clm", "mlm"], default="clm")
+    parser.add_argument("--size", choices=["small", "medium"], default="small")
+    parser.add_argument("--schedule", default="cosine", help="as --lr_scheduler_type")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--max_steps", type=int, default=300, help="optimizer steps of every run")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows of 128 tokens in a step")
+    parser.add_argument("--vocab_size", type=int, default=8_000)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
+    return parser
+
+
+def flags_of(recipe: str) -> list[str]:
+    """Flags of run_pretrain.py that a recipe stands for."""
+    base, *ingredients = recipe.split(" + ")
+    unknown = [
+        part for part, known in ((base, BASES), *((part, INGREDIENTS) for part in ingredients)) if part not in known
+    ]
+    if unknown:
+        raise SystemExit(f"--recipes: {recipe!r} has {unknown[0]!r}: recipe.py --help lists bases and ingredients.")
+    return [*BASES[base], *(flag for part in ingredients for flag in INGREDIENTS[part])]
+
+
+def prepare_tokenizer(args) -> None:
+    """One tokenizer for all runs of a task: training it is no part of what is compared."""
+    folder = args.output_dir / f"{args.task}_tokenizer"
+    if (folder / "tokenizer.json").is_file():
+        return
+    from headless_trainer.arguments import DataArguments
+    from headless_trainer.corpus.texts import load_texts
+    from headless_trainer.corpus.tokenization import train_tokenizer
+
+    texts = load_texts(DataArguments(train_file=args.train_file))["train"]
+    train_tokenizer(texts, vocab_size=args.vocab_size, task=args.task, max_seq_length=128).save_pretrained(folder)
+
+
+def run_dir(args, recipe: str, rate: float, seed: int) -> Path:
+    name = "".join(letter if letter.isalnum() else "_" for letter in recipe.replace(" + ", "_"))
+    return args.output_dir / f"{args.task}_{args.size}_{args.schedule}" / name / f"{rate:g}_{seed}"
+
+
+def pretrain(args, recipe: str, rate: float, seed: int) -> float:
+    """Train if that was not done before; the held-out cross-entropy at the end, infinite where the run diverged."""
+    folder = run_dir(args, recipe, rate, seed)
+    if not (folder / "eval_results.json").is_file() and not (folder / "diverged").is_file():
+        kind, overrides = SIZES[args.task, args.size]
+        flags = {
+            "task": args.task, "model_type": kind, "config_overrides": overrides, "output_dir": folder, "seed": seed,
+            "tokenizer_name": args.output_dir / f"{args.task}_tokenizer", "max_steps": args.max_steps, "learning_rate": rate,
+            "lr_scheduler_type": args.schedule, "warmup_steps": args.max_steps // 20, "weight_decay": 0.01, "adam_beta2": 0.98,
+            "per_device_train_batch_size": args.batch_size, "validation_split_percentage": 2, "max_eval_samples": 200,
+            "eval_strategy": "steps", "eval_steps": max(1, args.max_steps // 10), "logging_steps": 10,
+            "save_steps": args.max_steps, "save_total_limit": 1, "disable_tqdm": "true",
+        }  # fmt: skip
+        command = [sys.executable, "run_pretrain.py"]
+        command += [part for name, value in flags.items() for part in (f"--{name}", str(value))]
+        command += ["--train_file", *args.train_file] if args.train_file else []
+        command += [f"{float(flag[:-1]) * rate:g}" if flag.endswith("x") else flag for flag in flags_of(recipe)]
+        try:
+            run_or_resume(command, folder, args.jobs)
+        except subprocess.CalledProcessError:
+            if "so the run stops" not in (folder / "console.log").read_text():
+                raise
+            (folder / "diverged").touch()
+    if (folder / "diverged").is_file():
+        return math.inf
+    return json.loads((folder / "eval_results.json").read_text())["eval_cross_entropy"]
+
+
+def run_or_resume(command: list[str], folder: Path, jobs: int) -> None:
+    """Run one of our training runs, from its last checkpoint if it was interrupted, with its console in a file of its folder.
+
+    Args:
+        command: without the checkpoint to resume from.
+        folder: output folder of the run.
+        jobs: training runs at a time, each on its share of the cores.
+    """
+    if any(folder.glob("checkpoint-*")):
+        command = [*command, "--resume_from_checkpoint", "last"]
+    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "console.log", "a") as log:
+        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+
+def held_out_points(folder: Path, tokens_per_second: float | None) -> list[dict]:
+    """The evaluations of a run, each with the tokens before it and the seconds they take at the run's pace.
+
+    The pace is the 90th percentile of the logged tokens per second, so that what else the machine did in between does not
+    count, or the one measured elsewhere.
+    """
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    paces = sorted(logs["tokens_per_second"] for logs in history if "tokens_per_second" in logs)
+    pace = tokens_per_second or paces[int(0.9 * (len(paces) - 1))]
+    points = [logs | {"tokens_seen": tokens_at(history, logs["step"])} for logs in history if "eval_accuracy" in logs]
+    points = [point | {"seconds": point["tokens_seen"] / pace} for point in points]
+    return points
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Mean, and the standard error where there are several values."""
+    mean = statistics.mean(values)
+    if len(values) < 2:
+        return f"{mean:.{digits}f}"
+    return f"{mean:.{digits}f} ({statistics.stdev(values) / math.sqrt(len(values)):.{digits}f})"
+
+
+def finished(args, recipe: str) -> dict[float, dict[int, Path]]:
+    """Folders of the runs of a recipe that came to their end, by rate and seed."""
+    runs: dict[float, dict[int, Path]] = {}
+    for path in sorted(run_dir(args, recipe, 0.0, 0).parent.glob("*/eval_results.json")):
+        rate, seed = path.parent.name.split("_")
+        runs.setdefault(float(rate), {})[int(seed)] = path.parent
+    return runs
+
+
+def best_rate(args, runs: dict[float, dict[int, Path]]) -> tuple[float, dict[float, float]]:
+    """The rate with the lowest held-out cross-entropy at the first seed, and what each rate has there."""
+    first = min(args.seeds)
+    losses = {
+        rate: json.loads((folders[first] / "eval_results.json").read_text())["eval_cross_entropy"]
+        for rate, folders in runs.items()
+        if first in folders
+    }
+    return min(losses, key=losses.get), losses
+
+
+def best_runs(args, recipe: str) -> dict[int, Path]:
+    """Folders of the runs of a recipe at its best rate, by seed."""
+    runs = finished(args, recipe)
+    if not runs:
+        raise SystemExit(f"There are no runs of {recipe!r} in {args.output_dir}: python studies/recipe.py makes them.")
+    return runs[best_rate(args, runs)[0]]
