@@ -12,6 +12,7 @@ from dataclasses import dataclass
 CONSOLE, PICTURE, CURVE, RESULTS = "console", "loss.png", "curve of the card", "results of the card"
 # When a figure is logged: words for docs/logs.md, and whether it is, for `HeadlessTrainingArguments` whose task is known.
 HEADLESS = "headless", lambda args: args.objective == "headless"
+TIED = "unless the head has a matrix of its own (vanilla)", lambda args: True
 CLM = "clm", lambda args: args.task == "clm"
 UNCORRECTED = "without `--log_q_correction`", lambda args: not args.log_q_correction
 FULL_VOCABULARY = (
@@ -141,8 +142,8 @@ TRAINING = (
             "process on a CPU", chart=MEMORY_CHART),
     Measure("pool_tokens", "tokens", "distinct candidates of a loss, mean since the last log", (HEADLESS,)),
     Measure("pool_size", "tokens", "candidates of a loss with repetitions, mean since the last log", (HEADLESS,)),
-    Measure("target_gradient_share", "0 to 1", "share of the embedding's gradient that comes from its role as target, on one "
-            "micro-batch", (HEADLESS,)),
+    Measure("target_gradient_share", "0 to 1", "share of the embedding's gradient that comes from its role in the output (as "
+            "candidate, as vocabulary head), on one micro-batch", (TIED,)),
     Measure("pool_exchange_bytes", "bytes / step", "candidates received from the other processes, by one process, mean since "
             "the last log", (WORLD, SEVERAL)),
     Measure("row_exchange_bytes", "bytes / step", "gradient rows of the embedding received from the other processes, by one "

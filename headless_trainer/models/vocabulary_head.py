@@ -91,12 +91,30 @@ class VocabularyHead:
         # Of the call under way: where tokens are predicted, until the positions are picked, and which.
         self._predicted: Tensor | None = None
         self._targets: Tensor | None = None
+        self._read: Callable[[Tensor], Tensor] | None = None
         model.base_model.register_forward_hook(self._select)
 
-    def loss(self, model: nn.Module, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
-        """Summed cross-entropy, in nats, of the positions whose label is not negative; ``labels`` is ``(B, T)``."""
+    def loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        labels: Tensor,
+        read: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """Summed cross-entropy, in nats, of the positions whose label is not negative.
+
+        Args:
+            model: the language model, or what wraps it.
+            inputs: of its forward.
+            labels: ``(B, T)``.
+            read: what the loss reads in place of the weight ``(V, D)``: a view of it, whose gradient can be watched.
+        """
         predicted = labels >= 0
-        return self._run(model, inputs, predicted, labels[predicted])
+        self._read = read
+        try:
+            return self._run(model, inputs, predicted, labels[predicted])
+        finally:
+            self._read = None
 
     def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
         """``(K, D)`` inputs of the projection at the positions where ``predicted``, ``(B, T)`` bool, is true."""
@@ -140,4 +158,5 @@ class VocabularyHead:
         if self._targets is None:
             return hidden
         hidden, weight, bias = hidden.reshape(-1, hidden.shape[-1]), self.projection.weight, self.projection.bias
+        weight = weight if self._read is None else self._read(weight)
         return vocabulary_cross_entropy(hidden, self._targets, weight, bias, reduction="sum", backend=self.backend)

@@ -139,7 +139,7 @@ class TrainingWindow(TrainerCallback):
 
 
 class EmbeddingRoles:
-    """The two roles of the input embedding in training: it embeds the input tokens, and the candidates they are scored with.
+    """The two roles of the input embedding in training: it embeds the input tokens, and it is what predictions are scored with.
 
     Keeps gradients from padding, scales the gradient of the first role, and takes the Frobenius norm of the gradient of each
     on watched micro-batches, of which the last one before a log counts, on one process: an estimate from a sample, exact on
@@ -185,6 +185,13 @@ class EmbeddingRoles:
             yield
         finally:
             self._of_targets = False
+
+    def as_head(self, weight: Tensor) -> Tensor:
+        """The ``(V, D)`` embedding as a vocabulary head reads it in a watched forward."""
+        used = weight.view_as(weight)  # a use of its own, whose gradient is that of this role
+        if used.requires_grad:
+            used.register_hook(self._keep_target)
+        return used
 
     # Outside the graph of a compiled trunk: what it does changes from step to step, and would compile the trunk again.
     @torch.compiler.disable

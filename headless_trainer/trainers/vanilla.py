@@ -65,7 +65,10 @@ class VanillaTrainer(PretrainingTrainer):
         return [((), self._mean_divisor(targets))] * len(targets)
 
     def loss_sum(self, model, inputs, micro_batch):
-        return self.head.loss(model, inputs, micro_batch.labels)
+        tied = self.head.projection.weight is self.embedding.weight
+        return self.head.loss(
+            model, inputs, micro_batch.labels, self.roles.as_head if tied and micro_batch.watched else None
+        )
 
     def predicted_hidden(self, model, inputs, predicted):
         return self.head.hidden(model, inputs, predicted)

@@ -1,12 +1,13 @@
 """Properties of the trainers: splits, resume, evaluation, failures."""
 
+import copy
 import json
 import os
 import signal
 
 import pytest
 import torch
-from builders import Gradients, tiny_model, token_rows, trainer_for
+from builders import Gradients, make_trainer, tiny_model, token_rows, trainer_for
 from safetensors.torch import load_file
 from transformers import (
     AutoModel,
@@ -244,6 +245,37 @@ def test_logs_name_what_was_trained(tmp_path, task, tokenizer):
     assert 0 <= log["loss_floor"] < log["loss"]
     assert 0 < log["target_gradient_share"] < 1
     assert log["tokens_per_second"] > 0 and log["peak_memory_mib"] > 0 and log["train_seconds"] > 0
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_share_of_a_tied_head_is_that_of_its_gradient(tmp_path, task, tokenizer):
+    """The gradient of the embedding by role, from the same network with the two apart."""
+    run = trainer_for(tmp_path / "tied", task, tokenizer, objective="vanilla", max_steps=1)
+    apart = copy.deepcopy(run.model)
+    head = apart.get_output_embeddings()
+    head.weight = torch.nn.Parameter(head.weight.detach().clone())
+    apart.config.tie_word_embeddings = False
+    run.train()
+    settings = {
+        "task": task,
+        "objective": "vanilla",
+        "max_steps": 1,
+        "per_device_train_batch_size": 4,
+        "save_strategy": "no",
+    }
+    settings |= {"max_grad_norm": 0.0, "train_sampling_strategy": "sequential"}
+    settings |= {"mlm_probability": 0.3} if task == "mlm" else {}
+    kept = Gradients()
+    other = make_trainer(
+        tmp_path / "apart", apart, token_rows(tokenizer), settings, processing_class=tokenizer, callbacks=[kept]
+    )
+    other.train()
+    norms = [(name, gradient.norm().item()) for name, gradient in kept.kept.items()]
+    output = next(norm for name, norm in norms if name.endswith(("lm_head.weight", "decoder.weight")))
+    embedded = next(norm for name, norm in norms if name.endswith(("wte.weight", "word_embeddings.weight")))
+    want = output / (embedded + output)
+    assert run.state.log_history[0]["target_gradient_share"] == pytest.approx(want, rel=1e-4) and 0.01 < want < 0.99
+    assert "target_gradient_share" not in other.state.log_history[0]
 
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])
