@@ -100,7 +100,7 @@ def train_vanilla(preset: str, folder: Path, seconds: float) -> Path:
     subprocess.run([*command, *quick, "--output_dir", str(probe)], check=True, stdout=subprocess.DEVNULL)
     logs = json.loads((probe / "trainer_state.json").read_text())["log_history"]
     paces = sorted(entry["tokens_per_second"] for entry in logs if "tokens_per_second" in entry)
-    tokens_a_step = logs[-1]["tokens_seen"] / PROBE_STEPS
+    tokens_a_step = max(entry.get("tokens_seen", 0) for entry in logs) / PROBE_STEPS
     shutil.rmtree(probe)
     steps = max(5, round(seconds * paces[len(paces) // 2] / tokens_a_step))
     subprocess.run([*command, "--max_steps", str(steps), "--output_dir", str(result)], check=True)
@@ -121,6 +121,8 @@ def draw(runs: dict[str, Path], path: Path) -> None:
     axis.set_xlabel("seconds of training steps")
     axis.set_ylabel("held-out perplexity")
     axis.set_yscale("log")
+    for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+        ticks("{x:.0f}")
     axis.legend(frameon=False)
     plotting.save(figure, path)
 

@@ -30,8 +30,6 @@ from shared import (
 
 from headless_trainer.runtime import plotting
 
-EXTENSIONS = 3
-
 
 def main() -> None:
     parser = model_arguments(__doc__)
@@ -40,6 +38,7 @@ def main() -> None:
         "--recipes", nargs="+", default=["vanilla tied + bias log q", "headless"], help=ingredients.replace("%", "%%")
     )
     parser.add_argument("--rates", nargs="+", type=float, default=[2e-3, 4e-3, 8e-3], help="the grid, ascending")
+    parser.add_argument("--extensions", type=int, default=3, help="times the grid may grow beyond an edge that is best")
     parser.add_argument("--baseline", default="vanilla tied + bias log q")
     parser.add_argument("--report_only", action="store_true")
     args = parser.parse_args()
@@ -56,7 +55,7 @@ def search(args, recipe: str) -> None:
     """The grid at the first seed, wider while the best rate lies at its edge, then the other seeds at the best rate."""
     rates = sorted(args.rates)
     found = {rate: pretrain(args, recipe, rate, args.seeds[0]) for rate in rates}
-    for _ in range(EXTENSIONS):
+    for _ in range(args.extensions):
         best = min(found, key=found.get)
         if best not in (min(found), max(found)):
             break
