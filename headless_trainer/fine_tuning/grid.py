@@ -96,7 +96,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
 def choose_tasks(arguments: GlueArguments) -> list[Task]:
     """The tasks of the grid. ``xnli_en`` is left out beside an ``xnli`` that is scored in English: it is the same run."""
     if arguments.train_file:
-        return [user_task(arguments.train_file, arguments.validation_file, label_column=arguments.label_column)]
+        return [user_task(arguments.train_file, arguments.validation_file, arguments.label_column)]
     tasks = select_tasks(arguments.tasks, arguments.languages)
     everywhere = [task for task in tasks if task.name == "xnli" and task.train_language in task.languages]
     return [task for task in tasks if not (everywhere and task.name == f"xnli_{everywhere[0].train_language}")]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from scipy import stats
@@ -47,39 +48,17 @@ def calibration(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -
     Returns:
         ``expected_calibration_error`` in [0, 1], and ``bins``: for each, in order, ``lower`` and ``upper`` edge, ``count``
         of rows, their mean ``confidence`` and their ``accuracy``, both None in an empty bin.
-
-    Raises:
-        ValueError: if shapes differ, there is no row, values are not probabilities, or bins is not positive.
     """
-    probabilities, labels = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
-    if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or not labels.size:
-        raise ValueError(
-            f"probabilities must be (N, C) and labels (N,) with N > 0, got {probabilities.shape} and {labels.shape}."
-        )
-    if bins < 1:
-        raise ValueError(f"bins must be at least 1, got {bins}.")
-    # The sum of bfloat16 probabilities is off by up to a few thousandths.
-    if not ((probabilities >= 0).all() and np.allclose(probabilities.sum(axis=1), 1.0, rtol=0, atol=2e-2)):
-        raise ValueError("probabilities must not be negative and must sum to 1 in each row. Pass softmax(logits).")
-    if labels.min() < 0 or labels.max() >= probabilities.shape[1]:
-        raise ValueError(f"labels must be in [0, {probabilities.shape[1]}), got {labels.min()} to {labels.max()}.")
     confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
     edges = np.linspace(0.0, 1.0, bins + 1)
     own_bin = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
     rows, error = [], 0.0
-    for index in range(bins):
+    for index, (lower, upper) in enumerate(pairwise(edges.tolist())):
         inside = own_bin == index
         count = int(inside.sum())
-        means = [float(values[inside].mean()) if count else None for values in (confidence, right)]
+        means = {"confidence": None, "accuracy": None}
         if count:
-            error += count / labels.size * abs(means[0] - means[1])
-        rows.append(
-            {
-                "lower": float(edges[index]),
-                "upper": float(edges[index + 1]),
-                "count": count,
-                "confidence": means[0],
-                "accuracy": means[1],
-            }
-        )
+            means = {"confidence": float(confidence[inside].mean()), "accuracy": float(right[inside].mean())}
+            error += count / labels.size * abs(means["confidence"] - means["accuracy"])
+        rows.append({"lower": lower, "upper": upper, "count": count} | means)
     return {"expected_calibration_error": error, "bins": rows}

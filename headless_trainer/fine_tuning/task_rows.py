@@ -1,4 +1,4 @@
-"""Files and Hub datasets of classification tasks -> rows of texts and labels, whole columns at a time."""
+"""Files and Hub datasets of classification tasks -> rows of texts and labels."""
 
 import json
 import logging
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import datasets
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
@@ -98,7 +97,7 @@ def read_hub(name: str, config: str, split: str, *, cache_dir: str | None = None
     return rows.with_format("arrow")[:]
 
 
-def to_texts(table: pa.Table, form: str, columns: Sequence[str], where: str) -> pa.Array:
+def to_texts(table: pa.Table, form: str, columns: Sequence[str], where: str) -> list[list[list[str]]]:
     """The texts of every row: a list of candidates, each of which is a list of one or two segments.
 
     Args:
@@ -122,15 +121,46 @@ def to_texts(table: pa.Table, form: str, columns: Sequence[str], where: str) -> 
         if column.null_count:
             row = pc.index(pc.is_null(column), True).as_py()
             raise ValueError(f"row {row} of {where} has no {name!r}. Fill or remove it.")
-    arrays = [table[name].cast(pa.string()).combine_chunks() for name in columns]
-    if form == "wic":
-        arrays = [
-            _mark_words(array, table[f"start{number}"].to_pylist(), table[f"end{number}"].to_pylist(), where)
-            for number, array in enumerate(arrays, start=1)
-        ]
-    if form == "copa":
-        return _nest([[choice] for choice in _copa_sentences(*(array.to_pylist() for array in arrays), where)])
-    return _nest([arrays])
+    candidates = {"segments": _segments, "wic": _marked_segments, "copa": _sentences}[form]
+    texts = []
+    for row, values in enumerate(zip(*(table[name].to_pylist() for name in needed), strict=True)):
+        try:
+            texts.append(candidates(*values))
+        except ValueError as error:
+            raise ValueError(f"row {row} of {where} {error}") from error
+    return texts
+
+
+def _segments(*segments: str) -> list[list[str]]:
+    return [[*segments]]
+
+
+def _marked_segments(first: str, second: str, start1: int, end1: int, start2: int, end2: int) -> list[list[str]]:
+    return [[_marked(first, start1, end1), _marked(second, start2, end2)]]
+
+
+def _marked(text: str, start: int, end: int) -> str:
+    """Asterisks around the word. They stand apart, so that tokenizers see the word as they know it."""
+    if not 0 <= start < end <= len(text):
+        raise ValueError(f"marks characters {start} to {end} of a text of {len(text)}.")
+    return f"{text[:start]}* {text[start:end]} *{text[end:]}"
+
+
+def _sentences(premise: str, *choices_and_question: str) -> list[list[str]]:
+    """Premise and choice as one sentence, joined by what the question asks for, as in the LM Evaluation Harness.
+
+    Ordinary running text is what a pretrained model knows, which two segments and a question are not.
+    """
+    *choices, question = choices_and_question
+    if question not in COPA_CONNECTIVES:
+        raise ValueError(f"has question {question!r}. It must be {' or '.join(COPA_CONNECTIVES)}.")
+    opening = f"{premise.strip().rstrip('.')} {COPA_CONNECTIVES[question]}"
+    return [[f"{opening} {_in_mid_sentence(choice.strip())}"] for choice in choices]
+
+
+def _in_mid_sentence(text: str) -> str:
+    is_pronoun = text[:1] == "I" and not text[1:2].isalpha()
+    return text if is_pronoun else text[:1].lower() + text[1:]
 
 
 def to_labels(
@@ -172,7 +202,7 @@ def to_labels(
     return labels.combine_chunks()
 
 
-def drop_unlabelled(texts: pa.Array, labels: pa.Array, where: str) -> datasets.Dataset:
+def drop_unlabelled(texts: list[list[list[str]]], labels: pa.Array, where: str) -> datasets.Dataset:
     """Rows with the columns ``texts`` and ``label``, without those whose label is null: there is nothing to learn or score.
 
     Raises:
@@ -186,57 +216,9 @@ def drop_unlabelled(texts: pa.Array, labels: pa.Array, where: str) -> datasets.D
         )
     if missing:
         logger.warning("%d of %d rows of %s have no label and are left out.", missing, len(labels), where)
-        texts, labels = texts.filter(labels.is_valid()), labels.drop_null()
-    return datasets.Dataset(pa.table({"texts": texts, "label": labels}))
-
-
-def _nest(candidates: list[list[pa.Array]]) -> pa.Array:
-    """``candidates[c][s]``, each ``(N,)`` strings, as ``(N,)`` lists of candidates, each a list of segments."""
-    columns = [segment for candidate in candidates for segment in candidate]
-    rows = len(columns[0])
-    order = np.arange(len(columns) * rows).reshape(len(columns), rows).T.ravel()  # row by row
-    strings = pa.concat_arrays(columns).take(pa.array(order))
-    lists = _lists_of(strings, len(candidates[0]))
-    return _lists_of(lists, len(candidates))
-
-
-def _lists_of(values: pa.Array, size: int) -> pa.ListArray:
-    return pa.ListArray.from_arrays(pa.array(np.arange(0, len(values) + 1, size, dtype=np.int32)), values)
+    kind = pa.list_(pa.list_(pa.string()))
+    return datasets.Dataset(pa.table({"texts": pa.array(texts, kind), "label": labels}).drop_null())
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _copa_sentences(
-    premises: list[str], first_choices: list[str], second_choices: list[str], questions: list[str], where: str
-) -> list[pa.Array]:
-    """Premise and choice as one sentence, joined by what the question asks for, as in the LM Evaluation Harness.
-
-    Ordinary running text is what a pretrained model knows, which two segments and a question are not.
-    """
-    sentences = []
-    for row, (premise, *choices, question) in enumerate(
-        zip(premises, first_choices, second_choices, questions, strict=True)
-    ):
-        if question not in COPA_CONNECTIVES:
-            known = " or ".join(COPA_CONNECTIVES)
-            raise ValueError(f"row {row} of {where} has question {question!r}. It must be {known}.")
-        opening = f"{premise.strip().rstrip('.')} {COPA_CONNECTIVES[question]}"
-        sentences.append([f"{opening} {_in_mid_sentence(choice.strip())}" for choice in choices])
-    return [pa.array(each, pa.string()) for each in zip(*sentences, strict=True)]
-
-
-def _in_mid_sentence(text: str) -> str:
-    is_pronoun = text[:1] == "I" and not text[1:2].isalpha()
-    return text if is_pronoun else text[:1].lower() + text[1:]
-
-
-def _mark_words(texts: pa.Array, starts: list[int], ends: list[int], where: str) -> pa.Array:
-    """Asterisks around the word of each text. They stand apart, so that tokenizers see the word as they know it."""
-    marked = []
-    for row, (text, start, end) in enumerate(zip(texts.to_pylist(), starts, ends, strict=True)):
-        if not 0 <= start < end <= len(text):
-            raise ValueError(f"row {row} of {where} marks characters {start} to {end} of a text of {len(text)}.")
-        marked.append(f"{text[:start]}* {text[start:end]} *{text[end:]}")
-    return pa.array(marked, pa.string())

@@ -9,7 +9,6 @@ import datasets
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .metrics import METRICS
 from .task_rows import drop_unlabelled, read_file, read_hub, to_labels, to_texts
 
 HUB_DATASETS = {"glue": "nyu-mll/glue", "super_glue": "aps/super_glue", "xnli": "facebook/xnli"}
@@ -160,41 +159,29 @@ def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -
     return list(selected.values())
 
 
-def user_task(
-    train_file: str,
-    validation_file: str,
-    *,
-    name: str = "user",
-    text_columns: Sequence[str] | None = None,
-    label_column: str = "label",
-    metric: str | None = None,
-) -> Task:
+def user_task(train_file: str, validation_file: str, label_column: str = "label") -> Task:
     """A task from the user's own .csv, .json or .jsonl files.
 
-    Labels with a fraction make it a regression. Any others are classes: text or numbers, numbered in sorted order.
+    The texts are the columns ``sentence1`` and, if there, ``sentence2``; else the only columns that hold text, one or two.
+    Labels with a fraction make it a regression, scored by Spearman's correlation. Any others are classes: text or numbers,
+    numbered in sorted order, scored by accuracy.
 
     Args:
         train_file: rows to train on. The classes are those that occur here.
         validation_file: rows to score.
-        name: of the task in results.
-        text_columns: one column of text, or two. By default ``sentence1`` and, if there, ``sentence2``; else the only
-            columns that hold text.
         label_column: the column to predict.
-        metric: a name in `METRICS`; by default Spearman's correlation for regression, else accuracy.
 
     Raises:
         FileNotFoundError: if a file does not exist.
-        ValueError: if a column is missing or ambiguous, there are no two classes, or there is no metric of that name.
+        ValueError: if a column is missing or ambiguous, or there are no two classes.
     """
-    table = read_file(train_file, text_columns or _PAIR)
+    table = read_file(train_file, _PAIR)
     listing = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
-    for column in [label_column, *(text_columns or ())]:
-        if column not in table.column_names:
-            raise ValueError(f"train_file {train_file!r} has no column {column!r}. Its columns are: {listing}.")
-    if not text_columns:
-        text_columns = [column for column in _PAIR if column in table.column_names] or [
-            field.name for field in table.schema if pa.types.is_string(field.type) and field.name != label_column
-        ]
+    if label_column not in table.column_names:
+        raise ValueError(f"train_file {train_file!r} has no column {label_column!r}. Its columns are: {listing}.")
+    text_columns = [column for column in _PAIR if column in table.column_names] or [
+        field.name for field in table.schema if pa.types.is_string(field.type) and field.name != label_column
+    ]
     if len(text_columns) not in (1, 2):
         raise ValueError(
             f"train_file {train_file!r} must have one or two columns of text beside {label_column!r}; it has {listing}. "
@@ -204,12 +191,9 @@ def user_task(
         raise FileNotFoundError(f"validation_file {validation_file!r} does not exist.")
     labels = table[label_column]
     label_names = None if pa.types.is_floating(labels.type) else _class_names(labels, train_file)
-    metric = metric or ("accuracy" if label_names else "spearmanr")
-    if metric not in METRICS:
-        nearest = difflib.get_close_matches(metric, METRICS, n=1, cutoff=0.0)[0]
-        raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}. Did you mean {nearest!r}?")
+    metric = "accuracy" if label_names else "spearmanr"
     return Task(
-        name,
+        "user",
         "user",
         tuple(text_columns),
         label_names,
@@ -261,16 +245,17 @@ def load_task(
         ValueError: if a split or column is missing, a label is not one of the task, or a set has no labels.
     """
     if task.benchmark == "user":
-        for name, value in (
-            ("data_dir", data_dir),
-            ("train_split", train_split),
-            ("validation_split", validation_split),
-        ):
+        given = {"data_dir": data_dir, "train_split": train_split, "validation_split": validation_split}
+        for name, value in given.items():
             if value is not None:
                 raise ValueError(
                     f"{name} {value!r} is for benchmarks, not for train_file and validation_file. Leave it out."
                 )
-        return _load_file(task, task.train_file), {"validation": _load_file(task, task.validation_file)}
+        train, held_out = (
+            _to_rows(task, read_file(path, task.columns), f"file {path!r}")
+            for path in (task.train_file, task.validation_file)
+        )
+        return train, {"validation": held_out}
     train_split = train_split or "train"
     splits = (validation_split,) if validation_split else task.evaluation_splits
     if train_split in splits:
@@ -296,10 +281,6 @@ def load_task(
     if task.languages:
         return train, {language: load(language, splits) for language in task.languages}
     return train, {"validation": load(task.name, splits)}
-
-
-def _load_file(task: Task, path: str) -> datasets.Dataset:
-    return _to_rows(task, read_file(path, task.columns), f"file {path!r}")
 
 
 def _to_rows(task: Task, table: pa.Table, where: str) -> datasets.Dataset:
