@@ -1,8 +1,9 @@
 """Pictures of fine-tuning results: score along pretraining (figures 4 and 6 of the paper) and reliability."""
 
 import math
-import statistics
 from pathlib import Path
+
+import numpy as np
 
 from ..runtime import plotting
 from .results import TASK_NAMES, average, best_epoch, in_order, scores_by_column
@@ -70,20 +71,18 @@ def reliability(runs: list[dict], metrics: str = "paper") -> dict[tuple[str, str
     Returns:
         By (task, model, loss), in the order of confidence.
     """
-    bins: dict[tuple[str, str, str], dict[int, list[tuple[float, float, int]]]] = {}
+    sums: dict[tuple[str, str, str], dict[int, np.ndarray]] = {}
     for run in runs:
+        own = sums.setdefault((run["task"], run["model"], run["loss"]), {})
         for values in run["epochs"][best_epoch(run, metrics)]["sets"].values():
             for index, each in enumerate((values["calibration"] or {}).get("bins", ())):
                 if each["count"]:
-                    own = bins.setdefault((run["task"], run["model"], run["loss"]), {})
-                    own.setdefault(index, []).append((each["confidence"], each["accuracy"], each["count"]))
-    return {key: [_pooled(own[index]) for index in sorted(own)] for key, own in bins.items()}
-
-
-def _pooled(parts: list[tuple[float, float, int]]) -> tuple[float, float, int]:
-    counts = [count for *_, count in parts]
-    confidence, accuracy = (statistics.fmean(values, counts) for values in list(zip(*parts, strict=True))[:2])
-    return confidence, accuracy, sum(counts)
+                    own[index] = own.get(index, 0) + each["count"] * np.array([each["confidence"], each["accuracy"], 1])
+    points = {key: [own[index] for index in sorted(own)] for key, own in sums.items() if own}
+    return {
+        key: [(confidence / n, accuracy / n, int(n)) for confidence, accuracy, n in found]
+        for key, found in points.items()
+    }
 
 
 def draw_reliability(runs: list[dict], path: Path, metrics: str = "paper") -> bool:

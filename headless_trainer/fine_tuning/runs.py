@@ -40,7 +40,7 @@ def run_grid(grid: Grid) -> None:
         return
     with Progress(grid) as progress, _quick_collections():
         for run, train, sets in _encoded(grid):
-            progress.start(run)
+            progress.begin(run)
             result = run_one(run, grid, train, sets, progress)
             gc.collect()  # a trainer and its model refer to each other: without this, the next model comes beside them
             if grid.training.process_index == 0:
@@ -165,13 +165,13 @@ class EpochScorer(TrainerCallback):
         self._best = run.path.with_suffix(".best")
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.progress.trained(1 / state.max_steps)
+        self.progress.add(trained=1 / state.max_steps)
 
     def on_epoch_end(self, args, state, control, **kwargs):
         start = time.perf_counter()
         sets = {name: self.score(rows) for name, rows in self.sets.items()}
         self.epochs.append({"epoch": len(self.epochs) + 1, "step": state.global_step, "sets": sets})
-        self.progress.scored(1 / math.ceil(state.num_train_epochs))
+        self.progress.add(scored=1 / math.ceil(state.num_train_epochs))
         if self.arguments.save_models and self._is_best():
             self.trainer.save_model(str(self._best))
         self.seconds += time.perf_counter() - start
@@ -210,16 +210,15 @@ class EpochScorer(TrainerCallback):
         return {"metrics": found, "loss": loss.item(), "calibration": calibrated}
 
 
-class Progress:
+class Progress(tqdm):
     """One bar over all runs of a grid, finished ones included, with the time left."""
 
     def __init__(self, grid: Grid):
         self.grid = grid
         costs = [self._cost(run) for run in grid.runs]
-        done = sum(sum(cost) for cost, run in zip(costs, grid.runs, strict=True) if run not in grid.pending)
-        self.bar = tqdm(
+        super().__init__(
             total=sum(map(sum, costs)),
-            initial=done,
+            initial=sum(sum(cost) for cost, run in zip(costs, grid.runs, strict=True) if run not in grid.pending),
             disable=grid.training.disable_tqdm or grid.training.process_index > 0,
             bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}",
             smoothing=0,  # the mean speed so far: tasks differ more than moments do
@@ -240,25 +239,13 @@ class Progress:
         lengths = [sum(map(len, text)) / CHARACTERS_OF_TOKEN for candidates in texts for text in candidates]
         return min(self.grid.arguments.max_seq_length, sum(lengths) / len(lengths) + 3) * len(texts[0])
 
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *error) -> None:
-        self.bar.close()
-
-    def start(self, run: Run) -> None:
+    def begin(self, run: Run) -> None:
         """Name the run that begins."""
         index, runs = self.grid.runs.index(run) + 1, len(self.grid.runs)
         self._training, self._scoring = self._cost(run)
-        self.bar.set_description_str(f"[{index}/{runs}] {run.task.name} {run.model.name} seed {run.seed}")
+        self.set_description_str(f"[{index}/{runs}] {run.task.name} {run.model.name} seed {run.seed}")
 
-    def trained(self, share: float) -> None:
-        """A share of the run's training is done."""
-        self._advance(share * self._training)
-
-    def scored(self, share: float) -> None:
-        """A share of the run's scoring is done."""
-        self._advance(share * self._scoring)
-
-    def _advance(self, cost: float) -> None:
-        self.bar.update(min(cost, self.bar.total - self.bar.n))  # sums of shares round
+    def add(self, trained: float = 0.0, scored: float = 0.0) -> None:
+        """Shares of the run's training and of its scoring are done."""
+        cost = trained * self._training + scored * self._scoring
+        self.update(min(cost, self.total - self.n))  # sums of shares round

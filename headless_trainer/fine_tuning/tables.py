@@ -1,13 +1,12 @@
 """Markdown tables of fine-tuning results, as the paper has them (tables 1, 2, 5 and 12)."""
 
-import math
 import statistics
-import warnings
-from collections.abc import Callable
 
 from ..cards.file import table
-from ..significance import TTest, dagger, holm, t_test, t_test_of_means
+from ..significance import dagger, holm, t_test_of_means
 from .results import TASK_NAMES, average, best_epoch, in_order
+
+AVERAGE = "Avg."
 
 
 def score_table(
@@ -24,33 +23,27 @@ def score_table(
         scores: values over seeds by (row, column); a missing one is shown as a dash.
         first: headings of the leading cells.
     """
-    cells = {row: [] for row in rows}
-    found_in = {column: {row: scores[row, column] for row in rows if (row, column) in scores} for column in columns}
+    groups = {column: [column] for column in columns} | {AVERAGE: columns}
+    found_in = {
+        head: {row: found for row in rows if (found := average([scores.get((row, column), []) for column in group]))}
+        for head, group in groups.items()
+    }
     daggers = _daggers(found_in)
-    for column, values in found_in.items():
-        marks = _marks({row: statistics.fmean(found) for row, found in values.items()})
-        for row in rows:
-            cells[row].append(_cell(values.get(row), marks.get(row, "{}"), daggers.get((row, column), "")))
-    averages = {row: average([scores.get((row, column), []) for column in columns]) for row in rows}
-    averages = {row: found for row, found in averages.items() if found is not None}
-    marks = _marks({row: found[0] for row, found in averages.items()})
-    best, tested = _lead(averages, t_test_of_means)
-    for row in rows:
-        text = "-"
-        if row in averages:
-            mean, error, _ = averages[row]
-            text = marks[row].format(f"{mean:.2f}") + ("†" if row == best and tested and tested.significant else "")
-            text += "" if math.isnan(error) else f" (±{error:.2f})"
-        cells[row].append(text)
-    header = [*first, *(TASK_NAMES.get(column, column) for column in columns), "Avg."]
-    return table(header, [[*leading, *cells[row]] for row, leading in rows.items()], left=len(first))
-
-
-def _cell(values: list[float] | None, mark: str, daggers: str) -> str:
-    if not values:
-        return "-"
-    text = mark.format(f"{statistics.fmean(values):.2f}") + daggers
-    return text + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
+    marks = {head: _marks({row: found[0] for row, found in values.items()}) for head, values in found_in.items()}
+    lines = []
+    for row, leading in rows.items():
+        cells = []
+        for head, values in found_in.items():
+            if row not in values:
+                cells.append("-")
+                continue
+            mean, error, seeds = values[row]
+            text = marks[head][row].format(f"{mean:.2f}") + daggers.get((row, head), "")
+            if seeds > 1:
+                text += f" (±{error:.2f})" if head == AVERAGE else f" ± {statistics.stdev(scores[row, head]):.2f}"
+            cells.append(text)
+        lines.append([*leading, *cells])
+    return table([*first, *(TASK_NAMES.get(head, head) for head in found_in)], lines, left=len(first))
 
 
 def _ranked(means: dict[str, float]) -> list[str]:
@@ -69,30 +62,16 @@ def _marks(means: dict[str, float]) -> dict[str, str]:
     return {row: marks.get(text, "{}") for row, text in shown.items()}
 
 
-def _daggers(found_in: dict[str, dict[str, list[float]]]) -> dict[tuple[str, str], str]:
-    """Marks of the best rows, by row and column."""
-    leads = {column: _lead(values, lambda *pair: t_test(*pair, paired=False)) for column, values in found_in.items()}
-    tested = {(best, column): test.p_value for column, (best, test) in leads.items() if test is not None}
-    adjusted = holm(list(tested.values()))
-    return {place: dagger(p, own) for (place, p), own in zip(tested.items(), adjusted, strict=True)}
-
-
-def _lead(values: dict, test: Callable[..., TTest]) -> tuple[str | None, TTest | None]:
-    """The best row, and the test of it against the second best, None without one or where either has one seed.
-
-    A value is a list over seeds or (mean, error, seeds).
-    """
-    means = {row: found[0] if isinstance(found, tuple) else statistics.fmean(found) for row, found in values.items()}
-    best, *others = _ranked(means)[:2] or [None]
-    if not others:
-        return best, None
-    pair = values[best], values[others[0]]
-    if min(found[2] if isinstance(found, tuple) else len(found) for found in pair) < 2:
-        return best, None
-    with warnings.catch_warnings():
-        # scipy warns of seeds that agree exactly, as those of small sets may.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return best, test(*pair)
+def _daggers(found_in: dict[str, dict[str, tuple[float, float, int]]]) -> dict[tuple[str, str], str]:
+    """Marks of the best rows, by row and column, where both it and the second best have several seeds."""
+    tested = {}
+    for head, found in found_in.items():
+        best_two = _ranked({row: mean for row, (mean, *_) in found.items()})[:2]
+        if len(best_two) == 2 and min(found[row][2] for row in best_two) > 1:
+            tested[best_two[0], head] = t_test_of_means(*(found[row] for row in best_two)).p_value
+    columns = [place for place in tested if place[1] != AVERAGE]
+    adjusted = dict(zip(columns, holm([tested[place] for place in columns]), strict=True))
+    return {place: dagger(p, adjusted.get(place, 1.0)) for place, p in tested.items()}
 
 
 def pretraining_cells(run: dict) -> list[str]:
