@@ -1,18 +1,21 @@
 """A report that compares runs: one page, its pictures as PNGs beside it, and a summary for the console."""
 
+import itertools
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape, unescape
 from pathlib import Path
+
+from markupsafe import Markup
 
 from ..command_line import as_typed
 from ..measures import Measure
 from ..runtime.checkpoints import write_whole
 from ..significance import dagger, show_p
-from . import page as html
-from .charts import draw, score_panels, training_panels
+from .charts import Panel, draw, score_panels, training_panels
+from .page import Section, Table, from_markdown, render
 from .records import CONFIG_PLACES, PLACES, Configuration, group_runs
 from .run_comparison import (
     ACCURACY,
@@ -63,27 +66,29 @@ def write_report(
     fine_tuned, zero_shot = glue_scores(glue, configurations), zero_shot_scores(lm_eval, configurations)
     folder, names = Path(output_dir), [each.name for each in configurations]
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = [(panel, draw(panel, names, folder)) for panel in training_panels(configurations)]
-    quality = [item for item in drawn if item[0].held_out]
-    sentences = summary(configurations) + _score_sentences([*fine_tuned, *zero_shot.curves])
+    drawn = _drawn(training_panels(configurations), names, folder)
     sections = [
-        html.section("Held-out rows", *_held_out_tables(configurations), html.gallery(quality)),
-        html.section(
-            "Training", _runs_table(configurations), html.gallery([item for item in drawn if item not in quality])
+        Section("Held-out rows", _held_out_tables(configurations), panels=[item for item in drawn if item[0].held_out]),
+        Section("Training", [_runs_table(configurations)], panels=[item for item in drawn if not item[0].held_out]),
+        *(
+            Section(each.title, [from_markdown(each.table)], [each.note], _drawn(score_panels(each), names, folder))
+            for each in fine_tuned
         ),
-        *(_fine_tuning_section(scores, names, folder) for scores in fine_tuned),
         _zero_shot_section(zero_shot, names, folder),
-        html.section("What differs between the runs", _settings_table(configurations)),
-        html.section("How to read this", *map(html.note, READING)),
+        Section("What differs between the runs", [_settings_table(configurations)]),
+        Section("How to read this", notes=map(Markup, READING)),
     ]
+    sentences = summary(configurations) + _score_sentences([*fine_tuned, *zero_shot.curves])
     total = sum(len(each.runs) for each in configurations)
-    about = (
-        f"{_counted(total, 'run')} of {_counted(len(configurations), 'configuration')}" if total > len(names) else ""
-    )
-    about = f"{about or _counted(total, 'run')}, by {as_typed('headless-trainer report')}"
-    page = html.page(title, sentences, names, sections, about)
+    about = _counted(total, "run") + (f" of {_counted(len(names), 'configuration')}" if total > len(names) else "")
+    about = f"{about}, by {as_typed('headless-trainer report')}"
+    page = render(title=title, summary=sentences, names=names, sections=sections, about=about)
     write_whole(folder / PAGE_NAME, page.encode())
     return [unescape(re.sub(r"<[^>]+>", "", sentence)) for sentence in sentences]
+
+
+def _drawn(panels: Iterable[Panel], names: list[str], folder: Path) -> list[tuple[Panel, str]]:
+    return [(panel, draw(panel, names, folder)) for panel in panels]
 
 
 READING = (
@@ -125,7 +130,7 @@ def _score_sentences(scores: Sequence[Scores]) -> list[str]:
     return sentences
 
 
-def _held_out_tables(configurations: list[Configuration]) -> list[str]:
+def _held_out_tables(configurations: list[Configuration]) -> list[Table]:
     evaluated = [each for each in configurations if any(run.values(ACCURACY) for run in each.runs)]
     if not evaluated or not_comparable(configurations) is not None:
         return []
@@ -134,13 +139,13 @@ def _held_out_tables(configurations: list[Configuration]) -> list[str]:
         position = common_position(evaluated, axis)
         ranked = held_out(evaluated, axis, position)
         wide = 3 if any(row.test is not None for row in ranked[ACCURACY]) else 2  # with p, or without
-        head, rows = ["configuration"], {row.name: [escape(row.name)] for row in ranked[ACCURACY]}
+        head, rows = ["configuration"], {row.name: [row.name] for row in ranked[ACCURACY]}
         for measure in (each for each in COMPARED if each.name in ranked):
             head += [measure.chart.slug, "ratio" if measure.chart.log else "difference", "p"][:wide]
             for row in ranked[measure.name]:
                 rows[row.name] += _cells(measure, row)[:wide]
         rows = [[*rows[row.name], str(len(row.values))] for row in ranked[ACCURACY]]
-        tables.append(html.table(f"At equal {of}: {words(position)}", [*head, "seeds"], rows))
+        tables.append(Table([*head, "seeds"], rows, f"At equal {of}: {words(position)}"))
     return tables
 
 
@@ -155,11 +160,7 @@ def _cells(measure: Measure, row: Row) -> list[str]:
     else:
         shown = measure.form(row.mean) + (f" ± {measure.form(spread)}" if spread is not None else "")
         behind = ("−" if measure.better == "higher" else "+") + measure.form(row.behind).replace("%", " points")
-    return [_bold(shown, not row.behind), behind if row.behind else "best", _p(row)]
-
-
-def _bold(text: str, best: bool) -> str:
-    return f"<b>{text}</b>" if best else text
+    return [shown, behind, _p(row)] if row.behind else [Markup(f"<b>{shown}</b>"), "best", _p(row)]
 
 
 def _p(row: Row) -> str:
@@ -168,7 +169,7 @@ def _p(row: Row) -> str:
     return show_p(row.test.p_value, row.adjusted) + dagger(row.test.p_value, row.adjusted)
 
 
-def _runs_table(configurations: list[Configuration]) -> str:
+def _runs_table(configurations: list[Configuration]) -> Table:
     rows = []
     for each in configurations:
         run = each.runs[0]
@@ -179,8 +180,8 @@ def _runs_table(configurations: list[Configuration]) -> str:
         pace, memory = speed(each), peak_memory(each)
         rows.append(
             [
-                escape(each.name),
-                escape(str(run.objective)),
+                each.name,
+                str(run.objective),
                 str(len(each.runs)),
                 steps,
                 tokens_in_words(tokens),
@@ -190,17 +191,10 @@ def _runs_table(configurations: list[Configuration]) -> str:
             ]
         )
     head = ["configuration", "objective", "runs", "steps", "tokens", "training time", "tokens/s", "peak memory (GiB)"]
-    return html.table("", head, rows)
+    return Table(head, rows)
 
 
-def _fine_tuning_section(scores: Scores, names: list[str], folder: Path) -> str:
-    panels = [(panel, draw(panel, names, folder)) for panel in score_panels(scores)]
-    return html.section(
-        scores.title, html.from_markdown(scores.table), html.note(escape(scores.note)), html.gallery(panels)
-    )
-
-
-def _zero_shot_section(zero_shot: ZeroShot, names: list[str], folder: Path) -> str:
+def _zero_shot_section(zero_shot: ZeroShot, names: list[str], folder: Path) -> Section:
     columns = {
         (task, metric): result["higher_is_better"]
         for _, _, results in zero_shot.models
@@ -209,7 +203,7 @@ def _zero_shot_section(zero_shot: ZeroShot, names: list[str], folder: Path) -> s
     }
     rows = []
     for name, tokens, results in zero_shot.models:
-        cells = [escape(name), "–" if tokens is None else tokens_in_words(tokens)]
+        cells = [name, "–" if tokens is None else tokens_in_words(tokens)]
         for task, metric in columns:
             result = results["tasks"].get(task, {"metrics": {}})["metrics"].get(metric)
             error = "" if result is None or result["stderr"] is None else f" ± {in_short(result['stderr'])}"
@@ -221,7 +215,7 @@ def _zero_shot_section(zero_shot: ZeroShot, names: list[str], folder: Path) -> s
     head = [
         "model",
         "tokens",
-        *(f"{escape(t)}<br/>{escape(m.partition(',')[0])}{arrows[columns[t, m]]}" for t, m in columns),
+        *(Markup("{}<br/>{}").format(t, m.partition(",")[0] + arrows[columns[t, m]]) for t, m in columns),
     ]
     explained = (
         "± standard error over documents. † better than the second best by a two-sided, paired t-test over documents; †† also "
@@ -229,12 +223,11 @@ def _zero_shot_section(zero_shot: ZeroShot, names: list[str], folder: Path) -> s
     )
     if zero_shot.unmatched:
         explained += " Models without tokens belong to none of the runs."
-    panels = [(panel, draw(panel, names, folder)) for scores in zero_shot.curves for panel in score_panels(scores)]
-    table = html.table("", head, rows)
-    return html.section("Zero-shot scores", table, html.note(explained) if table else "", html.gallery(panels))
+    panels = _drawn(itertools.chain(*map(score_panels, zero_shot.curves)), names, folder)
+    return Section("Zero-shot scores", [Table(head, rows)], [explained] if rows else (), panels)
 
 
-def _settings_table(configurations: list[Configuration]) -> str:
+def _settings_table(configurations: list[Configuration]) -> Table:
     rows = []
     for what, places in (("settings", PLACES), ("config", CONFIG_PLACES)):
         found = [getattr(each.runs[0], what) for each in configurations]
@@ -243,5 +236,5 @@ def _settings_table(configurations: list[Configuration]) -> str:
             values = [each.get(name, "–") for each in found]
             if any(value != values[0] for value in values):
                 shown = [", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in values]
-                rows.append([f"{'model: ' if what == 'config' else ''}{escape(name)}", *map(escape, shown)])
-    return html.table("", ["setting", *(escape(each.name) for each in configurations)], rows)
+                rows.append([f"{'model: ' if what == 'config' else ''}{name}", *shown])
+    return Table(["setting", *(each.name for each in configurations)], rows)
