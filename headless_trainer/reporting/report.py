@@ -196,20 +196,21 @@ def _runs_table(configurations: list[Configuration]) -> Table:
 
 def _zero_shot_section(zero_shot: ZeroShot, names: list[str], folder: Path) -> Section:
     columns = {
-        (task, metric): result["higher_is_better"]
-        for _, _, results in zero_shot.models
-        for task, entry in results["tasks"].items()
-        for metric, result in entry["metrics"].items()
+        figure: result["higher_is_better"]
+        for _, _, figures, _ in zero_shot.models
+        for figure, result in figures.items()
     }
     rows = []
-    for name, tokens, results in zero_shot.models:
+    for name, tokens, figures, _ in zero_shot.models:
         cells = [name, "–" if tokens is None else tokens_in_words(tokens)]
-        for task, metric in columns:
-            result = results["tasks"].get(task, {"metrics": {}})["metrics"].get(metric)
-            error = "" if result is None or result["stderr"] is None else f" ± {in_short(result['stderr'])}"
-            best, mark = zero_shot.better.get((task, metric), (None, ""))
-            mark = mark if best == name else ""
-            cells.append("–" if result is None else f"{in_short(result['value'])}{error}{mark}")
+        for figure in columns:
+            result = figures.get(figure)
+            if result is None:
+                cells.append("–")
+                continue
+            error = "" if result["stderr"] is None else f" ± {in_short(result['stderr'])}"
+            best, mark = zero_shot.better.get(figure, (None, ""))
+            cells.append(f"{in_short(result['value'])}{error}{mark if best == name else ''}")
         rows.append(cells)
     arrows = {True: " ↑", False: " ↓", None: ""}
     head = [
@@ -221,7 +222,7 @@ def _zero_shot_section(zero_shot: ZeroShot, names: list[str], folder: Path) -> S
         "± standard error over documents. † better than the second best by a two-sided, paired t-test over documents; †† also "
         "after Holm's correction over the columns."
     )
-    if zero_shot.unmatched:
+    if any(tokens is None for _, tokens, *_ in zero_shot.models):
         explained += " Models without tokens belong to none of the runs."
     panels = _drawn(itertools.chain(*map(score_panels, zero_shot.curves)), names, folder)
     return Section("Zero-shot scores", [Table(head, rows)], [explained] if rows else (), panels)

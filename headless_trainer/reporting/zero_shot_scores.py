@@ -21,15 +21,14 @@ class ZeroShot:
 
     Attributes:
         curves: one for each task and metric.
-        models: name, tokens and results of each model, those of the runs first.
+        models: name, tokens (None of one that belongs to no run), figures (`figures_of`) and folder of each, those of the runs
+            first.
         better: task and metric to the model that is significantly better than the second best, and its daggers.
-        unmatched: models that belong to no run.
     """
 
     curves: list[Scores] = field(default_factory=list)
-    models: list[tuple[str, float | None, dict]] = field(default_factory=list)
+    models: list[tuple[str, float | None, dict[tuple[str, str], dict], Path]] = field(default_factory=list)
     better: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
-    unmatched: list[str] = field(default_factory=list)
 
 
 def zero_shot_scores(folders: Sequence[str] | None, configurations: list[Configuration]) -> ZeroShot:
@@ -109,6 +108,12 @@ def _shared_end(folder: tuple[str, ...], model: tuple[str, ...]) -> int:
     return max((number for number in range(1, len(folder)) if folder[-number:] in rows), default=0)
 
 
+def figures_of(results: dict) -> dict[tuple[str, str], dict]:
+    """The results of a model by task and metric."""
+    tasks = results["tasks"].items()
+    return {(task, metric): result for task, entry in tasks for metric, result in entry["metrics"].items()}
+
+
 def _collect(found: list[tuple[Path, tuple[Run, float] | None]], configurations: list[Configuration]) -> ZeroShot:
     made = ZeroShot()
     results_of = {path: read_results(path) for path, _ in found}
@@ -116,54 +121,44 @@ def _collect(found: list[tuple[Path, tuple[Run, float] | None]], configurations:
     owner = {id(run): each.name for each in configurations for run in each.runs}
     points: dict[tuple[str, str], dict[str, dict[int, list[Point]]]] = {}
     better: dict[tuple[str, str], bool] = {}
-    models = []
-    for (path, place), name in zip(found, names, strict=True):
-        run_name = None if place is None else owner[id(place[0])]
-        models.append((path, place, name if run_name is None or run_name in name else f"{run_name}: {name}"))
-    models.sort(key=lambda item: item[1] is None)
-    for path, place, name in models:
-        results = results_of[path]
-        when = None if place is None else place[0].when(place[1])
-        made.models.append((name, None if when is None else when["tokens"], results))
+    for (path, place), name in sorted(zip(found, names, strict=True), key=lambda item: item[0][1] is None):
+        figures = figures_of(results_of[path])
         if place is None:
-            made.unmatched.append(name)
+            made.models.append((name, None, figures, path))
             continue
-        for task, entry in results["tasks"].items():
-            for metric, result in entry["metrics"].items():
-                if result["higher_is_better"] is None:
-                    continue
-                better[task, metric] = result["higher_is_better"]
+        run, step = place
+        when = run.when(step)
+        name = name if owner[id(run)] in name else f"{owner[id(run)]}: {name}"
+        made.models.append((name, when["tokens"], figures, path))
+        for figure, result in figures.items():
+            if result["higher_is_better"] is not None:
+                better[figure] = result["higher_is_better"]
                 error = math.nan if result["stderr"] is None else result["stderr"]
-                own = points.setdefault((task, metric), {}).setdefault(owner[id(place[0])], {})
-                own.setdefault(id(place[0]), []).append(Point(when["tokens"], when["seconds"], result["value"], error))
+                own = points.setdefault(figure, {}).setdefault(owner[id(run)], {}).setdefault(id(run), [])
+                own.append(Point(when["tokens"], when["seconds"], result["value"], error))
     for (task, metric), by_name in points.items():
         label = metric.partition(",")[0]
         curves = {
             name: [sorted(p, key=lambda point: point.tokens) for p in runs.values()] for name, runs in by_name.items()
         }
         made.curves.append(Scores(f"{task}: {label}", label, f"{task}_{label}", better[task, metric], curves))
-    made.better = _significantly_best([(path, name, results_of[path]) for path, _, name in models], better)
+    made.better = _significantly_best(made.models, better)
     return made
 
 
 def _significantly_best(
-    models: list[tuple[Path, str, dict]], better: dict[tuple[str, str], bool]
+    models: list[tuple], better: dict[tuple[str, str], bool]
 ) -> dict[tuple[str, str], tuple[str, str]]:
     """The best model of each task and metric, with the daggers of the paired t-test against the second best, if any."""
     tested = {}
     compared = functools.cache(_compared)  # a pair is often the best two of several tasks, and its documents are many
-    for (task, metric), higher_is_better in better.items():
-        scored = []
-        for path, name, results in models:
-            result = results["tasks"].get(task, {"metrics": {}})["metrics"].get(metric)
-            if result is not None:
-                scored.append((result["value"], path, name))
+    for figure, higher_is_better in better.items():
+        scored = [(figures[figure]["value"], path, name) for name, _, figures, path in models if figure in figures]
         scored.sort(key=lambda item: item[0], reverse=higher_is_better)
-        if len(scored) < 2:
-            continue
-        row = compared(scored[0][1], scored[1][1]).get((task, metric), {})
-        if row.get("better") == 0:
-            tested[task, metric] = scored[0][2], row["p_paired"]
+        if len(scored) > 1:
+            row = compared(scored[0][1], scored[1][1]).get(figure, {})
+            if row.get("better") == 0:
+                tested[figure] = scored[0][2], row["p_paired"]
     adjusted = holm([p for _, p in tested.values()])
     marked = {place: (name, dagger(p, own)) for (place, (name, p)), own in zip(tested.items(), adjusted, strict=True)}
     return {place: found for place, found in marked.items() if found[1]}
