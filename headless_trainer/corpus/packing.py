@@ -10,7 +10,6 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +18,7 @@ import datasets
 import numpy as np
 import pyarrow.compute as pc
 import torch
+from accelerate.utils import patch_environment
 from datasets import Dataset, IterableDataset
 from datasets.fingerprint import Hasher, get_temporary_cache_files_directory, update_fingerprint
 from transformers import PreTrainedTokenizerBase
@@ -262,45 +262,24 @@ def _encoded_batches(
                 yield _encode_range(rows, texts, encode)
                 progress.update(rows.stop - rows.start)
             return
-        with (
-            _quiet_tokenizers(),
-            _dropping_what_waits(
-                ProcessPoolExecutor(num_proc, initializer=_start_worker, initargs=(texts, tokenizer))
-            ) as pool,
-        ):
-            pending: deque = deque()
-            for rows in ranges:
-                pending.append((rows.stop - rows.start, pool.submit(_encode_range, rows)))
-                if len(pending) >= 4 * num_proc:  # bounds what waits in memory when the disk is slower than the cores
-                    documents, future = pending.popleft()
+        # Threads of tokenizers stay off in the workers, which are as many as the processors already.
+        with patch_environment(TOKENIZERS_PARALLELISM="false"):
+            pool = ProcessPoolExecutor(num_proc, initializer=_start_worker, initargs=(texts, tokenizer))
+            try:
+                pending: deque = deque()
+                for rows in ranges:
+                    pending.append((rows.stop - rows.start, pool.submit(_encode_range, rows)))
+                    if (
+                        len(pending) >= 4 * num_proc
+                    ):  # bounds what waits in memory when the disk is slower than the cores
+                        documents, future = pending.popleft()
+                        yield future.result()
+                        progress.update(documents)
+                for documents, future in pending:
                     yield future.result()
                     progress.update(documents)
-            for documents, future in pending:
-                yield future.result()
-                progress.update(documents)
-
-
-@contextmanager
-def _dropping_what_waits(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
-    """The pool, which does not do what it was still asked for when an error or a signal ends its use."""
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _quiet_tokenizers() -> Iterator[None]:
-    """Keep the threads of tokenizers off in worker processes, which are as many as the processors already."""
-    before = os.environ.get("TOKENIZERS_PARALLELISM")
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TOKENIZERS_PARALLELISM"]
-        else:
-            os.environ["TOKENIZERS_PARALLELISM"] = before
+            finally:
+                pool.shutdown(cancel_futures=True)  # after an error or a signal too
 
 
 def check_token_ids(

@@ -1,6 +1,5 @@
 """Files of packed rows that a later run finds again: written whole or not at all, and read only as they were written."""
 
-import io
 import logging
 import os
 import time
@@ -38,12 +37,11 @@ def write_rows(rows: Iterable[tuple[np.ndarray, np.ndarray]], features: datasets
     # Not the number of the process: two containers that share the folder may have the same.
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.incomplete")
     try:
-        with open(unfinished, "wb") as file:
+        with open(unfinished, "w+b") as file:
             with suppress(OSError):  # without locks, what a killed process leaves is never removed
                 lock(file)
-            sink = _Checksummed(file)
-            _write_table(rows, features, sink)
-            file.write(_MARK + sink.checksum.digest())
+            _write_table(rows, features, file)
+            file.write(_MARK + _checksum(file, file.tell()))  # of what the operating system still holds in memory
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
@@ -54,19 +52,22 @@ def write_rows(rows: Iterable[tuple[np.ndarray, np.ndarray]], features: datasets
 
 def fault_of(path: Path) -> str | None:
     """What is wrong with a file of rows, or None if it holds what was written. Reads all of it."""
-    checksum = xxhash.xxh3_128()
     with open(path, "rb") as file:
-        left = file.seek(0, os.SEEK_END) - len(_MARK) - checksum.digest_size
-        file.seek(max(0, left))
+        size = file.seek(0, os.SEEK_END) - len(_MARK) - xxhash.xxh3_128().digest_size
+        file.seek(max(0, size))
         end = file.read()
-        if left < 0 or not end.startswith(_MARK):
+        if size < 0 or not end.startswith(_MARK):
             return "it has no checksum: it is cut short, or an earlier version wrote it"
-        file.seek(0)
-        while left:
-            some = file.read(min(_AT_ONCE, left))
-            checksum.update(some)
-            left -= len(some)
-    return None if end.endswith(checksum.digest()) else "its contents do not have its checksum"
+        return None if end == _MARK + _checksum(file, size) else "its contents do not have its checksum"
+
+
+def _checksum(file, size: int) -> bytes:
+    """Of the first ``size`` bytes of a file, at the end of which it stands then."""
+    checksum = xxhash.xxh3_128()
+    file.seek(0)
+    for start in range(0, size, _AT_ONCE):
+        checksum.update(file.read(min(_AT_ONCE, size - start)))
+    return checksum.digest()
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -81,24 +82,10 @@ def remove_leftovers(folder: Path) -> None:
             continue  # it is finished, gone or not ours, or there are no locks
 
 
-class _Checksummed(io.RawIOBase):
-    """A file for writing that keeps the checksum of what went through."""
-
-    def __init__(self, file):
-        self.file, self.checksum = file, xxhash.xxh3_128()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data) -> int:
-        self.checksum.update(data)
-        return self.file.write(data)
-
-
-def _write_table(rows, features: datasets.Features, sink: _Checksummed) -> None:
+def _write_table(rows, features: datasets.Features, file) -> None:
     schema = features.arrow_schema
     length = getattr(schema.field("input_ids").type, "list_size", None)
-    with pa.ipc.new_stream(sink, schema) as writer:
+    with pa.ipc.new_stream(file, schema) as writer:
         for ids, offsets in rows:
             if length is None:
                 column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))
