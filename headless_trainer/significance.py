@@ -33,23 +33,6 @@ class TTest:
     significant: bool
 
 
-@dataclass(frozen=True)
-class Bootstrap:
-    """Outcome of a paired bootstrap.
-
-    Attributes:
-        difference: mean of a minus mean of b.
-        low: lower end of its 95 % interval (percentiles of the resamples).
-        high: upper end.
-        share_not_above: share of the resamples in which the mean of a is not above that of b.
-    """
-
-    difference: float
-    low: float
-    high: float
-    share_not_above: float
-
-
 def t_test(first: Sequence[float], second: Sequence[float], *, paired: bool, test: str = "two_sided") -> TTest:
     """Test whether the means of two models' scores differ.
 
@@ -72,18 +55,16 @@ def t_test(first: Sequence[float], second: Sequence[float], *, paired: bool, tes
     """
     _check_test(test)
     first, second = _scores(first, "first"), _scores(second, "second")
-    if paired:
-        _check_pairs(first, second, "first", "second")
-        spread, orders = np.ptp(first - second), 2 ** len(first)
-    else:
-        spread, orders = max(np.ptp(first), np.ptp(second)), _orders(len(first), len(second))
+    if not paired:
+        means = [
+            (values.mean(), values.std(ddof=1) / math.sqrt(len(values)), len(values)) for values in (first, second)
+        ]
+        return t_test_of_means(*means, test=test)
+    _check_pairs(first, second, "first", "second")
     scale = max(np.abs(first).max(), np.abs(second).max())
-    if spread <= ROUNDING * scale:
-        return _without_spread(first.mean() - second.mean(), scale, orders, test)
-    if paired:
-        result = stats.ttest_rel(first, second, alternative=TESTS[test])
-    else:
-        result = stats.ttest_ind(first, second, equal_var=False, alternative=TESTS[test])
+    if np.ptp(first - second) <= ROUNDING * scale:
+        return _without_spread(first.mean() - second.mean(), scale, 2 ** len(first), test)
+    result = stats.ttest_rel(first, second, alternative=TESTS[test])
     return _outcome(float(result.statistic), result.pvalue)
 
 
@@ -154,7 +135,7 @@ def show_p(p_value: float, adjusted: float, form: str = ".2g") -> str:
     return f"{p_value:{form}}" + ("" if adjusted == p_value else f" ({adjusted:{form}})")
 
 
-def paired_bootstrap(a: Sequence[float], b: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> Bootstrap:
+def paired_bootstrap(a: Sequence[float], b: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> dict:
     """Resample the pairs with replacement, and look at the mean difference of each resample.
 
     Args:
@@ -162,6 +143,10 @@ def paired_bootstrap(a: Sequence[float], b: Sequence[float], *, resamples: int =
         b: ``(N,)`` scores of the other on the same documents, in the same order.
         resamples: number of resamples, at least 2.
         seed: of the generator that draws them.
+
+    Returns:
+        ``difference``, mean of a minus mean of b; ``low`` and ``high``, the ends of its 95 % interval (percentiles of the
+        resamples); ``share_not_above``, of the resamples in which the mean of a is not above that of b.
 
     Raises:
         ValueError: as `t_test`, and for ``resamples`` below 2.
@@ -181,9 +166,9 @@ def paired_bootstrap(a: Sequence[float], b: Sequence[float], *, resamples: int =
         method="percentile",
         rng=np.random.default_rng(seed),
     )
-    low, high = found.confidence_interval
-    not_above = (found.bootstrap_distribution <= 0).mean()
-    return Bootstrap(float(differences.mean()), float(low), float(high), float(not_above))
+    low, high = map(float, found.confidence_interval)
+    not_above = float((found.bootstrap_distribution <= 0).mean())
+    return {"difference": float(differences.mean()), "low": low, "high": high, "share_not_above": not_above}
 
 
 def _scores(values: Sequence[float], name: str) -> np.ndarray:

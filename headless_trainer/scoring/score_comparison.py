@@ -114,7 +114,7 @@ def _compare(metric: str, entries: list[dict], scores: list[list], seed: int, te
     arrays = [np.asarray(each, dtype=np.float64) if _are_numbers(each) else None for each in scores]
     if rising is None or any(each is None or len(each) < 2 for each in arrays):
         return row | {"not_tested": "needs a number for each of at least two documents, whose mean decides the metric"}
-    row |= {"bootstrap": vars(paired_bootstrap(*arrays, seed=seed))}
+    row["bootstrap"] = paired_bootstrap(*arrays, seed=seed)
     if direction is None:
         return row | {"not_tested": "no direction is better"}
     sign = rising if direction else -rising
