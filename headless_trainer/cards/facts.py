@@ -123,14 +123,11 @@ def _parameters(folder: Path, model: PreTrainedModel) -> str | None:
 
 
 def parameter_counts(folder: str | Path, trunk_prefix: str | None) -> tuple[int, int]:
-    """Parameters of a saved model, in its trunk and outside of it; a head tied to the embedding is counted once, in the trunk.
+    """Parameters of a saved model, in its trunk and outside of it; a head tied to the embedding is counted once, in the
+    trunk.
 
     Only the headers of the safetensors files are read. Both counts are 0 where there are none: weights may be sharded in
-    another way.
-
-    Args:
-        folder: of the model.
-        trunk_prefix: what names of the trunk's tensors begin with, None where the model is all trunk.
+    another way. Names of the trunk's tensors begin with the prefix; None where the model is all trunk.
     """
     inside = outside = 0
     for path in sorted(Path(folder).glob("model*.safetensors")):
@@ -162,9 +159,7 @@ def data_name(data_args: DataArguments | None) -> str | None:
 def data_facts(trainer, totals: dict[str, float]) -> dict[str, str | None]:
     """Where the texts came from, how many tokens there are and how many were seen, by label.
 
-    Args:
-        trainer: a `PretrainingTrainer`.
-        totals: those beside the token counts that it saved.
+    ``totals`` are those that the trainer saved beside the token counts.
     """
     args, rows = trainer.facts.data_args, trainer.train_dataset
     facts = _texts(args) if args is not None else {}

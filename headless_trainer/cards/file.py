@@ -56,7 +56,6 @@ def save_card(folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any
     """Write a card, unless the folder has a README.md that someone else wrote.
 
     Args:
-        folder: of the model.
         facts: the names in the template.
         metadata: arguments of `huggingface_hub.ModelCardData`; what is None is left out.
     """
@@ -89,11 +88,8 @@ def is_inside(path: Path, folder: str | Path) -> bool:
 def add_results(folder: str | Path, results: Sequence[EvalResult]) -> None:
     """Add results to the metadata and to the table of a model's card; an earlier value of the same figure is replaced.
 
-    What a user wrote into the card stays. Never raises: a failure is a warning.
-
-    Args:
-        folder: of the model. One without a card of headless_trainer, or a name on the Hub, is left as it is.
-        results: values that are not finite are left out.
+    What a user wrote into the card stays. A folder without a card of headless_trainer, or a name on the Hub, is left as it
+    is, and values that are not finite are left out. Never raises: a failure is a warning.
     """
     added = {_figure(result): result for result in finite(results)}
     card = read_card(folder)

@@ -84,17 +84,11 @@ def write_head_card(
     args: LMHeadArguments,
     has_prior: bool,
 ) -> None:
-    """Write the card of a language model that was made of a headless checkpoint without training.
+    """Write the card of a language model that was made of a headless checkpoint without training, saved in
+    ``args.output_dir``.
 
-    Never raises: a failure is a warning.
-
-    Args:
-        model: the checkpoint with its head, saved in ``args.output_dir``.
-        tokenizer: saved with it.
-        model_args: names the checkpoint.
-        data_args: names the corpus, if the head has its counts from there.
-        args: how the head was made.
-        has_prior: whether log q was added to the scores.
+    ``data_args`` names the corpus, if the head has its counts from there. ``has_prior``: whether log q was added to the
+    scores. Never raises: a failure is a warning.
     """
     folder, causal = Path(args.output_dir), model.can_generate()
     facts = {"prior": described_prior(has_prior, args, data_args), "environment": run_facts.software()}
@@ -121,15 +115,11 @@ def write_card(
     """Put together what every kind of card has, and write it.
 
     Args:
-        folder: where the model is saved.
         name: of the model: on the Hub, or of its folder.
         kind: trunk, vanilla, free_head, tuned or classifier.
-        model: that is saved.
-        tokenizer: of the model, if it has one.
         causal: whether a token sees those before it alone.
         model_args: name the checkpoint that the model was made of; None where a trainer was made by hand.
         dataset: that it was trained on.
-        results: of the model's evaluation.
         facts: names in the template that this kind has, or has other values for.
         metadata: more of it, or other values.
     """
@@ -187,12 +177,7 @@ def described_prior(has_prior: bool, args: LMHeadArguments, data_args: DataArgum
 
 
 def earlier_sections(source: str | None, folder: Path) -> str | None:
-    """What the card of the checkpoint that a model comes from says of its training, with its picture.
-
-    Args:
-        source: folder or Hub name of the checkpoint.
-        folder: of the model, where the pictures are copied.
-    """
+    """What the card of the checkpoint that a model comes from says of its training; its pictures are copied into ``folder``."""
     card = read_card(source) if source else None
     if card is None:
         return None

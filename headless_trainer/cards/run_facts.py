@@ -104,12 +104,7 @@ def _start_tracker():
 
 
 def environment(trainer, totals: dict[str, float]) -> dict[str, str | None]:
-    """Machine, time, memory, energy and versions of a whole run, by label.
-
-    Args:
-        trainer: a `PretrainingTrainer`.
-        totals: those beside the token counts that it saved.
-    """
+    """Machine, time, memory, energy and versions of a whole run, by label; ``totals`` as in `facts.data_facts`."""
     time = f"{duration(totals['train_seconds'])} in training steps"
     if "wall_seconds" in totals:
         time += f", {duration(totals['wall_seconds'])} with evaluation and saving"

@@ -49,22 +49,14 @@ _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "testing"
 
 
 def demo_documents(held_out_percentage: float = 5.0, *, cache_dir: str | None = None) -> DatasetDict:
-    """Documentation on this machine, one docstring or help topic a document.
+    """Documentation on this machine, one docstring or help topic a document, as the splits "train" and "validation".
 
     The order is fixed, a text that occurs twice is kept once, and the documents are read once for each set of installed
-    versions and then found in the cache of ``datasets``.
+    versions and then found in the cache of ``datasets``. ``info.description`` of both splits says what was read.
 
-    Whole folders of source files are held out (single files at the top of a package, single topics), picked by a hash
-    of their name: docstrings of one folder resemble each other, so that documents drawn one by one would put
-    near copies of the training texts into the held-out part.
-
-    Args:
-        held_out_percentage: share of the folders in "validation". That of the text comes only near it.
-        cache_dir: where the texts are kept, the cache of ``datasets`` by default.
-
-    Returns:
-        Splits "train" and "validation", each with the one column "text". ``info.description`` of both says what was
-        read.
+    Whole folders of source files are held out (single files at the top of a package, single topics), picked by a hash of
+    their name: docstrings of one folder resemble each other, so that documents drawn one by one would put near copies of the
+    training texts into the held-out part. The share of the text comes only near that of the folders.
     """
     # One string: the cache hashes pickled arguments, and those of equal tuples differ with the identity of their parts.
     sources = json.dumps(list(_sources()))

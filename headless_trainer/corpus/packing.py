@@ -120,10 +120,7 @@ def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: s
 def _rows(
     batches: Iterable[tuple[np.ndarray, np.ndarray]], *, max_seq_length: int, line_by_line: bool, keep_remainder: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Cut encoded documents into rows.
-
-    Args:
-        batches: ids of some documents one after the other, int32 ``(tokens,)``, and the length of each.
+    """Cut encoded documents, some at a time: their ids one after the other, int32 ``(tokens,)``, and the length of each.
 
     Yields:
         The ids of some rows one after the other, int32 ``(tokens,)``, and where each row begins and the last ends,
@@ -287,11 +284,6 @@ def check_token_ids(
 ) -> None:
     """Make sure that every id has a row in the embedding, before a device fails on it with an unreadable message.
 
-    Args:
-        dataset: rows with the column "input_ids". Of a stream only the tokenizer is checked.
-        num_embeddings: rows of the embedding.
-        tokenizer: what the rows were made with.
-
     Raises:
         ValueError: if an id, or the tokenizer's length in the case of a stream, is beyond the embedding.
     """
@@ -317,17 +309,10 @@ def target_counts(
     tokenizer: PreTrainedTokenizerBase,
     isolate_documents: bool = False,
 ) -> torch.LongTensor:
-    """Count how often each id can be a target.
+    """Count how often each id can be a target, ``(V,)``.
 
-    Args:
-        dataset: rows with the column "input_ids".
-        num_embeddings: rows of the embedding, V.
-        task: ``mlm``, which predicts any token but the special ones, or ``clm``, any but the first of a row.
-        tokenizer: names the special tokens.
-        isolate_documents: whether the first token of each document is not predicted either (``clm``).
-
-    Returns:
-        Occurrences, ``(V,)``.
+    For ``mlm`` any token but the special ones can be, for ``clm`` any but the first of a row, and with ``isolate_documents``
+    but the first of each document.
     """
     counts = np.zeros(num_embeddings, dtype=np.int64)
     ends = [tokenizer.eos_token_id, tokenizer.sep_token_id] if isolate_documents else []

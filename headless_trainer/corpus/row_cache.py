@@ -24,13 +24,9 @@ _SECONDS_AT_REST = 60  # far more than pass between the creation of a file and i
 
 
 def write_rows(rows: Iterable[tuple[np.ndarray, np.ndarray]], features: datasets.Features, path: Path) -> None:
-    """Write rows to a file that has its name only when all of it is on the disk.
+    """Write rows, as `packing` yields them, to a file that has its name only when all of it is on the disk.
 
-    Args:
-        rows: ids of some rows one after the other, int32 ``(tokens,)``, and where each row begins and the last ends, int32
-            ``(rows + 1,)``.
-        features: their one column "input_ids".
-        path: of the file. One that is there is replaced; who reads it goes on reading what it was.
+    One that is there is replaced; who reads it goes on reading what it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent)

@@ -248,10 +248,8 @@ class TextStream:
 class LongDocument:
     """A document that is read once, piece by piece: text, whether it begins the document, and whether it ends it.
 
-    Args:
-        first: the row of its first piece.
-        rows: those that follow.
-        kept: whether it lies on the side of the split that is read.
+    ``first`` is the row of its first piece, ``rows`` has those that follow, and ``kept`` says whether it lies on the side of
+    the split that is read.
     """
 
     def __init__(self, first: pa.Table, rows: Iterator[pa.Table], kept: bool):

@@ -108,11 +108,7 @@ def _segments(texts: list[list[str]], tokenizer: PreTrainedTokenizerBase) -> tup
 
 
 class ClassificationCollator:
-    """Stack rows into a batch as long as its longest candidate; candidates of one row follow each other.
-
-    Args:
-        tokenizer: names the padding token.
-    """
+    """Stack rows into a batch as long as its longest candidate; candidates of one row follow each other."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.pad = PaddingCollator(tokenizer)

@@ -27,11 +27,9 @@ SHOWN_SETTINGS = (
 
 
 def glue_results(runs: list[dict], metrics: str = "paper") -> list[EvalResult]:
-    """Means over seeds of the best epoch's scores, of one model.
+    """Means over seeds of the best epoch's scores, of one model; ``metrics`` is ``paper`` or ``official``.
 
-    Args:
-        runs: result files of the command `glue`. Those that scored a part of a set are left out.
-        metrics: ``paper`` or ``official``.
+    Results that scored a part of a set are left out.
     """
     values: dict[tuple, list[float]] = {}
     for run in runs:
@@ -78,11 +76,7 @@ def _glue_result(run: dict, loss: str | None, evaluation_set: str, metric: str, 
 
 @never_raises
 def add_grid_results(grid) -> None:
-    """Add the scores of a grid to the cards of those of its models that are folders here and have one.
-
-    Args:
-        grid: a `fine_tuning.grid.Grid` whose runs are finished.
-    """
+    """Add the scores of a grid that is finished to the cards of those of its models that are folders here and have one."""
     finished = read_runs(grid.training.output_dir)
     for source, name in {run.model.source: run.model.name for run in grid.runs}.items():
         runs = [run for run in finished if run["model"] == name and run["loss"] == grid.arguments.loss]
@@ -93,11 +87,7 @@ def add_grid_results(grid) -> None:
 def write_classifier_card(run, model: PreTrainedModel, result: dict, metrics: str) -> None:
     """Write the card of a fine-tuned model that the command `glue` keeps. Never raises: a failure is a warning.
 
-    Args:
-        run: a `fine_tuning.grid.Run`; the model is saved beside its result file.
-        model: with its classifier.
-        result: content of the result file.
-        metrics: ``paper`` or ``official``: which chose the epoch that is kept.
+    The model is saved beside the file of its result; ``metrics``, ``paper`` or ``official``, chose the epoch that is kept.
     """
     folder, task, settings = run.path.with_suffix(""), run.task, result["settings"]
     rows = [(setting, settings[setting]) for setting in SHOWN_SETTINGS if settings.get(setting) not in (None, -1)]

@@ -25,11 +25,7 @@ POOLER = "pooler"
 def load_config(source: str, num_labels: int, *, ignore_mismatched_sizes: bool = False, **hub) -> PreTrainedConfig:
     """Configuration of a checkpoint to fine-tune, once everything that can be told without its weights is checked.
 
-    Args:
-        source: folder or Hub name.
-        num_labels: outputs of the classifier.
-        ignore_mismatched_sizes: whether a classifier of another size in the checkpoint may be replaced by a new one.
-        hub: as `loading.hub_arguments`.
+    ``ignore_mismatched_sizes``: whether a classifier of another size in the checkpoint may be replaced by a new one.
 
     Raises:
         ValueError: if it is no model, no model that classifies, or one whose classifier has another number of outputs.

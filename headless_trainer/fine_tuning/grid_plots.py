@@ -86,11 +86,7 @@ def reliability(runs: list[dict], metrics: str = "paper") -> dict[tuple[str, str
 
 
 def draw_reliability(runs: list[dict], path: Path, metrics: str = "paper") -> bool:
-    """Draw accuracy against confidence, a panel for each task, without bins that hold almost no rows.
-
-    Returns:
-        Whether there was anything to draw.
-    """
+    """Draw accuracy against confidence, a panel for each task, without bins of almost no rows; whether there is any."""
     curves = reliability(runs, metrics)
     if not curves:
         return False

@@ -27,14 +27,7 @@ LOSS_TITLES = {"balanced": "Balanced cross-entropy", "cross_entropy": "Cross-ent
 
 
 def write_report(output_dir: str | Path, metrics: str = "paper") -> str:
-    """Write ``results.md`` and its pictures beside the results of a folder.
-
-    Args:
-        output_dir: folder that `headless-trainer glue` wrote.
-        metrics: ``paper`` or ``official``.
-
-    Returns:
-        The Markdown text.
+    """Write ``results.md`` and its pictures beside the results of a folder, and return its text.
 
     Raises:
         ValueError: if the folder holds no result.

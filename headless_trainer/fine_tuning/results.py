@@ -82,9 +82,7 @@ def check_settings(runs: list[dict], loss: str, settings: dict, weights: dict[st
     Args:
         runs: what the folder holds.
         loss: of the coming runs; only results of the same loss are compared.
-        settings: of the coming runs.
         weights: fingerprint of each model, by its name.
-        output_dir: for the message.
 
     Raises:
         ValueError: if a setting or a fingerprint differs; it is named, with both values.

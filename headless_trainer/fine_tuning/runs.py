@@ -147,9 +147,7 @@ def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrai
 class EpochScorer(TrainerCallback):
     """Scores every evaluation set after each epoch, and keeps the best epoch's model if it is asked to.
 
-    Attributes:
-        epochs: what was found, as result files hold it.
-        seconds: spent here.
+    ``epochs`` is what was found, as result files hold it, and ``seconds`` the time it took.
     """
 
     def __init__(self, trainer, run: Run, sets: dict[str, EncodedRows], arguments: GlueArguments, progress: "Progress"):

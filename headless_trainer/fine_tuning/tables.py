@@ -15,12 +15,12 @@ def score_table(
     """Markdown table of mean and standard deviation over seeds, with the average of the columns and its standard error.
 
     The best of a column is bold and, of three or more rows, the second best underlined; a dagger says that the best is
-    significantly better than the second best, two daggers that it is so after Holm's correction over the columns too.
+    significantly better than the second best, two daggers that it is so after Holm's correction over the columns too. A
+    missing score is shown as a dash.
 
     Args:
         rows: the leading cells of each row, by the key it has in ``scores``.
-        columns: keys of the columns.
-        scores: values over seeds by (row, column); a missing one is shown as a dash.
+        scores: values over seeds by (row, column).
         first: headings of the leading cells.
     """
     groups = {column: [column] for column in columns} | {AVERAGE: columns}

@@ -21,9 +21,7 @@ MARK_COLUMNS = ("start1", "end1", "start2", "end2")
 def read_file(path: str | Path, text_columns: Sequence[str] = ()) -> pa.Table:
     """All rows of a .csv, .jsonl or .json file (objects, one a line or in one list).
 
-    Args:
-        path: the file.
-        text_columns: columns to read as text whatever they look like: a sentence "2001" is no number.
+    ``text_columns`` are read as text whatever they look like: a sentence "2001" is no number.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -101,10 +99,8 @@ def to_texts(table: pa.Table, form: str, columns: Sequence[str], where: str) -> 
     """The texts of every row: a list of candidates, each of which is a list of one or two segments.
 
     Args:
-        table: rows as they were read.
         form: ``segments`` (one candidate: the columns as they are), ``wic`` (the same, with the word marked), or ``copa``
             (two candidates of one sentence each).
-        columns: the text columns.
         where: what the rows were read from, for errors.
 
     Raises:
@@ -166,16 +162,12 @@ def _in_mid_sentence(text: str) -> str:
 def to_labels(
     column: pa.ChunkedArray, names: Sequence[str] | None, where: str, unlabelled: int | None = None
 ) -> pa.Array:
-    """Labels as class numbers, or as numbers for regression; null where there is none.
+    """Labels as class numbers, ``(N,)`` int64, or as numbers for regression, float64; null where there is none.
 
     Args:
         column: class numbers, or the names of classes; for regression the numbers to predict.
         names: of the classes, in their order; None for regression.
-        where: what the rows were read from, for errors.
         unlabelled: the number that stands for no label.
-
-    Returns:
-        ``(N,)`` int64, or float64 for regression.
 
     Raises:
         ValueError: if a label is not one of the task.

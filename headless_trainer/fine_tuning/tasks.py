@@ -160,16 +160,11 @@ def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -
 
 
 def user_task(train_file: str, validation_file: str, label_column: str = "label") -> Task:
-    """A task from the user's own .csv, .json or .jsonl files.
+    """A task from the user's own .csv, .json or .jsonl files, whose classes are those of ``train_file``.
 
     The texts are the columns ``sentence1`` and, if there, ``sentence2``; else the only columns that hold text, one or two.
     Labels with a fraction make it a regression, scored by Spearman's correlation. Any others are classes: text or numbers,
     numbered in sorted order, scored by accuracy.
-
-    Args:
-        train_file: rows to train on. The classes are those that occur here.
-        validation_file: rows to score.
-        label_column: the column to predict.
 
     Raises:
         FileNotFoundError: if a file does not exist.
@@ -223,21 +218,18 @@ def load_task(
     cache_dir: str | None = None,
     token: str | None = None,
 ) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
-    """The rows of a task, to train on and to score.
+    """The rows of a task from `select_tasks` or `user_task`, to train on and to score.
 
     Args:
-        task: from `select_tasks` or `user_task`.
         data_dir: folder with ``<task>/<split>.jsonl`` or ``<benchmark>/<task>/<split>.jsonl``, for XNLI
             ``xnli/<language>/<split>.jsonl``; columns and class numbers as on the Hub. By default rows come from the Hub.
         train_split: ``train`` by default.
         validation_split: by default ``validation``, and for MNLI its two sets as one.
-        cache_dir: where downloads are kept, the cache of ``datasets`` by default.
-        token: Hub token for private datasets.
 
     Returns:
-        The training set, and the sets to score by name: ``validation``, or for XNLI the languages. Their columns:
-        ``texts``, a list of candidates (one, but for COPA), each a list of one or two segments; ``label``, int64, or
-        float64 for regression.
+        The training set, and the sets to score by name: ``validation``, or for XNLI the languages. Their columns are those
+            of
+        `to_texts` and `to_labels`: ``texts`` and ``label``.
 
     Raises:
         FileNotFoundError: if ``data_dir`` does not hold the task or the split.

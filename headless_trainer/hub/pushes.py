@@ -148,10 +148,7 @@ class HubPushes(TrainerCallback):
     def push_run(self, message: str, revision: str | None = None, blocking: bool = True) -> None:
         """Push the folder of the run without its checkpoints. Its weights must not be saved anew before `wait` is over.
 
-        Args:
-            message: of the commit.
-            revision: branch; that of the run by default.
-            blocking: wait for it, which takes a bounded time. Otherwise the process waits before it ends.
+        With ``blocking`` it waits, a bounded time; otherwise the process waits before it ends.
         """
         self.start(Push(self.output_dir, message, revision or self.revision, awaited=blocking))
         if blocking:

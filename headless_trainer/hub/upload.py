@@ -69,10 +69,8 @@ def use_timeouts(seconds: float) -> None:
 def push(repo: str, token: str | None, private: bool | None, revision: str | None, folder: dict | None) -> str:
     """Create the repository and its branch where they are missing, and upload the folder, if there is one.
 
-    Files that the Hub has already, from an upload that was cut short too, are not sent again.
-
-    Returns:
-        Address of the commit, or of the repository.
+    Files that the Hub has already, from an upload that was cut short too, are not sent again. Returns the address of the
+    commit, or of the repository.
     """
     from huggingface_hub import HfApi
 
@@ -86,13 +84,7 @@ def push(repo: str, token: str | None, private: bool | None, revision: str | Non
 
 
 def run(job: dict, attempts: int, first_wait: float, stall_seconds: float) -> dict[str, str]:
-    """Do a job, again while that may help.
-
-    Args:
-        job: arguments of `push`.
-        attempts: how often it is tried at most.
-        first_wait: seconds before the second try; twice as many before each one after it.
-        stall_seconds: how long a connection may be silent.
+    """Do a job, the arguments of `push`, at most ``attempts`` times, after waits that double.
 
     Returns:
         ``{"url": ...}`` or ``{"error": ...}``.

@@ -31,16 +31,13 @@ class Panel:
 
     Attributes:
         slug: name of its file.
-        title: what is drawn.
         axis: ``tokens`` or ``seconds``.
         unit: of the values.
         curves: configuration, points, line style; several may belong to one configuration.
         explained: a sentence under the picture.
-        log: whether the values are on a logarithmic scale.
         errors: standard errors of the points, in the order of the curves, where there are any.
         show: how a value is written.
         from_zero: whether the axis begins there.
-        held_out: whether the values are those of the runs' evaluations.
     """
 
     slug: str
@@ -123,12 +120,9 @@ def _smoothed(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def draw(panel: Panel, names: list[str], folder: Path) -> str:
-    """Write a panel as PNG with a legend, and return it as SVG without one: the page has one for all.
+    """Write a panel as ``<slug>.png`` with a legend, and return it as SVG without one: the page has one for all.
 
-    Args:
-        panel: what is drawn.
-        names: of all configurations, in the order of the colours.
-        folder: for ``<slug>.png``.
+    ``names`` are those of all configurations, in the order of the colours.
     """
     plotting.save(_figure(panel, names, LIGHT, PAPER_INK, legend=True), folder / f"{panel.slug}.png")
     return plotting.to_svg(_figure(panel, names, PLACEHOLDERS, INK, legend=False), panel.slug, CSS_COLOURS)

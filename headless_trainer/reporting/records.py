@@ -37,12 +37,9 @@ class Run:
     """One training.
 
     Attributes:
-        folder: where it is.
         history: what was logged, in the order of the steps; a dictionary a log, each with its ``step``.
         settings: the training arguments that are plain values, empty if they were not saved.
         config: of the model, empty if it was not saved.
-        step: optimizer steps taken.
-        max_steps: steps that were asked for.
         clock: ``(N, 3)`` rows of step, tokens seen and seconds in training steps, rising.
         tokenizer: fingerprint of its vocabulary, None if it was not saved.
     """
@@ -91,12 +88,7 @@ class Run:
 
 @dataclass
 class Configuration:
-    """Runs that differ in their seed only.
-
-    Attributes:
-        name: what the report calls it.
-        runs: at least one.
-    """
+    """Runs, at least one, that differ in their seed only, and what the report calls them."""
 
     name: str
     runs: list[Run]

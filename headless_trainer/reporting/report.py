@@ -51,8 +51,6 @@ def write_report(
 
     Args:
         runs: ``RUN`` and ``NAME=RUN1,RUN2`` items, as `records.group_runs` takes them.
-        output_dir: folder of the report, made if it is not there.
-        title: heading of the page.
         glue: folders of `headless-trainer glue`; those found beside the runs if None.
         lm_eval: folders of `headless-trainer lm-eval`, as `zero_shot_scores` takes them; those beside the runs if None.
 

@@ -23,11 +23,9 @@ ENOUGH_LOGS = 10
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration in a comparison.
+    """One configuration in a comparison, with one value for each run that has any.
 
     Attributes:
-        name: of the configuration.
-        values: one for each run that has any.
         behind: difference between the means of the best configuration and of this one, 0 for the best; None without values.
         test: of the difference; None for the best itself, and with fewer than two seeds on either side.
         adjusted: its p-value after Holm's correction over all pairs of configurations, since any could have been the best.

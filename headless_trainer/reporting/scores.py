@@ -14,12 +14,9 @@ from .records import Configuration
 
 @dataclass(frozen=True)
 class Point:
-    """Score of one checkpoint.
+    """Score of one checkpoint, after so many tokens and seconds of training steps.
 
     Attributes:
-        tokens: seen before it.
-        seconds: of training steps before it.
-        value: the score.
         error: its standard error, nan if it has none.
         seeds: fine-tunings behind it.
     """
@@ -39,7 +36,6 @@ class Scores:
         title: such as ``GLUE: balanced cross-entropy``.
         unit: what the values are.
         slug: the title as a part of a file name.
-        higher_is_better: False for perplexities.
         points: by configuration; for each of its runs with any, the points in the order of tokens.
         table: Markdown, if a table goes with it.
         note: how to read the table.
@@ -59,11 +55,9 @@ class Scores:
 
 
 def glue_scores(folders: Sequence[str | Path] | None, configurations: list[Configuration]) -> list[Scores]:
-    """Averages of fine-tuning scores, for each loss and benchmark.
+    """Averages of fine-tuning scores, for each loss and benchmark, from folders of `headless-trainer glue`.
 
-    Args:
-        folders: output folders of `headless-trainer glue`; those beside the runs if None.
-        configurations: what the checkpoints belong to.
+    Without ``folders``, those beside the runs are looked for.
 
     Raises:
         ValueError: if a folder that is named holds no results, a result cannot be read, or results of several folders

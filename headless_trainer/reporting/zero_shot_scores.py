@@ -38,7 +38,6 @@ def zero_shot_scores(folders: Sequence[str] | None, configurations: list[Configu
         folders: output folders of `headless-trainer lm-eval`, or of one model in them; ``NAME=FOLDER`` and
             ``NAME@STEP=FOLDER`` say which configuration, and after how many steps, the one model in a folder belongs to.
             Those beside the runs if None.
-        configurations: what the models belong to.
 
     Raises:
         ValueError: if a folder that is named holds no results, or a name is not that of a configuration.

@@ -25,11 +25,7 @@ def remove_checkpoint(folder: str | Path) -> None:
 
 @contextmanager
 def model_aside(folder: str | Path, is_main: bool) -> Iterator[Path]:
-    """Context with a folder to write a model into, the files of which get their place in ``folder`` when all are written.
-
-    Args:
-        folder: of the model; what else is in it stays.
-        is_main: whether this process moves and cleans up.
+    """Context with a folder to write a model into, whose files are moved into ``folder`` when all are written.
 
     Raises:
         OSError: in place of any error within. Nothing of what was written is left.
@@ -66,13 +62,10 @@ def model_aside(folder: str | Path, is_main: bool) -> Iterator[Path]:
 
 
 def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -> None:
-    """Delete all but ``limit`` checkpoints: those that are not whole first, then those with the fewest steps.
+    """Delete checkpoints beyond ``limit``, if there is one: those not whole first, then those with the fewest steps.
 
-    Args:
-        run_dir: folder of the run.
-        limit: how many are left; None or 0 for all.
-        keep: paths of checkpoints that stay in any case: the one just written, which need not have the most steps when a
-            run went back to an earlier one, and the best one.
+    Paths in ``keep`` stay in any case: the one just written, which need not have the most steps when a run went back to an
+    earlier one, and the best one.
     """
     if not limit:
         return
@@ -90,12 +83,7 @@ def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -
 class CheckpointAside:
     """Context in which a checkpoint is written to a folder aside, and renamed to its own name once it is whole.
 
-    A process killed while it writes leaves no folder that looks like a checkpoint.
-
-    Args:
-        run_dir: folder of the run.
-        name: the checkpoint's folder name in it.
-        is_main: whether this process renames and cleans up.
+    A process killed while it writes leaves no folder that looks like a checkpoint. The main process renames and cleans up.
 
     Attributes:
         aside: folder to write into, under the checkpoint's own name.
@@ -116,12 +104,8 @@ class CheckpointAside:
     def publish(self, model_only: bool = False, **facts: Any) -> None:
         """Make the manifest, with these facts, and rename. A checkpoint of the same step, from before a resume, is replaced.
 
-        Args:
-            model_only: whether no run is to go on from it.
-            facts: see `missing_part`.
-
         Raises:
-            FileNotFoundError: if something is missing.
+            FileNotFoundError: if something is missing that a run needs to go on from it (or, ``model_only``, of the model).
         """
         if not self.is_main:
             return

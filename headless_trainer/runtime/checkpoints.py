@@ -53,9 +53,7 @@ def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
 def counts_beside(model, rows: int) -> tuple[Tensor, dict[str, float]]:
     """What `save_token_counts` wrote beside the checkpoint that a model was loaded from; ``(rows,)`` zeros if it did not.
 
-    Args:
-        model: a `PreTrainedModel`, which knows the folder it was loaded from. The Hub is not asked.
-        rows: of its embedding. Tokens that were added since were never seen.
+    The Hub is not asked. Tokens that were added to the embedding since were never seen.
     """
     counts, source = torch.zeros(rows, dtype=torch.long), getattr(model, "name_or_path", None)
     if source and Path(source, TOKEN_COUNTS_NAME).is_file():

@@ -24,11 +24,7 @@ REFRESH_SECONDS = 0.1
 
 
 class WrappingFormatter(logging.Formatter):
-    """Breaks messages between words where the terminal ends. What goes into a file is left as it is.
-
-    Args:
-        stream: where the messages go.
-    """
+    """Breaks messages between words where the terminal ends. What goes into a file is left as it is."""
 
     def __init__(self, stream):
         super().__init__("%(asctime)s %(message)s", TIME_FORMAT)

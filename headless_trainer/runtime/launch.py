@@ -32,10 +32,6 @@ def connect(args: TrainingArguments) -> None:
 def check_launch(args: TrainingArguments, environment: Mapping[str, str] | None = None) -> None:
     """Refuse to train in one process where several were asked for, or with whole copies where shards were.
 
-    Args:
-        args: of this process, which say how it trains.
-        environment: its variables, by default those of this process.
-
     Raises:
         ValueError: if a launcher was asked for several processes and this one is alone, as one of several copies or as
             the only one; if FSDP was asked for on a CPU, where accelerate falls back to DDP.

@@ -44,10 +44,7 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME) -> Iterator[None]:
     """Context in which no other run writes to a folder. Of several processes the first one holds its lock, for all of them.
 
     A process may enter it again for the same folder. Where the file system has no locks there is a warning and nothing else.
-
-    Args:
-        folder: is made if it is not there.
-        name: of the file that is locked; it says who holds it, and is removed at the end.
+    The file that is locked says who holds it, and is removed at the end.
 
     Raises:
         ValueError: on every process, if another run holds it; it is named.

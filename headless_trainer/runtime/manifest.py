@@ -36,11 +36,8 @@ _found: dict[tuple, str | None] = {}
 def write_manifest(folder: str | Path, **facts: Any) -> None:
     """Write size and checksum of every file in a folder but its card beside them, and have all of it reach the disk.
 
-    The checksums are taken from what the operating system still holds in memory, right after the files were written.
-
-    Args:
-        folder: of a checkpoint that is complete but for its manifest.
-        facts: what else is kept with it, under these names; JSON types. `missing_part` says which have a meaning here.
+    The checksums are taken from what the operating system still holds in memory, right after the files were written. The
+    facts, JSON types, are kept with them; `missing_part` says which have a meaning here.
     """
     folder = Path(folder)
     names = names_in(folder)
@@ -68,14 +65,11 @@ def read_facts(folder: str | Path) -> dict[str, Any]:
 
 
 def find_fault(folder: str | Path, contents: bool = True) -> str | None:
-    """What is wrong with a checkpoint, or None if it is whole.
+    """What is wrong with a checkpoint, or None if it is whole. Raises nothing.
 
     It must hold all that a run goes on from. One without a manifest, as `transformers.Trainer` writes them, is judged by its
-    structure: its state parses, and the files of weights and states are as long as they say. Raises nothing.
-
-    Args:
-        folder: of the checkpoint.
-        contents: compare the checksums too, which reads every file; without it, names and sizes alone are compared.
+    structure: its state parses, and the files of weights and states are as long as they say. Without ``contents``, which
+    reads every file to compare the checksums, names and sizes alone are compared.
     """
     try:
         return _find_fault(Path(folder), contents)
@@ -112,12 +106,11 @@ def _find_fault(folder: Path, contents: bool) -> str | None:
 
 
 def missing_part(folder: Path, names: Collection[str], facts: dict[str, Any], model_only: bool = False) -> str | None:
-    """What a run would need to go on from a checkpoint and is not in it, None if all is there.
+    """What a run would need to go on from a checkpoint with files of these names and is not in it, None if all is there.
 
     Args:
-        folder: of the checkpoint.
-        names: of the files in it.
-        facts: of its manifest: ``processes``, and ``stream``, whether each has its place in a stream there. Empty for one that
+        facts: of its manifest: ``processes``, and ``stream``, whether each has its place in a stream there. Empty for one
+            that
             `transformers.Trainer` wrote.
         model_only: whether no run is to go on from it (``save_only_model``).
     """

@@ -29,10 +29,8 @@ def save(figure, path: str | Path) -> None:
 def to_svg(figure, name: str, colours: dict[str, str]) -> str:
     """The same as SVG to put into a page, without a size of its own, so that the page gives it one.
 
-    Args:
-        figure: of matplotlib; closed afterwards.
-        name: tells the parts of this picture from those of others in the page.
-        colours: CSS in the place of colours, by the hexadecimal colours that the figure was drawn with.
+    ``name`` tells the parts of this picture from those of others in the page. ``colours`` are CSS in the place of colours,
+    by the hexadecimal colours that the figure was drawn with.
     """
     _style(figure)
     figure.patch.set_visible(False)

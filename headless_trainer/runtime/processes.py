@@ -42,14 +42,10 @@ def on_first_process(find: Callable[[], Result]) -> Result:
 
 @contextmanager
 def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator[None]:
-    """Within it the first process is alone; the others follow when it has left, however long that takes.
+    """Within it the first process (of each machine if ``local``) is alone; the others follow when it has left, however late.
 
     For the preparation of data, which the first process leaves on the disk for the others. At a barrier they would end after
     ``ddp_timeout``. Here that is the longest time without a sign of life from the first process.
-
-    Args:
-        args: of this process.
-        local: whether one process of each machine goes first, or one of all.
 
     Raises:
         ConnectionError: in those that wait, if the first process failed or gives no sign of life.
@@ -112,13 +108,10 @@ def is_lost_connection(error: BaseException) -> bool:
 
 @contextmanager
 def lost_processes_named(seconds: float = 5.0) -> Iterator[None]:
-    """Turn an error of the connection into one that names the processes that have ended or hang.
+    """Turn an error of the connection into one that names the processes that do not answer within so many seconds.
 
     Without it the error names an address. With a launcher that ends all processes when one has ended, as torchrun does, this
     is said as well as what the launcher says; with one that does not, it is all that is said.
-
-    Args:
-        seconds: how long the others have to answer.
 
     Raises:
         ConnectionError: in place of the error of the connection.

@@ -110,15 +110,10 @@ def load(
     batch_size: str = "auto",
     max_length: int | None = None,
 ) -> "ScoredPositions":
-    """Load a causal language model and its tokenizer for the harness.
+    """Load a causal language model that `check_checkpoint` let through, and its tokenizer, for the harness.
 
-    Args:
-        name_or_path: checkpoint that `check_checkpoint` let through.
-        tokenizer_name: the model's own by default.
-        dtype: of the weights, ``auto`` for that of the checkpoint.
-        device: the accelerator if there is one, else the CPU, by default.
-        batch_size: a number, or ``auto``: found by trying on an accelerator, from sizes and free memory on a CPU.
-        max_length: longest input in tokens, that of the model by default.
+    Without a device it takes the accelerator, if there is one. ``batch_size`` is a number, or ``auto``: found by trying on
+    an accelerator, from sizes and free memory on a CPU. ``max_length`` is the longest input in tokens.
 
     Raises:
         ValueError: if weights are missing, the tokenizer is missing or too large, or ``max_length`` is beyond the positions.

@@ -45,12 +45,8 @@ def expand(names: Iterable[str]) -> list[str]:
 def open_tasks(names: list[str], include_path: str | None = None) -> TaskManager:
     """Index of the tasks in ``include_path``, and of the harness's own as far as what is asked for needs them.
 
-    Args:
-        names: tasks, groups or tags.
-        include_path: folder of task YAMLs.
-
     Raises:
-        ValueError: if a name is unknown (the nearest known one is suggested).
+        ValueError: if a name of a task, group or tag is unknown (the nearest known one is suggested).
         FileNotFoundError: if the folder does not exist or holds no YAML.
     """
     if include_path is not None and not any(Path(include_path).glob("**/*.yaml")):
@@ -185,9 +181,7 @@ def _documents_of(splits: set[str], path: Path, columns: dict[str, str], **_kwar
 def read_documents(path: Path, columns: dict[str, str]) -> Dataset:
     """Documents of a .json, .jsonl (also .gz) or .parquet file.
 
-    Args:
-        path: the file.
-        columns: wanted column -> the column, or ``column.field``, to copy if the wanted one is missing.
+    ``columns`` says for a wanted column which one, or ``column.field``, to copy if it is missing.
 
     Raises:
         ValueError: if the file cannot be read or holds no document.
@@ -212,13 +206,9 @@ def read_documents(path: Path, columns: dict[str, str]) -> Dataset:
 
 
 def build(manager: TaskManager, name: str, data_files: dict[str, Path], seed: int | None) -> dict:
-    """Make the tasks behind a name, with their documents.
+    """Make the tasks behind a name, with their documents; to be called after `use_data_files`.
 
-    Args:
-        manager: from `open_tasks`, after `use_data_files`.
-        name: task, group or tag.
-        data_files: which tasks read a local file, for the wording of errors.
-        seed: of everything random in the making of documents; the harness's own seeds if None.
+    ``seed`` is that of everything random in the making of documents; the harness's own seeds if None.
 
     Returns:
         ``tasks``: name -> task; ``groups``: name -> group.

@@ -24,11 +24,7 @@ def add_harness_results(model: str, tasks: dict[str, dict]) -> None:
 
 
 def harness_results(tasks: dict[str, dict]) -> list[EvalResult]:
-    """Zero-shot scores of one model.
-
-    Args:
-        tasks: entries of results.json by task. Those that scored a part of the documents are left out.
-    """
+    """Zero-shot scores of one model, whose entries in results.json are ``tasks``, but those of a part of the documents."""
     results = []
     for task, entry in tasks.items():
         if entry["settings"].get("limit") is not None:

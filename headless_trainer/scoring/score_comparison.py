@@ -170,9 +170,7 @@ def comparison_table(rows: list[dict[str, Any]], names: list[str]) -> str:
 def score_tables(output_dir: str | Path, width: int | None = None) -> str:
     """Markdown table of every model in a folder of results: models as columns, tasks and metrics as rows.
 
-    Args:
-        output_dir: holds one folder for each model.
-        width: columns of text after which further models go into a table below; no limit if None.
+    Models that do not fit into so many columns of text go into a table below.
     """
     results = [read_results(path.parent) for path in sorted(Path(output_dir).glob(f"*/{RESULTS_NAME}"))]
     names = short_names([each["model"] for each in results])

@@ -18,13 +18,7 @@ def folder_name(model: str) -> str:
 
 
 class Store:
-    """Results of one model, on disk as soon as they are added.
-
-    Attributes:
-        folder: where they are.
-        model: checkpoint they belong to.
-        results: content of results.json.
-    """
+    """Results of one model, on disk as soon as they are added; ``results`` is the content of results.json."""
 
     def __init__(self, folder: Path, model: str):
         self.folder, self.model = folder, model
@@ -110,10 +104,5 @@ def read_results(folder: str | Path) -> dict[str, Any]:
 
 
 def read_documents(folder: str | Path, entry: dict[str, Any]) -> dict[str, Any]:
-    """Hashes and scores of the documents of one task.
-
-    Args:
-        folder: of one model's results.
-        entry: the task's entry in results.json.
-    """
+    """Hashes and scores of the documents of one task, by its entry in results.json."""
     return json.loads(gzip.decompress((Path(folder) / Path(entry["documents_file"]).name).read_bytes()))

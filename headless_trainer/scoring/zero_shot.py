@@ -34,13 +34,9 @@ EXPENSIVE_METRICS = ("bleu", "chrf", "chrf++", "ter")
 
 
 def score_models(models: Sequence[str], args) -> list[str]:
-    """Score models on tasks, and write each result when it is there.
+    """Score models (Hub names or folders) on tasks, and write each result when it is there.
 
-    What a folder holds already, under the same settings, is not scored again.
-
-    Args:
-        models: checkpoints (Hub names or folders).
-        args: settings, with the fields of ``cli.lm_eval.ZeroShotArguments``.
+    What a folder holds already, under the same settings, is not scored again. ``args`` are `cli.lm_eval.ZeroShotArguments`.
 
     Returns:
         What failed, one line each; the rest was scored and written.
@@ -134,12 +130,9 @@ def _score_model(store: Store, tasks: dict[str, Task], args, settings: dict[str,
 def score_task(
     lm: "lm_eval.api.model.LM", name: str, task: Task, *, limit: float | None, bootstrap_iters: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Score one model on one task.
+    """Score one model of the harness on one task, as `harness_tasks.build` made it and `harness_tasks.prepare` set it.
 
     Args:
-        lm: model of the harness.
-        name: what the harness calls the task.
-        task: as `harness_tasks.build` made it and `harness_tasks.prepare` set it.
         limit: documents to score, or their share if below 1; all if None.
         bootstrap_iters: resamples behind the standard error of metrics that have no formula for it.
 
@@ -191,13 +184,7 @@ def _document_hash(sample: dict) -> str:
 
 
 def standard_error(aggregate: Callable, values: list, iterations: int) -> float | None:
-    """Standard error of an aggregated metric as the harness has it, None where it has none.
-
-    Args:
-        aggregate: the harness's function from the values of the documents to the metric.
-        values: of the documents.
-        iterations: resamples of its bootstrap, 0 for no standard errors at all.
-    """
+    """Standard error of a metric aggregated over documents as the harness has it, None where it has none, or no resamples."""
     if len(values) < 2 or iterations <= 0:
         return None
     if aggregate is perplexity:
