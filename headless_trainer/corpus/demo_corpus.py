@@ -27,20 +27,12 @@ logger = logging.getLogger(__name__)
 
 # Import name and distribution, in the order in which they are read. The first three are always there.
 PACKAGES = {
-    "torch": "torch",
-    "transformers": "transformers",
-    "datasets": "datasets",
-    "huggingface_hub": "huggingface_hub",
-    "accelerate": "accelerate",
-    "tokenizers": "tokenizers",
-    "numpy": "numpy",
-    "scipy": "scipy",
-    "pandas": "pandas",
-    "sklearn": "scikit-learn",
-    "networkx": "networkx",
-    "sympy": "sympy",
-    "matplotlib": "matplotlib",
-}
+    name: name
+    for name in (
+        "torch", "transformers", "datasets", "huggingface_hub", "accelerate", "tokenizers", "numpy", "scipy", "pandas",
+        "sklearn", "networkx", "sympy", "matplotlib",
+    )
+} | {"sklearn": "scikit-learn"}  # fmt: skip
 MIN_CHARACTERS = 100  # shorter docstrings are mostly "Return the name." and the like
 MAX_CHARACTERS = 25_000_000  # no further package is begun beyond this, which takes about 15 s to read
 

@@ -180,10 +180,6 @@ def _stream_rows(texts: IterableDataset | TextStream, tokenizer: PreTrainedToken
             yield {"input_ids": ids[start:end]}
 
 
-def _filled(documents: list[str | None]) -> list[str]:
-    return [document for document in documents if document and not document.isspace()]
-
-
 def available_processors() -> int:
     # Not os.cpu_count(): a container or a job scheduler may allow only some of them.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -211,7 +207,7 @@ def _encode_range(rows: _Range, texts: Dataset | None = None, encode: DocumentEn
     texts, encode = (texts, encode) if texts is not None else _work
     documents = texts[rows.start : rows.stop]["text"].to_pylist()
     if rows.begins and rows.ends:
-        documents = _filled(documents)
+        documents = [document for document in documents if document and not document.isspace()]
     return encode(documents, rows.begins, rows.ends)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from datasets import Dataset
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..corpus.packing import first_rows
 from ..models import loading
@@ -29,6 +29,8 @@ class Model:
     name: str
     source: str
     tokenizer: PreTrainedTokenizerBase
+    configs: dict[int, PreTrainedConfig]
+    """by the number of outputs"""
     weights: str
     """fingerprint"""
     pretraining: dict | None
@@ -89,7 +91,16 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     data = {}
     with first_process_first(training):
         for task in tasks if pending else ():
-            data[task.name] = read_task(task, arguments)
+            train, sets = load_task(
+                task,
+                data_dir=arguments.data_dir,
+                train_split=arguments.train_split,
+                validation_split=arguments.validation_split,
+                cache_dir=arguments.cache_dir,
+                token=arguments.token,
+            )
+            sets = {name: first_rows(rows, arguments.max_eval_samples) for name, rows in sets.items()}
+            data[task.name] = first_rows(train, arguments.max_train_samples), sets
     return Grid(arguments, training, runs, pending, data)
 
 
@@ -110,20 +121,6 @@ def _check_languages(result: dict, arguments: GlueArguments, tasks: list[Task]) 
                 f"output_dir holds {task.name} of {result['model']!r} scored in languages {sorted(scored)}, and this run has "
                 f"{sorted(task.languages)}: choose another --output_dir."
             )
-
-
-def read_task(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, Dataset]]:
-    """Training and evaluation rows of a task, cut to the sample limits."""
-    train, sets = load_task(
-        task,
-        data_dir=arguments.data_dir,
-        train_split=arguments.train_split,
-        validation_split=arguments.validation_split,
-        cache_dir=arguments.cache_dir,
-        token=arguments.token,
-    )
-    sets = {name: first_rows(rows, arguments.max_eval_samples) for name, rows in sets.items()}
-    return first_rows(train, arguments.max_train_samples), sets
 
 
 def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
@@ -152,7 +149,7 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
         if Path(source, TOKEN_COUNTS_NAME).is_file():
             totals = load_token_counts(source)[1]
             pretraining = {"run": name.partition("_checkpoint-")[0], **totals}
-        models.append(Model(name, source, tokenizer, fingerprint(source, config), pretraining))
+        models.append(Model(name, source, tokenizer, configs, fingerprint(source, config), pretraining))
     return models
 
 

@@ -18,7 +18,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from .classification import ClassificationTrainer
 from .classification_rows import EncodedRows, encode_rows
 from .classifier_card import write_classifier_card
-from .classifiers import agree_on_tokens, load_classifier, load_config
+from .classifiers import load_classifier
 from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run, loading_options
 from .metrics import METRICS, calibration
@@ -73,7 +73,7 @@ def _encoded(grid: Grid) -> Iterator[tuple[Run, EncodedRows, dict[str, EncodedRo
         if current != (run.model.name, run.task.name):
             current = run.model.name, run.task.name
             settings = {"max_seq_length": grid.arguments.max_seq_length, "is_regression": run.task.is_regression}
-            config = load_config(run.model.source, run.task.num_labels, **loading_options(grid.arguments))
+            config = run.model.configs[run.task.num_labels]
             rows, held_out = grid.data[run.task.name]
             train = encode_rows(rows, run.model.tokenizer, config, **settings)
             sets = {name: encode_rows(each, run.model.tokenizer, config, **settings) for name, each in held_out.items()}
@@ -122,17 +122,15 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
 
 def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrainer:
     """The trainer of one run: its model with a new head, both from the run's seed."""
-    source, options = run.model.source, loading_options(grid.arguments)
-    config = load_config(source, run.task.num_labels, **options)
+    config = copy.deepcopy(run.model.configs[run.task.num_labels])
     config.num_labels = run.task.num_labels
     if run.task.id2label:
         config.id2label = run.task.id2label
         config.label2id = {name: index for index, name in run.task.id2label.items()}
     # A candidate of a multiple choice has a score too: transformers does not load a class of its own with a single output.
     config.problem_type = "regression" if run.task.num_labels == 1 else "single_label_classification"
-    agree_on_tokens(run.model.tokenizer, config)
-    options["attn_implementation"] = grid.arguments.attn_implementation
-    model, _ = load_classifier(source, config, run.model.tokenizer, seed=run.seed, **options)
+    options = loading_options(grid.arguments) | {"attn_implementation": grid.arguments.attn_implementation}
+    model, _ = load_classifier(run.model.source, config, run.model.tokenizer, seed=run.seed, **options)
     args = copy.copy(grid.training)
     args.seed = run.seed
     args.eval_strategy = "no"  # the scorer sees every epoch

@@ -6,6 +6,7 @@ The prompts, the requests, the filters and the metrics are the harness's own. A 
 
 import hashlib
 import importlib.metadata
+import itertools
 import logging
 import math
 import random
@@ -52,46 +53,42 @@ def score_models(models: Sequence[str], args) -> list[str]:
     manager = harness_tasks.open_tasks(names, args.include_path)
     files = harness_tasks.parse_data_files(args.data_files, manager, names)
     harness_tasks.use_data_files(manager, files)
+    leaves = {name: harness_tasks.leaf_names(manager, name) for name in names}
     as_in_paper: set[str] = set()
     if "paper" in args.tasks:
         as_in_paper = {*harness_tasks.PAPER_DEFINITIONS, *harness_tasks.PAPER_DIRECTIONS}
         harness_tasks.follow_paper(manager)
-    elif "qasper_bool" in [leaf for name in names for leaf in harness_tasks.leaf_names(manager, name)]:
+    elif any("qasper_bool" in own for own in leaves.values()):
         logger.warning(
             "qasper_bool: the harness takes yes for the right answer to every question, so its F1 only says how often a model "
             "answers yes. --tasks paper scores against the answers."
         )
     stores = {model: Store(Path(args.output_dir) / folder_name(model), model) for model in models}
-    settings = {model: task_settings(model, args) for model in models}
     prints = {leaf: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for leaf, path in files.items()}
-
-    def own_settings(model: str, leaf: str) -> dict[str, Any]:
-        own = settings[model] | {"data_file": prints.get(leaf)}
-        return own | {"as_in": "paper"} if leaf in as_in_paper else own
-
-    def is_done(model: str, leaf: str) -> bool:
-        return stores[model].has(leaf, own_settings(model, leaf))
-
+    settings, done = {}, {}
+    for model, store in stores.items():
+        shared = task_settings(model, args)
+        for leaf in itertools.chain(*leaves.values()):
+            own = {"data_file": prints.get(leaf)} | ({"as_in": "paper"} if leaf in as_in_paper else {})
+            settings[model, leaf] = shared | own
+            done[model, leaf] = store.has(leaf, settings[model, leaf])
     needed = [
         name
-        for name in names
+        for name, own in leaves.items()
         if not all(
-            is_done(model, leaf) and stores[model].has_group(name, manager)
-            for model in models
-            for leaf in harness_tasks.leaf_names(manager, name)
+            done[model, leaf] and store.has_group(name, manager) for model, store in stores.items() for leaf in own
         )
     ]
     built = {name: harness_tasks.build(manager, name, files, args.seed) for name in needed}
     failures = []
     for model, store in stores.items():
-        todo = {
-            leaf: task for name in needed for leaf, task in built[name]["tasks"].items() if not is_done(model, leaf)
-        }
-        skipped = [leaf for name in names for leaf in harness_tasks.leaf_names(manager, name) if leaf not in todo]
+        tasks = {leaf: task for name in needed for leaf, task in built[name]["tasks"].items()}
+        todo = {leaf: task for leaf, task in tasks.items() if not done[model, leaf]}
+        skipped = [leaf for leaf in itertools.chain(*leaves.values()) if done[model, leaf]]
         if skipped:
             logger.info("%s: scored earlier with the same settings: %s", model, ", ".join(dict.fromkeys(skipped)))
         if todo:
-            failures += _score_model(store, todo, args, {leaf: own_settings(model, leaf) for leaf in todo})
+            failures += _score_model(store, todo, args, {leaf: settings[model, leaf] for leaf in todo})
         for name in needed:
             store.add_groups(built[name]["groups"])
         add_harness_results(model, store.results["tasks"])

@@ -295,6 +295,15 @@ def test_what_is_scored_is_not_scored_again(inputs, tmp_path, monkeypatch, caplo
         zero_shot.score_models([inputs.path], arguments(tmp_path, include_path=inputs.tasks, limit=5.0))
 
 
+def test_other_settings_of_any_model_are_refused_before_one_is_loaded(inputs, tmp_path, clm_tokenizer, monkeypatch):
+    other = harness_inputs.save(tmp_path / "lm", inputs.model, clm_tokenizer)
+    zero_shot.score_models([other], arguments(tmp_path / "out", include_path=inputs.tasks, limit=3.0))
+    monkeypatch.setattr(harness_model, "load", lambda *_args, **_kwargs: pytest.fail("a model was loaded"))
+    with pytest.raises(ValueError, match=r"tiny_lambada scored with limit 3.0 \(now 5.0\)"):
+        args = arguments(tmp_path / "out", include_path=inputs.tasks, limit=5.0)
+        zero_shot.score_models([inputs.path, other], args)
+
+
 def test_a_failure_keeps_what_was_scored_and_goes_on(inputs, tmp_path, monkeypatch):
     def fail(*_args, **_kwargs):
         raise RuntimeError("out of luck")
