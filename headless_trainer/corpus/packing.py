@@ -40,7 +40,6 @@ def tokenize_and_pack(
     *,
     max_seq_length: int,
     line_by_line: bool = False,
-    keep_remainder: bool = False,
     num_proc: int | None = None,
     overwrite_cache: bool = False,
     cache_dir: str | None = None,
@@ -62,7 +61,6 @@ def tokenize_and_pack(
         tokenizer: its truncation and padding settings play no part.
         max_seq_length: tokens in a row.
         line_by_line: one document a row instead, cut to ``max_seq_length`` tokens with its closing token kept.
-        keep_remainder: keep the last tokens as a shorter row instead of dropping them.
         num_proc: processes that encode, one for each processor by default. Results do not depend on it.
         overwrite_cache: encode again even if the rows are on disk already.
         cache_dir: where the rows are kept, next to the texts by default.
@@ -73,11 +71,8 @@ def tokenize_and_pack(
     Raises:
         ValueError: if there are fewer tokens than one row takes.
     """
-    pack = functools.partial(
-        _rows, max_seq_length=max_seq_length, line_by_line=line_by_line, keep_remainder=keep_remainder
-    )
-    fixed = not (line_by_line or keep_remainder)
-    row_type = datasets.Sequence(datasets.Value("int32"), length=max_seq_length if fixed else -1)
+    pack = functools.partial(_rows, max_seq_length=max_seq_length, line_by_line=line_by_line)
+    row_type = datasets.Sequence(datasets.Value("int32"), length=-1 if line_by_line else max_seq_length)
     features = datasets.Features({"input_ids": row_type})
     if not isinstance(texts, Dataset):
         settings = {"texts": texts, "tokenizer": tokenizer, "pack": pack}
@@ -105,6 +100,7 @@ def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: s
     # A tokenizer changes with use (truncation is set on it), so its hash would too: take what decides the ids.
     identity = backend.to_str() if backend is not None else Hasher.hash(tokenizer)
     decisive = settings | {"tokenizer": identity, "closing": (tokenizer.sep_token_id, tokenizer.eos_token_id)}
+    decisive["keep_remainder"] = False  # a setting that is gone: with it, files of earlier versions are found
     fingerprint = update_fingerprint(texts._fingerprint, "headless_trainer.tokenize_and_pack", decisive)
     if not datasets.is_caching_enabled():
         folder = get_temporary_cache_files_directory()
@@ -118,7 +114,7 @@ def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: s
 
 
 def _rows(
-    batches: Iterable[tuple[np.ndarray, np.ndarray]], *, max_seq_length: int, line_by_line: bool, keep_remainder: bool
+    batches: Iterable[tuple[np.ndarray, np.ndarray]], *, max_seq_length: int, line_by_line: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Cut encoded documents, some at a time: their ids one after the other, int32 ``(tokens,)``, and the length of each.
 
@@ -139,9 +135,7 @@ def _rows(
         carried = ids[whole:]
         if whole:
             yield ids[:whole], np.arange(0, whole + 1, max_seq_length, dtype=np.int32)
-    if len(carried) and keep_remainder:
-        yield carried, np.array([0, len(carried)], dtype=np.int32)
-    elif tokens < max_seq_length:
+    if tokens < max_seq_length:
         raise ValueError(
             f"max_seq_length is {max_seq_length} but the texts hold only {tokens} tokens, less than one row. Give more "
             "text, a smaller --max_seq_length, or --line_by_line."

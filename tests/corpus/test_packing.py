@@ -317,7 +317,7 @@ def test_hub_dataset(monkeypatch):
 
 
 def _cut(batches, **settings):
-    settings = {"max_seq_length": 4, "line_by_line": False, "keep_remainder": False} | settings
+    settings = {"max_seq_length": 4, "line_by_line": False} | settings
     encoded = [(np.array(sum(batch, []), np.int32), np.array([len(row) for row in batch])) for batch in batches]
     return [
         ids[start:end].tolist()
@@ -329,10 +329,8 @@ def _cut(batches, **settings):
 def test_rows_are_the_stream_cut_at_equal_lengths():
     batches = [[[1, 2, 3], [4, 5, 6]], [[7]], [[8, 9, 10, 11, 12, 13]]]
     assert _cut(batches) == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
-    assert _cut(batches, keep_remainder=True) == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [13]]
     # Nothing is lost where a batch ends with a row.
     assert _cut([[[1, 2], [3, 4]], [[5, 6, 7, 8]]]) == [[1, 2, 3, 4], [5, 6, 7, 8]]
-    assert _cut([[[1, 2], [3, 4]]], keep_remainder=True) == [[1, 2, 3, 4]]
 
 
 def test_line_by_line_keeps_the_closing_token():
@@ -367,7 +365,7 @@ def test_line_by_line(name, request, cache):
     assert {len(row) for row in rows} > {20}
 
 
-@pytest.mark.parametrize("settings", [{}, {"line_by_line": True}, {"keep_remainder": True}])
+@pytest.mark.parametrize("settings", [{}, {"line_by_line": True}])
 def test_stream_equals_memory(settings, clm, cache):
     texts = Dataset.from_dict({"text": DOCUMENTS * 40})  # more than are encoded at a time
     memory = tokenize_and_pack(texts, clm, max_seq_length=32, cache_dir=cache, **settings)
