@@ -78,7 +78,10 @@ def training_panels(configurations: list[Configuration]) -> Iterator[Panel]:
             curves = [
                 (name, [(x, chart.scale(y)) for x, y in points], each.line)
                 for each in measures
-                for name, points in _curves(configurations, each.name, axis)
+                for name, points in (
+                    (one.name, run.curve(each.name, axis)) for one in configurations for run in one.runs
+                )
+                if points
             ]
             if chart.steady:
                 curves = [(name, _smoothed(points), line) for name, points, line in curves]
@@ -105,11 +108,6 @@ def score_panels(scores: Scores) -> Iterator[Panel]:
         yield Panel(slug, f"{scores.title} against {against}", axis, scores.unit, curves, explained, log, errors)
 
 
-def _curves(configurations: list[Configuration], name: str, axis: str) -> list[tuple[str, list[tuple[float, float]]]]:
-    curves = [(each.name, run.curve(name, axis)) for each in configurations for run in each.runs]
-    return [curve for curve in curves if curve[1]]
-
-
 def _smoothed(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Running median, so that a single slow log does not hide the rest."""
     reach = int(SMOOTHED_OVER * len(points) / 2)
@@ -130,7 +128,8 @@ def draw(panel: Panel, names: list[str], folder: Path) -> str:
 
 def _figure(panel: Panel, names: list[str], palette: tuple[str, ...], ink: str, legend: bool):
     pyplot = plotting.load_pyplot()
-    with pyplot.rc_context({"font.size": 11, "grid.linewidth": 0.5} | _ink(ink)):
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
+    with pyplot.rc_context({"font.size": 11, "grid.linewidth": 0.5} | dict.fromkeys(inked, ink)):
         figure, axis = pyplot.subplots(figsize=SIZE)
         divisor, unit = _axis_unit(panel)
         seeds = len(panel.curves) > len({(name, style) for name, _, style in panel.curves})
@@ -161,11 +160,6 @@ def _figure(panel: Panel, names: list[str], palette: tuple[str, ...], ink: str, 
             axis.set_title(panel.title, fontsize=11)
             figure.legend(loc="outside lower center", frameon=False, fontsize=9)
         return figure
-
-
-def _ink(colour: str) -> dict[str, str]:
-    names = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
-    return dict.fromkeys(names, colour)
 
 
 def _axis_unit(panel: Panel) -> tuple[float, str]:

@@ -74,7 +74,6 @@ def write_report(
         ),
         _zero_shot_section(zero_shot, names, folder),
         Section("What differs between the runs", [_settings_table(configurations)]),
-        Section("How to read this", notes=map(Markup, READING)),
     ]
     sentences = summary(configurations) + _score_sentences([*fine_tuned, *zero_shot.curves])
     total = sum(len(each.runs) for each in configurations)
@@ -87,20 +86,6 @@ def write_report(
 
 def _drawn(panels: Iterable[Panel], names: list[str], folder: Path) -> list[tuple[Panel, str]]:
     return [(panel, draw(panel, names, folder)) for panel in panels]
-
-
-READING = (
-    "<b>Held-out accuracy and perplexity</b> are over the whole vocabulary, on rows that no run was trained on. A headless "
-    "run is scored with its free head: its embeddings and the log frequencies of tokens. For masked language models the "
-    "perplexity is that of the masked tokens.",
-    "<b>At equal tokens, at equal time</b>: figures at the largest number of tokens, or seconds of training steps, up to which "
-    "every run was evaluated; between two evaluations on the straight line between them. Evaluating and saving do not count "
-    "as time. Times mean little if the machines were not the same, or had other work.",
-    "<b>p</b>: two-sided t-test (Welch) of the first in the table against the row, over seeds; in brackets after Holm's "
-    "correction over all pairs of configurations. † marks significance at level 0.95, †† after the correction too. With one "
-    "seed there is none. Accuracy and perplexity at equal tokens and at equal time are four looks at the same runs.",
-    "<b>Peak memory</b> is that of the tensors on an accelerator, that of the whole process on a CPU.",
-)
 
 
 def _counted(number: int, word: str) -> str:

@@ -68,7 +68,8 @@ def glue_scores(folders: Sequence[str | Path] | None, configurations: list[Confi
         roots = beside(configurations)
         folders = sorted({path.parents[3] for root in roots for pattern in patterns for path in root.glob(pattern)})
         results = [result for folder in folders for result in read_runs(folder)]
-        results = results if any(_owner_of(each, configurations) for each in results) else []
+        sources = {(each.get("pretraining") or {}).get("run", "") for each in results}
+        results = results if any(_owner(source, configurations) for source in sources) else []
     else:
         results = []
         for folder in folders:
@@ -116,10 +117,6 @@ def _check_alike(results: list[dict]) -> None:
                 f"The glue folders hold {name} {differs}: name one output folder of run_glue.py with --glue."
             )
         runs.add(key)
-
-
-def _owner_of(result: dict, configurations: list[Configuration]) -> str | None:
-    return _owner((result.get("pretraining") or {}).get("run", ""), configurations)
 
 
 def _owner(source: str, configurations: list[Configuration]) -> str | None:

@@ -58,28 +58,23 @@ def _named_results(argument: str, configurations: list[Configuration]) -> list[t
     name, equals, folder = argument.partition("=")
     if not equals or Path(argument).is_dir():
         folder = argument
-        paths = sorted(
-            path.parent for path in [*Path(folder).glob(f"*/{RESULTS_NAME}"), *Path(folder).glob(RESULTS_NAME)]
-        )
-        if not paths:
-            raise ValueError(
-                f"lm_eval folder {folder!r} holds no {RESULTS_NAME}: name an --output_dir of `headless-trainer lm-eval`."
-            )
-        return [(path, _checkpoint_of(path, configurations)) for path in paths]
-    name, at, step = name.partition("@")
-    owner = next((each for each in configurations if each.name == name), None)
-    if owner is None:
-        known = ", ".join(repr(each.name) for each in configurations)
-        raise ValueError(f"lm_eval {argument!r} names configuration {name!r}, but there is only {known}.")
-    if at and not step.isdigit():
-        raise ValueError(f"lm_eval {argument!r} must name a step of the training run after @, got {step!r}.")
-    path = find_results(folder)
-    if path is None:
+        paths = sorted(path.parent for pattern in ("*/", "") for path in Path(folder).glob(pattern + RESULTS_NAME))
+        found = [(path, _checkpoint_of(path, configurations)) for path in paths]
+    else:
+        name, at, step = name.partition("@")
+        owner = next((each for each in configurations if each.name == name), None)
+        if owner is None:
+            known = ", ".join(repr(each.name) for each in configurations)
+            raise ValueError(f"lm_eval {argument!r} names configuration {name!r}, but there is only {known}.")
+        if at and not step.isdigit():
+            raise ValueError(f"lm_eval {argument!r} must name a step of the training run after @, got {step!r}.")
+        path, run = find_results(folder), owner.runs[0]
+        found = [(path, (run, float(step) if at else run.step))] if path else []
+    if not found:
         raise ValueError(
             f"lm_eval folder {folder!r} holds no {RESULTS_NAME}: name an --output_dir of `headless-trainer lm-eval`."
         )
-    run = owner.runs[0]
-    return [(path, (run, float(step) if at else run.step))]
+    return found
 
 
 def _checkpoint_of(folder: Path, configurations: list[Configuration]) -> tuple[Run, float] | None:
