@@ -34,11 +34,9 @@ class TTest:
 
 
 def t_test(first: Sequence[float], second: Sequence[float], *, paired: bool, test: str = "two_sided") -> TTest:
-    """Test whether the means of two models' scores differ.
+    """Test whether the means of two models' scores, ``(N,)`` and ``(M,)``, differ.
 
     Args:
-        first: ``(N,)`` scores of one model.
-        second: ``(M,)`` scores of the other.
         paired: True if the i-th scores of both belong together (the same document), which needs M = N. False for independent
             scores, such as seeds: Welch's test, which lets the spreads differ.
         test: one of `TESTS`; with ``paper``, whether the mean of ``first`` is above that of ``second``.
@@ -73,19 +71,15 @@ def t_test_of_means(
     second: tuple[float, float, int],
     test: str = "two_sided",
 ) -> TTest:
-    """Welch's test as `t_test`, from what a table of results shows.
+    """Welch's test as `t_test`, from what a table of results shows: mean, standard error of the mean and number of values.
 
     The paper's daggers follow from its scores and documents by the test ``paper``, with the standard errors of shares:
-    PubMedQA's 47.5 against 43.8, over 1,000 questions, has t = 1.66. From the printed, rounded errors (1.6 each) it has 1.635,
-    just short of a dagger, and by ``two_sided`` it has none either way.
-
-    Args:
-        first: mean, standard error of the mean and number of values of one model.
-        second: the same of the other model.
-        test: one of `TESTS`.
+    PubMedQA's 47.5 against 43.8, over 1,000 questions, has t = 1.66. From the printed, rounded errors (1.6 each) it has
+    1.635, just short of a dagger, and by ``two_sided`` it has none either way.
 
     Raises:
-        ValueError: for fewer than two values, for a mean or a standard error that is not finite, or an error below 0, and for
+        ValueError: for fewer than two values, for a mean or a standard error that is not finite, or an error below 0, and
+            for
             an unknown test.
     """
     _check_test(test)
@@ -104,12 +98,6 @@ def t_test_of_means(
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjust the p-values of several tests, so that in all of them together a false alarm is as rare as the level says.
-
-    Args:
-        p_values: of the tests, in any order.
-
-    Returns:
-        The adjusted p-values in the same order, at most 1.
 
     Source: Holm, A simple sequentially rejective multiple test procedure, 1979.
     """
@@ -136,13 +124,7 @@ def show_p(p_value: float, adjusted: float, form: str = ".2g") -> str:
 
 
 def paired_bootstrap(a: Sequence[float], b: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> dict:
-    """Resample the pairs with replacement, and look at the mean difference of each resample.
-
-    Args:
-        a: ``(N,)`` scores of one model.
-        b: ``(N,)`` scores of the other on the same documents, in the same order.
-        resamples: number of resamples, at least 2.
-        seed: of the generator that draws them.
+    """Resample pairs of scores, ``(N,)`` of each model, with replacement, and look at the mean difference of each resample.
 
     Returns:
         ``difference``, mean of a minus mean of b; ``low`` and ``high``, the ends of its 95 % interval (percentiles of the

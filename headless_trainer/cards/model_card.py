@@ -25,16 +25,13 @@ HEADLESS_TAG = "contrastive-weight-tying"
 
 @never_raises
 def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[str, float] | None = None) -> None:
-    """Write the card of what a trainer saved: README.md beside the weights, on the main process alone.
+    """Write the card of what a `PretrainingTrainer` saved: README.md beside the weights, on the main process alone.
 
     Results that were added to an earlier card of the folder are not kept, since they are those of other weights. A README.md
     that someone else wrote is not touched. Never raises: a failure is a warning.
 
-    Args:
-        trainer: a `PretrainingTrainer` that has saved its model.
-        folder: of the model, ``args.output_dir`` by default.
-        metrics: of the evaluation at the end of a run, with which comes a sample of what a decoder writes. By default what
-            was logged at the step of these weights.
+    ``metrics`` are those of the evaluation at the end of a run, with which comes a sample of what a decoder writes; by
+    default what was logged at the step of these weights.
     """
     if not trainer.is_world_process_zero():
         return

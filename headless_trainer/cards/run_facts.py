@@ -24,13 +24,9 @@ class RunFacts(TrainerCallback):
     """Keeps what a run was started with, and adds up its time and energy over the sessions it took.
 
     The totals lie in every checkpoint, beside the token counts, so that a resumed run has those of the whole run. Work after
-    the last checkpoint of a session that was killed is done again, and counted once.
-
-    Attributes:
-        model_args: `ModelArguments` of the run, None where a trainer was made by hand.
-        data_args: `DataArguments` of the run, the same.
-        training_set: its size in words, once it was counted.
-        country: where codecarbon was told the machine is.
+    the last checkpoint of a session that was killed is done again, and counted once. ``model_args`` and ``data_args`` are
+    None where a trainer was made by hand; ``training_set`` is its size in words, once it was counted; ``country`` is where
+    codecarbon was told the machine is.
     """
 
     def __init__(self):

@@ -8,10 +8,8 @@ from transformers import PreTrainedTokenizerBase
 class PaddingCollator:
     """Stack rows into a batch, padding on the right those that are shorter than the longest.
 
-    Rows of one length, which packing gives, need no attention mask, and attention without one is faster.
-
-    Args:
-        tokenizer: names the id that fills ``input_ids``, 0 if there is none or it has no pad token.
+    Rows of one length, which packing gives, need no attention mask, and attention without one is faster. The tokenizer names
+    the id that fills ``input_ids``, 0 if there is none or it has no pad token.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None):

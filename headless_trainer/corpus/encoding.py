@@ -60,14 +60,11 @@ class DocumentEncoder:
     def __call__(self, documents: list[str], begins: bool = True, ends: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """Encode documents, or one piece of a document.
 
-        Args:
-            documents: texts.
-            begins: whether they begin where documents begin: without it what a tokenizer puts before a document is left out.
-            ends: whether they end where documents end: without it what it puts after a document is left out.
+        ``begins`` and ``ends`` say whether they begin and end where documents do: without it what a tokenizer puts before a
+        document, or at its end, is left out.
 
         Returns:
-            The ids of all documents one after the other, int32 ``(tokens,)``, and how many each has, int64
-            ``(documents,)``.
+            The ids of all documents one after the other, int32 ``(tokens,)``, and how many each has, int64 ``(documents,)``.
         """
         if self.by_word and not self._checked:
             self._check(documents)

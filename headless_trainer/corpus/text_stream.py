@@ -28,11 +28,8 @@ def positions(texts: Iterable[bytes]) -> np.ndarray:
 def rows_on_side(table: pa.Table, *, held_out: bool, share: float) -> pa.Table:
     """Rows of documents and of pieces, as `TextFiles` gives them, that lie on one side of the split, see `side_of_split`.
 
-    Args:
-        table: "text" alone, or with "begins", "ends" and "position". Of "text" alone, documents that are too long are cut.
-
-    Returns:
-        The columns "text", "begins" and "ends".
+    The table has "text" alone, and then documents that are too long are cut, or also "begins", "ends" and "position". The
+    rows have "text", "begins" and "ends".
     """
     if "begins" not in table.column_names:
         table = _in_pieces(table["text"])
@@ -71,14 +68,9 @@ def _in_pieces(texts: pa.ChunkedArray) -> pa.Table:
 def side_of_split(texts: pa.ChunkedArray, *, held_out: bool, share: float) -> pa.ChunkedArray:
     """The documents that are not empty and lie on one side of the split, without byte-order marks.
 
-    A document is held out if its position, a hash of its text, is below ``share`` of all there can be. So it lies on the same
-    side whatever else there is, in whatever order and files, in memory and in a stream, and so do all its copies. The position
-    of a document that is read in pieces (see `pieces.LONGEST`) is that of its first piece.
-
-    Args:
-        texts: documents, ``(documents,)``.
-        held_out: the side that is kept.
-        share: of the documents that are held out, 0 to 1.
+    A document is held out if its position, a hash of its text, is below ``share`` (0 to 1) of all there can be. So it lies
+    on the same side whatever else there is, in whatever order and files, in memory and in a stream, and so do all its
+    copies. The position of a document that is read in pieces (see `pieces.LONGEST`) is that of its first piece.
     """
     if pc.any(pc.starts_with(texts, BYTE_ORDER_MARK)).as_py():  # some editors begin a file with one
         texts = pc.utf8_ltrim(texts, BYTE_ORDER_MARK)

@@ -122,14 +122,9 @@ class ClassificationCollator:
 class SimilarLengthSampler(torch.utils.data.Sampler):
     """Row numbers in random order, but for rows of similar length being neighbours: little is padded.
 
-    Rows are shuffled, sorted by length within groups of `SORTED_TOGETHER` steps, and cut into steps, which are shuffled.
-    The order depends on seed and epoch alone. Rows that do not fill a step are drawn before the sorting, so they are no
-    longer and no shorter than others, and come last.
-
-    Args:
-        lengths: ``(N,)`` tokens of each row.
-        rows: rows of one optimizer step, over all micro-batches and processes.
-        seed: of all epochs.
+    Rows are shuffled, sorted by length within groups of `SORTED_TOGETHER` optimizer steps of ``rows`` rows (over all
+    micro-batches and processes), and cut into steps, which are shuffled. The order depends on seed and epoch alone. Rows
+    that do not fill a step are drawn before the sorting, so they are no longer and no shorter than others, and come last.
     """
 
     def __init__(self, lengths: np.ndarray, rows: int, seed: int):

@@ -43,7 +43,6 @@ def calibration(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -
     Args:
         probabilities: ``(N, C)``, each row of which sums to one.
         labels: ``(N,)`` right classes, each in [0, C).
-        bins: how many there are between 0 and 1.
 
     Returns:
         ``expected_calibration_error`` in [0, 1], and ``bins``: for each, in order, ``lower`` and ``upper`` edge, ``count``

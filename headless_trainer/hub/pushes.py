@@ -46,7 +46,6 @@ class Push:
     """A folder on its way to the Hub.
 
     Attributes:
-        folder: what is pushed.
         message: of the commit; without one the repository is created, and nothing pushed.
         revision: branch; the main one if None.
         path_in_repo: where in the repository; its root by default.
