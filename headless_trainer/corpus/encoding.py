@@ -158,19 +158,11 @@ class DocumentEncoder:
 
     def _frame(self) -> tuple[list[int], list[int]]:
         """What goes before and after the ids of a document."""
-        if self.backend is not None:
-            probe = self.backend.encode("a")
-            whole, special = probe.ids, np.array(probe.special_tokens_mask, bool)
-        else:
-            whole = self.tokenizer("a")["input_ids"]
-            special = np.array(self.tokenizer.get_special_tokens_mask(whole, already_has_special_tokens=True), bool)
-        if special.all():  # the probe is an unknown token, which counts as a special one
-            bare = len(self.tokenizer("a", add_special_tokens=False)["input_ids"])
-            first = next((i for i, token in enumerate(whole) if token == self.tokenizer.unk_token_id), 0)
-            last = first + bare - 1
-        else:
-            first, last = np.flatnonzero(~special)[[0, -1]]
-        opening, closing = whole[:first], whole[last + 1 :]
+        encode = self.tokenizer if self.backend is None else self.backend.encode
+        probes = (encode("a", add_special_tokens=special) for special in (True, False))
+        whole, bare = (probe.ids if self.backend is not None else probe["input_ids"] for probe in probes)
+        first = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
+        opening, closing = whole[:first], whole[first + len(bare) :]
         if self.eos_token_id is not None and (not closing or closing[-1] not in self.closing_ids):
             closing = [*closing, self.eos_token_id]
         return opening, closing
@@ -186,19 +178,13 @@ class DocumentEncoder:
         return True
 
     def _encode_by_word(self, documents: list[str], framed: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        words, words_in_document = [], np.empty(len(documents), np.int64)
-        for i, document in enumerate(documents):
-            before = len(words)
-            if framed:
-                words.append(_OPENING)
-            words += _WORD.findall(document)
-            if framed:
-                words.append(_CLOSING)
-            words_in_document[i] = len(words) - before
-        codes = np.fromiter(map(self._codes.__getitem__, words), np.int64, len(words))
+        opening, closing = ([_OPENING], [_CLOSING]) if framed else ([], [])
+        words = [[*opening, *_WORD.findall(document), *closing] for document in documents]
+        words_in_document = np.fromiter(map(len, words), np.int64, len(words))
+        codes = np.fromiter(map(self._codes.__getitem__, itertools.chain.from_iterable(words)), np.int64)
         known = len(self._word_lengths)
         self._encode_new_words()
-        if known > _ENOUGH_WORDS and len(self._codes) - known > 0.3 * len(words):
+        if known > _ENOUGH_WORDS and len(self._codes) - known > 0.3 * len(codes):
             self.by_word = False  # words that rarely repeat, as in scripts without spaces: looking them up is useless
         ids, lengths = _gather(self._word_ids, self._word_lengths, codes)
         token_ends = np.append(0, lengths.cumsum())[np.append(0, words_in_document.cumsum())]
@@ -233,12 +219,7 @@ def _by_size(documents: list[str]) -> Iterator[list[str]]:
 
 def _flatten(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    ids = np.empty(lengths.sum(), np.int32)
-    start = 0
-    for row, length in zip(rows, lengths.tolist(), strict=True):
-        ids[start : start + length] = row
-        start += length
-    return ids, lengths
+    return np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()), lengths
 
 
 def _gather(values: np.ndarray, lengths: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -23,19 +23,9 @@ from pathlib import Path
 
 from ..runtime.checkpoints import write_whole
 
-METRICS = ("paper", "official")
 REQUIRED = (
-    "model",
-    "task",
-    "benchmark",
-    "seed",
-    "loss",
-    "settings",
-    "weights",
-    "epochs",
-    "paper_metrics",
-    "selected_on",
-)
+    "model", "task", "benchmark", "seed", "loss", "settings", "weights", "epochs", "paper_metrics", "selected_on",
+)  # fmt: skip
 # What tables call a benchmark, in their order.
 BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI", "user": "Own task"}
 # In the order of the paper's tables.

@@ -18,17 +18,9 @@ EVALUATION_NAME = "eval_results.json"
 TOKENIZER_NAME = "tokenizer.json"
 # What may differ between seeds of one configuration: the seed, and where a run writes.
 PLACES = (
-    "seed",
-    "data_seed",
-    "output_dir",
-    "run_name",
-    "resume_from_checkpoint",
-    "report_to",
-    "disable_tqdm",
-    "push_to_hub",
-    "hub_model_id",
-    "project",
-)
+    "seed", "data_seed", "output_dir", "run_name", "resume_from_checkpoint", "report_to", "disable_tqdm", "push_to_hub",
+    "hub_model_id", "project",
+)  # fmt: skip
 CONFIG_PLACES = ("_name_or_path", "transformers_version")
 
 
