@@ -182,6 +182,8 @@ def test_a_wheel_trains_without_the_source_tree(tmp_path, text_file):
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = wheels.iterdir()
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True, capture_output=True)
+    data = {name for name in tracked if name.startswith("headless_trainer/") and not name.endswith(".py")}
+    assert len(data) > 2 and {name for name in data if not (site / name).is_file()} == set()
     environment = os.environ | {"PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path)}
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
