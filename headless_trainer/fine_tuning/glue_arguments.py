@@ -8,7 +8,7 @@ from transformers.hf_argparser import HfArg
 from transformers.training_args import OptimizerNames
 
 from ..runtime.launch import check_launch, connect
-from ..settings_check import CLASSIFICATION, refuse
+from ..settings_check import CLASSIFICATION, Refusal, refuse
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
@@ -23,25 +23,23 @@ GRID_SETTINGS = (
     "validation_file", "label_column", "attn_implementation",
 )  # fmt: skip
 # Settings of TrainingArguments that the command decides, each with what it does instead.
-DECIDED = {
-    "eval_strategy": ("epoch", "every epoch is scored"),
-    "save_strategy": ("no", "a run that was killed starts over, and --save_models keeps the best epoch's model"),
-    "load_best_model_at_end": (False, "the best epoch's score is reported, and --save_models keeps its model"),
-    "resume_from_checkpoint": (None, "the same command goes on with what is not finished"),
-    "label_smoothing_factor": (0.0, "its losses have none"),
-    "train_sampling_strategy": ("random", "batches are always of similar length"),
-    "eval_on_start": (False, "every epoch is scored"),
-    "eval_do_concat_batches": (True, "the predictions of a set are scored together"),
-    "prediction_loss_only": (False, "predictions are what is scored"),
-    "batch_eval_metrics": (False, "the predictions of a set are scored together"),
-    "include_for_metrics": ([], "its metrics take predictions and labels"),
-    "metric_for_best_model": (None, "--metrics says by which scores the best epoch is chosen"),
-    "greater_is_better": (None, "--metrics says by which scores the best epoch is chosen"),
-    "enable_jit_checkpoint": (False, "a run that was killed starts over"),
-    "do_predict": (False, "every epoch is scored"),
-    "push_to_hub": (False, "--save_models writes models, and `hf upload me/name FOLDER .` pushes one"),
-    "seed": (42, "--seeds names one or several"),
+_INSTEAD = {
+    "eval_strategy": "every epoch is scored",
+    "save_strategy": "a run that was killed starts over, and --save_models keeps the best epoch's model",
+    "load_best_model_at_end": "the best epoch's score is reported, and --save_models keeps its model",
+    "resume_from_checkpoint": "the same command goes on with what is not finished",
+    "label_smoothing_factor": "its losses have none",
+    "train_sampling_strategy": "batches are always of similar length",
+    "eval_on_start do_predict": "every epoch is scored",
+    "eval_do_concat_batches batch_eval_metrics": "the predictions of a set are scored together",
+    "prediction_loss_only": "predictions are what is scored",
+    "include_for_metrics": "its metrics take predictions and labels",
+    "metric_for_best_model greater_is_better": "--metrics says by which scores the best epoch is chosen",
+    "enable_jit_checkpoint": "a run that was killed starts over",
+    "push_to_hub": "--save_models writes models, and `hf upload me/name FOLDER .` pushes one",
+    "seed": "--seeds names one or several",
 }
+DECIDED = tuple(Refusal(names, f"`headless-trainer glue` sets it: {instead}") for names, instead in _INSTEAD.items())
 
 
 @dataclass
@@ -153,12 +151,7 @@ class GlueTrainingArguments(TrainingArguments):
         check_launch(self)
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
-        for name, (only, instead) in DECIDED.items():
-            value = getattr(self, name)
-            if value != only:
-                shown = getattr(value, "value", value)
-                raise ValueError(f"{name} is {shown!r}, but `headless-trainer glue` sets it: {instead}.")
-        refuse(self, CLASSIFICATION)
+        refuse(self, (*DECIDED, *CLASSIFICATION))
 
 
 def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:

@@ -343,13 +343,13 @@ def test_killed_and_repeated_equals_never_killed(tmp_path, data, encoders):
         (["--tasks", "cola", "--seeds", "-1"], r"seeds must be different and not negative, got \[-1\]"),
         (
             ["--tasks", "cola", "--seed", "1"],
-            "seed is 1, but `headless-trainer glue` sets it: --seeds names one or several",
+            "seed is 1 but `headless-trainer glue` sets it: --seeds names one or several",
         ),
         (
             ["--tasks", "cola", "--save_strategy", "epoch"],
-            "save_strategy is 'epoch', but `headless-trainer glue` sets it",
+            "save_strategy is 'epoch' but `headless-trainer glue` sets it",
         ),
-        (["--tasks", "cola", "--eval_strategy", "no"], "eval_strategy is 'no', but `headless-trainer glue` sets it"),
+        (["--tasks", "cola", "--eval_strategy", "no"], "eval_strategy is 'no' but `headless-trainer glue` sets it"),
         (["--tasks", "cola", "--label_smoothing_factor", "0.1"], "label_smoothing_factor is 0.1"),
         (["--tasks", "cola", "--train_file", "a.csv", "--validation_file", "b.csv"], "give one of the two"),
         (["--train_file", "a.csv"], "give both or neither"),

@@ -93,7 +93,7 @@ def test_the_tables_name_settings_that_exist():
     for table in (PRETRAINING, CLASSIFICATION):
         arguments = HeadlessTrainingArguments if table is PRETRAINING else TrainingArguments
         assert names(table) <= {field.name for field in dataclasses.fields(arguments)}
-    assert DECIDED.keys() <= {field.name for field in dataclasses.fields(GlueTrainingArguments)}
+    assert names(DECIDED) <= {field.name for field in dataclasses.fields(GlueTrainingArguments)}
 
 
 # What is refused ---------------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def test_parameters_that_classification_refuses(tmp_path, mlm_tokenizer):
 @pytest.mark.parametrize("name, value", [("eval_on_start", True), ("prediction_loss_only", True),
     ("eval_do_concat_batches", False), ("enable_jit_checkpoint", True), ("metric_for_best_model", "accuracy")])  # fmt: skip
 def test_what_run_glue_decides(tmp_path, name, value):
-    with pytest.raises(ValueError, match=f"{name} is {value!r}, but `headless-trainer glue` sets it"):
+    with pytest.raises(ValueError, match=f"{name} is {value!r} but `headless-trainer glue` sets it"):
         GlueTrainingArguments(str(tmp_path), **HERE, **{name: value})
 
 
