@@ -131,8 +131,7 @@ class TextStream:
         Raises:
             ValueError: with ``by_number``, if one of the blocks up to ``first`` is not cut by the number of documents alone.
         """
-        number = 0
-        for block, early in self._raw_blocks(file, size):
+        for number, (block, early) in enumerate(self._raw_blocks(file, size)):
             if by_number and early and number <= first:
                 raise ValueError(
                     "The checkpoint is of an earlier version, which cut files into blocks by the number of documents alone. "
@@ -145,7 +144,6 @@ class TextStream:
             if long:
                 for _ in block:  # what the reader of the block has left
                     pass
-            number += 1
 
     def _raw_blocks(self, file: int, size: int) -> Iterator[tuple["pa.ChunkedArray | LongDocument", bool]]:
         """Blocks before the split, and whether each is not simply the next ``size`` documents or the last of the file."""

@@ -230,13 +230,8 @@ def _same_but_seed(group: list[Run], run: Run) -> bool:
 def _name(configurations: list[Configuration]) -> None:
     """Call those without a name by the end of their path, and groups by what the names of their runs begin with."""
     unnamed = [each for each in configurations if not each.name]
-    names = dict(
-        zip(
-            [run.folder for each in unnamed for run in each.runs],
-            short_names([str(run.folder) for each in unnamed for run in each.runs]),
-            strict=True,
-        )
-    )
+    folders = [run.folder for each in unnamed for run in each.runs]
+    names = dict(zip(folders, short_names(list(map(str, folders))), strict=True))
     for each in unnamed:
         own = [names[run.folder] for run in each.runs]
         each.name = own[0] if len(own) == 1 else os.path.commonprefix(own).rstrip("_-./ ") or own[0]

@@ -210,19 +210,12 @@ def _label(metric: str, higher_is_better: bool | None) -> str:
 def _aligned(table: list[list[str]]) -> list[str]:
     """Lines of a Markdown table whose columns line up: texts to the left, from the third column on to the right."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "| "
-        + " | ".join(
-            cell.ljust(width) if i < 2 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        + " |"
-        for row in table
-    ]
-    rule = (
-        "|" + "|".join("-" * (width + 2) if i < 2 else "-" * (width + 1) + ":" for i, width in enumerate(widths)) + "|"
-    )
-    return [lines[0], rule, *lines[1:]]
+    sides = "<<" + ">" * (len(widths) - 2)
+    columns = list(zip(sides, widths, strict=True))
+    rule = "|".join("-" * (width + 1) + ("-" if side == "<" else ":") for side, width in columns)
+    cells = [[f"{cell:{side}{width}}" for cell, (side, width) in zip(row, columns, strict=True)] for row in table]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    return [lines[0], f"|{rule}|", *lines[1:]]
 
 
 def short_names(paths: list[str]) -> list[str]:
