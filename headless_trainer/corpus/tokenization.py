@@ -70,8 +70,10 @@ def train_tokenizer(
         raise ValueError("texts holds no characters: give train_tokenizer at least one document that is not empty.")
     if kind == "wordpiece":
         # The continuing letters were passed to the trainer as special tokens, which in the end they must not be.
-        vocabulary = models.WordPiece(backend.get_vocab(), unk_token=specials["unk_token"])
-        backend = _with_model(backend, vocabulary, list(specials.values()))
+        trained, backend = backend, Tokenizer(models.WordPiece(backend.get_vocab(), unk_token=specials["unk_token"]))
+        for part in ("normalizer", "pre_tokenizer", "decoder"):
+            setattr(backend, part, getattr(trained, part))
+        backend.add_special_tokens(list(specials.values()))
     if task == "mlm":
         cls_id, sep_id = (backend.token_to_id(specials[name]) for name in ("cls_token", "sep_token"))
         backend.post_processor = processors.TemplateProcessing(
@@ -142,17 +144,6 @@ def _letters(reader: "_Reader", backend: Tokenizer, limit: int) -> tuple[list[st
             inner.update(piece[1:])
     letters = sorted(sorted(counts, key=lambda letter: (-counts[letter], letter))[:limit])
     return letters, [f"##{letter}" for letter in letters if letter in inner]
-
-
-def _with_model(backend: Tokenizer, model: models.Model, specials: list[str]) -> Tokenizer:
-    rebuilt = Tokenizer(model)
-    rebuilt.normalizer, rebuilt.pre_tokenizer, rebuilt.decoder = (
-        backend.normalizer,
-        backend.pre_tokenizer,
-        backend.decoder,
-    )
-    rebuilt.add_special_tokens(specials)
-    return rebuilt
 
 
 class _Reader:

@@ -12,12 +12,6 @@ BIN_AXIS = (0.0, 1.0)
 SMALLEST_BIN = 0.01  # of the rows; the accuracy of fewer is chance, and would draw spikes
 
 
-def pretraining_curves(runs: list[dict], metrics: str = "paper") -> dict[str, list[dict]]:
-    """What `checkpoint_scores` gives; nothing if no run has two checkpoints."""
-    curves = checkpoint_scores(runs, metrics)
-    return curves if any(len(points) > 1 for points in curves.values()) else {}
-
-
 def checkpoint_scores(runs: list[dict], metrics: str = "paper") -> dict[str, list[dict]]:
     """Average score of each checkpoint, by pretraining run, in the order of tokens seen.
 
@@ -44,8 +38,8 @@ def checkpoint_scores(runs: list[dict], metrics: str = "paper") -> dict[str, lis
 
 def draw_pretraining(runs: list[dict], path: Path, metrics: str = "paper") -> bool:
     """Draw score against pretraining time and against tokens. Returns whether there was anything to draw."""
-    curves = pretraining_curves(runs, metrics)
-    if not curves:
+    curves = checkpoint_scores(runs, metrics)
+    if not any(len(points) > 1 for points in curves.values()):
         return False
     pyplot = plotting.load_pyplot()
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True)

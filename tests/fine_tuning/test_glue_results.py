@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from headless_trainer.fine_tuning.grid_plots import draw_pretraining, draw_reliability, pretraining_curves, reliability
+from headless_trainer.fine_tuning.grid_plots import checkpoint_scores, draw_pretraining, draw_reliability, reliability
 from headless_trainer.fine_tuning.grid_report import benchmark_table, benchmarks, note, write_report
 from headless_trainer.fine_tuning.results import (
     average,
@@ -283,7 +283,7 @@ def test_score_along_pretraining(tmp_path):
         *seeds("hub", "cola", (0.9,)),
     ]
     runs += checkpoint("h", 7200, 0.9, task="sst2")  # which the others lack, so it stays out of the average
-    curves = pretraining_curves(runs)
+    curves = checkpoint_scores(runs)
     assert {run: len(points) for run, points in curves.items()} == {"h": 2, "v": 1}  # v is there to compare with
     first, second = curves["h"]
     assert (first["tokens"], first["hours"]) == (3600, 0.001)
