@@ -63,7 +63,10 @@ def _marks(means: dict[str, float]) -> dict[str, str]:
 
 
 def _daggers(found_in: dict[str, dict[str, tuple[float, float, int]]]) -> dict[tuple[str, str], str]:
-    """Marks of the best rows, by row and column, where both it and the second best have several seeds."""
+    """Marks of the best rows, by row and column, where both it and the second best have several seeds.
+
+    Holm's correction is over the columns; the test of their average stands alone, so it has one dagger at the most.
+    """
     tested = {}
     for head, found in found_in.items():
         best_two = _ranked({row: mean for row, (mean, *_) in found.items()})[:2]
