@@ -10,6 +10,7 @@ import gc
 import hashlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import logging
 import platform
@@ -96,7 +97,7 @@ def _documents(sources: str, recipe: int) -> Iterator[dict[str, str]]:
             return
         pairs = _docstrings(name, Path(folder))
         if name == "python":
-            pairs = (pair for part in (_help_topics(), pairs) for pair in part)
+            pairs = itertools.chain(_help_topics(), pairs)
         for unit, text in pairs:
             digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
             if len(text) >= MIN_CHARACTERS and digest not in seen:

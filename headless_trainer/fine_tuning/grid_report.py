@@ -1,6 +1,7 @@
 """The report of a folder of fine-tuning results: tables for each loss and benchmark, calibration, pictures."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,9 +99,7 @@ def benchmark_table(runs: list[dict], metrics: str = "paper") -> str:
 def note(runs: list[dict], metrics: str = "paper") -> str:
     """How the scores of a table were chosen and what its marks mean."""
     epochs = max(len(run["epochs"]) for run in runs)
-    seeds = {(run["model"], run["task"]): 0 for run in runs}
-    for run in runs:
-        seeds[run["model"], run["task"]] += 1
+    seeds = Counter((run["model"], run["task"]) for run in runs)
     number = f"{min(seeds.values())} to {max(seeds.values())}" if len(set(seeds.values())) > 1 else max(seeds.values())
     names = {column_of(run, ""): run[f"{metrics}_metrics"] for run in runs}
     names = {task: names[task] for task in in_order(names)}
