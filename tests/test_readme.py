@@ -50,6 +50,8 @@ def options(script: str) -> set[str]:
         text = "".join(re.findall(r"^  -.*$", text, re.MULTILINE))
     else:
         text = path.read_text(encoding="utf-8")
+        if "model_arguments(" in text:  # flags that studies have in common
+            text += (ROOT / "studies" / "shared.py").read_text(encoding="utf-8")
     return set(re.findall(r"--([a-z_]+)", text))
 
 
