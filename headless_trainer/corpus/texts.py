@@ -71,7 +71,7 @@ def load_texts(
             raise ValueError(f"{source} leaves no documents for the {name} part. Name a source with more text.")
         if args.streaming and args.train_file:
             names = args.validation_file if args.validation_file and name == "validation" else args.train_file
-            part.files = [str(path) for each in names for path in _expand("train_file", each)]
+            part.files = [str(path) for each in names for path in expand("train_file", each)]
     return texts if args.streaming else DatasetDict(texts)
 
 
@@ -137,8 +137,8 @@ def _load_from_hub(args: DataArguments, cache_dir: str | None, token: str | None
 
 
 def _load_files(argument: str, names: list[str], args: DataArguments, cache_dir: str | None):
-    paths = [path for name in names for path in _expand(argument, name)]
-    extensions = sorted({_extension(path) for path in paths})
+    paths = [path for name in names for path in expand(argument, name)]
+    extensions = sorted({extension(path) for path in paths})
     builders = {_BUILDERS[extension] for extension in extensions}
     if len(builders) > 1:
         raise ValueError(
@@ -195,11 +195,11 @@ def _damaged(paths: list[Path]) -> Path | None:
     return None
 
 
-def _expand(argument: str, name: str) -> list[Path]:
+def expand(argument: str, name: str) -> list[Path]:
     """Files that one name stands for: itself, everything readable below a folder, or what a glob matches, sorted."""
     path = Path(name)
     if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.is_file() and _extension(p) in _BUILDERS)
+        found = sorted(p for p in path.rglob("*") if p.is_file() and extension(p) in _BUILDERS)
         if not found:
             raise FileNotFoundError(f"{argument} {name!r} is a folder without {', '.join(_BUILDERS)} files.")
         return found
@@ -211,12 +211,12 @@ def _expand(argument: str, name: str) -> list[Path]:
         kind = "matches no file" if glob.has_magic(name) else "does not exist"
         raise FileNotFoundError(f"{argument} {name!r} {kind}. Name a file, a folder or a glob.")
     for file in found:
-        if _extension(file) not in _BUILDERS:
+        if extension(file) not in _BUILDERS:
             raise ValueError(f"{argument} must end in {', '.join(_BUILDERS)}, each also with .gz, got {str(file)!r}.")
     return found
 
 
-def _extension(path: Path) -> str:
+def extension(path: Path) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     return suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
 

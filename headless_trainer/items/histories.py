@@ -1,0 +1,232 @@
+"""Interactions of users with items, read from files as one history a user.
+
+Letters used in shapes: U users, I items, N interactions.
+"""
+
+import gzip
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv, json, parquet
+
+from ..corpus.texts import expand, extension
+
+logger = logging.getLogger(__name__)
+
+TABLES = (".parquet", ".csv", ".jsonl", ".json")
+
+
+@dataclass(frozen=True)
+class Histories:
+    """What each user had, in the order of time.
+
+    Attributes:
+        users: ``(U,)`` names, strings.
+        items: ``(I,)`` names, strings, each once.
+        ids: ``(N,)`` int64 positions in ``items``, user after user.
+        offsets: ``(U + 1,)`` int64, where each user begins in ``ids`` and the last one ends.
+        times: ``(N,)``, whatever can be compared; None where the files give only the order.
+    """
+
+    users: np.ndarray
+    items: np.ndarray
+    ids: np.ndarray
+    offsets: np.ndarray
+    times: np.ndarray | None
+
+    def counts(self) -> np.ndarray:
+        """``(I,)`` int64 occurrences of each item."""
+        return np.bincount(self.ids, minlength=len(self.items))
+
+    def with_items(self, items: np.ndarray) -> "Histories":
+        """These histories with the numbers of another list of items; what is not in it is left out, and users left without any.
+
+        Args:
+            items: ``(J,)`` names, strings, each once.
+        """
+        found = pc.index_in(pa.array(self.items, pa.string()), value_set=pa.array(items, pa.string()))
+        new = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)[self.ids]
+        kept = new >= 0
+        lengths = _counts_between(kept, self.offsets)
+        times = None if self.times is None else self.times[kept]
+        offsets = np.append(0, lengths[lengths > 0].cumsum())
+        return Histories(self.users[lengths > 0], items, new[kept], offsets, times)
+
+    def with_frequent_items(self, minimum: int) -> "Histories":
+        """These histories with the items that occur at least ``minimum`` times, the most frequent first.
+
+        Raises:
+            ValueError: if no item does.
+        """
+        counts = self.counts()
+        order = np.argsort(-counts, kind="stable")
+        kept = order[counts[order] >= minimum]
+        if not len(kept):
+            raise ValueError(
+                f"min_item_count is {minimum} but no item occurs so often, the most frequent {counts.max()} times: lower it."
+            )
+        if len(kept) < len(self.items):
+            logger.info("%s of %s items occur less than %s times and are left out",
+                        f"{len(self.items) - len(kept):,}", f"{len(self.items):,}", minimum)  # fmt: skip
+        return self.with_items(self.items[kept])
+
+
+def _counts_between(flags: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """``(U,)`` how many of the ``(N,)`` flags are true from each offset to the next."""
+    sums = np.append(0, flags.cumsum())
+    return sums[offsets[1:]] - sums[offsets[:-1]]
+
+
+def read_histories(
+    argument: str,
+    names: list[str],
+    *,
+    user_column: str = "user",
+    item_column: str = "item",
+    time_column: str = "time",
+    lines_begin_with: str = "auto",
+) -> Histories:
+    """Read files of interactions.
+
+    Tables have a row for each interaction, in any order: they are sorted by time, those of one time in the order of the file.
+    In a .txt file each line is the history of one user, oldest item first, items separated by spaces.
+
+    Args:
+        argument: that names the files, for messages.
+        names: files, folders or globs of .parquet, .csv, .jsonl or .txt, each but .parquet also as .gz.
+        user_column: of tables.
+        item_column: of tables.
+        time_column: of tables.
+        lines_begin_with: ``user`` or ``item``, what comes first in the lines of a .txt file. ``auto``: the user, if in no two
+            lines it is the same.
+
+    Raises:
+        ValueError: if the files have no interactions, lack a column or a value, or cannot be read.
+        FileNotFoundError: if a name matches nothing.
+    """
+    paths = [path for name in names for path in expand(argument, name)]
+    kinds = {extension(path) in TABLES for path in paths}
+    if len(kinds) > 1:
+        raise ValueError(f"{argument} {names!r} holds tables and .txt files: convert them to one of the two.")
+    if all(path.stat().st_size == 0 for path in paths):
+        raise ValueError(f"{argument} {names!r} holds no interactions: every file is empty. Name a file with some.")
+    if kinds == {True}:
+        columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
+        found = _of_table(argument, pa.concat_tables(_read_table(argument, path, columns) for path in paths), columns)
+    else:
+        found = _of_lines(argument, paths, lines_begin_with)
+    if not len(found.ids):
+        raise ValueError(f"{argument} {names!r} holds no interactions. Name a file with some.")
+    logger.info("%s interactions of %s users with %s items",
+                f"{len(found.ids):,}", f"{len(found.users):,}", f"{len(found.items):,}")  # fmt: skip
+    return found
+
+
+def _read_table(argument: str, path: Path, columns: dict[str, str]) -> pa.Table:
+    """The three columns of one file; users and items as strings."""
+    names, kind = list(columns.values()), extension(path)
+    try:
+        if path.stat().st_size == 0:
+            return pa.table({})
+        if kind == ".parquet":
+            known = parquet.read_schema(path).names
+            table = parquet.read_table(path, columns=[name for name in names if name in known])
+        elif kind == ".csv":
+            # As strings, or 007 would be 7. What is empty is missing, and NA the name of an item.
+            as_text = dict.fromkeys(names[:2], pa.string())
+            options = csv.ConvertOptions(column_types=as_text, null_values=[""], strings_can_be_null=True)
+            table = csv.read_csv(path, convert_options=options)
+            known = table.column_names
+        else:
+            table = json.read_json(path)
+            known = table.column_names
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{argument} {str(path)!r} cannot be read as {kind}: {error}. Check the file.") from error
+    for setting, name in columns.items():
+        if name not in known:
+            raise ValueError(
+                f"{argument} {str(path)!r} has no column {name!r}, only {', '.join(known)}. Name the column with --{setting}."
+            )
+        missing = table[name].null_count
+        if missing:
+            raise ValueError(
+                f"{argument} {str(path)!r} has {missing:,} rows without a value in the column {name!r}: fill or remove them."
+            )
+    user, item, time = (table[name] for name in names)
+    return pa.table({"user": user.cast(pa.string()), "item": item.cast(pa.string()), "time": _as_time(time, path, names[2])})
+
+
+def _as_time(column: pa.ChunkedArray, path: Path, name: str) -> pa.ChunkedArray:
+    """Seconds: numbers as they are, dates and times since 1970. float64 holds microseconds of this century."""
+    try:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            column = column.cast(pa.timestamp("us"))
+        if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+            column = pc.divide(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(pa.float64()), 1e6)
+        column = column.cast(pa.float64())
+    except pa.ArrowException as error:
+        raise ValueError(
+            f"{str(path)!r} has a column {name!r} that is neither numbers nor dates ({error}): convert it, or name another "
+            "one with --time_column."
+        ) from error
+    if not pc.all(pc.is_finite(column), min_count=0).as_py():
+        raise ValueError(f"{str(path)!r} has times in the column {name!r} that are not finite: fill or remove them.")
+    return column
+
+
+def _of_table(argument: str, table: pa.Table, columns: dict[str, str]) -> Histories:
+    (user_codes, users), (item_codes, items) = (_numbered(table[name]) for name in ("user", "item"))
+    times = table["time"].to_numpy()
+    grouped = np.argsort(user_codes, kind="stable")
+    same_user = user_codes[grouped][1:] == user_codes[grouped][:-1]
+    unsorted = int(((np.diff(times[grouped]) < 0) & same_user).sum())
+    if unsorted:
+        logger.info("%s is not sorted by %s (%s rows come after a later one of the same user): it is sorted now",
+                    argument, columns["time_column"], f"{unsorted:,}")  # fmt: skip
+    order = np.lexsort((times, user_codes))  # stable, so one time keeps the order of the file
+    offsets = np.append(0, np.bincount(user_codes, minlength=len(users)).cumsum())
+    return Histories(users, items, item_codes[order], offsets, times[order])
+
+
+def _numbered(column: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """``(N,)`` int64 numbers of strings in the order in which they first appear, and the strings."""
+    encoded = column.cast(pa.large_string())
+    encoded = (encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded).dictionary_encode()
+    names = encoded.dictionary.to_numpy(zero_copy_only=False).astype(object)
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), names
+
+
+def _of_lines(argument: str, paths: list[Path], begin_with: str) -> Histories:
+    lines = []
+    for path in paths:
+        try:
+            with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+                lines += [line for line in file if not line.isspace()]
+        except (OSError, EOFError, UnicodeDecodeError) as error:
+            raise ValueError(f"{argument} {str(path)!r} cannot be read as UTF-8 text: {error}. Check the file.") from error
+    words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(pa.array(lines, pa.large_string())))
+    words = words.cast(pa.large_list(pa.large_string()))
+    lengths = pc.list_value_length(words).to_numpy(zero_copy_only=False)
+    firsts = pc.list_element(words, 0) if len(words) else pa.array([], pa.large_string())
+    if begin_with == "auto":
+        begin_with = "user" if len(firsts.unique()) == len(firsts) else "item"
+        logger.info("each line of %s is taken to begin with its %s: --lines_begin_with says otherwise", argument, begin_with)
+    codes, items = _numbered(words.flatten())
+    if begin_with == "item":
+        users = np.arange(1, len(lengths) + 1).astype(str).astype(object)
+        return Histories(users, items, codes, np.append(0, lengths.cumsum()), None)
+    users = firsts.to_numpy(zero_copy_only=False).astype(object)
+    if len(set(users)) < len(users):
+        raise ValueError(
+            f"lines_begin_with is 'user' but two lines of {argument} begin alike: give each user one line, or set "
+            "--lines_begin_with item."
+        )
+    starts = lengths.cumsum() - lengths
+    is_item = np.ones(len(codes), dtype=bool)
+    is_item[starts] = False
+    found = Histories(users, items, codes[is_item], np.append(0, (lengths - 1).cumsum()), None)
+    return found.with_items(items[np.bincount(codes[is_item], minlength=len(items)) > 0])

@@ -1,0 +1,112 @@
+"""Arguments of `headless-trainer items`, and of `headless-trainer recommend`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from transformers.hf_argparser import HfArg
+
+from ..arguments import HeadlessTrainingArguments
+
+# `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
+
+
+@dataclass
+class ColumnArguments:
+    """How files of interactions are read."""
+
+    user_column: str = HfArg(default="user", help="Column of a table that holds the user.")
+    item_column: str = HfArg(default="item", help="Column of a table that holds the item.")
+    time_column: str = HfArg(default="time", help="Column of a table that holds the time, as numbers or dates.")
+    lines_begin_with: Literal["auto", "user", "item"] = HfArg(
+        default="auto", help="What comes first in a line of a .txt file. auto: the user, if no two lines begin alike."
+    )
+
+    def columns(self) -> dict[str, str]:
+        names = ("user_column", "item_column", "time_column", "lines_begin_with")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass
+class ItemArguments(ColumnArguments):
+    """The interactions, how they are split, and the model."""
+
+    train_file: list[str] | None = HfArg(
+        default=None,
+        help="Interactions: tables (.parquet, .csv, .jsonl) with a user, an item and a time in each row, or .txt with the "
+        "history of one user a line, oldest item first. Files, folders or globs; all but .parquet also as .gz.",
+    )
+    min_item_count: int = HfArg(default=1, help="Items with fewer occurrences are left out.")
+    split: Literal["leave_one_out", "global_time"] = HfArg(
+        default="leave_one_out",
+        help="leave_one_out: the last item of each user is the test, the one before it validation. global_time: the last "
+        "part of all interactions is the test.",
+    )
+    test_share: float = HfArg(
+        default=0.1, help="Of global_time: share of the interactions in the test, and as many in validation."
+    )
+    max_seq_length: int = HfArg(default=50, help="Items of a history that the model reads, the most recent ones.")
+    model_type: Literal["gpt2", "bert"] | None = HfArg(
+        default=None, help="gpt2 predicts the next item, bert masked ones. As --task says by default, else gpt2."
+    )
+    hidden_size: int = HfArg(default=64, help="Width.")
+    num_hidden_layers: int = HfArg(default=2, help="Layers.")
+    num_attention_heads: int = HfArg(default=2, help="Attention heads.")
+    dropout: float = HfArg(default=0.5, help="Dropout of the embedding, the attention and the layers.")
+    keep_seen: bool = HfArg(default=False, help="Rank items that the user had before too.")
+    early_stopping_patience: int = HfArg(
+        default=5, help="Evaluations without a better NDCG@10 on validation before training ends. 0 for all epochs."
+    )
+
+    def __post_init__(self):
+        if not self.train_file:
+            raise ValueError("train_file is not given: name files of interactions with --train_file.")
+        for name in ("min_item_count", "hidden_size", "num_hidden_layers", "num_attention_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.max_seq_length < 2:
+            raise ValueError(f"max_seq_length must be at least 2, got {self.max_seq_length}.")
+        if not 0 < self.test_share < 0.5:
+            raise ValueError(f"test_share must be above 0 and below 0.5, got {self.test_share}.")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be from 0 to below 1, got {self.dropout}.")
+        if self.early_stopping_patience < 0:
+            raise ValueError(f"early_stopping_patience must not be negative, got {self.early_stopping_patience}.")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size is {self.hidden_size} but num_attention_heads is {self.num_attention_heads}, which does not "
+                "divide it: change one of the two."
+            )
+
+
+@dataclass
+class ItemTrainingArguments(HeadlessTrainingArguments):
+    """`HeadlessTrainingArguments` with defaults for histories of items.
+
+    An evaluation and a checkpoint come after every epoch, and the best one by NDCG@10 on validation is what is saved.
+    """
+
+    num_train_epochs: float = HfArg(default=50, help="Passes over the histories at most.")
+    learning_rate: float = HfArg(default=1e-3, help="Peak learning rate.")
+    lr_scheduler_type: str = HfArg(default="constant", help="Learning rate schedule.")
+    weight_decay: float = HfArg(default=0.01, help="Weight decay.")
+    per_device_train_batch_size: int = HfArg(default=256, help="Histories in a batch.")
+    per_device_eval_batch_size: int = HfArg(default=256, help="Histories in a batch of an evaluation.")
+    train_sampling_strategy: str = HfArg(
+        default="group_by_length", help="Order of the histories. Those of one length together cost no padding."
+    )
+    eval_strategy: str = HfArg(default="epoch", help="When to evaluate.")
+    save_strategy: str = HfArg(default="epoch", help="When to save a checkpoint: when it is evaluated.")
+    save_total_limit: int | None = HfArg(default=1, help="Checkpoints to keep besides the best one.")
+    load_best_model_at_end: bool = HfArg(default=True, help="Save the best weights, and not the last.")
+    metric_for_best_model: str | None = HfArg(default="ndcg@10", help="What the best weights are chosen by.")
+    greater_is_better: bool | None = HfArg(default=True, help="Whether more of it is better.")
+    eval_full_vocabulary: bool = HfArg(default=False, help="Also log cross-entropy over all items.")
+    logging_steps: float = HfArg(default=100, help="Steps between two logs of the training.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, value in (("load_best_model_at_end", True), ("metric_for_best_model", "ndcg@10"), ("greater_is_better", True)):
+            if getattr(self, name) != value:
+                raise ValueError(f"{name} is {getattr(self, name)!r} but here NDCG@10 chooses the weights: leave it out.")
+        if self.world_size > 1:
+            raise ValueError(f"{self.world_size} processes were started, and items are ranked by one alone: start one.")
