@@ -100,6 +100,7 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
     load_best_model_at_end: bool = HfArg(default=True, help="Save the best weights, and not the last.")
     metric_for_best_model: str | None = HfArg(default="ndcg@10", help="What the best weights are chosen by.")
     greater_is_better: bool | None = HfArg(default=True, help="Whether more of it is better.")
+    eval_pool_size: int = HfArg(default=512, help="Items of the validation part that form its fixed set of candidates.")
     eval_full_vocabulary: bool = HfArg(default=False, help="Also log cross-entropy over all items.")
     logging_steps: float = HfArg(default=100, help="Steps between two logs of the training.")
 

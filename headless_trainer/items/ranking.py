@@ -18,7 +18,7 @@ from .splits import Targets
 
 logger = logging.getLogger(__name__)
 
-CHUNK_ELEMENTS = 2**25  # scores held at once: 128 MiB of float32
+CHUNK_ELEMENTS = 2**20  # scores held at once: 4 MiB of float32, about what a processor's cache holds
 CUTS = (5, 10, 20)  # the k of recall@k and NDCG@k
 TAUS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 CHOSEN_BY = "ndcg@10"
