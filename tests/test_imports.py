@@ -33,6 +33,7 @@ ALLOWED = {
     "models": {"objective", "runtime", "arguments", "corpus"},
     "cards": {"command_line", "measures", "runtime", "arguments", "models"},
     "trainers": {"settings_check", "objective", "runtime", "hub", "arguments", "corpus", "models", "cards"},
+    "items": {"objective", "runtime", "arguments", "corpus", "models"},
     "fine_tuning": {
         *("settings_check", "significance", "objective", "runtime", "hub", "arguments", "corpus", "models", "cards"),
     },
@@ -40,7 +41,7 @@ ALLOWED = {
     "reporting": {"significance", "command_line", "measures", "runtime", "fine_tuning", "scoring"},
     "cli": {
         *("command_line", "measures", "settings_check", "objective", "runtime", "hub", "arguments", "corpus", "models"),
-        *("cards", "trainers", "fine_tuning", "scoring", "reporting"),
+        *("cards", "trainers", "items", "fine_tuning", "scoring", "reporting"),
     },
 }
 

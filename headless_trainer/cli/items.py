@@ -45,7 +45,6 @@ def prepare(arguments, args):
 
     from transformers import set_seed
 
-    from ..corpus.packing import target_counts
     from ..items import splits
     from ..items.catalogue import FIRST_ID, item_tokenizer
     from ..items.histories import read_histories
@@ -72,10 +71,10 @@ def prepare(arguments, args):
         split = splits.leave_one_out(histories)
     tokenizer = item_tokenizer(histories.items, arguments.max_seq_length)
     mask_id = tokenizer.mask_token_id if args.task == "mlm" else None
-    config.vocab_size = len(tokenizer)
+    config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
     rows = splits.training_rows(histories, split, FIRST_ID, arguments.max_seq_length)
     held_out = splits.validation_rows(histories, split.validation, FIRST_ID, arguments.max_seq_length, mask_id)
-    counts = target_counts(rows, len(tokenizer), args.task, tokenizer)
+    counts = rows.target_counts(len(tokenizer), args.task)
     trainer = TRAINERS[args.objective](
         new_model(config, args.objective),
         args,
@@ -116,17 +115,20 @@ def model_config(arguments, args):
     kind = arguments.model_type or ("bert" if args.task == "mlm" else "gpt2")
     task = "mlm" if kind == "bert" else "clm"
     if args.task not in (None, task):
-        raise ValueError(f"task is {args.task!r} but model_type is {kind!r}, which is trained with {task!r}: drop one of the two.")
+        raise ValueError(
+            f"task is {args.task!r} but model_type is {kind!r}, which is trained with {task!r}: drop one of the two."
+        )
     args.task = task
     sizes = {name: getattr(arguments, name) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
     length, dropout = arguments.max_seq_length, arguments.dropout
-    special = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
     if kind == "gpt2":
         rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
-        return GPT2Config(n_positions=length, use_cache=False, **sizes, **rates, **special)
+        return GPT2Config(
+            n_positions=length, activation_function="relu", bos_token_id=None, eos_token_id=None, **sizes, **rates
+        )
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
     inner = 4 * arguments.hidden_size
-    return BertConfig(max_position_embeddings=length, intermediate_size=inner, **sizes, **rates, **special)
+    return BertConfig(max_position_embeddings=length, intermediate_size=inner, **sizes, **rates)
 
 
 def new_model(config, objective: str):
@@ -151,9 +153,19 @@ def score_and_save(trainer, arguments, ranker, histories, split, counts, options
     evaluated = [logs for logs in trainer.state.log_history if "eval_tau" in logs]
     tau = evaluated[-1]["eval_tau"]  # of the evaluation of the best weights, which comes last
     folder, args, own = Path(trainer.args.output_dir), trainer.args, counts.numpy()[FIRST_ID:]
-    facts = {"objective": args.objective, "tau": tau, "temperature": args.temperature, "max_seq_length": arguments.max_seq_length}
+    facts = {
+        "objective": args.objective,
+        "tau": tau,
+        "temperature": args.temperature,
+        "max_seq_length": arguments.max_seq_length,
+    }
     save_facts(folder, ranker.log_q, facts)
-    found = {"tau": tau, "users": len(histories.users), "items": len(histories.items), "interactions": len(histories.ids)}
+    found = {
+        "tau": tau,
+        "users": len(histories.users),
+        "items": len(histories.items),
+        "interactions": len(histories.ids),
+    }
     found |= {"best_step": trainer.state.best_global_step, "epochs": evaluated[-1]["epoch"]}
     found |= {"train_seconds": trainer.window.train_seconds}
     for name, targets in (("validation", split.validation), ("test", split.test)):

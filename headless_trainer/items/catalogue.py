@@ -7,14 +7,20 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
-from transformers import PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
 
 from ..models.trunk import infer_task
 from ..runtime.checkpoints import whole_file, write_whole
 from .ranking import Ranker
 
-SPECIALS = {"pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]"}
+SPECIALS = {"unk_token": "[UNK]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
 FIRST_ID = len(SPECIALS)
 FACTS_NAME, PRIOR_NAME = "items.json", "item_prior.safetensors"
 

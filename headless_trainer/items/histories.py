@@ -157,7 +157,9 @@ def _read_table(argument: str, path: Path, columns: dict[str, str]) -> pa.Table:
                 f"{argument} {str(path)!r} has {missing:,} rows without a value in the column {name!r}: fill or remove them."
             )
     user, item, time = (table[name] for name in names)
-    return pa.table({"user": user.cast(pa.string()), "item": item.cast(pa.string()), "time": _as_time(time, path, names[2])})
+    return pa.table(
+        {"user": user.cast(pa.string()), "item": item.cast(pa.string()), "time": _as_time(time, path, names[2])}
+    )
 
 
 def _as_time(column: pa.ChunkedArray, path: Path, name: str) -> pa.ChunkedArray:
@@ -207,14 +209,18 @@ def _of_lines(argument: str, paths: list[Path], begin_with: str) -> Histories:
             with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
                 lines += [line for line in file if not line.isspace()]
         except (OSError, EOFError, UnicodeDecodeError) as error:
-            raise ValueError(f"{argument} {str(path)!r} cannot be read as UTF-8 text: {error}. Check the file.") from error
+            raise ValueError(
+                f"{argument} {str(path)!r} cannot be read as UTF-8 text: {error}. Check the file."
+            ) from error
     words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(pa.array(lines, pa.large_string())))
     words = words.cast(pa.large_list(pa.large_string()))
     lengths = pc.list_value_length(words).to_numpy(zero_copy_only=False)
     firsts = pc.list_element(words, 0) if len(words) else pa.array([], pa.large_string())
     if begin_with == "auto":
         begin_with = "user" if len(firsts.unique()) == len(firsts) else "item"
-        logger.info("each line of %s is taken to begin with its %s: --lines_begin_with says otherwise", argument, begin_with)
+        logger.info(
+            "each line of %s is taken to begin with its %s: --lines_begin_with says otherwise", argument, begin_with
+        )
     codes, items = _numbered(words.flatten())
     if begin_with == "item":
         users = np.arange(1, len(lengths) + 1).astype(str).astype(object)

@@ -106,8 +106,47 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        for name, value in (("load_best_model_at_end", True), ("metric_for_best_model", "ndcg@10"), ("greater_is_better", True)):
+        decided = {"load_best_model_at_end": True, "metric_for_best_model": "ndcg@10", "greater_is_better": True}
+        for name, value in decided.items():
             if getattr(self, name) != value:
-                raise ValueError(f"{name} is {getattr(self, name)!r} but here NDCG@10 chooses the weights: leave it out.")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r} but NDCG@10 chooses the weights here: leave it out."
+                )
         if self.world_size > 1:
             raise ValueError(f"{self.world_size} processes were started, and items are ranked by one alone: start one.")
+
+
+@dataclass
+class RecommendArguments(ColumnArguments):
+    """Whose best items are listed, and where what is found is written."""
+
+    model_name_or_path: str | None = HfArg(default=None, help="Folder that `headless-trainer items` wrote.")
+    history_file: list[str] | None = HfArg(
+        default=None, help="Users and what they had, in the formats of --train_file of `headless-trainer items`."
+    )
+    output_file: str | None = HfArg(
+        default=None, help="Where the best items are written, a line of JSON for each user."
+    )
+    top_k: int = HfArg(default=10, help="Items for each user.")
+    tau: float | None = HfArg(
+        default=None, help="Weight of log q: less for rarer items, more for popular ones. That of the model by default."
+    )
+    keep_seen: bool = HfArg(default=False, help="List items that the user had before too.")
+    batch_size: int = HfArg(default=256, help="Users scored at once.")
+    vectors_dir: str | None = HfArg(
+        default=None,
+        help="Where vectors of all items, and of the users of history_file, are written as .npy and .safetensors.",
+    )
+
+    def __post_init__(self):
+        if not self.model_name_or_path:
+            raise ValueError("model_name_or_path is not given: name a folder that `headless-trainer items` wrote.")
+        if not (self.output_file or self.vectors_dir):
+            raise ValueError("Neither output_file nor vectors_dir is given: name what is to be written.")
+        if self.output_file and not self.history_file:
+            raise ValueError(
+                f"output_file is {self.output_file!r} but history_file is not given: name the users with --history_file."
+            )
+        for name in ("top_k", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")

@@ -120,10 +120,12 @@ class Ranker:
 
 
 def batches(
-    histories: Histories, targets: Targets, first_id: int, size: int
+    histories: Histories, targets: Targets, first_id: int, size: int, by_length: bool = True
 ) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
-    """Positions in ``targets`` and the histories before them as token ids, those of one length together."""
-    order = np.argsort(targets.places - targets.starts, kind="stable")
+    """Positions in ``targets``, and the histories before them as token ids; those of one length together, or in their order."""
+    order = np.arange(len(targets))
+    if by_length:
+        order = np.argsort(targets.places - targets.starts, kind="stable")
     for start in range(0, len(order), size):
         rows = order[start : start + size]
         spans = zip(targets.starts[rows], targets.places[rows], strict=True)
@@ -198,7 +200,14 @@ def by_popularity(ranks: np.ndarray, counts: np.ndarray) -> list[float]:
 
 
 def full_figures(
-    ranker: Ranker, histories: Histories, targets: Targets, counts: np.ndarray, tau: float, *, keep_seen: bool, batch_size: int
+    ranker: Ranker,
+    histories: Histories,
+    targets: Targets,
+    counts: np.ndarray,
+    tau: float,
+    *,
+    keep_seen: bool,
+    batch_size: int,
 ) -> dict[str, float | list[float]]:
     """All figures of one part at one tau. ``counts`` are those of `shown_figures`."""
     options = {"keep_seen": keep_seen, "batch_size": batch_size}
@@ -211,7 +220,9 @@ def full_figures(
         _, found = ranker.top(queries, left_out[:, :0] if keep_seen else left_out, tau, k)
         shown[rows] = found.cpu().numpy() - ranker.first_id
     own = counts[histories.ids[targets.places]]
-    return rank_figures(ranks) | shown_figures(shown, counts) | {f"{CHOSEN_BY}_by_popularity": by_popularity(ranks, own)}
+    return (
+        rank_figures(ranks) | shown_figures(shown, counts) | {f"{CHOSEN_BY}_by_popularity": by_popularity(ranks, own)}
+    )
 
 
 class ChooseTau(TrainerCallback):
@@ -227,8 +238,18 @@ class ChooseTau(TrainerCallback):
         patience: evaluations without a better one before the run ends; 0 for all epochs.
     """
 
-    def __init__(self, search: Callable[[], np.ndarray], log: Callable[[dict], None], taus: Sequence[float], patience: int):
+    def __init__(
+        self, search: Callable[[], np.ndarray], log: Callable[[dict], None], taus: Sequence[float], patience: int
+    ):
         self.search, self.log, self.taus, self.patience = search, log, taus, patience
+        self._training = False
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._training = True
+        self._end_if_exhausted(state, control)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self._training = False
 
     def on_evaluate(self, args, state, control, metrics=None, **kwargs):
         figures = [rank_figures(ranks) for ranks in self.search()]
@@ -237,7 +258,10 @@ class ChooseTau(TrainerCallback):
         found["eval_tau"] = self.taus[best]
         metrics.update(found)
         self.log(found)
+        self._end_if_exhausted(state, control)
+
+    def _end_if_exhausted(self, state, control) -> None:
         values = [logs[f"eval_{CHOSEN_BY}"] for logs in state.log_history if f"eval_{CHOSEN_BY}" in logs]
-        if self.patience and len(values) - 1 - int(np.argmax(values)) >= self.patience:
+        if self._training and self.patience and len(values) - 1 - int(np.argmax(values or [0])) >= self.patience:
             logger.info("no better NDCG@10 in %s evaluations: the training ends", self.patience)
             control.should_training_stop = True

@@ -6,9 +6,8 @@ Letters used in shapes: U users, N interactions, H users that are scored.
 import logging
 from dataclasses import dataclass
 
-import datasets
 import numpy as np
-import pyarrow as pa
+import torch
 
 from .histories import Histories, _counts_between
 
@@ -49,7 +48,13 @@ class Split:
 
 
 def leave_one_out(histories: Histories) -> Split:
-    """The last item of each user is the test, the one before it validation. Users with fewer than three are trained on alone."""
+    """The last item of each user is the test, the one before it validation.
+
+    Users with fewer than three are trained on, and not scored.
+
+    Raises:
+        ValueError: if no user has three.
+    """
     starts, ends = histories.offsets[:-1], histories.offsets[1:]
     scored = np.flatnonzero(ends - starts >= 3)
     if not len(scored):
@@ -78,7 +83,9 @@ def global_time(histories: Histories, share: float) -> Split:
     ordered = np.sort(histories.times)
     first, second = (ordered[int(len(ordered) * (1 - parts * share))] for parts in (2, 1))
     starts, ends = histories.offsets[:-1], histories.offsets[1:]
-    train_ends, places = (starts + _counts_between(histories.times < time, histories.offsets) for time in (first, second))
+    train_ends, places = (
+        starts + _counts_between(histories.times < time, histories.offsets) for time in (first, second)
+    )
     scored = []
     for where, until in ((train_ends, places), (places, ends)):
         users = np.flatnonzero((where > starts) & (where < until))
@@ -87,12 +94,43 @@ def global_time(histories: Histories, share: float) -> Split:
         logger.info("%s: %s users; %s with an item in its time and none before are left out", name, f"{len(part):,}",
                     f"{int(((where == starts) & (where < until)).sum()):,}")  # fmt: skip
         if not len(part):
-            raise ValueError(f"test_share is {share} but no user has an item in the time of {name} and one before: raise it.")
+            raise ValueError(
+                f"test_share is {share} but no user has an item in the time of {name} and one before: raise it."
+            )
     return Split(train_ends, *scored)
 
 
-def training_rows(histories: Histories, split: Split, first_id: int, max_seq_length: int) -> datasets.Dataset:
+class HistoryRows(torch.utils.data.Dataset):
+    """Rows of token ids of different lengths, out of one array: `datasets` takes longer to read one than a step to train on it.
+
+    Args:
+        ids: of all rows one after the other.
+        offsets: where each row begins and the last one ends.
+        labels: one for each id, if the targets are given.
+    """
+
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray, labels: np.ndarray | None = None):
+        self.columns = {"input_ids": ids} if labels is None else {"input_ids": ids, "labels": labels}
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> dict[str, np.ndarray]:
+        span = slice(self.offsets[row], self.offsets[row + 1])
+        return {name: values[span] for name, values in self.columns.items()}
+
+    def target_counts(self, size: int, task: str) -> torch.Tensor:
+        """``(size,)`` int64, how often each id can be a target: anywhere (mlm), or anywhere but first (clm)."""
+        ids = self.columns["input_ids"]
+        found = np.delete(ids, self.offsets[:-1]) if task == "clm" else ids
+        return torch.from_numpy(np.bincount(found, minlength=size))
+
+
+def training_rows(histories: Histories, split: Split, first_id: int, max_seq_length: int) -> HistoryRows:
     """One row for each user, the most recent ``max_seq_length`` items of its training part.
+
+    A single item has nothing to predict, and gives no row.
 
     Args:
         histories: of all users.
@@ -100,11 +138,8 @@ def training_rows(histories: Histories, split: Split, first_id: int, max_seq_len
         first_id: token id of the first item.
         max_seq_length: items in a row at most.
 
-    Returns:
-        Rows with the columns "input_ids", int32, and "length", of at least two items: a single one has nothing to predict.
-
     Raises:
-        ValueError: if no user has two.
+        ValueError: if no user has two items.
     """
     starts = np.maximum(histories.offsets[:-1], split.train_ends - max_seq_length)
     lengths = split.train_ends - starts
@@ -112,14 +147,14 @@ def training_rows(histories: Histories, split: Split, first_id: int, max_seq_len
     if not used.any():
         raise ValueError("No user has two items to train on: give longer histories.")
     if not used.all():
-        logger.info("%s of %s users have fewer than two items to train on, so they give no row",
-                    f"{int((~used).sum()):,}", f"{len(used):,}")  # fmt: skip
-    return _rows(*_taken(histories, starts[used], lengths[used], first_id))
+        unused, users = f"{int((~used).sum()):,}", f"{len(used):,}"
+        logger.info("%s of %s users have fewer than two items to train on, so they give no row", unused, users)
+    return HistoryRows(*_taken(histories, starts[used], lengths[used], first_id))
 
 
 def validation_rows(
     histories: Histories, targets: Targets, first_id: int, max_seq_length: int, mask_id: int | None = None
-) -> datasets.Dataset:
+) -> HistoryRows:
     """Histories with their next item, which alone has a label: what the loss of an evaluation is of.
 
     Args:
@@ -139,7 +174,7 @@ def validation_rows(
     labels[last] = ids[last]
     if mask_id is not None:
         ids[last] = mask_id
-    return _rows(ids, offsets, labels)
+    return HistoryRows(ids, offsets, labels)
 
 
 def _taken(
@@ -149,10 +184,3 @@ def _taken(
     offsets = np.append(0, lengths.cumsum())
     places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
     return (histories.ids[places] + first_id).astype(np.int32), offsets
-
-
-def _rows(ids: np.ndarray, offsets: np.ndarray, labels: np.ndarray | None = None) -> datasets.Dataset:
-    named = {"input_ids": ids} if labels is None else {"input_ids": ids, "labels": labels}
-    columns = {name: pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values)) for name, values in named.items()}
-    # Under the name by which the sampler finds lengths without reading every row.
-    return datasets.Dataset(pa.table(columns | {"length": np.diff(offsets)})).with_format("numpy")

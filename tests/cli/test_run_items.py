@@ -1,0 +1,185 @@
+"""run_items.py and run_recommend.py end to end, on tiny models: what they leave, what they refuse, and being killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer
+
+from headless_trainer.cli import items, recommend
+from headless_trainer.runtime.manifest import find_fault
+
+ROOT = Path(__file__).parents[2]
+TINY = [
+    *("--hidden_size", "16", "--num_hidden_layers", "1", "--max_seq_length", "8", "--dropout", "0.0"),
+    *("--per_device_train_batch_size", "8", "--use_cpu", "--disable_tqdm", "true", "--learning_rate", "0.02"),
+]
+USERS, ITEMS = 40, 20
+
+
+def length(user: int) -> int:
+    return 5 + user % 6
+
+
+@pytest.fixture
+def corpus(tmp_path) -> str:
+    """Everyone takes one item after the other, from a place of their own: the next one can be known."""
+    lines = [
+        f"u{user} " + " ".join(f"i{(user + step) % ITEMS}" for step in range(length(user))) for user in range(USERS)
+    ]
+    path = tmp_path / "histories.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def run(corpus: str, folder: Path, *flags: str) -> dict:
+    items.main([*TINY, "--train_file", corpus, "--output_dir", str(folder), *flags])
+    return json.loads((folder / "items_results.json").read_text())
+
+
+def refused(command, *argv: object) -> str:
+    with pytest.raises(SystemExit) as error:
+        command.main([str(argument) for argument in argv])
+    return str(error.value)
+
+
+@pytest.mark.parametrize("flags", [(), ("--objective", "vanilla"), ("--task", "mlm", "--mlm_probability", "0.4")])
+def test_what_comes_next_is_learned_and_used(tmp_path, corpus, flags):
+    folder = tmp_path / "run"
+    epochs = 25 if "mlm" in flags else 12
+    options = ("--num_train_epochs", str(epochs), "--keep_seen", "--early_stopping_patience", "0")
+    found = run(corpus, folder, *flags, *options)
+    assert (found["users"], found["items"], found["interactions"]) == (USERS, ITEMS, sum(map(length, range(USERS))))
+    names = [f"{name}@{k}" for name in ("recall", "ndcg") for k in (5, 10, 20)] + [
+        "mrr",
+        "coverage@10",
+        "popularity@10",
+    ]
+    for name in (*names, "ndcg@10_by_popularity"):
+        assert f"test_{name}" in found and f"test_{name}_at_tau_0" in found and f"validation_{name}" in found
+    assert found["test_ndcg@10"] > (0.4 if "mlm" in flags else 0.9)  # by chance 0.23
+    assert len(found["test_ndcg@10_by_popularity"]) == 10 and found["tau"] in (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5)
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    assert len([logs for logs in history if "eval_ndcg@10" in logs]) == epochs
+    assert found["validation_ndcg@10"] == pytest.approx(max(logs.get("eval_ndcg@10", 0) for logs in history), abs=1e-9)
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+    assert tokenizer.convert_tokens_to_ids("i0") >= 3 and model.get_input_embeddings().num_embeddings == ITEMS + 3
+    assert len(load_file(folder / "item_prior.safetensors")["log_q"]) == ITEMS + 3
+    new = tmp_path / "new.csv"
+    new.write_text("user,item,time\nz,i6,3\nz,i4,1\nz,i5,2\nz,i99,0\n")
+    recommend.main(["--model_name_or_path", str(folder), "--history_file", str(new), "--output_file",
+                    str(tmp_path / "best.jsonl"), "--top_k", "3", "--vectors_dir", str(tmp_path / "vectors")])  # fmt: skip
+    (line,) = map(json.loads, (tmp_path / "best.jsonl").read_text().splitlines())
+    assert line["user"] == "z" and len(line["items"]) == 3 and line["scores"] == sorted(line["scores"], reverse=True)
+    assert "i7" in line["items"][: 3 if "mlm" in flags else 1]
+    vectors, query = (np.load(tmp_path / "vectors" / f"{name}_vectors.npy") for name in ("item", "query"))
+    known = json.loads((tmp_path / "vectors" / "item_names.json").read_text())
+    order = [known[place] for place in np.argsort(-(vectors @ query[0])) if known[place] not in ("i4", "i5", "i6")]
+    assert order[:3] == line["items"]
+
+
+def test_negatives_that_are_drawn_and_rows_that_are_updated_alone(tmp_path, corpus):
+    flags = ("--sampled_negatives", "8", "--sparse_embedding_updates", "true", "--keep_seen", "--num_train_epochs", "8")
+    found = run(corpus, tmp_path / "run", *flags)
+    assert found["test_ndcg@10"] > 0.8
+    run(corpus, tmp_path / "plain", "--num_train_epochs", "1")
+    drawn, counted = (load_file(tmp_path / name / "item_prior.safetensors")["log_q"] for name in ("run", "plain"))
+    assert drawn[0] - counted[0] > 0.5  # a special token is never a target, and is drawn
+
+
+def test_a_split_in_time(tmp_path):
+    rows = [
+        f"u{user},i{(user + step) % ITEMS},{step + user / 100}" for user in range(USERS) for step in range(length(user))
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join(["user,item,time", *rows]) + "\n")
+    found = run(
+        str(tmp_path / "rows.csv"), tmp_path / "run", "--split", "global_time", "--num_train_epochs", "8", "--keep_seen"
+    )
+    assert found["test_ndcg@10"] > 0.8
+
+
+def test_training_ends_early(tmp_path, corpus):
+    """With a rate of zero nothing gets better after the first epoch."""
+    run(corpus, tmp_path / "run", "--learning_rate", "0", "--early_stopping_patience", "2", "--num_train_epochs", "9")
+    state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
+    assert state["epoch"] == 3 and state["best_global_step"] == 5
+
+
+REFUSED = [
+    ((), "ValueError: train_file is not given: name files of interactions with --train_file."),
+    (("--test_share", "0.5"), "ValueError: test_share must be above 0 and below 0.5, got 0.5."),
+    (("--dropout", "1"), "ValueError: dropout must be from 0 to below 1, got 1.0."),
+    (("--hidden_size", "10", "--num_attention_heads", "4"), "ValueError: hidden_size is 10 but num_attention_heads is 4,"),
+    (("--min_item_count", "0"), "ValueError: min_item_count must be at least 1, got 0."),
+    (("--max_seq_length", "1"), "ValueError: max_seq_length must be at least 2, got 1."),
+    (("--early_stopping_patience", "-1"), "ValueError: early_stopping_patience must not be negative, got -1."),
+    (("--load_best_model_at_end", "false"), "ValueError: load_best_model_at_end is False but NDCG@10 chooses"),
+    (("--task", "mlm", "--model_type", "gpt2"), "ValueError: task is 'mlm' but model_type is 'gpt2', which is trained"),
+    (("--split", "global_time"), "ValueError: split is 'global_time' but lines of text have no times"),
+    (("--objective", "vanilla", "--sampled_negatives", "4"), "ValueError: sampled_negatives is 4 but objective is 'vanilla'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("flags, message", REFUSED)
+def test_what_is_refused(tmp_path, corpus, flags, message):
+    files = ("--train_file", corpus) if flags else ()
+    said = refused(items, *TINY, *files, "--output_dir", tmp_path / "run", *flags)
+    assert said.startswith(message)
+    assert not (tmp_path / "run" / "items_results.json").exists()
+
+
+RECOMMEND_REFUSED = [
+    ((), "ValueError: model_name_or_path is not given: name a folder that `headless-trainer items` wrote."),
+    (("--model_name_or_path", "."), "ValueError: Neither output_file nor vectors_dir is given: name what is to be written."),
+    (("--model_name_or_path", ".", "--output_file", "a"), "ValueError: output_file is 'a' but history_file is not given"),
+    (("--model_name_or_path", ".", "--vectors_dir", "a", "--top_k", "0"), "ValueError: top_k must be at least 1, got 0."),
+    (("--model_name_or_path", ".", "--vectors_dir", "a"), "FileNotFoundError: model_name_or_path '.' holds no items.json"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("flags, message", RECOMMEND_REFUSED)
+def test_what_recommend_refuses(tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    assert refused(recommend, *flags).startswith(message)
+
+
+def test_an_item_must_not_be_called_like_a_special_token(tmp_path):
+    (tmp_path / "lines.txt").write_text("u1 [PAD] a b\nu2 a b c\n")
+    said = refused(items, *TINY, "--train_file", tmp_path / "lines.txt", "--output_dir", tmp_path / "run")
+    assert said == "ValueError: An item is called like one of [UNK], [PAD], [MASK]: rename it."
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_equals_never_killed(tmp_path, corpus):
+    """SIGKILL after the second checkpoint: weights and figures are those of a run left alone."""
+    flags = [*TINY, "--train_file", corpus, "--num_train_epochs", "6", "--dropout", "0.3", "--keep_seen"]
+
+    def start(folder: str, *more: str) -> subprocess.Popen:
+        command = [sys.executable, "run_items.py", *flags, "--output_dir", str(tmp_path / folder), *more]
+        with (tmp_path / f"{folder}.log").open("a") as log:
+            return subprocess.Popen(command, cwd=ROOT, env=os.environ | {"HF_HUB_OFFLINE": "1"}, stdout=log, stderr=log)
+
+    process = start("killed")
+    second = tmp_path / "killed" / "checkpoint-10"
+    while process.poll() is None and not second.is_dir():
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert find_fault(second) is None and not (tmp_path / "killed" / "items_results.json").exists()
+    assert start("killed", "--resume_from_checkpoint", "last").wait() == 0, (tmp_path / "killed.log").read_text()
+    assert start("whole").wait() == 0, (tmp_path / "whole.log").read_text()
+    results = [json.loads((tmp_path / name / "items_results.json").read_text()) for name in ("killed", "whole")]
+    for found in results:
+        del found["train_seconds"]
+    assert results[0] == results[1]
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("killed", "whole")]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
