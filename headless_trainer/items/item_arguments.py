@@ -96,7 +96,7 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
     )
     eval_strategy: str = HfArg(default="epoch", help="When to evaluate.")
     save_strategy: str = HfArg(default="epoch", help="When to save a checkpoint: when it is evaluated.")
-    save_total_limit: int | None = HfArg(default=1, help="Checkpoints to keep besides the best one.")
+    save_total_limit: int | None = HfArg(default=2, help="Checkpoints to keep, the best one among them.")
     load_best_model_at_end: bool = HfArg(default=True, help="Save the best weights, and not the last.")
     metric_for_best_model: str | None = HfArg(default="ndcg@10", help="What the best weights are chosen by.")
     greater_is_better: bool | None = HfArg(default=True, help="Whether more of it is better.")

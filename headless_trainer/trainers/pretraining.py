@@ -566,7 +566,8 @@ class PretrainingTrainer(Trainer):
             self._load_totals(checkpoint)
             if self._is_finished(state):  # the parent would train one step too many
                 logger.info("%s is the end of the run: nothing is left to train.", checkpoint)
-                self._load_from_checkpoint(checkpoint)
+                best = state.best_model_checkpoint if self.args.load_best_model_at_end else None
+                self._load_from_checkpoint(best if best and os.path.isdir(best) else checkpoint)
                 self.state = state
                 return TrainOutput(state.global_step, float("nan"), {})
         if self.is_fsdp_enabled:

@@ -183,3 +183,16 @@ def test_killed_and_resumed_equals_never_killed(tmp_path, corpus):
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("killed", "whole")]
     assert weights[0].keys() == weights[1].keys()
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
+
+
+def test_resuming_what_is_finished_keeps_the_best_weights(tmp_path, corpus):
+    """The last checkpoint is not the best one: NDCG has reached 1 before it."""
+    folder = tmp_path / "run"
+    flags = ("--num_train_epochs", "8", "--keep_seen", "--early_stopping_patience", "0")
+    first = run(corpus, folder, *flags)
+    weights = load_file(folder / "model.safetensors")
+    last = load_file(folder / "checkpoint-40" / "model.safetensors")
+    assert first["best_step"] < 40 and not all(last[name].equal(weights[name]) for name in weights)
+    again = run(corpus, folder, *flags, "--resume_from_checkpoint", "last")
+    assert all(load_file(folder / "model.safetensors")[name].equal(weights[name]) for name in weights)
+    assert again | {"train_seconds": 0} == first | {"train_seconds": 0}
