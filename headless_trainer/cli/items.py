@@ -149,6 +149,7 @@ def score_and_save(trainer, arguments, ranker, histories, split, counts, options
     from ..items.catalogue import FIRST_ID, save_facts
     from ..items.ranking import full_figures
     from ..runtime.checkpoints import write_whole
+    from ..trainers.diagnostics import peak_memory_mib
 
     evaluated = [logs for logs in trainer.state.log_history if "eval_tau" in logs]
     tau = evaluated[-1]["eval_tau"]  # of the evaluation of the best weights, which comes last
@@ -167,7 +168,7 @@ def score_and_save(trainer, arguments, ranker, histories, split, counts, options
         "interactions": len(histories.ids),
     }
     found |= {"best_step": trainer.state.best_global_step, "epochs": evaluated[-1]["epoch"]}
-    found |= {"train_seconds": trainer.window.train_seconds}
+    found |= {"train_seconds": trainer.window.train_seconds, "peak_memory_mib": peak_memory_mib(trainer.model.device)}
     for name, targets in (("validation", split.validation), ("test", split.test)):
         figures = full_figures(ranker, histories, targets, own, tau, **options)
         found |= {f"{name}_{key}": value for key, value in figures.items()}

@@ -178,7 +178,7 @@ def test_killed_and_resumed_equals_never_killed(tmp_path, corpus):
     assert start("whole").wait() == 0, (tmp_path / "whole.log").read_text()
     results = [json.loads((tmp_path / name / "items_results.json").read_text()) for name in ("killed", "whole")]
     for found in results:
-        del found["train_seconds"]
+        del found["train_seconds"], found["peak_memory_mib"]
     assert results[0] == results[1]
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("killed", "whole")]
     assert weights[0].keys() == weights[1].keys()
@@ -195,4 +195,6 @@ def test_resuming_what_is_finished_keeps_the_best_weights(tmp_path, corpus):
     assert first["best_step"] < 40 and not all(last[name].equal(weights[name]) for name in weights)
     again = run(corpus, folder, *flags, "--resume_from_checkpoint", "last")
     assert all(load_file(folder / "model.safetensors")[name].equal(weights[name]) for name in weights)
-    assert again | {"train_seconds": 0} == first | {"train_seconds": 0}
+    assert {name: again[name] for name in again if name.startswith("test_")} == {
+        name: first[name] for name in first if name.startswith("test_")
+    }
