@@ -108,12 +108,12 @@ def read_histories(
         ValueError: if the files have no interactions, lack a column or a value, or cannot be read.
         FileNotFoundError: if a name matches nothing.
     """
-    paths = [path for name in names for path in expand(argument, name)]
+    paths = [path for name in names for path in expand(argument, name) if path.stat().st_size]
+    if not paths:
+        raise ValueError(f"{argument} {names!r} holds no interactions: every file is empty. Name a file with some.")
     kinds = {extension(path) in TABLES for path in paths}
     if len(kinds) > 1:
         raise ValueError(f"{argument} {names!r} holds tables and .txt files: convert them to one of the two.")
-    if all(path.stat().st_size == 0 for path in paths):
-        raise ValueError(f"{argument} {names!r} holds no interactions: every file is empty. Name a file with some.")
     if kinds == {True}:
         columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
         found = _of_table(argument, pa.concat_tables(_read_table(argument, path, columns) for path in paths), columns)
@@ -130,8 +130,6 @@ def _read_table(argument: str, path: Path, columns: dict[str, str]) -> pa.Table:
     """The three columns of one file; users and items as strings."""
     names, kind = list(columns.values()), extension(path)
     try:
-        if path.stat().st_size == 0:
-            return pa.table({})
         if kind == ".parquet":
             known = parquet.read_schema(path).names
             table = parquet.read_table(path, columns=[name for name in names if name in known])
@@ -169,7 +167,7 @@ def _as_time(column: pa.ChunkedArray, path: Path, name: str) -> pa.ChunkedArray:
             column = column.cast(pa.timestamp("us"))
         if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
             column = pc.divide(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(pa.float64()), 1e6)
-        column = column.cast(pa.float64())
+        column = column.cast(pa.float64(), safe=False)  # nanoseconds have more digits
     except pa.ArrowException as error:
         raise ValueError(
             f"{str(path)!r} has a column {name!r} that is neither numbers nor dates ({error}): convert it, or name another "

@@ -258,6 +258,7 @@ class ChooseTau(TrainerCallback):
         found["eval_tau"] = self.taus[best]
         metrics.update(found)
         self.log(found)
+        logger.info("validation: NDCG@10 %.4f at tau %.2f", found[f"eval_{CHOSEN_BY}"], found["eval_tau"])
         self._end_if_exhausted(state, control)
 
     def _end_if_exhausted(self, state, control) -> None:

@@ -75,7 +75,13 @@ def test_times_may_be_dates(tmp_path):
         assert as_lists(found) == {"ann": ["pen", "tea"]} and found.times.tolist() == [1714557600.0, 1714644000.0]
 
 
+def test_times_may_be_nanoseconds(tmp_path):
+    rows = [("ann", "tea", 1714644000123456789), ("ann", "pen", 1714557600123456789)]
+    assert as_lists(read_histories("train_file", [write(tmp_path / "rows.csv", rows)])) == {"ann": ["pen", "tea"]}
+
+
 def test_several_files_are_one(tmp_path):
+    (tmp_path / "empty.csv").touch()
     write(tmp_path / "a.csv", ROWS[:3]), write(tmp_path / "b.parquet", ROWS[3:])
     assert as_lists(read_histories("train_file", [str(tmp_path)])) == READ
 
