@@ -42,8 +42,8 @@ def recommend(arguments) -> None:
         histories = read_histories("history_file", arguments.history_file, **arguments.columns())
         histories = vectors.known(histories, items)
     if arguments.output_file:
-        options = {"k": arguments.top_k, "keep_seen": arguments.keep_seen, "batch_size": arguments.batch_size}
-        vectors.write_best(arguments.output_file, ranker, items, histories, tau, **options)
+        options = {"keep_seen": arguments.keep_seen, "batch_size": arguments.batch_size}
+        vectors.write_best(arguments.output_file, ranker, items, histories, tau, arguments.top_k, **options)
         logger.info(
             "saved in %s: the best %s items of %s users", arguments.output_file, arguments.top_k, len(histories.users)
         )

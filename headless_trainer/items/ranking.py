@@ -120,72 +120,57 @@ class Ranker:
 
 
 def batches(
-    histories: Histories, targets: Targets, first_id: int, size: int, by_length: bool = True
-) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
-    """Positions in ``targets``, and the histories before them as token ids; those of one length together, or in their order."""
-    order = np.arange(len(targets))
-    if by_length:
-        order = np.argsort(targets.places - targets.starts, kind="stable")
-    for start in range(0, len(order), size):
-        rows = order[start : start + size]
-        spans = zip(targets.starts[rows], targets.places[rows], strict=True)
-        yield rows, [histories.ids[begin:end] + first_id for begin, end in spans]
-
-
-def padded(histories: Sequence[np.ndarray], device) -> Tensor:
-    """``(B, T)`` int64, -1 behind what is shorter than the longest."""
-    found = np.full((len(histories), max(map(len, histories), default=0)), -1, dtype=np.int64)
-    for row, ids in zip(found, histories, strict=True):
-        row[: len(ids)] = ids
-    return torch.from_numpy(found).to(device)
-
-
-def target_ranks(
-    ranker: Ranker, histories: Histories, targets: Targets, taus: Sequence[float], *, keep_seen: bool, batch_size: int
-) -> np.ndarray:
-    """``(taus, H)`` float64 ranks of the next items among all, 0 for the best; see `Ranker.ranks`.
+    ranker: Ranker, histories: Histories, targets: Targets, *, keep_seen: bool, batch_size: int, by_length: bool = True
+) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+    """What `Ranker` takes for the next items of users, some users at a time.
 
     Args:
         ranker: scores the items.
         histories: of all users.
         targets: the next items.
-        taus: weights of log q.
-        keep_seen: rank what a user had before too, which is left out otherwise.
+        keep_seen: leave nothing out, and otherwise what each user had before.
         batch_size: users scored at once.
+        by_length: those of one length together, which costs no padding, and otherwise in their order.
+
+    Yields:
+        Positions in ``targets``; queries, ``(B, D)``; token ids that are left out, ``(B, T)``.
     """
-    ranks = np.empty((len(taus), len(targets)))
-    for rows, before in batches(histories, targets, ranker.first_id, batch_size):
+    lengths = targets.places - targets.starts
+    order = np.argsort(lengths, kind="stable") if by_length else np.arange(len(targets))
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        spans = zip(targets.starts[rows], targets.places[rows], strict=True)
+        before = [histories.ids[begin:end] + ranker.first_id for begin, end in spans]
+        seen = np.full((len(rows), 0 if keep_seen else lengths[rows].max()), -1)
+        for row, ids in zip(seen, before, strict=True):
+            row[: len(ids)] = ids[: len(row)]
         queries = ranker.queries(before)
+        yield rows, queries, torch.from_numpy(seen).to(queries.device)
+
+
+def target_ranks(
+    ranker: Ranker, histories: Histories, targets: Targets, taus: Sequence[float], **options
+) -> np.ndarray:
+    """``(taus, H)`` float64 ranks of the next items among all, 0 for the best, see `Ranker.ranks`; ``options`` of `batches`."""
+    ranks = np.empty((len(taus), len(targets)))
+    for rows, queries, left_out in batches(ranker, histories, targets, **options):
         own = torch.from_numpy(histories.ids[targets.places[rows]] + ranker.first_id).to(queries.device)
-        left_out = padded([] if keep_seen else before, queries.device)
-        left_out = left_out if len(left_out) else own.new_empty(len(rows), 0)
         ranks[:, rows] = ranker.ranks(queries, own, left_out, taus).cpu().double().numpy()
     return ranks
 
 
 def rank_figures(ranks: np.ndarray) -> dict[str, float]:
-    """Means over users, of ``(H,)`` ranks, 0 for the best: recall@k (is the next item among the best k), NDCG@k (1 / log2(rank
-    + 2) if it is, else 0) and MRR (1 / (rank + 1))."""
+    """Means over users, of ``(H,)`` ranks, 0 for the best.
+
+    ``recall@k`` is whether the next item is among the best k, ``ndcg@k`` 1 / log2(rank + 2) if it is, else 0, and ``mrr``
+    1 / (rank + 1).
+    """
     found: dict[str, float] = {}
     for k in CUTS:
         hits = ranks < k
         found[f"recall@{k}"] = float(hits.mean())
         found[f"ndcg@{k}"] = float((hits / np.log2(ranks + 2)).mean())
     return found | {"mrr": float((1 / (ranks + 1)).mean())}
-
-
-def shown_figures(shown: np.ndarray, counts: np.ndarray) -> dict[str, float]:
-    """Of what is recommended: the share of the catalogue that anyone is shown, and the mean occurrences of what is shown.
-
-    Args:
-        shown: ``(H, k)`` positions of items in ``counts``.
-        counts: ``(I,)`` occurrences of each item as a target in training.
-    """
-    k = shown.shape[1]
-    return {
-        f"coverage@{k}": len(np.unique(shown)) / len(counts),
-        f"popularity@{k}": float(counts[shown].mean()),
-    }
 
 
 def by_popularity(ranks: np.ndarray, counts: np.ndarray) -> list[float]:
@@ -200,29 +185,32 @@ def by_popularity(ranks: np.ndarray, counts: np.ndarray) -> list[float]:
 
 
 def full_figures(
-    ranker: Ranker,
-    histories: Histories,
-    targets: Targets,
-    counts: np.ndarray,
-    tau: float,
-    *,
-    keep_seen: bool,
-    batch_size: int,
+    ranker: Ranker, histories: Histories, targets: Targets, counts: np.ndarray, tau: float, **options
 ) -> dict[str, float | list[float]]:
-    """All figures of one part at one tau. ``counts`` are those of `shown_figures`."""
-    options = {"keep_seen": keep_seen, "batch_size": batch_size}
+    """All figures of one part at one tau: those of ranks, and of what is shown, the best ten items of each user.
+
+    Args:
+        ranker: scores the items.
+        histories: of all users.
+        targets: the next items.
+        counts: ``(I,)`` occurrences of each item as a target in training.
+        tau: weight of log q.
+        options: of `batches`.
+
+    Returns:
+        Also ``coverage@10``, the share of the catalogue that anyone is shown, ``popularity@10``, the mean occurrences of what
+        is shown, and ``ndcg@10_by_popularity``.
+    """
     (ranks,) = target_ranks(ranker, histories, targets, (tau,), **options)
-    k = min(10, len(ranker))
-    shown = np.empty((len(targets), k), dtype=np.int64)
-    for rows, before in batches(histories, targets, ranker.first_id, batch_size):
-        queries = ranker.queries(before)
-        left_out = padded(before, queries.device)
-        _, found = ranker.top(queries, left_out[:, :0] if keep_seen else left_out, tau, k)
-        shown[rows] = found.cpu().numpy() - ranker.first_id
-    own = counts[histories.ids[targets.places]]
-    return (
-        rank_figures(ranks) | shown_figures(shown, counts) | {f"{CHOSEN_BY}_by_popularity": by_popularity(ranks, own)}
-    )
+    shown = np.zeros(len(counts), dtype=np.int64)  # to how many users
+    for _, queries, left_out in batches(ranker, histories, targets, **options):
+        scores, ids = ranker.top(queries, left_out, tau, 10)
+        shown += np.bincount(ids[scores > -torch.inf].cpu().numpy() - ranker.first_id, minlength=len(counts))
+    return rank_figures(ranks) | {
+        "coverage@10": float((shown > 0).mean()),
+        "popularity@10": float((shown * counts).sum() / shown.sum()),
+        f"{CHOSEN_BY}_by_popularity": by_popularity(ranks, counts[histories.ids[targets.places]]),
+    }
 
 
 class ChooseTau(TrainerCallback):

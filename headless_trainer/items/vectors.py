@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from ..runtime.checkpoints import whole_file, write_whole
 from .histories import Histories
-from .ranking import Ranker, batches, padded
+from .ranking import Ranker, batches
 from .splits import Targets
 
 logger = logging.getLogger(__name__)
@@ -49,26 +49,16 @@ def _whole(histories: Histories) -> Targets:
 
 
 def write_best(
-    path: str | Path,
-    ranker: Ranker,
-    items: list[str],
-    histories: Histories,
-    tau: float,
-    *,
-    k: int,
-    keep_seen: bool,
-    batch_size: int,
+    path: str | Path, ranker: Ranker, items: list[str], histories: Histories, tau: float, k: int, **options
 ) -> None:
     """One line of JSON for each user: its best ``k`` items and their scores, fewer where the catalogue holds no more.
 
-    Held at once are a batch of users and a part of the catalogue.
+    Held at once are a batch of users and a part of the catalogue; ``options`` are those of `batches`.
     """
     with whole_file(Path(path)) as aside, aside.open("w", encoding="utf-8") as file:
-        for rows, before in batches(histories, _whole(histories), ranker.first_id, batch_size, by_length=False):
-            queries = ranker.queries(before)
-            left_out = padded(before, queries.device)
-            scores, found = ranker.top(queries, left_out[:, :0] if keep_seen else left_out, tau, k)
-            for row, own, ids in zip(rows, scores.cpu().numpy(), found.cpu().numpy(), strict=True):
+        for rows, queries, left_out in batches(ranker, histories, _whole(histories), by_length=False, **options):
+            scores, found = (each.cpu().numpy() for each in ranker.top(queries, left_out, tau, k))
+            for row, own, ids in zip(rows, scores, found, strict=True):
                 ids, own = ids[own > -np.inf] - ranker.first_id, own[own > -np.inf]
                 line = {"user": histories.users[row], "items": [items[place] for place in ids], "scores": own.tolist()}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -84,13 +74,9 @@ def item_vectors(ranker: Ranker) -> np.ndarray:
 
 def query_vectors(ranker: Ranker, histories: Histories, tau: float, batch_size: int) -> np.ndarray:
     """``(U, D + 1)`` float32: the output for each user, and tau: the inner product with an item's vector is its score."""
-    found = None
-    for rows, before in batches(histories, _whole(histories), ranker.first_id, batch_size):
-        queries = ranker.queries(before).cpu().numpy()
-        if found is None:
-            found = np.full((len(histories.users), queries.shape[1] + 1), tau, dtype=np.float32)
-        found[rows, :-1] = queries
-    return found
+    parts = batches(ranker, histories, _whole(histories), keep_seen=True, batch_size=batch_size, by_length=False)
+    found = np.concatenate([queries.cpu().numpy() for _, queries, _ in parts])
+    return np.pad(found, ((0, 0), (0, 1)), constant_values=tau)
 
 
 def write_vectors(
