@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, json, parquet
 
+from ..corpus.text_stream import DAMAGED
 from ..corpus.texts import expand, extension
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class Histories:
         found = pc.index_in(pa.array(self.items, pa.string()), value_set=pa.array(items, pa.string()))
         new = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)[self.ids]
         kept = new >= 0
-        lengths = _counts_between(kept, self.offsets)
+        lengths = counts_between(kept, self.offsets)
         times = None if self.times is None else self.times[kept]
         offsets = np.append(0, lengths[lengths > 0].cumsum())
         return Histories(self.users[lengths > 0], items, new[kept], offsets, times)
@@ -75,7 +76,7 @@ class Histories:
         return self.with_items(self.items[kept])
 
 
-def _counts_between(flags: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+def counts_between(flags: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """``(U,)`` how many of the ``(N,)`` flags are true from each offset to the next."""
     sums = np.append(0, flags.cumsum())
     return sums[offsets[1:]] - sums[offsets[:-1]]
@@ -206,7 +207,7 @@ def _of_lines(argument: str, paths: list[Path], begin_with: str) -> Histories:
         try:
             with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
                 lines += [line for line in file if not line.isspace()]
-        except (OSError, EOFError, UnicodeDecodeError) as error:
+        except (*DAMAGED, OSError, UnicodeDecodeError) as error:
             raise ValueError(
                 f"{argument} {str(path)!r} cannot be read as UTF-8 text: {error}. Check the file."
             ) from error

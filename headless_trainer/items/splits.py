@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from .histories import Histories, _counts_between
+from .histories import Histories, counts_between
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def global_time(histories: Histories, share: float) -> Split:
     first, second = (ordered[int(len(ordered) * (1 - parts * share))] for parts in (2, 1))
     starts, ends = histories.offsets[:-1], histories.offsets[1:]
     train_ends, places = (
-        starts + _counts_between(histories.times < time, histories.offsets) for time in (first, second)
+        starts + counts_between(histories.times < time, histories.offsets) for time in (first, second)
     )
     scored = []
     for where, until in ((train_ends, places), (places, ends)):

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 from headless_trainer.cli import items, recommend
+from headless_trainer.items.item_arguments import ItemTrainingArguments
 from headless_trainer.items.ranking import TAUS
 from headless_trainer.runtime.manifest import find_fault
 
@@ -135,6 +136,12 @@ def test_what_is_refused(tmp_path, corpus, flags, message):
     said = refused(items, *TINY, *files, "--output_dir", tmp_path / "run", *flags)
     assert said.startswith(message)
     assert not (tmp_path / "run" / "items_results.json").exists()
+
+
+def test_several_processes_are_refused(tmp_path, corpus, monkeypatch):
+    monkeypatch.setattr(ItemTrainingArguments, "world_size", 2)
+    said = refused(items, *TINY, "--train_file", corpus, "--output_dir", tmp_path / "run")
+    assert said == "ValueError: 2 processes were started, and items are ranked by one alone: start one."
 
 
 RECOMMEND_REFUSED = [

@@ -144,6 +144,14 @@ def test_what_cannot_be_read_is_refused(tmp_path, name, text, message):
         read_histories("train_file", [str(tmp_path / name)])
 
 
+def test_lines_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"u1 caf\xe9 b\n")
+    (tmp_path / "b.txt.gz").write_bytes(b"\x1f\x8b no more of it")
+    for name in ("a.txt", "b.txt.gz"):
+        with pytest.raises(ValueError, match=f"train_file .*{name}' cannot be read as UTF-8 text: .* Check the file"):
+            read_histories("train_file", [str(tmp_path / name)])
+
+
 def test_lines_and_tables_are_not_mixed(tmp_path):
     (tmp_path / "a.txt").write_text("u1 a b\n")
     write(tmp_path / "b.csv")
