@@ -97,7 +97,7 @@ class Part:
                 outcome["fits"] = False
             else:
                 self.found["failures"][item] = f"{type(error).__name__}: {error}"[:500]
-        self.free()  # raises again where the device is lost to this process: the part ends here, with this item under way
+            self.free()  # raises again where the device is lost to this process, which ends here with this item under way
         self.found["under_way"] = None
         self.save()
 

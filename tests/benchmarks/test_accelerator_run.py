@@ -1,6 +1,7 @@
 """benchmarks/accelerator.py: what runs, what is told of what does not, and its own run on a CPU."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,16 +68,11 @@ benchmark.main()
 
 
 def run(script: Path, folder: Path, *flags: str) -> tuple[subprocess.CompletedProcess, dict, str]:
+    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])}
     command = [sys.executable, str(script), "--output_dir", str(folder), "--scale", "cpu", *flags]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=SCRIPT.parents[1], env=environment())
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=SCRIPT.parents[1], env=environment)
     report = json.loads((folder / "accelerator.json").read_text())
     return ended, report, (folder / "accelerator.md").read_text()
-
-
-def environment() -> dict[str, str]:
-    import os
-
-    return os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])}
 
 
 @pytest.mark.slow
