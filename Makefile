@@ -11,7 +11,7 @@ PYTEST_OPTIONS := -m pytest -n auto --maxprocesses $(WORKERS)
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST_OPTIONS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-no-extras test-lowest check format bench
+.PHONY: help demo test test-slow test-gpu test-no-extras test-lowest check format bench
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ test: $(INSTALLED)  ## run the quick tests
 
 test-slow: $(INSTALLED)  ## run the tests that train longer or start several processes
 	$(PYTEST) -m slow
+
+test-gpu: $(INSTALLED)  ## run the tests that need a GPU, one after the other
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m gpu
 
 test-no-extras: $(VENV)-no-extras/.installed  ## run the quick tests with what install_requires brings, and no extra
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)-no-extras/bin/python $(PYTEST_OPTIONS)

@@ -1,6 +1,8 @@
 """Forward and backward of the loss alone: contrastive weight tying against the paper's form and against the vocabulary.
 
-Every method gets the same outputs, embedding and Zipf-distributed targets, and runs in turn with the others:
+The heads over the vocabulary are ours, torch's and, on a GPU, those of Liger (``pip install liger-kernel``) and of Apple's Cut
+Cross-Entropy (``pip install cut-cross-entropy``) where they are installed. Every method gets the same outputs, embedding and
+Zipf-distributed targets, and runs in turn with the others:
 
     python benchmarks/loss.py --sizes 8192,512,50304 65536,768,50304 --dtype bfloat16
 
@@ -9,6 +11,7 @@ Letters used in sizes and shapes: K predicted positions, U distinct target token
 
 import argparse
 import functools
+import inspect
 import platform
 import resource
 import statistics
@@ -38,10 +41,14 @@ REFERENCE = "K x U, cwt_loss (auto)"
 def paper(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
     """Every target is a column, as often as it occurs."""
     scores = hidden @ F.embedding(targets, weight).T  # (K, K)
-    return F.cross_entropy(scores.float(), torch.arange(len(targets), device=targets.device))
+    return F.cross_entropy(widened(scores), torch.arange(len(targets), device=targets.device))
 
 
-def ours(hidden: Tensor, targets: Tensor, weight: Tensor, backend: str) -> Tensor:
+def widened(scores: Tensor) -> Tensor:
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def contrastive(hidden: Tensor, targets: Tensor, weight: Tensor, backend: str) -> Tensor:
     return cwt_loss(hidden, targets, lambda ids: F.embedding(ids, weight), backend=backend)
 
 
@@ -54,59 +61,126 @@ def torch_distinct(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
     return F.linear_cross_entropy(hidden, candidates, positions, **settings) + log_counts[positions].mean()
 
 
-METHODS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    REFERENCE: functools.partial(ours, backend="auto"),
-    "K x U, cwt_loss dense": functools.partial(ours, backend="dense"),
-    "K x U, cwt_loss chunked": functools.partial(ours, backend="chunked"),
+CANDIDATE_METHODS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    REFERENCE: functools.partial(contrastive, backend="auto"),
+    "K x U, cwt_loss dense": functools.partial(contrastive, backend="dense"),
+    "K x U, cwt_loss chunked": functools.partial(contrastive, backend="chunked"),
     "K x U, torch linear_cross_entropy": torch_distinct,
     "K x K, the paper's form": paper,
-    "K x V, cross_entropy": lambda hidden, targets, weight: F.cross_entropy((hidden @ weight.T).float(), targets),
-    "K x V, vocabulary_cross_entropy chunked": functools.partial(vocabulary_cross_entropy, backend="chunked"),
 }
-if not hasattr(torch.nn, "LinearCrossEntropyOptions"):  # torch 2.13
-    del METHODS["K x U, torch linear_cross_entropy"]
+
+
+# Heads over the vocabulary: outputs (K, D), targets (K,), weight (V, D) and bias (V,) or None; the mean or sum of the losses.
+Head = Callable[..., Tensor]
+
+
+def plain_head(hidden: Tensor, targets: Tensor, weight: Tensor, bias=None, *, reduction: str = "mean") -> Tensor:
+    """As the models of transformers have it: all logits at once, in float32."""
+    return F.cross_entropy(widened(F.linear(hidden, weight, bias)), targets, reduction=reduction)
+
+
+def torch_head(hidden: Tensor, targets: Tensor, weight: Tensor, bias=None, *, reduction: str = "mean") -> Tensor:
+    settings = {"linear_bias": bias, "options": torch.nn.LinearCrossEntropyOptions(), "reduction": reduction}
+    return F.linear_cross_entropy(hidden, weight, targets, **settings)
+
+
+def liger_head(hidden, targets, weight, bias=None, *, reduction: str = "mean", accum_dtype=None) -> Tensor:
+    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+
+    return LigerFusedLinearCrossEntropyLoss(reduction=reduction, accum_dtype=accum_dtype)(weight, hidden, targets, bias)
+
+
+def cut_head(hidden, targets, weight, bias=None, *, reduction: str = "mean", **settings) -> Tensor:
+    from cut_cross_entropy import linear_cross_entropy
+
+    if bias is not None:
+        settings["bias"] = bias  # a TypeError in versions that have no bias
+    return linear_cross_entropy(hidden, weight, targets, reduction=reduction, **settings)
+
+
+def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
+    """Heads that can run on a device, and for each of the others why it cannot."""
+    found: dict[str, Head] = {
+        "cross_entropy": plain_head,
+        "vocabulary_cross_entropy chunked": functools.partial(vocabulary_cross_entropy, backend="chunked"),
+    }
+    skipped = {}
+    if hasattr(torch.nn, "LinearCrossEntropyOptions"):
+        found["torch linear_cross_entropy"] = torch_head
+    else:
+        skipped["torch linear_cross_entropy"] = f"torch {torch.__version__} does not have it (2.13 does)"
+    kernels: dict[str, tuple[str, dict[str, Head]]] = {
+        "Liger": (
+            "liger_kernel.transformers",
+            {"": liger_head, ", float32 sums": functools.partial(liger_head, accum_dtype=torch.float32)},
+        ),
+        "CCE": ("cut_cross_entropy", {"": cut_head, ", unfiltered": functools.partial(cut_head, filter_eps=None)}),
+    }
+    for name, (module, variants) in kernels.items():
+        try:
+            if device != "cuda":
+                raise ImportError("its kernels need a GPU")
+            imported = __import__(module, fromlist=["_"])
+        except Exception as error:  # whatever a version of it that is not made for this torch raises
+            skipped[name] = str(error)
+            continue
+        # Advised for pretraining by its authors; a name of versions after 25.1.1, which is what the package index has.
+        if name == "CCE" and "accum_e_fp32" in inspect.signature(imported.linear_cross_entropy).parameters:
+            variants[", Kahan sums"] = functools.partial(cut_head, impl="cce_kahan_full_c")
+        found |= {name + variant: head for variant, head in variants.items()}
+    return found, skipped
+
+
+def methods(device: str) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
+    """Every method that can run on a device."""
+    made = dict(CANDIDATE_METHODS)
+    found, skipped = heads(device)
+    if "torch linear_cross_entropy" in skipped:
+        del made["K x U, torch linear_cross_entropy"]
+    return made | {f"K x V, {name}": head for name, head in found.items()}
 
 
 def make_inputs(size: tuple[int, int, int], dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:
     """``(K, D)`` outputs, ``(K,)`` targets and ``(V, D)`` embedding, the same for every method."""
     count, width, vocab_size = size
-    generator = torch.Generator().manual_seed(0)
-    frequencies = torch.arange(1, vocab_size + 1).double() ** -ZIPF_EXPONENT
+    generator = torch.Generator(device).manual_seed(0)
+    frequencies = torch.arange(1, vocab_size + 1, device=device).double() ** -ZIPF_EXPONENT
     targets = torch.multinomial(frequencies, count, replacement=True, generator=generator)
-    targets = torch.randperm(vocab_size, generator=generator)[targets]
-    hidden = torch.randn(count, width, generator=generator)
-    weight = torch.randn(vocab_size, width, generator=generator) / width**0.5
-    hidden, weight = (tensor.to(device, dtype).requires_grad_() for tensor in (hidden, weight))
-    return hidden, targets.to(device), weight
+    targets = torch.randperm(vocab_size, generator=generator, device=device)[targets]
+    hidden = torch.randn(count, width, generator=generator, device=device)
+    weight = torch.randn(vocab_size, width, generator=generator, device=device) / width**0.5
+    hidden, weight = (tensor.to(dtype).requires_grad_() for tensor in (hidden, weight))
+    return hidden, targets, weight
 
 
-def run_once(method: str, inputs: tuple[Tensor, Tensor, Tensor]) -> float:
+def run_once(method: Callable, inputs: tuple[Tensor, Tensor, Tensor]) -> float:
     """Seconds of one forward and backward."""
     synchronize = torch.cuda.synchronize if inputs[0].is_cuda else lambda: None
     synchronize()
     start = time.perf_counter()
-    METHODS[method](*inputs).backward()
+    method(*inputs).backward()
     synchronize()
     seconds = time.perf_counter() - start
     inputs[0].grad = inputs[2].grad = None
     return seconds
 
 
-def extra_memory(method: str, size: tuple[int, int, int], dtype: torch.dtype, device: str) -> float:
+def extra_memory(name: str, method: Callable, inputs: tuple[Tensor, Tensor, Tensor]) -> float:
     """MiB that one forward and backward needs at its peak beyond the inputs, gradients included."""
-    if device == "cuda":
-        inputs = make_inputs(size, dtype, device)
+    hidden, _, weight = inputs
+    if hidden.is_cuda:
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         run_once(method, inputs)
         return (torch.cuda.max_memory_allocated() - before) / 2**20
     # The peak of a process never falls again, so each method has one of its own.
-    command = [sys.executable, __file__, "--memory_of", method, "--sizes", ",".join(map(str, size))]
-    command += ["--dtype", str(dtype).removeprefix("torch."), "--device", device]
+    size = *hidden.shape, len(weight)
+    command = [sys.executable, __file__, "--memory_of", name, "--sizes", ",".join(map(str, size))]
+    command += ["--dtype", str(hidden.dtype).removeprefix("torch."), "--device", "cpu"]
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-def peak_of_this_process(method: str, size: tuple[int, int, int], dtype: torch.dtype) -> float:
+def peak_of_this_process(method: Callable, size: tuple[int, int, int], dtype: torch.dtype) -> float:
     """MiB that the peak of this process rises by (0 for a problem smaller than what loading torch took)."""
     run_once(method, make_inputs((64, size[1], 512), dtype, "cpu"))
     inputs = make_inputs(size, dtype, "cpu")
@@ -116,21 +190,27 @@ def peak_of_this_process(method: str, size: tuple[int, int, int], dtype: torch.d
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / unit
 
 
-def measure(size: tuple[int, int, int], dtype: torch.dtype, device: str, repeats: int) -> list[tuple[str, list, float]]:
+def measure(inputs: tuple[Tensor, Tensor, Tensor], repeats: int) -> list[tuple[str, list, float]]:
     """Seconds of each repeat and MiB, for each method that fits into the memory."""
-    memory: dict[str, float] = {}
-    for method in METHODS:
+    found, memory = methods(inputs[0].device.type), {}
+    for name, method in found.items():
         try:
-            memory[method] = extra_memory(method, size, dtype, device)
+            memory[name] = extra_memory(name, method, inputs)
         except (torch.OutOfMemoryError, subprocess.CalledProcessError):
-            print(f"{method} does not fit at K, D, V = {size}.", file=sys.stderr)
-    inputs, seconds = make_inputs(size, dtype, device), {method: [] for method in memory}
-    for repeat in range(repeats + 1):  # the first is the warm-up
-        for method in memory:
-            elapsed = run_once(method, inputs)
-            if repeat:
-                seconds[method].append(elapsed)
-    return [(method, seconds[method], memory[method]) for method in memory]
+            print(f"{name} does not fit at K, D, V = {*inputs[0].shape, len(inputs[2])}.", file=sys.stderr)
+    seconds = alternate({name: functools.partial(run_once, found[name], inputs) for name in memory}, repeats)
+    return [(name, seconds[name], memory[name]) for name in memory]
+
+
+def alternate(runs: dict[str, Callable[[], float]], repeats: int, warm_up: int = 1) -> dict[str, list[float]]:
+    """Seconds that each run says it took, all in turn; those of the first rounds are left out."""
+    seconds = {name: [] for name in runs}
+    for repeat in range(warm_up + repeats):
+        for name, run in runs.items():
+            elapsed = run()
+            if repeat >= warm_up:
+                seconds[name].append(elapsed)
+    return seconds
 
 
 def print_rows(size: tuple[int, int, int], distinct: int, figures: list[tuple[str, list, float]]) -> None:
@@ -160,20 +240,20 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="bfloat16 on cuda, else float32.")
     parser.add_argument("--repeats", type=int, default=5, help="Timed runs of each method; the median counts.")
-    parser.add_argument("--memory_of", choices=list(METHODS), help=argparse.SUPPRESS)
+    parser.add_argument("--memory_of", help=argparse.SUPPRESS)
     args = parser.parse_args()
     sizes = [tuple(map(int, size.split(","))) for size in args.sizes or DEFAULT_SIZES[args.device]]
     dtype = getattr(torch, args.dtype or ("bfloat16" if args.device == "cuda" else "float32"))
     if args.memory_of:
-        print(peak_of_this_process(args.memory_of, sizes[0], dtype))
+        print(peak_of_this_process(methods("cpu")[args.memory_of], sizes[0], dtype))
         return
     print("| K | U | D | V | method | ms: median (range) | ratio | peak MiB | ratio |\n|" + "---|" * 9)
     for size in sizes:
-        figures = measure(size, dtype, args.device, args.repeats)
-        print_rows(size, len(make_inputs(size, dtype, "cpu")[1].unique()), figures)
+        inputs = make_inputs(size, dtype, args.device)
+        print_rows(size, len(inputs[1].unique()), measure(inputs, args.repeats))
     print(f"\n{str(dtype).removeprefix('torch.')}, ratios to {REFERENCE}. {machine(args.device)}.")
-    if "K x U, torch linear_cross_entropy" not in METHODS:
-        print("This torch has no chunked linear_cross_entropy, so that row is missing.")
+    for name, reason in heads(args.device)[1].items():
+        print(f"Left out: {name}: {reason}.")
 
 
 if __name__ == "__main__":

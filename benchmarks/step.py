@@ -11,6 +11,7 @@ run it: logits at every position.
 """
 
 import argparse
+import functools
 import os
 import platform
 import statistics
@@ -19,6 +20,7 @@ import time
 
 import torch
 import transformers
+from loss import alternate
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
@@ -30,12 +32,23 @@ MODELS = {
         dict(hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048),
     ),
     "bert-base": ("mlm", "bert", {}),
+    "modernbert-base": (
+        "mlm",
+        "modernbert",
+        dict(pad_token_id=0, bos_token_id=2, cls_token_id=2, eos_token_id=3, sep_token_id=3),
+    ),
     "table-10-decoder": ("clm", "gpt2", dict(n_embd=192, n_layer=3, n_head=3)),
     "pythia-70m": (
         "clm",
         "gpt_neox",
         dict(hidden_size=512, num_hidden_layers=6, num_attention_heads=8, intermediate_size=2048),
     ),
+    "tiny-encoder": (
+        "mlm",
+        "bert",
+        dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128),
+    ),
+    "tiny-decoder": ("clm", "gpt2", dict(n_embd=64, n_layer=2, n_head=2)),
 }
 
 
@@ -49,28 +62,28 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batch = {"input_ids": zipf_ids(args).to(device)}
+    batch = {"input_ids": zipf_ids(args, args.batch_size).to(device)}
     with tempfile.TemporaryDirectory() as folder:
-        steps = {name: build(args, folder, device, batch) for name, build in METHODS.items()}
-    seconds = {name: [] for name in steps}
-    for repeat in range(args.repeats + 2):
-        for name, step in steps.items():
-            started = time.perf_counter()
-            step()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            if repeat >= 2:  # the first two rounds warm up
-                seconds[name].append(time.perf_counter() - started)
+        steps = {name: build(args, folder, device) for name, build in METHODS.items()}
+    runs = {name: functools.partial(timed, step, batch, device) for name, step in steps.items()}
+    seconds = alternate(runs, args.repeats, warm_up=2)
     report(args, device, seconds)
 
 
-def zipf_ids(args) -> torch.Tensor:
+def timed(step, batch: dict[str, torch.Tensor], device: torch.device) -> float:
+    """Seconds of one step."""
+    started = time.perf_counter()
+    step(batch)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def zipf_ids(args, batch_size: int) -> torch.Tensor:
     """``(B, T)`` ids with frequencies like those of a text: the rank-r token has a share of about 1 / (r + 2.7)."""
     shares = 1.0 / (torch.arange(5, args.vocab_size) + 2.7)
     generator = torch.Generator().manual_seed(0)
-    return 5 + torch.multinomial(shares, args.batch_size * args.length, True, generator=generator).view(
-        args.batch_size, -1
-    )
+    return 5 + torch.multinomial(shares, batch_size * args.length, True, generator=generator).view(batch_size, -1)
 
 
 def config_of(args):
@@ -88,20 +101,21 @@ def tokenizer_of(args) -> PreTrainedTokenizerFast:
 
 
 def our_step(trainer_class, model_class, objective: str):
-    def build(args, folder, device, batch):
+    def build(args, folder, device):
         torch.manual_seed(0)
         settings = HeadlessTrainingArguments(
             folder, objective=objective, task=MODELS[args.model][0], bf16=args.bf16, report_to="none", save_strategy="no",
             use_cpu=device.type == "cpu", optim="adamw_torch_fused",
         )  # fmt: skip
-        model = model_class(args).from_config(config_of(args))
+        with device:  # random weights are drawn where they are needed, which is seconds faster on a GPU
+            model = model_class(args).from_config(config_of(args))
         trainer = trainer_class(model, settings, processing_class=tokenizer_of(args))
         trainer.create_optimizer()
         trainer.model.train()
         trainer.current_gradient_accumulation_steps = 1
         trainer.accelerator.gradient_state._set_sync_gradients(True)
 
-        def step():
+        def step(batch):
             (targets,), _ = trainer.get_batch_samples(iter([batch]), 1, device)
             loss = trainer.training_step(trainer.model, targets)
             torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
@@ -115,17 +129,17 @@ def our_step(trainer_class, model_class, objective: str):
 
 
 def plain_step(model_class, loss_of):
-    def build(args, folder, device, batch):
+    def build(args, folder, device):
         torch.manual_seed(0)
-        model = model_class(args).from_config(config_of(args)).to(device).train()
+        with device:
+            model = model_class(args).from_config(config_of(args)).train()
         if getattr(model.base_model, "pooler", None) is not None:
             model.base_model.pooler = None
         optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
-        ids = batch["input_ids"]
 
-        def step():
+        def step(batch):
             with torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):
-                loss = loss_of(args, model, ids)
+                loss = loss_of(args, model, batch["input_ids"])
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

@@ -51,7 +51,7 @@ class Gradients(TrainerCallback):
             named = [
                 (name.removeprefix("module.").removeprefix("_orig_mod."), p) for name, p in model.named_parameters()
             ]
-            self.kept = {name: p.grad.clone() for name, p in named if p.grad is not None}
+            self.kept = {name: p.grad.clone().cpu() for name, p in named if p.grad is not None}
 
 
 def byte_level_bpe(lines: list[str], special_tokens: list[str]) -> tokenizers.Tokenizer:

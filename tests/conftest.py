@@ -8,6 +8,7 @@ import sys
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"  # one worker of pytest-xdist for each core already keeps the cores busy
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # runs that are to be bit-identical on a GPU
 
 import pytest
 import torch
@@ -23,10 +24,13 @@ MODULES_AT_LAST_FREEZE = 0
 
 
 def pytest_runtest_setup(item):
-    """Leave what is imported out of garbage collections, again whenever a test has imported a large library.
+    """Skip what needs a GPU where there is none, and leave what is imported out of garbage collections.
 
-    `Trainer` asks for a collection in each training, which takes up to 0.4 s with all that is imported by then.
+    `Trainer` asks for a collection in each training, which takes up to 0.4 s with all that is imported by then: again whenever
+    a test has imported a large library.
     """
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
     global MODULES_AT_LAST_FREEZE
     if len(sys.modules) > MODULES_AT_LAST_FREEZE + 100:
         gc.collect()

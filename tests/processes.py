@@ -1,4 +1,4 @@
-"""Run a function in several processes that can train together, on CPUs with gloo."""
+"""Run a function in several processes that can train together, on CPUs with gloo or on GPUs with NCCL."""
 
 import os
 import socket
@@ -24,5 +24,6 @@ def _enter(rank: int, port: int, processes: int, function: Callable, arguments: 
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
     )  # fmt: skip
     function(rank, *arguments)
-    torch.distributed.barrier()
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
     os._exit(0)  # gloo may abort an orderly exit

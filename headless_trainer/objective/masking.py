@@ -97,6 +97,12 @@ def document_mask(position_ids: Tensor) -> Tensor:
     return (documents[:, None, :, None] == documents[:, None, None, :]).contiguous()
 
 
+def document_bounds(position_ids: Tensor) -> Tensor:
+    """Where documents begin in the tokens of all rows one after the other, and the number of tokens: ``(N + 1,)`` int32."""
+    starts = (position_ids.flatten() == 0).nonzero().flatten()
+    return torch.cat([starts, starts.new_tensor([position_ids.numel()])]).int()
+
+
 def causal_mask(input_ids: Tensor, padding: Tensor | None = None) -> Tensor:
     """Which positions may see each other when each sees those before it and itself, ``(B, 1, T, T)`` bool.
 

@@ -18,6 +18,7 @@ from ..objective.masking import (
     MaskingRule,
     causal_mask,
     content_seeds,
+    document_bounds,
     document_mask,
     document_positions,
     mask_tokens,
@@ -134,6 +135,12 @@ class TargetMaker:
             # Positions that restart are how decoders learn where a document begins, and only without a mask or a cache.
             inputs.pop("attention_mask", None)
             inputs.update(position_ids=positions, use_cache=False)
+            if "flash" in (self.model.config._attn_implementation or ""):
+                # From restarting positions transformers tells it where documents end in a batch of one row alone.
+                # https://github.com/huggingface/transformers/pull/40002
+                bounds = document_bounds(positions)
+                inputs.update(dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), bounds))
+                inputs.update(dict.fromkeys(("max_length_q", "max_length_k"), positions.shape[1]))
             return
         if self._takes_positions:
             inputs["position_ids"] = positions + self._first_position

@@ -9,6 +9,7 @@ from headless_trainer.objective.masking import (
     IGNORE_INDEX,
     MaskingRule,
     content_seeds,
+    document_bounds,
     document_mask,
     document_positions,
     mask_tokens,
@@ -59,6 +60,11 @@ def test_document_positions():
         [0, 1, 2, 3, 4, 5],
     ]
     assert document_positions(ids, torch.tensor([7, 9]))[0].tolist() == [0, 1, 0, 1, 0, 1]
+
+
+def test_document_bounds():
+    bounds = document_bounds(torch.tensor([[0, 1, 0, 1, 2, 3], [0, 0, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5]]))
+    assert bounds.dtype == torch.int32 and bounds.tolist() == [0, 2, 6, 7, 8, 11, 12, 18]
 
 
 def test_document_mask():

@@ -8,7 +8,8 @@ import torch
 from builders import Gradients, make_trainer, tiny_model
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import TrainerCallback
+from transformers import AutoConfig, AutoModel, TrainerCallback
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import import_utils
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, PackedStream
@@ -258,8 +259,13 @@ def test_isolated_documents_of_a_stream(tmp_path, task, tokenizer, attention, te
     rows = PackedStream(texts, tokenizer, max_seq_length=30)
     settings = {"task": task, "isolate_documents": True, "max_steps": 1, "per_device_train_batch_size": 4}
     run = make_trainer(tmp_path, model, rows, settings, processing_class=tokenizer)
-    batches, _ = run.get_batch_samples(iter(run.get_train_dataloader()), 2, torch.device("cpu"))
     end = tokenizer.sep_token_id if task == "mlm" else tokenizer.eos_token_id
+    assert_documents_are_alone(run, task, end, 1e-5)
+
+
+@torch.no_grad()
+def assert_documents_are_alone(run, task: str, end: int, tolerance: float) -> None:
+    batches, _ = run.get_batch_samples(iter(run.get_train_dataloader()), 2, run.args.device)
     pieces = 0
     model = run.model.eval()
     for batch in batches:
@@ -273,8 +279,68 @@ def test_isolated_documents_of_a_stream(tmp_path, task, tokenizer, attention, te
             for start, stop in itertools.pairwise(ends):
                 if start < stop:
                     alone = model(input_ids=shown[row : row + 1, start:stop], use_cache=False).last_hidden_state[0]
-                    assert (hidden[row, start:stop] - alone).abs().max() < 1e-5
+                    assert (hidden[row, start:stop] - alone).abs().max() < tolerance
                     pieces += 1
                     if task == "clm":
                         assert labels[row, stop - 1] == -100, "the last token of a piece predicts nothing"
     assert pieces > 2 * len(batches) * 4
+
+
+def flash_stand_in(module, query, key, value, attention_mask, scaling=None, cu_seq_lens_q=None, max_length_q=None, **_):
+    """What flash attention computes, ``(B, T, H, D)``: rows are one document each unless the bounds of documents are given."""
+    assert attention_mask is None
+    rows, _, length, width = query.shape
+    if cu_seq_lens_q is None:
+        bounds = torch.arange(0, rows * length + 1, length)
+    else:
+        bounds = cu_seq_lens_q
+        assert bounds.dtype == torch.int32 and bounds[0] == 0 and bounds[-1] == rows * length
+        assert bounds.diff().max() <= max_length_q
+    document = torch.searchsorted(bounds, torch.arange(rows * length), right=True)
+    visible = (document[:, None] == document).tril()
+    flat = (part.transpose(0, 1).reshape(1, -1, rows * length, width) for part in (query, key, value))
+    output = torch.nn.functional.scaled_dot_product_attention(*flat, attn_mask=visible, scale=scaling, enable_gqa=True)
+    return output[0].transpose(0, 1).reshape(rows, length, -1, width), None
+
+
+SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32}
+DECODERS = {
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 32},
+    "gpt_neox": SIZES | {"intermediate_size": 64},
+    "llama": SIZES | {"intermediate_size": 64, "num_key_value_heads": 1},
+}
+
+
+def isolating(
+    folder, model_type: str, tokenizer, text_lines, attention: str | None = None, dtype=torch.float32, **settings
+):
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(model_type, vocab_size=len(tokenizer), pad_token_id=0, **DECODERS[model_type])
+    model = AutoModel.from_config(config, attn_implementation=attention, dtype=dtype)
+    texts = Dataset.from_dict({"text": text_lines[:40]}).to_iterable_dataset()
+    rows = PackedStream(texts, tokenizer, max_seq_length=30)
+    settings |= {"task": "clm", "isolate_documents": True, "max_steps": 1, "per_device_train_batch_size": 4}
+    return make_trainer(folder, model, rows, settings, processing_class=tokenizer)
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_flash_attention_is_told_where_documents_end(tmp_path, clm_tokenizer, text_lines, monkeypatch, model_type):
+    """Positions that restart are enough for it in a batch of one row alone."""
+    run = isolating(tmp_path, model_type, clm_tokenizer, text_lines)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "flash_attention_2", flash_stand_in)
+    run.model.config._attn_implementation = "flash_attention_2"
+    assert_documents_are_alone(run, "clm", clm_tokenizer.eos_token_id, 1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model_type", DECODERS)
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention", "flash_attention_2"])
+def test_isolated_documents_on_a_gpu(tmp_path, clm_tokenizer, text_lines, attention, model_type):
+    if attention == "flash_attention_2" and not import_utils.is_flash_attn_2_available():
+        pytest.skip("flash-attn is not installed")
+    if attention == "flex_attention" and model_type == "gpt2":
+        pytest.skip("GPT-2 has no flex attention")
+    dtype, tolerance = (torch.bfloat16, 0.1) if "flash" in attention else (torch.float32, 1e-3)
+    run = isolating(tmp_path, model_type, clm_tokenizer, text_lines, attention, dtype, use_cpu=False)
+    assert run.model.config._attn_implementation == attention
+    assert_documents_are_alone(run, "clm", clm_tokenizer.eos_token_id, tolerance)

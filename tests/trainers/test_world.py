@@ -14,7 +14,7 @@ VOCAB, ROWS = 40, 8
 
 def train(
     folder, task: str, empty: bool, *, batch_size: int, accumulation: int, negatives: str, steps: int = 3,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype = torch.float32, device: str = "cpu",
 ):  # fmt: skip
     causal = task in ("clm", "drawn")
     settings = {
@@ -22,6 +22,7 @@ def train(
         "sampled_negatives": 25 if task == "drawn" else 0,
         "per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation, "max_steps": steps,
         "learning_rate": 1e-2, "max_grad_norm": 0.0, "save_strategy": "no", "train_sampling_strategy": "sequential",
+        "use_cpu": device == "cpu",
     }  # fmt: skip
     gradients, model = Gradients(), tiny_model("clm" if causal else "mlm", VOCAB, positions=16).to(dtype)
     rows = labelled_rows(task, empty)
@@ -31,13 +32,14 @@ def train(
     return gradients.kept, losses, [logs.get("pool_exchange_bytes") for logs in run.state.log_history if "loss" in logs]
 
 
-def _train_cases(rank: int, folder: str, count: int, cases: list[tuple], dtype: torch.dtype) -> None:
-    found = {}
+def _train_cases(rank: int, folder: str, count: int, cases: list[tuple], dtype: torch.dtype, device: str) -> None:
+    found, settings = {}, {"negatives": "world", "dtype": dtype, "device": device}
     for task, empty, accumulation in cases:
         batch_size = ROWS // count // accumulation
         found[task, empty, accumulation] = train(
-            folder, task, empty, batch_size=batch_size, accumulation=accumulation, negatives="world", dtype=dtype
+            folder, task, empty, batch_size=batch_size, accumulation=accumulation, **settings
         )
+    assert {"cpu": "gloo", "cuda": "nccl"}[device] in torch.distributed.get_backend()
     if rank == 0:
         torch.save(found, os.path.join(folder, "found.pt"))
 
@@ -48,18 +50,28 @@ TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "dtype"), [(2, torch.float32), (2, torch.float64), (4, torch.float64)])
-def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtype):
+@pytest.mark.parametrize(
+    ("count", "dtype", "device"),
+    [
+        (2, torch.float32, "cpu"),
+        (2, torch.float64, "cpu"),
+        (4, torch.float64, "cpu"),
+        *(pytest.param(count, torch.float64, "cuda", marks=pytest.mark.gpu) for count in (1, 2, 4)),
+    ],
+)
+def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtype, device):
     """Without and with accumulation, uneven numbers of targets, and (with one row a micro-batch) a process without any."""
+    if device == "cuda" and torch.cuda.device_count() < count:
+        pytest.skip(f"needs {count} GPUs")
     most = ROWS // count
     cases = [(task, empty, steps) for task in ("mlm", "clm") for empty in (False, True) for steps in (1, most)]
     cases += [(task, False, steps) for task in ("mask", "drawn") for steps in (1, most)]
-    processes.run(_train_cases, count, str(tmp_path), count, cases, dtype)
+    processes.run(_train_cases, count, str(tmp_path), count, cases, dtype, device)
     found = torch.load(tmp_path / "found.pt")
     for task, empty, accumulation in cases:
         gradients, losses, exchanged = found[task, empty, accumulation]
         want, want_losses, _ = train(
-            tmp_path, task, empty, batch_size=ROWS, accumulation=1, negatives="step", dtype=dtype
+            tmp_path, task, empty, batch_size=ROWS, accumulation=1, negatives="step", dtype=dtype, device=device
         )
         assert gradients.keys() == want.keys()
         largest = max(grad.abs().max() for grad in want.values())
@@ -67,7 +79,7 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
             scale = grad.abs().max().clamp(min=1e-3 * largest)  # the gradient of a key's bias is rounding alone
             assert (gradients[name] - grad).abs().max() < TOLERANCE[dtype] * scale, (task, empty, accumulation, name)
         assert losses == pytest.approx(want_losses, rel=1e-5)
-        if task == "mask":
+        if task == "mask" or count == 1:
             continue
         distinct = [
             len(NegativePool.from_targets(row["labels"][row["labels"] >= 0])) for row in labelled_rows(task, empty)

@@ -1,0 +1,297 @@
+#!/usr/bin/env python
+"""Whether a device computes what the CPU and float64 do: the loss, masks, a training step, resuming, compilation.
+
+    python benchmarks/parity.py
+    python benchmarks/parity.py --device cpu --checks masks resume
+
+Each check gives figures that must not be above their bounds. The tests run the same checks.
+"""
+
+import argparse
+import contextlib
+import functools
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+# Read when cuBLAS starts: without it, it may sum in another order in each run.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import torch
+from loss import contrastive, make_inputs, paper
+from step import MODELS, config_of, tokenizer_of
+from torch import Tensor
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PrinterCallback, TrainerCallback
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
+from headless_trainer.objective.losses import vocabulary_cross_entropy
+from headless_trainer.objective.masking import (
+    MaskingRule,
+    content_seeds,
+    document_mask,
+    document_positions,
+    mask_tokens,
+    next_tokens,
+    uniform_numbers,
+)
+
+VOCAB, LENGTH, ROWS = 500, 32, 48
+SIZE = 1000, 96, 2000  # K, D, V of the loss: no multiples of a block
+ENCODER = argparse.Namespace(model="tiny-encoder", vocab_size=VOCAB)
+DECODER = argparse.Namespace(model="tiny-decoder", vocab_size=VOCAB)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+# What is wrong with each figure, and the most that may be.
+Figures = dict[str, tuple[float, float]]
+
+
+# The loss --------------------------------------------------------------------------------------------------------------
+
+
+def relative(got: Tensor, want: Tensor) -> float:
+    """Length of the difference over that of what is wanted; anything that is not a number is infinitely far."""
+    error = ((got.double() - want.double()).norm() / want.double().norm()).item()
+    return error if error == error else float("inf")
+
+
+def loss_and_gradients(method: Callable, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """What a method gives: the loss, and its gradients by the outputs and by the embedding."""
+    hidden, _, weight = inputs
+    loss = method(*inputs)
+    return loss.detach(), *torch.autograd.grad(loss, (hidden, weight))
+
+
+def in_float64(inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    hidden, targets, weight = inputs
+    return hidden.detach().double().requires_grad_(), targets, weight.detach().double().requires_grad_()
+
+
+def check_precision(device: str) -> Figures:
+    """In each dtype at most twice the error of the paper's K x K form in that dtype, both against float64."""
+    figures = {}
+    for name, dtype in DTYPES.items():
+        inputs = make_inputs(SIZE, dtype, device)
+        exact = loss_and_gradients(paper, in_float64(inputs))
+        plain = [relative(*pair) for pair in zip(loss_and_gradients(paper, inputs), exact, strict=True)]
+        for backend in ("dense", "chunked"):
+            ours = loss_and_gradients(functools.partial(contrastive, backend=backend), inputs)
+            for what, got, want, other in zip(("loss", "d outputs", "d embedding"), ours, exact, plain, strict=True):
+                bound = 2 * other + 4 * torch.finfo(dtype).eps
+                figures[f"{name}, {backend}: {what}"] = relative(got, want), bound
+    return figures
+
+
+def check_backends(device: str) -> Figures:
+    """Dense and chunked are the paper's form, and the chunked vocabulary head is torch's, to float64's rounding."""
+    inputs = in_float64(make_inputs(SIZE, torch.float32, device))
+    want, figures = loss_and_gradients(paper, inputs), {}
+    for backend in ("dense", "chunked"):
+        got = loss_and_gradients(functools.partial(contrastive, backend=backend), inputs)
+        figures[f"{backend} and the paper's form"] = max(map(relative, got, want)), 1e-12
+    plain = loss_and_gradients(lambda h, t, w: torch.nn.functional.cross_entropy(h @ w.T, t), inputs)
+    chunked = loss_and_gradients(lambda h, t, w: vocabulary_cross_entropy(h, t, w, backend="chunked"), inputs)
+    figures["vocabulary: chunked and torch's"] = max(map(relative, chunked, plain)), 1e-12
+    return figures
+
+
+# Masks -----------------------------------------------------------------------------------------------------------------
+
+
+def check_masks(device: str) -> Figures:
+    """Every function of ids and seeds gives the same bits as on the CPU."""
+    ids = torch.randint(5, VOCAB, (64, 512), generator=torch.Generator().manual_seed(0))
+    rule = MaskingRule(mask_token_id=4, vocab_size=VOCAB, special_ids=torch.arange(5), probability=0.3)
+    padding = torch.arange(512).expand(64, -1) >= torch.arange(64)[:, None] * 8 + 8
+    positions = document_positions(ids, torch.tensor([7, 9]))
+    functions: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]] = {
+        "seeds of rows": lambda ids, padding, _: (content_seeds(ids, (1, 2), padding),),
+        "uniform numbers": lambda ids, padding, _: (uniform_numbers(content_seeds(ids, (0,)), 3, 512),),
+        "masked inputs and labels": lambda ids, padding, _: mask_tokens(ids, rule, content_seeds(ids, (3,)), padding),
+        "next tokens": lambda ids, padding, positions: (next_tokens(ids, padding, positions),),
+        "documents": lambda ids, _, positions: (
+            document_positions(ids, torch.tensor([7, 9])),
+            document_mask(positions),
+        ),
+    }
+    figures = {}
+    for name, function in functions.items():
+        want = function(ids, padding, positions)
+        got = function(*(tensor.to(device) for tensor in (ids, padding, positions)))
+        differing = sum((there.cpu() != here).sum().item() for there, here in zip(got, want, strict=True))
+        figures[f"{name}: entries that differ"] = differing, 0
+    return figures
+
+
+# Training --------------------------------------------------------------------------------------------------------------
+
+
+class Watched(TrainerCallback):
+    """Gradients of the first optimizer step, and graphs compiled by the end of each step."""
+
+    def __init__(self):
+        self.gradients, self.graphs = {}, []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if not self.gradients:
+            named = ((name.removeprefix("_orig_mod."), p.grad) for name, p in model.named_parameters())
+            self.gradients = {name: grad.cpu().clone() for name, grad in named if grad is not None}
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def make_rows() -> list[dict]:
+    generator, shares = torch.Generator().manual_seed(1), 1.0 / (torch.arange(5, VOCAB) + 2.7)
+    return [{"input_ids": 5 + torch.multinomial(shares, LENGTH, True, generator=generator)} for _ in range(ROWS)]
+
+
+def train(folder, device: str, problem, resume=None, dropout: float = 0.0, **settings):
+    """A run of a tiny model: the trainer, and what its callback saw."""
+    task = MODELS[problem.model][0]
+    settings = {
+        "task": task, "use_cpu": device == "cpu", "report_to": "none", "disable_tqdm": True, "logging_steps": 1,
+        "save_strategy": "no", "per_device_train_batch_size": 8, "max_steps": 6, "learning_rate": 1e-2,
+        "max_grad_norm": 0.0, "train_sampling_strategy": "sequential", "mlm_probability": 0.3 if task == "mlm" else 0.15,
+    } | settings  # fmt: skip
+    args = HeadlessTrainingArguments(str(folder), **settings)
+    config = config_of(problem)
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "embd_pdrop", "attn_pdrop", "resid_pdrop"):
+        if hasattr(config, name):
+            setattr(config, name, dropout)
+    torch.manual_seed(0)
+    headless = args.objective == "headless"
+    with_head = AutoModelForMaskedLM if task == "mlm" else AutoModelForCausalLM
+    model = (AutoModel if headless else with_head).from_config(config)
+    watched, kind = Watched(), HeadlessTrainer if headless else VanillaTrainer
+    trainer = kind(model, args, train_dataset=make_rows(), processing_class=tokenizer_of(problem), callbacks=[watched])
+    trainer.pop_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, watched
+
+
+def losses(trainer) -> Tensor:
+    return torch.tensor([log["loss"] for log in trainer.state.log_history if "loss" in log], dtype=torch.float64)
+
+
+def weights(trainer) -> Tensor:
+    return torch.cat([tensor.detach().float().cpu().flatten() for tensor in trainer.model.state_dict().values()])
+
+
+def whole(gradients: dict[str, Tensor]) -> Tensor:
+    return torch.cat([gradients[name].flatten() for name in sorted(gradients)])
+
+
+def check_step(device: str) -> Figures:
+    """The first step through the trainer: its loss and gradient are those of float32 on the CPU."""
+    figures = {}
+    # float32 on another device sums in another order; bfloat16 keeps 8 bits.
+    kinds = {"float32": ({}, 1e-5, 1e-3), "bfloat16": ({"bf16": True}, 1e-2, 1e-1)}
+    for problem in (ENCODER, DECODER):
+        for objective in ("headless", "vanilla"):
+            settings = {"objective": objective, "max_steps": 1}
+            with tempfile.TemporaryDirectory() as folder:
+                want, wanted = train(folder, "cpu", problem, **settings)
+                for name, (precision, of_loss, of_gradient) in kinds.items():
+                    got, found = train(folder, device, problem, **settings, **precision)
+                    what = f"{problem.model}, {objective}, {name}"
+                    figures[f"{what}: loss"] = relative(losses(got), losses(want)), of_loss
+                    error = relative(whole(found.gradients), whole(wanted.gradients))
+                    figures[f"{what}: gradient"] = error, of_gradient
+    return figures
+
+
+@contextlib.contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def check_resume(device: str) -> Figures:
+    """With deterministic algorithms, a run that was resumed has the bits of one that was not, dropout included."""
+    figures = {}
+    cases = {
+        "encoder": (ENCODER, {}),
+        "decoder, chunked": (DECODER, {"loss_backend": "chunked"}),
+        "decoder, rows": (DECODER, {"sparse_embedding_updates": True, "max_grad_norm": 1.0}),
+        "encoder, bfloat16": (ENCODER, {"bf16": True, "negatives": "step", "gradient_accumulation_steps": 2}),
+    }
+    with deterministic():
+        for name, (problem, settings) in cases.items():
+            settings = {"dropout": 0.1, "save_strategy": "steps", "save_steps": 3} | settings
+            with tempfile.TemporaryDirectory() as folder:
+                once, _ = train(Path(folder, "once"), device, problem, **settings)
+                checkpoint = str(Path(folder, "once", "checkpoint-3"))
+                again, _ = train(Path(folder, "again"), device, problem, resume=checkpoint, **settings)
+            figures[f"{name}: losses that differ"] = (losses(again) != losses(once)).sum().item(), 0
+            figures[f"{name}: weights that differ"] = (weights(again) != weights(once)).sum().item(), 0
+    return figures
+
+
+def check_rows(device: str) -> Figures:
+    """Updates of the embedding as rows end where dense ones do."""
+    figures = {}
+    settings = {"weight_decay": 0.1, "max_grad_norm": 1.0, "learning_rate": 1e-3}
+    for problem in (ENCODER, DECODER):
+        with tempfile.TemporaryDirectory() as folder:
+            dense, _ = train(folder, device, problem, **settings)
+            rows, _ = train(folder, device, problem, **settings, sparse_embedding_updates=True)
+        embeddings = [run.embedding.weight.detach() for run in (rows, dense)]
+        figures[f"{problem.model}: losses"] = relative(losses(rows), losses(dense)), 1e-5
+        figures[f"{problem.model}: embedding"] = relative(*embeddings), 1e-4
+    return figures
+
+
+def check_compiled(device: str) -> Figures:
+    """The trunk is compiled in the first step and never again, whatever the numbers of targets; the losses are the same."""
+    figures = {}
+    backend = "eager" if device == "cpu" else "inductor"  # what inductor builds for a CPU takes it minutes
+    for problem in (ENCODER, DECODER):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        with tempfile.TemporaryDirectory() as folder:
+            plain, _ = train(folder, device, problem)
+            compiled, seen = train(folder, device, problem, torch_compile=True, torch_compile_backend=backend)
+        torch._dynamo.reset()
+        figures[f"{problem.model}: graphs after the first step"] = seen.graphs[-1] - seen.graphs[0], 0
+        figures[f"{problem.model}: nothing compiled"] = int(seen.graphs[0] == 0), 0
+        figures[f"{problem.model}: losses"] = relative(losses(compiled), losses(plain)), 1e-3
+    return figures
+
+
+CHECKS: dict[str, Callable[[str], Figures]] = {
+    "precision": check_precision,
+    "backends": check_backends,
+    "masks": check_masks,
+    "step": check_step,
+    "resume": check_resume,
+    "rows": check_rows,
+    "compiled": check_compiled,
+}
+
+
+def failures(figures: Figures) -> dict[str, tuple[float, float]]:
+    """Figures above their bounds."""
+    return {name: (value, bound) for name, (value, bound) in figures.items() if not value <= bound}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--checks", nargs="+", choices=CHECKS, default=list(CHECKS))
+    args = parser.parse_args()
+    wrong = 0
+    print("| check | figure | value | bound | |\n|---|---|---|---|---|")
+    for name in args.checks:
+        for what, (value, bound) in CHECKS[name](args.device).items():
+            wrong += not value <= bound
+            print(f"| {name} | {what} | {value:.3g} | {bound:.3g} | {'' if value <= bound else 'ABOVE'} |", flush=True)
+    sys.exit(f"{wrong} figures are above their bounds." if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
