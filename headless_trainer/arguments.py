@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 from transformers.training_args import OptimizerNames
 
-from .command_line import Yaml
+from .command_line import parse_yaml
 from .hub.names import repository_name
 from .measures import higher_is_better
 from .runtime.launch import check_launch, connect
-from .settings_check import DATA, MODEL, PRETRAINING, refuse, warn
+from .settings_check import DATA, MODEL, PRETRAINING, check_schedule, refuse, warn
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
@@ -121,7 +120,7 @@ class ModelArguments:
         pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
         if not all(equals for _name, equals, _value in pairs):
             raise wrong
-        return {name.strip(): yaml.load(value, Yaml) for name, _, value in pairs}
+        return {name.strip(): parse_yaml(value, f"config_overrides {text!r}") for name, _, value in pairs}
 
 
 @dataclass
@@ -299,6 +298,8 @@ class HeadlessTrainingArguments(TrainingArguments):
         if self.metric_for_best_model is not None and self.greater_is_better is None:
             # TrainingArguments takes all names but those in "loss" for better when greater, perplexity too.
             self.greater_is_better = higher_is_better(self.metric_for_best_model)
+        if self.eval_steps == 0:  # which TrainingArguments takes for logging_steps
+            raise ValueError("eval_steps is 0 but it must be above 0: for no evaluation, set eval_strategy 'no'.")
         connect(self)
         super().__post_init__()
         if self.label_names is None:
@@ -340,6 +341,7 @@ class HeadlessTrainingArguments(TrainingArguments):
         if self.muon_learning_rate is not None:
             self._check_muon()
         refuse(self, PRETRAINING)
+        check_schedule(self)
         check_launch(self)
 
     def _check_trackers(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -42,7 +43,8 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         argv: command line without the program's name, ``sys.argv[1:]`` by default.
 
     Raises:
-        ValueError: if a name is unknown (the nearest known one is suggested) or the file is not a mapping.
+        ValueError: if a name is unknown (the nearest known one is suggested), the file is not a mapping or cannot be read as
+            YAML or JSON, or a value is not one that its argument takes.
         FileNotFoundError: if the file does not exist.
     """
     from transformers import HfArgumentParser  # takes a second, which the list of commands can do without
@@ -51,7 +53,13 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
     parser = HfArgumentParser(dataclass_types, allow_abbrev=False, usage=argparse.SUPPRESS)  # one line for 200 flags
     if argv and not argv[0].startswith("-"):
         argv = _file_as_flags(find_config(argv[0])) + argv[1:]
-    *parsed, unknown = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True, look_for_args_file=False)
+    try:
+        *parsed, unknown = parser.parse_args_into_dataclasses(
+            argv, return_remaining_strings=True, look_for_args_file=False
+        )
+    except json.JSONDecodeError as error:  # of an argument that is a dictionary, which transformers does not name
+        flag = next((name for name, value in itertools.pairwise(argv) if value == error.doc), "an argument")
+        raise ValueError(f"{flag} must be a JSON object, got {error.doc!r} ({error.msg}).") from error
     if unknown and (unknown[0] in PRESETS or Path(unknown[0]).suffix in CONFIG_SUFFIXES):
         raise ValueError(f"Preset or configuration file {unknown[0]!r} must be the first argument; flags follow it.")
     if unknown and not unknown[0].startswith("-"):
@@ -124,11 +132,34 @@ def errors_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        sys.exit(as_typed(f"{type(error).__name__}: {error}"))
+        sys.exit(as_typed(f"{type(error).__name__}: {' '.join(str(error).split())}"))
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """What a text in YAML, or in JSON, holds.
+
+    Args:
+        text: the text.
+        where: it stands, for the error.
+
+    Raises:
+        ValueError: if it is neither, with the line and what is wrong there.
+    """
+    try:
+        return yaml.load(text, Yaml)  # JSON is YAML
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or error
+        raise ValueError(f"{where}{line}, is neither YAML nor JSON: {problem}.") from error
 
 
 def _file_as_flags(path: Path) -> list[str]:
-    values = yaml.load(path.read_text(encoding="utf-8"), Yaml)  # JSON is YAML
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"Configuration file {str(path)!r} is not UTF-8 text ({error}): save it as UTF-8.") from error
+    values = parse_yaml(text, f"Configuration file {str(path)!r}")
     if not isinstance(values, dict):
         raise ValueError(f"Configuration file {str(path)!r} must hold name: value pairs, got {type(values).__name__}.")
     flags = []

@@ -6,6 +6,7 @@ judged before it is accepted.
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,12 +48,27 @@ def _splits_rows_or_weights(args) -> bool:
     return max(sizes) > 1
 
 
+def _outside(names: str, words: str, fits: Callable[[float], bool]) -> Iterable[Refusal]:
+    """A row for each setting whose value must fit where it has one; nan never does."""
+    for name in names.split():
+        yield Refusal(name, f"it must {words}", lambda args, name=name: not fits(getattr(args, name)))
+
+
 # Values that crash later, or mean something else than what they say.
 RANGES = (
-    *(
-        Refusal(name, "it must be at least 1", lambda args, name=name: getattr(args, name) < 1)
-        for name in ("gradient_accumulation_steps", "per_device_train_batch_size", "per_device_eval_batch_size")
+    *_outside(
+        "gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size eval_accumulation_steps "
+        "save_total_limit dataloader_prefetch_factor ddp_timeout",
+        "be at least 1",
+        lambda value: value >= 1,
     ),
+    *_outside(
+        "learning_rate weight_decay adam_epsilon max_grad_norm warmup_steps eval_delay neftune_noise_alpha",
+        "not be negative or infinite",
+        lambda value: 0 <= value < math.inf,
+    ),
+    *_outside("adam_beta1 adam_beta2", "be at least 0 and below 1", lambda value: 0 <= value < 1),
+    *_outside("seed data_seed", "be from 0 to 2**32 - 1", lambda value: 0 <= value < 2**32),
     Refusal(
         "max_steps",
         "it must be at least 1, or left out for whole epochs (num_train_epochs)",
@@ -63,7 +79,6 @@ RANGES = (
         "it must be above 0 where max_steps is not given",
         lambda args: args.max_steps < 1 and not args.num_train_epochs > 0,
     ),
-    Refusal("learning_rate", "it must not be negative", lambda args: not args.learning_rate >= 0),
     Refusal("dataloader_num_workers", "it must not be negative", lambda args: args.dataloader_num_workers < 0),
     *(
         Refusal(
@@ -122,6 +137,11 @@ PRETRAINING = (
         "length_column_name",
         "nothing reads it: set train_sampling_strategy 'group_by_length', or leave it out",
         lambda args: not _has_rows_by_length(args),
+    ),
+    Refusal(
+        "load_best_model_at_end",
+        "save_strategy is 'no', so there is none to load: set save_strategy and eval_strategy, or leave it out",
+        lambda args: args.save_strategy == "no",
     ),
     Refusal("do_predict", "there is no test part: score held-out rows with --do_eval, and leave it out"),
     Refusal(
@@ -245,6 +265,28 @@ def refuse(args, table: Iterable[Refusal]) -> None:
         raise ValueError(f"{name} is {value!r} but {why}.")
 
 
+def check_schedule(args) -> None:
+    """Refuse a learning rate schedule that cannot be made, before any data is read.
+
+    Raises:
+        ValueError: with what the schedule says.
+    """
+    import torch  # not at the top: --help does without
+    from transformers import get_scheduler
+
+    steps = args.max_steps if args.max_steps > 0 else 1_000_000
+    settings = {"num_warmup_steps": args.get_warmup_steps(steps), "num_training_steps": steps}
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
+    try:
+        get_scheduler(args.lr_scheduler_type, optimizer, **settings, scheduler_specific_kwargs=args.lr_scheduler_kwargs)
+    except (TypeError, ValueError) as error:
+        kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+        raise ValueError(
+            f"lr_scheduler_kwargs is {args.lr_scheduler_kwargs!r}, with which lr_scheduler_type {kind!r} cannot be made: "
+            f"{str(error).rstrip('.')}. Change one of the two."
+        ) from error
+
+
 def warn(args, table: Iterable[Refusal]) -> None:
     """Say once for each row of a table that holds that its setting has no effect."""
     for name, value, why in _found(args, table):
@@ -256,7 +298,7 @@ def _found(args, table: Iterable[Refusal]):
     for row in table:
         for name in row.names.split():
             value = getattr(args, name)
-            if value != defaults[name] and row.when(args):
+            if value is not None and value != defaults[name] and row.when(args):
                 yield name, getattr(value, "value", value), row.why
 
 

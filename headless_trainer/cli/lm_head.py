@@ -64,6 +64,7 @@ def make_language_model(model_args, data_args, args) -> None:
     from ..models import loading
     from ..models.lm_head import attach_lm_head
     from ..models.trunk import check_headless, infer_task
+    from ..runtime import sources
     from ..runtime.checkpoint_aside import model_aside
     from ..runtime.checkpoints import check_output_dir
     from ..runtime.locks import alone_until_exit
@@ -78,7 +79,9 @@ def make_language_model(model_args, data_args, args) -> None:
     config = loading.load_config(model_args)
     check_headless(config, model_args.model_name_or_path)
     tokenizer = loading.load_tokenizer(model_args)
-    trunk = AutoModel.from_pretrained(model_args.model_name_or_path, dtype="auto", **loading.hub_arguments(model_args))
+    name = model_args.model_name_or_path
+    with sources.source("model_name_or_path", name):
+        trunk = AutoModel.from_pretrained(name, dtype="auto", **loading.hub_arguments(model_args))
     counts, options = head_options(model_args, args)
     if options["init"] == "prior" and args.counts_from == "corpus":
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]

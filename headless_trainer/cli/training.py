@@ -67,7 +67,7 @@ def prepare(
     args.task = args.task or infer_task(config)
     check_run(model_args, data_args, args)
     loading.check_length(config, data_args.max_seq_length)
-    loading.check_attention(model_args, args, config)
+    loading.check_model(model_args, args, config)
     set_seed(args.seed)
 
     # A tokenizer is trained by one process for all machines; otherwise one process of each machine reads first.

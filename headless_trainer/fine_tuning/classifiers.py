@@ -1,7 +1,5 @@
 """Checkpoints of any kind with a classifier on top: checked before they are loaded, loaded without a wall of warnings."""
 
-from pathlib import Path
-
 from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     AutoConfig,
@@ -14,10 +12,8 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from ..models.loading import MASTER_DTYPE
+from ..runtime import sources
 
-WEIGHT_FILES = (
-    "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
-)  # fmt: skip
 # Newly made on top of every trunk that was pretrained without one: headless trunks, and vanilla ones saved by us.
 POOLER = "pooler"
 
@@ -31,22 +27,8 @@ def load_config(source: str, num_labels: int, *, ignore_mismatched_sizes: bool =
         ValueError: if it is no model, no model that classifies, or one whose classifier has another number of outputs.
         OSError: if it is neither a folder nor on the Hub.
     """
-    folder = Path(source)
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise ValueError(
-            f"model_name_or_path {source!r} holds no config.json, so it is not a model. Name a checkpoint."
-        )
-    if folder.is_dir() and not any((folder / name).is_file() for name in WEIGHT_FILES):
-        raise ValueError(f"model_name_or_path {source!r} holds no weights (model.safetensors). Name a checkpoint.")
-    if folder.is_file():
-        raise ValueError(f"model_name_or_path {source!r} is a file. Name the folder of a checkpoint, or a Hub name.")
-    try:
+    with sources.source("model_name_or_path", source, weights=True):
         config = AutoConfig.from_pretrained(source, **hub)
-    except OSError as error:
-        raise OSError(
-            f"model_name_or_path {source!r} is not a folder here, and the Hub does not give it "
-            f"({str(error).splitlines()[0]}). Name a folder, or repeat with a network."
-        ) from error
     if config.is_encoder_decoder:
         raise ValueError(
             f"model_name_or_path {source!r} is an encoder-decoder ({config.model_type}), which is not scored here: name an "
@@ -107,15 +89,16 @@ def load_classifier(
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # the caller says in a line what this would say in thirty
     try:
-        model, report = AutoModelForSequenceClassification.from_pretrained(
-            source,
-            config=config,
-            dtype=MASTER_DTYPE,
-            output_loading_info=True,
-            ignore_mismatched_sizes=ignore_mismatched_sizes,
-            **attention,
-            **hub,
-        )
+        with sources.source("model_name_or_path", source):
+            model, report = AutoModelForSequenceClassification.from_pretrained(
+                source,
+                config=config,
+                dtype=MASTER_DTYPE,
+                output_loading_info=True,
+                ignore_mismatched_sizes=ignore_mismatched_sizes,
+                **attention,
+                **hub,
+            )
     finally:
         transformers_logging.set_verbosity(verbosity)
     new = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})

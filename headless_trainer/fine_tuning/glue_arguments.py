@@ -8,7 +8,7 @@ from transformers.hf_argparser import HfArg
 from transformers.training_args import OptimizerNames
 
 from ..runtime.launch import check_launch, connect
-from ..settings_check import CLASSIFICATION, Refusal, refuse
+from ..settings_check import CLASSIFICATION, Refusal, check_schedule, refuse
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
@@ -152,6 +152,7 @@ class GlueTrainingArguments(TrainingArguments):
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         refuse(self, (*DECIDED, *CLASSIFICATION))
+        check_schedule(self)
 
 
 def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from datasets import Dataset
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..corpus.packing import first_rows
 from ..models import loading
+from ..runtime import sources
 from ..runtime.checkpoints import TOKEN_COUNTS_NAME, load_token_counts
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
@@ -132,8 +133,9 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
     models, options = [], loading_options(arguments)
     for name, source in zip(model_names(arguments.model_name_or_path), arguments.model_name_or_path, strict=True):
         configs = {task.num_labels: classifiers.load_config(source, task.num_labels, **options) for task in tasks}
-        tokenizer = AutoTokenizer.from_pretrained(
-            arguments.tokenizer_name or source, **loading.hub_arguments(arguments)
+        argument = "tokenizer_name" if arguments.tokenizer_name else "model_name_or_path"
+        tokenizer = sources.load_tokenizer(
+            argument, arguments.tokenizer_name or source, **loading.hub_arguments(arguments)
         )
         for config in configs.values():
             classifiers.agree_on_tokens(tokenizer, config)

@@ -20,6 +20,7 @@ from transformers import (
 
 from ..arguments import ModelArguments
 from ..corpus.tokenization import train_tokenizer
+from ..runtime import sources
 from ..runtime.checkpoint_aside import model_aside
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ MASTER_DTYPE = torch.float32
 POSITIONS_AFTER_PADDING = (
     "roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "xlm-roberta-xl", "xmod", "ibert",
 )  # fmt: skip
+SIZES = "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"
 VANILLA_CLASSES = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
 
@@ -40,8 +42,10 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
     """
     source = args.model_name_or_path or args.config_name
     if source:
-        config = AutoConfig.from_pretrained(source, **hub_arguments(args))
-        values = config.get_config_dict(source, **hub_arguments(args))[0]
+        argument = "model_name_or_path" if args.model_name_or_path else "config_name"
+        with sources.source(argument, source, weights=args.model_name_or_path is not None):
+            config = AutoConfig.from_pretrained(source, **hub_arguments(args))
+            values = config.get_config_dict(source, **hub_arguments(args))[0]
     elif args.model_type:
         if args.model_type not in CONFIG_MAPPING:
             raise ValueError(
@@ -59,7 +63,10 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
             )
     if overrides:
         # Made again, because a configuration derives values from others: Llama's head_dim, the layer_types of Qwen.
-        config = type(config)(**values | overrides)
+        try:
+            config = type(config)(**values | overrides)
+        except Exception as error:  # of any kind: each class checks its values in its own way
+            raise _cannot_be_built(args, config, error) from error
     if args.tie_word_embeddings is not None:
         config.tie_word_embeddings = args.tie_word_embeddings
     return config
@@ -76,7 +83,8 @@ def load_tokenizer(args: ModelArguments) -> PreTrainedTokenizerBase:
         raise ValueError(
             "No tokenizer is named: give --tokenizer_name, or --train_tokenizer to train one on the training texts."
         )
-    tokenizer = AutoTokenizer.from_pretrained(source, **hub_arguments(args))
+    argument = "tokenizer_name" if args.tokenizer_name else "model_name_or_path"
+    tokenizer = sources.load_tokenizer(argument, source, **hub_arguments(args))
     if args.mask_token is not None:
         tokenizer.add_special_tokens({"mask_token": args.mask_token})
     return tokenizer
@@ -131,9 +139,10 @@ def load_model(
             if hasattr(config, name):
                 setattr(config, name, getattr(tokenizer, name))
         return auto_class.from_config(config, dtype=MASTER_DTYPE, trust_remote_code=args.trust_remote_code, **attention)
-    model = auto_class.from_pretrained(
-        args.model_name_or_path, config=config, dtype=MASTER_DTYPE, **hub_arguments(args), **attention
-    )
+    with sources.source("model_name_or_path", args.model_name_or_path):
+        model = auto_class.from_pretrained(
+            args.model_name_or_path, config=config, dtype=MASTER_DTYPE, **hub_arguments(args), **attention
+        )
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         if not args.resize_embeddings:
@@ -145,25 +154,37 @@ def load_model(
     return model
 
 
-def check_attention(args: ModelArguments, training_args, config: PreTrainedConfig) -> None:
-    """Refuse an attention that the architecture, this machine or the precision does not allow.
+def check_model(args: ModelArguments, training_args, config: PreTrainedConfig) -> None:
+    """Refuse sizes that make no model, and an attention that the architecture, this machine or the precision does not allow.
 
     Args:
-        args: ``attn_implementation``.
+        args: ``attn_implementation``, and what named the configuration.
         training_args: ``bf16`` and ``fp16``.
         config: of the model to come.
 
     Raises:
-        ValueError: with what to install, or to choose instead.
+        ValueError: with what to change, to install, or to choose instead.
     """
+    for name in SIZES:
+        size = getattr(config, name, None)
+        if isinstance(size, int) and size < 1:
+            raise ValueError(f"{name} of the model is {size} but must be at least 1: change it in --config_overrides.")
+    heads, key_heads = getattr(config, "num_attention_heads", None), getattr(config, "num_key_value_heads", None)
+    if isinstance(heads, int) and isinstance(key_heads, int) and heads % key_heads:
+        raise ValueError(
+            f"num_attention_heads of the model is {heads}, which its num_key_value_heads, {key_heads}, does not divide: "
+            "change one in --config_overrides."
+        )
+    if args.model_name_or_path is None and not args.trust_remote_code:
+        try:
+            _build_without_weights(args, config)
+        except Exception as error:  # noqa: BLE001  of any kind: each class checks its sizes in its own way, or not at all
+            raise _cannot_be_built(args, config, error) from error
     name = args.attn_implementation
     if name is None:
         return
     try:
-        with torch.device("meta"):  # all of the library's own checks, and no weights
-            AutoModel.from_config(
-                copy.deepcopy(config), attn_implementation=name, trust_remote_code=args.trust_remote_code
-            )
+        _build_without_weights(args, config, attn_implementation=name)
     except (ImportError, ValueError) as error:
         reason = str(error).splitlines()[0]
         if isinstance(error, ValueError):
@@ -182,6 +203,23 @@ def check_attention(args: ModelArguments, training_args, config: PreTrainedConfi
             f"attn_implementation is {name!r}, which computes in 16 bits alone, but neither bf16 nor fp16 is on: add --bf16 "
             "true, or use sdpa."
         )
+
+
+def _build_without_weights(args: ModelArguments, config: PreTrainedConfig, **attention: str) -> None:
+    """All of the library's own checks of a configuration."""
+    with torch.device("meta"):
+        AutoModel.from_config(copy.deepcopy(config), trust_remote_code=args.trust_remote_code, **attention)
+
+
+def _cannot_be_built(args: ModelArguments, config: PreTrainedConfig, error: Exception) -> ValueError:
+    names = ("config_overrides", "config_name", "model_type", "model_name_or_path")
+    name = next(name for name in names if getattr(args, name))
+    reason = " ".join(str(error).split()).rstrip(".")
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return ValueError(
+        f"{name} is {getattr(args, name)!r}, of which no {config.model_type} can be made: {kind}{reason}. Change its values, "
+        "or leave it out."
+    )
 
 
 def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:

@@ -5,7 +5,6 @@ Letters used in shapes: B requests, L tokens, V vocabulary size.
 
 import inspect
 import logging
-from pathlib import Path
 
 import psutil
 import torch
@@ -16,10 +15,11 @@ from transformers import (
     MODEL_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
+
+from ..runtime import sources
 
 logger = logging.getLogger(__name__)
 
@@ -41,26 +41,12 @@ def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
         ValueError: if the checkpoint is a trunk, an encoder or a model for another purpose.
         OSError: if there is no checkpoint of that name.
     """
-    folder = Path(name_or_path)
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        inside = sorted(each.name for each in folder.iterdir())
-        runs = [each for each in inside if (folder / each / "config.json").is_file()]
-        raise OSError(
-            f"{name_or_path!r} is not a model: it holds no config.json"
-            + (
-                f". Did you mean {str(folder / runs[-1])!r}?"
-                if runs
-                else f" ({', '.join(inside[:5]) or 'it is empty'})."
-            )
-        )
     try:
-        config = AutoConfig.from_pretrained(name_or_path, **NO_CODE)
+        with sources.source("model", name_or_path, weights=True):
+            config = AutoConfig.from_pretrained(name_or_path, **NO_CODE)
     except (OSError, ValueError) as error:
-        _refuse_code(name_or_path, error)
-        first_line = str(error).strip().splitlines()[0]
-        raise OSError(
-            f"{name_or_path!r} is neither the folder of a model nor one that could be loaded from the Hub ({first_line})."
-        ) from error
+        _refuse_code(name_or_path, error.__cause__)
+        raise
     kind = type(config)
     encoder = kind not in MODEL_FOR_CAUSAL_LM_MAPPING or kind in MODEL_FOR_MASKED_LM_MAPPING
     if encoder and not getattr(config, "is_decoder", False):
@@ -83,7 +69,7 @@ def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
     return config
 
 
-def _refuse_code(name_or_path: str, error: Exception) -> None:
+def _refuse_code(name_or_path: str, error: BaseException | None) -> None:
     if "trust_remote_code" in str(error):
         raise ValueError(
             f"{name_or_path!r} comes with code of its own, which is not run here. Score it with the harness itself: lm_eval "
@@ -119,7 +105,10 @@ def load(
         ValueError: if weights are missing, the tokenizer is missing or too large, or ``max_length`` is beyond the positions.
     """
     tokenizer = _load_tokenizer(tokenizer_name or name_or_path)
-    model, report = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=dtype, output_loading_info=True, **NO_CODE)
+    with sources.source("model", name_or_path):
+        model, report = AutoModelForCausalLM.from_pretrained(
+            name_or_path, dtype=dtype, output_loading_info=True, **NO_CODE
+        )
     if report["missing_keys"]:
         raise ValueError(
             f"{name_or_path!r} lacks the weights {', '.join(sorted(report['missing_keys'])[:3])}, which would be scored with "
@@ -161,18 +150,11 @@ def cpu_batch_size(vocab_size: int, max_length: int, free_bytes: int) -> int:
 
 
 def _load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
-    missing = (
-        f"{name_or_path!r} holds no tokenizer: save it there with save_pretrained, or name one with --tokenizer_name."
-    )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **NO_CODE)
+        return sources.load_tokenizer("tokenizer", name_or_path, **NO_CODE)
     except (OSError, ValueError) as error:
-        _refuse_code(name_or_path, error)
-        raise ValueError(missing) from error
-    # Without files, transformers makes an empty tokenizer of the model's kind and says nothing.
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
-        raise ValueError(missing)
-    return tokenizer
+        _refuse_code(name_or_path, error.__cause__)
+        raise
 
 
 class ScoredPositions(HFLM):
