@@ -86,7 +86,7 @@ class ZeroShotArguments:
             raise ValueError(f"limit must be a number of documents, or a share above 0 and below 1, got {self.limit}.")
         if self.batch_size != "auto" and not (self.batch_size.isdigit() and int(self.batch_size) > 0):
             raise ValueError(f"batch_size must be auto or a number above 0, got {self.batch_size!r}.")
-        for name, least in (("num_fewshot", 0), ("max_length", 2), ("bootstrap_iters", 0)):
+        for name, least in (("num_fewshot", 0), ("max_length", 2), ("bootstrap_iters", 0), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}.")
@@ -124,6 +124,7 @@ def evaluate(args: ZeroShotArguments) -> None:
             raise ValueError(f"output_dir is not given: name the folder for the results of {', '.join(models)}.")
         from ..scoring.zero_shot import folder_name, score_models
 
+        check_device(args.device)
         try:
             failures = score_models(models, args)
         finally:  # an error, or Ctrl-C, leaves what was scored until then in the table
@@ -138,6 +139,23 @@ def evaluate(args: ZeroShotArguments) -> None:
     if failures:
         problem = "Failed, all else is scored and written; the same command tries again:"
         sys.exit(as_typed("\n".join([problem, *failures])))
+
+
+def check_device(device: str | None) -> None:
+    """Refuse a device that this machine does not have.
+
+    Raises:
+        ValueError: with what torch says of it.
+    """
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"device {device!r} is none of this machine ({reason}). Name another, or leave it out."
+        ) from error
 
 
 def show_comparison(folders: list[Path], args: ZeroShotArguments) -> None:

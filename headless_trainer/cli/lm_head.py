@@ -49,6 +49,11 @@ def check_arguments(model_args, data_args, args) -> None:
             f"{corpus!r} is named as training texts but nothing reads them: add --do_train, --do_eval, or --counts_from "
             "corpus to take the counts behind log q from them."
         )
+    if args.counts_from == "corpus" and not corpus:
+        raise ValueError("counts_from is 'corpus' but none is named: add --train_file or --dataset_name.")
+    for name in ("train_tokenizer", "tie_word_embeddings"):
+        if value := getattr(model_args, name):
+            raise ValueError(f"{name} is {value} but the head is made of the checkpoint's own tokens: leave it out.")
     if args.max_steps > 0 and not args.do_train:
         raise ValueError(f"max_steps is {args.max_steps} but nothing is trained: add --do_train or drop max_steps.")
 
@@ -124,6 +129,7 @@ def prepare_trainer(model_args, data_args, args):
     from ..models.trunk import check_headless
     from . import training
 
+    loading.load_config(model_args)  # what is no model is said before what lies beside it
     counts, options = head_options(model_args, args)
     drawn = options.pop("drawn")
     args.head_bias = "prior" if options.pop("init") == "prior" else "none"  # which the trainer adds to E^T

@@ -1,5 +1,6 @@
 """Text files as documents, read in blocks of bounded size however long their lines are, packed by gzip or not."""
 
+import codecs
 import gzip
 import io
 import os
@@ -59,22 +60,51 @@ class TextFiles(datasets.ArrowBasedBuilder):
     def _generate_tables(self, files: list[str]) -> Iterator[tuple[object, pa.Table]]:
         for shard, path in enumerate(files):
             with open(path, "rb") as raw:
-                packed = raw.read(2) == b"\x1f\x8b"
-                raw.seek(0)
-                file = io.TextIOWrapper(gzip.open(raw) if packed else raw, encoding="utf-8")
+                file = io.TextIOWrapper(_unpacked(raw), encoding="utf-8")
                 try:
                     for number, rows in enumerate(read_documents(file, self.config.sample_by, self.config.longest)):
                         columns = dict(zip(FEATURES, zip(*rows, strict=True), strict=True))
                         yield _Key(shard, number), pa.table(columns, schema=FEATURES.arrow_schema)
                 except UnicodeDecodeError as error:
-                    raise ValueError(
-                        f"{self.argument} {str(path)!r} cannot be read as UTF-8 text: {error}. Check the file, or convert it."
+                    raise OSError(
+                        f"{self.argument} {str(path)!r} cannot be read as UTF-8 text: {encoding_fault(path)}"
                     ) from error
                 except DAMAGED as error:
                     raise OSError(
                         f"{self.argument} {str(path)!r} is damaged at or before byte {raw.tell():,} of its "
                         f"{os.path.getsize(path):,} bytes: {error}. Pack it anew, or fetch another copy."
                     ) from error
+
+
+def _unpacked(raw: io.BufferedReader) -> io.BufferedIOBase:
+    packed = raw.read(2) == b"\x1f\x8b"
+    raw.seek(0)
+    return gzip.open(raw) if packed else raw
+
+
+def encoding_fault(path: str | os.PathLike) -> str | None:
+    """Where a file is not UTF-8, what it may be and how to convert it; None if it is UTF-8 as far as it can be unpacked."""
+    decoder, lines, start = codecs.getincrementaldecoder("utf-8")(), 1, b""
+    with open(path, "rb") as raw:
+        file = _unpacked(raw)
+        try:
+            while some := file.read(_READ_AT_ONCE):
+                start = start or some[:100]
+                lines += decoder.decode(some).count("\n")
+        except UnicodeDecodeError as error:
+            line = lines + error.object[: error.start].count(b"\n")
+            guess = (
+                "UTF-16"
+                if b"\x00" in start or start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+                else "WINDOWS-1252"
+            )
+            return (
+                f"can't decode byte 0x{error.object[error.start]:02x} in line {line:,}. It may be {guess}: convert it, with "
+                f"iconv -f {guess} -t UTF-8, or leave it out."
+            )
+        except DAMAGED:
+            pass
+    return None
 
 
 def read_documents(file, sample_by: str, longest: int) -> Iterator[list[tuple[str, bool, bool, int | None]]]:

@@ -14,6 +14,9 @@ from xxhash import xxh32_intdigest
 from . import pieces
 
 DAMAGED = EOFError, zlib.error, gzip.BadGzipFile  # what reading a damaged gzip file raises
+# What reading a file of rows raises that is damaged, or is not what its name says. Those of the libraries are kinds of
+# ValueError; a plain one is ours, and names the file.
+UNREADABLE = *DAMAGED, ValueError
 _READ_AT_ONCE = 10_000  # documents
 _ROWS_AT_ONCE = 64  # that are read from a source: documents, or pieces of long ones
 _BLOCK_BYTES = 64_000_000  # of text: a block ends before its documents are more
@@ -189,16 +192,18 @@ class TextStream:
             yield LongDocument(run, rows, kept)
 
     def _said_where(self, tables: Iterator[pa.Table], file: int) -> Iterator[pa.Table]:
-        """The same, with the file and the place in errors of gzip, which name neither."""
+        """The same, with the file and the place in errors of reading, which name neither."""
         documents = 0
         try:
             for table in tables:
                 yield table
                 documents += len(table)
-        except DAMAGED as error:
+        except UNREADABLE as error:
+            if type(error) is ValueError:
+                raise
             name = repr(self.files[file]) if self.files else f"File {file + 1} of {self.num_files}"
             raise OSError(
-                f"{name} is damaged somewhere after its document {documents:,}: {error}. Pack it anew, or fetch another copy."
+                f"{name} is damaged somewhere after its document {documents:,}: {error}. Check it, or fetch another copy."
             ) from error
 
     def _split_rows(self, table: pa.Table) -> Iterator["pa.ChunkedArray | pa.Table"]:

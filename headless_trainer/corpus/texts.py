@@ -1,9 +1,10 @@
 """Texts from the Hub, from files or from this machine, in a training and a held-out part."""
 
 import glob
-import gzip
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import datasets
@@ -15,8 +16,8 @@ from ..arguments import DataArguments
 from . import pieces
 from .demo_corpus import demo_documents
 from .text_files import FEATURES as TEXT_FILES
-from .text_files import TextFiles
-from .text_stream import DAMAGED, TextStream, possible_share, rows_on_side
+from .text_files import TextFiles, encoding_fault
+from .text_stream import UNREADABLE, TextStream, possible_share, rows_on_side
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,11 @@ def load_texts(
         FileNotFoundError: if a file, folder or glob matches nothing.
         ConnectionError: if the Hub cannot be reached.
     """
+    with _bad_file_named(args):
+        return _load_texts(args, cache_dir, token)
+
+
+def _load_texts(args: DataArguments, cache_dir: str | None, token: str | None) -> dict[str, Dataset | TextStream]:
     if args.dataset_name:
         parts, source = _load_from_hub(args, cache_dir, token), f"dataset_name {args.dataset_name!r}"
     elif args.train_file:
@@ -68,7 +74,9 @@ def load_texts(
         texts = _split(parts["train"], args, source)
     for name, part in texts.items():
         if _is_empty(part):
-            raise ValueError(f"{source} leaves no documents for the {name} part. Name a source with more text.")
+            own = name == "validation" and args.validation_file
+            said = f"validation_file {args.validation_file!r}" if own else source
+            raise ValueError(f"{said} leaves no documents for the {name} part. Name a source with more text.")
         if args.streaming and args.train_file:
             names = args.validation_file if args.validation_file and name == "validation" else args.train_file
             part.files = [str(path) for each in names for path in expand("train_file", each)]
@@ -139,7 +147,7 @@ def _load_from_hub(args: DataArguments, cache_dir: str | None, token: str | None
 def _load_files(argument: str, names: list[str], args: DataArguments, cache_dir: str | None):
     paths = [path for name in names for path in expand(argument, name)]
     extensions = sorted({extension(path) for path in paths})
-    builders = {_BUILDERS[extension] for extension in extensions}
+    builders = set(map(_kind, paths))
     if len(builders) > 1:
         raise ValueError(
             f"{argument} must name files of one format, got {', '.join(extensions)} in {names!r}. Convert them to one."
@@ -151,23 +159,14 @@ def _load_files(argument: str, names: list[str], args: DataArguments, cache_dir:
     files = [glob.escape(os.path.abspath(path)) for path in paths]
     if builder == "text":
         return _load_text_files(argument, names, files, args, cache_dir)
-    # pandas would take documents like "NA", "null" and "None" for missing ones: only empty cells are.
-    settings = {"csv": {"keep_default_na": False, "na_values": [""]}}
-    try:
-        return datasets.load_dataset(
-            builder,
-            data_files={"train": files},
-            split="train",
-            streaming=args.streaming,
-            cache_dir=cache_dir,
-            **settings.get(builder, {}),
-        )
-    except (datasets.exceptions.DatasetGenerationError, *DAMAGED) as error:
-        found = _damaged(paths)
-        raise ValueError(
-            f"{argument} {repr(str(found)) if found else repr(names)} cannot be read as {builder}: {error.__cause__ or error}. "
-            "Check the files."
-        ) from error
+    return _load_rows(builder, files, streaming=args.streaming, cache_dir=cache_dir)
+
+
+def _load_rows(builder: str, files: list[str], **settings):
+    if builder == "csv":
+        # pandas would take documents like "NA", "null" and "None" for missing ones: only empty cells are.
+        settings |= {"keep_default_na": False, "na_values": [""]}
+    return datasets.load_dataset(builder, data_files={"train": files}, split="train", **settings)
 
 
 def _load_text_files(argument: str, names: list[str], files: list[str], args: DataArguments, cache_dir: str | None):
@@ -179,20 +178,40 @@ def _load_text_files(argument: str, names: list[str], files: list[str], args: Da
     try:
         builder.download_and_prepare()
     except datasets.exceptions.DatasetGenerationError as error:
-        raise ValueError(f"{argument} {names!r} cannot be read as text: {error.__cause__ or error}") from error
+        raise error.__cause__ or error from None  # which names the file
     return builder.as_dataset(split="train")
 
 
-def _damaged(paths: list[Path]) -> Path | None:
-    """The first of these files that is packed by gzip and cannot be unpacked."""
-    for path in (path for path in paths if path.suffix.lower() == ".gz"):
-        try:
-            with gzip.open(path) as file:
-                while file.read(_BYTES_AT_ONCE):
-                    pass
-        except DAMAGED:
-            return path
+@contextmanager
+def _bad_file_named(args: DataArguments) -> Iterator[None]:
+    """Turn errors of reading rows, which name no file, into one that names the first bad one and says what is wrong with it."""
+    try:
+        yield
+    except (datasets.exceptions.DatasetGenerationError, *UNREADABLE) as error:
+        if type(error) is ValueError:
+            raise
+        for argument in ("train_file", "validation_file"):
+            for path in [path for name in getattr(args, argument) or () for path in expand(argument, name)]:
+                if fault := _fault_of(path):
+                    raise ValueError(f"{argument} {str(path)!r} cannot be read as {_kind(path)}: {fault}") from error
+        raise
+
+
+def _fault_of(path: Path) -> str | None:
+    """What is wrong with a file of rows, all of which is read."""
+    if _kind(path) != "parquet" and (fault := encoding_fault(path)):
+        return fault
+    try:
+        rows = _load_rows(_kind(path), [glob.escape(os.path.abspath(path))], streaming=True)
+        for _ in rows.with_format("arrow").iter(1000):
+            pass
+    except (datasets.exceptions.DatasetGenerationError, *UNREADABLE) as error:
+        return f"{str(error.__cause__ or error).rstrip('.')}. Check the file, or leave it out."
     return None
+
+
+def _kind(path: Path) -> str:
+    return _BUILDERS[extension(path)]
 
 
 def expand(argument: str, name: str) -> list[Path]:

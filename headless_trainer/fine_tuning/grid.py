@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..corpus.packing import first_rows
 from ..models import loading
 from ..runtime import sources
-from ..runtime.checkpoints import TOKEN_COUNTS_NAME, load_token_counts
+from ..runtime.checkpoints import TOKEN_COUNTS_NAME, check_writable, load_token_counts
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
 from ..runtime.processes import first_process_first, lost_processes_named
@@ -70,10 +70,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     check_devices(training)
     tasks = choose_tasks(arguments)
     output_dir = Path(training.output_dir)
-    try:
-        output_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"output_dir {str(output_dir)!r} cannot be made ({error}). Choose another one.") from error
+    check_writable(output_dir)
     found = read_runs(output_dir)
     models = load_models(arguments, tasks)
     fingerprints = {model.name: model.weights for model in models}

@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 from pyarrow import json as arrow_json
 
+from ..corpus.text_files import encoding_fault
+
 logger = logging.getLogger(__name__)
 
 COPA_CONNECTIVES = {"cause": "because", "effect": "therefore"}
@@ -30,6 +32,8 @@ def read_file(path: str | Path, text_columns: Sequence[str] = ()) -> pa.Table:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"file {str(path)!r} does not exist. Name a .csv, .json or .jsonl file.")
+    if fault := encoding_fault(path):
+        raise ValueError(f"file {str(path)!r} cannot be read as {path.suffix[1:]}: {fault}")
     as_text = dict.fromkeys(text_columns, pa.string())
     try:
         if path.suffix == ".csv":

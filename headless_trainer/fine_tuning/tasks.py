@@ -170,7 +170,12 @@ def user_task(train_file: str, validation_file: str, label_column: str = "label"
         FileNotFoundError: if a file does not exist.
         ValueError: if a column is missing or ambiguous, or there are no two classes.
     """
+    for argument, path in (("train_file", train_file), ("validation_file", validation_file)):
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"{argument} {path!r} does not exist. Name a .csv, .json or .jsonl file.")
     table = read_file(train_file, _PAIR)
+    if not len(table):
+        raise ValueError(f"train_file {train_file!r} holds no rows. Name a file with rows.")
     listing = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
     if label_column not in table.column_names:
         raise ValueError(f"train_file {train_file!r} has no column {label_column!r}. Its columns are: {listing}.")
@@ -182,8 +187,6 @@ def user_task(train_file: str, validation_file: str, label_column: str = "label"
             f"train_file {train_file!r} must have one or two columns of text beside {label_column!r}; it has {listing}. "
             "Call those to use sentence1 and sentence2."
         )
-    if not Path(validation_file).is_file():
-        raise FileNotFoundError(f"validation_file {validation_file!r} does not exist.")
     labels = table[label_column]
     label_names = None if pa.types.is_floating(labels.type) else _class_names(labels, train_file)
     metric = "accuracy" if label_names else "spearmanr"

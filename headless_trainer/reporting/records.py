@@ -183,6 +183,8 @@ def group_runs(arguments: Sequence[str]) -> list[Configuration]:
         name, equals, folders = argument.partition("=")
         if not equals or Path(argument).is_dir():
             name, folders = "", argument
+        elif not name:
+            raise ValueError(f"{argument!r} gives its runs no name: write NAME=RUN1,RUN2.")
         if name in named:
             raise ValueError(f"{name!r} is given twice: name all of its runs at once, {name}=RUN1,RUN2.")
         runs = [read_run(folder) for folder in (folders.split(",") if name else [folders]) if folder]

@@ -201,6 +201,16 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None)
         found = last or str(folder / "model.safetensors")
         remedy = "Pass --resume_from_checkpoint last to go on, or choose" if last else "Choose"
         raise ValueError(f"output_dir {str(folder)!r} already holds {found!r}. {remedy} another --output_dir.")
+    check_writable(folder)
+
+
+def check_writable(output_dir: str | Path) -> None:
+    """Make a folder for results, or refuse one that cannot be written to.
+
+    Raises:
+        PermissionError: with what the file system says.
+    """
+    folder = Path(output_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):  # of each process its own

@@ -6,6 +6,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import datasets
 import numpy
 from transformers import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
@@ -13,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 from ..measures import PICTURE, shown_in
 from . import plotting
 from .checkpoints import write_whole
-from .console import ConsoleCallback, ConsoleHandler
+from .console import ConsoleCallback, ConsoleHandler, terminal_width
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,10 @@ def start_logging(args) -> None:
     # DeepSpeed calls torch by names that torch would like to see changed, and torch says so at every step.
     warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
     transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training run is another
+    if terminal_width(sys.stderr) is None:
+        datasets.disable_progress_bars()
+    # The error that follows says it.
+    logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
 
 
 def use_console(trainer) -> None:

@@ -42,7 +42,7 @@ def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
         OSError: if there is no checkpoint of that name.
     """
     try:
-        with sources.source("model", name_or_path, weights=True):
+        with sources.source("model", name_or_path):
             config = AutoConfig.from_pretrained(name_or_path, **NO_CODE)
     except (OSError, ValueError) as error:
         _refuse_code(name_or_path, error.__cause__)

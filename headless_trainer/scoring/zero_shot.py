@@ -20,6 +20,7 @@ import numpy as np
 from lm_eval.api.metrics import mean, perplexity, stderr_for_metric
 from lm_eval.api.task import Task
 
+from ..runtime.checkpoints import check_writable
 from . import harness_model, harness_tasks
 from .score_card import add_harness_results
 from .score_store import Store, folder_name
@@ -63,6 +64,7 @@ def score_models(models: Sequence[str], args) -> list[str]:
             "qasper_bool: the harness takes yes for the right answer to every question, so its F1 only says how often a model "
             "answers yes. --tasks paper scores against the answers."
         )
+    check_writable(args.output_dir)
     stores = {model: Store(Path(args.output_dir) / folder_name(model), model) for model in models}
     prints = {leaf: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for leaf, path in files.items()}
     settings, done = {}, {}

@@ -36,21 +36,21 @@ from headless_trainer.settings_check import (
 # Settings of TrainingArguments that do here what they do there: each was tried, or is read by the parent's loop alone.
 WORKS = set(
     """
-    output_dir lr_scheduler_type lr_scheduler_kwargs warmup_steps optim weight_decay adam_beta1 adam_beta2 adam_epsilon
-    max_grad_norm bf16 fp16 bf16_full_eval fp16_full_eval tf32 activation_checkpointing activation_checkpointing_kwargs
+    output_dir lr_scheduler_type lr_scheduler_kwargs optim
+    bf16 fp16 bf16_full_eval fp16_full_eval tf32 activation_checkpointing activation_checkpointing_kwargs
     gradient_checkpointing gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
-    use_liger_kernel liger_kernel_config use_cache neftune_noise_alpha torch_empty_cache_steps auto_find_batch_size
+    use_liger_kernel liger_kernel_config use_cache torch_empty_cache_steps auto_find_batch_size
     logging_strategy logging_first_step logging_nan_inf_filter
     log_on_each_node log_level log_level_replica disable_tqdm report_to run_name
     project trackio_space_id trackio_bucket_id trackio_static_space_id
-    eval_strategy eval_delay eval_on_start eval_use_gather_object eval_accumulation_steps prediction_loss_only
-    save_only_model save_strategy save_on_each_node save_total_limit
+    eval_strategy eval_on_start eval_use_gather_object prediction_loss_only
+    save_only_model save_strategy save_on_each_node
     push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision
-    load_best_model_at_end metric_for_best_model greater_is_better ignore_data_skip
-    restore_callback_states_from_checkpoint resume_from_checkpoint full_determinism seed data_seed use_cpu
-    accelerator_config dataloader_drop_last dataloader_pin_memory dataloader_prefetch_factor
+    metric_for_best_model greater_is_better ignore_data_skip
+    restore_callback_states_from_checkpoint resume_from_checkpoint full_determinism use_cpu
+    accelerator_config dataloader_drop_last dataloader_pin_memory
     dataloader_multiprocessing_context dataloader_in_order train_sampling_strategy
-    ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout
+    ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend
     fsdp fsdp_config deepspeed debug skip_memory_metrics do_train do_eval local_rank
     """.split()
 )
@@ -62,7 +62,7 @@ PARAMETERS_THAT_WORK = set(
 ALSO_IN_CLASSIFICATION = set(
     """
     enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches label_names remove_unused_columns
-    include_num_input_tokens_seen do_predict parallelism_config
+    include_num_input_tokens_seen do_predict parallelism_config load_best_model_at_end
     """.split()
 )
 HERE = {"use_cpu": True, "report_to": "none", "disable_tqdm": True}

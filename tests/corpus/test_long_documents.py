@@ -167,7 +167,7 @@ def test_places_of_an_earlier_version_are_valid_if_blocks_are_the_same(clm, tmp_
 def test_a_file_in_another_encoding_is_named(streaming, tmp_path):
     path = tmp_path / "latin.txt"
     path.write_bytes("Der M\u00fcller\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"train_file .*latin.txt.* cannot be read as .*can't decode byte 0xfc"):
+    with pytest.raises(OSError, match=r"train_file .*latin.txt.* cannot be read as .*can't decode byte 0xfc"):
         load(path, held_out=True, streaming=streaming)
 
 

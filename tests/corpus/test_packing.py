@@ -266,7 +266,7 @@ def test_loading_errors(settings, error, message, streaming, tmp_path, cache, mo
 def test_unreadable_file(tmp_path, cache):
     path = tmp_path / "broken.jsonl"
     path.write_text('{"text": "a"\n}{')
-    with pytest.raises(ValueError, match=r"train_file \['.*broken.jsonl'\] cannot be read as json: .*Check the files"):
+    with pytest.raises(ValueError, match=r"train_file '.*broken.jsonl' cannot be read as json: .*Check the file"):
         load_texts(DataArguments(train_file=[str(path)]), cache_dir=cache)
 
 

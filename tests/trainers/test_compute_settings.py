@@ -15,7 +15,7 @@ from transformers.utils import import_utils
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, PackedStream
 from headless_trainer.arguments import ModelArguments
 from headless_trainer.cli.pretrain import main
-from headless_trainer.models.loading import check_attention, load_config
+from headless_trainer.models.loading import check_model, load_config
 from headless_trainer.trainers.step import CARRIED
 
 LENGTH = 16
@@ -242,9 +242,9 @@ def test_flash_attention_needs_16_bits(monkeypatch, tmp_path):
         "headless_trainer.models.loading.AutoModel.from_config", lambda *_, **__: None
     )  # it is installed
     with pytest.raises(ValueError, match="'flash_attention_2', which computes in 16 bits alone.*add --bf16 true"):
-        check_attention(args, training, load_config(args))
+        check_model(args, training, load_config(args))
     training.bf16 = True
-    check_attention(args, training, load_config(args))
+    check_model(args, training, load_config(args))
 
 
 # Documents in packed rows ----------------------------------------------------------------------------------------------
