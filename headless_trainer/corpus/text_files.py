@@ -91,6 +91,7 @@ def encoding_fault(path: str | os.PathLike) -> str | None:
             while some := file.read(_READ_AT_ONCE):
                 start = start or some[:100]
                 lines += decoder.decode(some).count("\n")
+            decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
             line = lines + error.object[: error.start].count(b"\n")
             guess = (

@@ -1,0 +1,476 @@
+"""What a user gets wrong ends with one line, which names the argument, its value and what to do: a table for each script.
+
+A row is what is typed in the folder of `inputs`, and what the line says. The exit code is 1; 2 where argparse itself speaks.
+"""
+
+import gzip
+import importlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model
+
+from headless_trainer.command_line import COMMANDS
+from headless_trainer.corpus.text_files import encoding_fault
+from headless_trainer.runtime import sources
+from headless_trainer.runtime.checkpoints import save_token_counts
+
+ROOT = Path(__file__).parents[2]
+ARGPARSE = 2
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+
+    def write(name: str, content: str | bytes):
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    text = "\n".join(text_lines) + "\n"
+    as_json = "".join(json.dumps({"text": line}) + "\n" for line in text_lines)
+    write("good.txt", text)
+    write("latin.txt", text.encode() + "à la crème\n".encode("latin-1"))
+    write("utf16.txt", text.encode("utf-16"))
+    write("empty.txt", "")
+    write("blank.txt", "\n \n")
+    write("one.txt", "one line\n")
+    write("digits.txt", "\n".join(f"{number}" * 3 for number in range(100, 400)))
+    write("cut.txt.gz", gzip.compress(text.encode())[:-20])
+    write("good.jsonl", as_json)
+    write("bad.jsonl", f'{as_json}{{"text": "cut\n')
+    write("latin.jsonl", f'{as_json}{{"text": "café"}}\n'.encode("latin-1"))
+    write("two.jsonl", '{"a": "x", "b": "y"}\n')
+    write("latin.csv", "sentence,label\ncafé,1\nb,0\n".encode("latin-1"))
+    write("ragged.csv", 'text,label\na,b,c,d\n"x,1\n')
+    write("numbers.csv", "n,label\n1,0\n2,1\n")
+    pq.write_table(pa.table({"text": text_lines}), folder / "good.parquet")
+    write("cut.parquet", (folder / "good.parquet").read_bytes()[:200])
+    (folder / "folder").mkdir()
+    write("bad.yaml", "model_type: bert\nmax_steps: [1, 2\nlearning_rate: 1e-4\n")
+    write("bad.json", '{"model_type": "bert",\n "max_steps": 10,,\n}\n')
+    write("list.yaml", "- a\n- b\n")
+    write("latin.yaml", "model_type: bert # café\n".encode("latin-1"))
+    write("nested.yaml", "model:\n  type: bert\n")
+
+    bert = BertConfig(
+        vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=32
+    )
+    gpt2 = GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=64, vocab_size=300, bos_token_id=0, eos_token_id=0)
+    models = {
+        "bert": (BertModel(bert, add_pooling_layer=False), mlm_tokenizer),
+        "gpt2": (GPT2Model(gpt2), clm_tokenizer),
+        "lm": (GPT2LMHeadModel(gpt2), clm_tokenizer),
+        "no_tokenizer": (BertModel(bert), None),
+    }
+    for name, (model, tokenizer) in models.items():
+        model.save_pretrained(folder / name)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder / name)
+    save_token_counts(folder / "bert", torch.ones(300, dtype=torch.long), {"tokens_seen": 1.0, "train_seconds": 1.0})
+    for name in ("cut", "no_weights", "no_json", "no_type"):
+        shutil.copytree(folder / "lm", folder / name)
+    write("cut/model.safetensors", (folder / "lm" / "model.safetensors").read_bytes()[:999])
+    (folder / "no_weights" / "model.safetensors").unlink()
+    write("no_json/config.json", "{ no json")
+    write("no_type/config.json", "{}")
+
+    labelled = [f"{line},{'yes' if 'river' in line else 'no'}" for line in text_lines]
+    write("train.csv", "\n".join(["sentence,label", *labelled[:40]]))
+    write("dev.csv", "\n".join(["sentence,label", *labelled[40:60]]))
+    write("no_rows.csv", "sentence,label\n")
+    write("one_class.csv", "sentence,label\na,yes\nb,yes\n")
+    write("other_class.csv", "sentence,label\na,maybe\nb,yes\n")
+    write("other_column.csv", "phrase,label\na,yes\nb,no\n")
+    write("table.tsv", "sentence\tlabel\na\tyes\n")
+
+    logs = {
+        "global_step": 2,
+        "max_steps": 2,
+        "log_history": [{"step": 2, "loss": 1.0, "tokens_seen": 9, "train_seconds": 1.0}],
+    }
+    write("run/trainer_state.json", json.dumps(logs))
+    write("cut_run/trainer_state.json", '{"global_step": 2,')
+    write("no_logs/trainer_state.json", json.dumps(logs | {"log_history": []}))
+    write("bad_settings/trainer_state.json", json.dumps(logs))
+    write("bad_settings/settings.json", "[1,")
+    return folder
+
+
+DECODER = "--model_type gpt2 --config_overrides n_embd=16,n_layer=1,n_head=2,n_positions=32"
+QUICK = (
+    "--max_seq_length 16 --max_steps 2 --per_device_train_batch_size 4 --use_cpu --save_strategy no "
+    "--validation_split_percentage 20 --preprocessing_num_workers 1 --output_dir OUT"
+)
+NEW = f"{QUICK} --train_tokenizer --vocab_size 320"
+RUN = f"{DECODER} {NEW} --train_file good.txt"
+FILES = f"{DECODER} {NEW} --train_file"
+FROM = f"{QUICK} --train_file good.txt --model_name_or_path"
+SIZES = f"{NEW} --train_file good.txt --model_type"
+
+PRETRAIN = {
+    # Types, choices and names
+    f"{RUN} --max_steps many": "argument --max_steps/--max-steps: invalid int value: 'many'",
+    f"{RUN} --learning_rate fast": "argument --learning_rate/--learning-rate: invalid float value: 'fast'",
+    f"{RUN} --objective headles": "argument --objective: invalid choice: 'headles'",
+    f"{RUN} --objektive headless": "Unknown argument '--objektive'. The nearest known one is '--objective'",
+    f"{RUN} --max_steps 5 6": "'6' belongs to no argument: one that takes a single value was given several",
+    f"{RUN} --model_name_or_path bert": "model_name_or_path is 'bert', which brings its own configuration: drop",
+    f"{RUN} --lr_scheduler_kwargs {{bad": "--lr_scheduler_kwargs must be a JSON object, got '{bad'",
+    # Values
+    f"{RUN} --per_device_train_batch_size 0": "per_device_train_batch_size is 0 but it must be at least 1",
+    f"{RUN} --max_steps -5": "max_steps is -5 but it must be at least 1, or left out for whole epochs",
+    f"{RUN} --max_steps -1 --num_train_epochs 0": "num_train_epochs is 0.0 but it must be above 0",
+    f"{RUN} --learning_rate -1": "learning_rate is -1.0 but it must not be negative or infinite",
+    f"{RUN} --learning_rate inf": "learning_rate is inf but it must not be negative or infinite",
+    f"{RUN} --weight_decay -0.1": "weight_decay is -0.1 but it must not be negative or infinite",
+    f"{RUN} --adam_beta2 2": "adam_beta2 is 2.0 but it must be at least 0 and below 1",
+    f"{RUN} --adam_epsilon -1": "adam_epsilon is -1.0 but it must not be negative",
+    f"{RUN} --warmup_steps nan": "warmup_steps is nan but it must not be negative or infinite",
+    f"{RUN} --max_grad_norm -1": "max_grad_norm is -1.0 but it must not be negative",
+    f"{RUN} --neftune_noise_alpha -1": "neftune_noise_alpha is -1.0 but it must not be negative",
+    f"{RUN} --seed -1": "seed is -1 but it must be from 0 to 2**32 - 1",
+    f"{RUN} --data_seed -1": "data_seed is -1 but it must be from 0 to 2**32 - 1",
+    f"{RUN} --save_total_limit -1": "save_total_limit is -1 but it must be at least 1",
+    f"{RUN} --dataloader_num_workers 1 --dataloader_prefetch_factor 0": "dataloader_prefetch_factor is 0 but it must be",
+    f"{RUN} --eval_strategy steps --eval_steps 0": "eval_steps is 0 but it must be above 0: for no evaluation, set",
+    f"{RUN} --load_best_model_at_end": "load_best_model_at_end is True but save_strategy is 'no', so there is none",
+    f"{RUN} --lr_scheduler_type cosine --lr_scheduler_kwargs '{{\"foo\": 1}}'": "lr_scheduler_kwargs is {'foo': 1}, with which",
+    f"{RUN} --lr_scheduler_type cosine_with_min_lr": "with which lr_scheduler_type 'cosine_with_min_lr' cannot be made: One of",
+    f"{RUN} --max_seq_length -5": "max_seq_length must be at least 2, got -5",
+    f"{RUN} --max_seq_length 64": "max_seq_length is 64 but the model has 32 positions: lower it",
+    f"{RUN} --vocab_size -3": "vocab_size must be at least 300",
+    # Sizes of the model
+    f"{SIZES} gtp2": "model_type 'gtp2' is unknown. The nearest known name is 'gpt2'",
+    f"{SIZES} gpt2 --config_overrides n_embd=16,n_head=3": "config_overrides is 'n_embd=16,n_head=3', of which no gpt2 can be "
+    "made: `embed_dim` must be divisible by num_heads",
+    f"{SIZES} bert --config_overrides hidden_size=16,num_attention_heads=3": "of which no bert can be made: The hidden size",
+    f"{SIZES} gpt2 --config_overrides n_layer=-2": "num_hidden_layers of the model is -2 but must be at least 1",
+    f"{SIZES} gpt2 --config_overrides n_layer=0": "num_hidden_layers of the model is 0 but must be at least 1",
+    f"{SIZES} bert --config_overrides hidden_size=-16": "hidden_size of the model is -16 but must be at least 1",
+    f"{SIZES} gpt2 --config_overrides n_head=0": "num_attention_heads of the model is 0 but must be at least 1",
+    f"{SIZES} gpt2 --config_overrides n_embd=big": "config_overrides is 'n_embd=big', of which no gpt2 can be made",
+    f"{SIZES} gpt2 --config_overrides activation_function=gelo": "of which no gpt2 can be made: KeyError: 'gelo'",
+    f"{SIZES} gpt2 --config_overrides n_embd=[1": "config_overrides 'n_embd=[1', line 1, is neither YAML nor JSON",
+    f"{SIZES} gpt2 --config_overrides n_embdd=1": "config_overrides names 'n_embdd', which a gpt2 configuration does not have",
+    f"{SIZES} llama --config_overrides hidden_size=16,num_attention_heads=4,num_key_value_heads=3": "num_attention_heads of "
+    "the model is 4, which its num_key_value_heads, 3, does not divide",
+    # Files of settings
+    f"bad.yaml {RUN}": "Configuration file 'bad.yaml', line 3, is neither YAML nor JSON: expected ',' or ']'",
+    f"bad.json {RUN}": "Configuration file 'bad.json', line 2, is neither YAML nor JSON",
+    "list.yaml": "Configuration file 'list.yaml' must hold name: value pairs, got list",
+    "latin.yaml": "Configuration file 'latin.yaml' is not UTF-8 text",
+    "nested.yaml": "Unknown argument '--model'. The nearest known one is '--model_type'",
+    "missing.yaml": "Configuration file 'missing.yaml' does not exist",
+    "demmo": "There is no preset 'demmo'. The nearest preset is 'demo'",
+    # Files of texts
+    f"{FILES} missing.txt": "train_file 'missing.txt' does not exist. Name a file, a folder or a glob",
+    f"{FILES} miss*.txt": "train_file 'miss*.txt' matches no file",
+    f"{FILES} table.tsv": "train_file must end in .txt, .json, .jsonl, .csv, .parquet, each also with .gz, got 'table.tsv'",
+    f"{FILES} folder": "train_file 'folder' is a folder without .txt",
+    f"{FILES} empty.txt": "train_file ['empty.txt'] holds no documents: every file is empty",
+    f"{FILES} blank.txt": "it holds no documents. Name a source with more text",
+    f"{FILES} one.txt": "it holds one document, or copies of one, only",
+    f"{RUN} --validation_file blank.txt": "validation_file ['blank.txt'] leaves no documents for the validation part",
+    f"{FILES} good.txt latin.txt": "latin.txt' cannot be read as UTF-8 text: can't decode byte 0xe0 in line 217. It may be "
+    "WINDOWS-1252: convert it, with iconv -f WINDOWS-1252 -t UTF-8",
+    f"{FILES} good.txt latin.txt --streaming": "latin.txt' cannot be read as UTF-8 text: can't decode byte 0xe0 in line 217",
+    f"{FILES} good.txt utf16.txt": "utf16.txt' cannot be read as UTF-8 text: can't decode byte 0xff in line 1. It may be UTF",
+    f"{FILES} cut.txt.gz": "cut.txt.gz' is damaged at or before byte",
+    f"{FILES} good.jsonl bad.jsonl": "train_file 'bad.jsonl' cannot be read as json: JSON parse error",
+    f"{FILES} good.jsonl bad.jsonl --streaming": "'bad.jsonl' is damaged somewhere after its document",
+    f"{FILES} good.jsonl latin.jsonl": "train_file 'latin.jsonl' cannot be read as json: can't decode byte 0xe9 in line 217",
+    f"{FILES} two.jsonl": "text_column must name one of the 2 text columns. The columns are: a (string), b (string)",
+    f"{FILES} good.jsonl --text_column body": "text_column 'body' is not a column of the data. The columns are: text",
+    f"{FILES} good.parquet cut.parquet": "train_file 'cut.parquet' cannot be read as parquet",
+    f"{FILES} good.parquet cut.parquet --streaming": "'cut.parquet' is damaged somewhere after its document",
+    f"{FILES} ragged.csv": "train_file 'ragged.csv' cannot be read as csv: Error tokenizing data",
+    f"{FILES} numbers.csv": "text_column must name one of the 0 text columns",
+    # Models and tokenizers
+    f"{FROM} runs/missing": "model_name_or_path 'runs/missing' is not a folder here, and the Hub cannot be reached",
+    f"{FROM} ./missing": "model_name_or_path './missing' is not a folder here. Name a checkpoint, or a Hub name",
+    f"{FROM} good.txt": "model_name_or_path 'good.txt' is a file. Name the folder of a checkpoint",
+    f"{FROM} folder": "model_name_or_path 'folder' holds no config.json, so it is not a model",
+    f"{FROM} no_weights": "model_name_or_path 'no_weights' holds no weights (model.safetensors)",
+    f"{FROM} no_json": "model_name_or_path 'no_json' cannot be loaded: It looks like the config file at",
+    f"{FROM} no_type": "model_name_or_path 'no_type' cannot be loaded: Unrecognized model",
+    f"{FROM} cut": "model_name_or_path 'cut' cannot be loaded: Error while deserializing header",
+    f"{FROM} no_tokenizer": "model_name_or_path 'no_tokenizer' holds no tokenizer: save it there with save_pretrained",
+    f"{DECODER} {QUICK} --train_file good.txt --tokenizer_name ./missing": "tokenizer_name './missing' is not a folder here",
+    # Folders
+    RUN.replace("OUT", "good.txt"): "output_dir 'good.txt' cannot be written to",
+    f"{RUN} --resume_from_checkpoint missing": "resume_from_checkpoint 'missing' is not a folder",
+    f"{RUN} --resume_from_checkpoint last": "resume_from_checkpoint is 'last' but output_dir",
+}
+
+HEAD = "--use_cpu --output_dir OUT --model_name_or_path"
+TRAIN = (
+    f"{HEAD} gpt2 --init embeddings --do_train --train_file good.txt --max_steps 2 --max_seq_length 16 "
+    "--per_device_train_batch_size 4 --preprocessing_num_workers 1"
+)
+LM_HEAD = {
+    "--output_dir OUT": "model_name_or_path is not given: name the headless checkpoint",
+    f"{HEAD} missing": "model_name_or_path 'missing' is not a folder here, and the Hub cannot be reached",
+    f"{HEAD} good.txt": "model_name_or_path 'good.txt' is a file",
+    f"{HEAD} folder": "model_name_or_path 'folder' holds no config.json",
+    f"{HEAD} no_json": "model_name_or_path 'no_json' cannot be loaded",
+    f"{HEAD} no_weights": "model_name_or_path 'no_weights' holds no weights",
+    f"{HEAD} no_tokenizer": "model_name_or_path 'no_tokenizer' holds no tokenizer",
+    f"{HEAD} lm": "model_name_or_path 'lm' holds a GPT2LMHeadModel, which has a head already",
+    f"{HEAD} gpt2": "'gpt2' holds no token_counts.safetensors: name a folder that",
+    f"{HEAD} bert --tokenizer_name missing": "tokenizer_name 'missing' is not a folder here",
+    f"{HEAD} bert --train_file good.txt": "['good.txt'] is named as training texts but nothing reads them",
+    f"{HEAD} bert --max_steps 5": "max_steps is 5 but nothing is trained",
+    f"{HEAD} bert --max_steps many": "argument --max_steps/--max-steps: invalid int value: 'many'",
+    f"{HEAD} bert --freeze_trunk": "freeze_trunk is True but nothing is trained",
+    f"{HEAD} bert --init priors": "argument --init: invalid choice: 'priors'",
+    f"{HEAD} bert --smoothing -1": "smoothing must be above 0, got -1.0",
+    f"{HEAD} bert --head_bias prior": "head_bias is 'prior': here --init says how the head starts",
+    f"{HEAD} bert --objective headless": "argument --objective: invalid choice: 'headless'",
+    f"{HEAD} bert --train_tokenizer": "train_tokenizer is True but the head is made of the checkpoint's own tokens",
+    f"{HEAD} bert --tie_word_embeddings true": "tie_word_embeddings is True but the head is made of",
+    f"{HEAD} bert --config_overrides n_layer=3": "config_overrides 'n_layer=3' would change the shape of the weights",
+    f"{HEAD} bert --freeze": "Unknown argument '--freeze'. The nearest known one is '--freeze_trunk'",
+    f"{HEAD} gpt2 --counts_from corpus": "counts_from is 'corpus' but none is named: add --train_file or --dataset_name",
+    f"{HEAD} gpt2 --counts_from corpus --train_file missing.txt": "train_file 'missing.txt' does not exist",
+    f"{HEAD} gpt2 --counts_from corpus --train_file good.txt latin.txt": "latin.txt' cannot be read as UTF-8 text",
+    f"{HEAD} gpt2 --counts_from corpus --train_file cut.parquet": "train_file 'cut.parquet' cannot be read as parquet",
+    f"{HEAD.replace('OUT', 'lm')} bert": "output_dir 'lm' already holds 'lm/model.safetensors'",
+    f"{HEAD.replace('OUT', 'good.txt')} bert": "output_dir 'good.txt' cannot be written to",
+    f"bad.yaml {HEAD} bert": "Configuration file 'bad.yaml', line 3, is neither YAML nor JSON",
+    "paper_lm_head_tex": "There is no preset 'paper_lm_head_tex'. The nearest preset is 'paper_lm_head_text'",
+    f"{TRAIN} --per_device_train_batch_size 0": "per_device_train_batch_size is 0 but it must be at least 1",
+    f"{TRAIN} --learning_rate -1": "learning_rate is -1.0 but it must not be negative",
+    f"{TRAIN} --max_seq_length -5": "max_seq_length must be at least 2, got -5",
+    f"{TRAIN} --max_seq_length 100": "max_seq_length is 100 but the model has 64 positions",
+    f"{TRAIN} --resume_from_checkpoint missing": "resume_from_checkpoint 'missing' is not a folder",
+    TRAIN.replace(
+        "gpt2", "missing"
+    ): "model_name_or_path 'missing' is not a folder here, and the Hub cannot be reached",
+}
+
+GRID = "--seeds 0 --max_seq_length 32 --num_train_epochs 1 --use_cpu --output_dir OUT --model_name_or_path"
+OWN = f"{GRID} bert --train_file train.csv --validation_file dev.csv"
+GLUE = {
+    "": "model_name_or_path is not given: name one or several checkpoints to fine-tune",
+    f"{GRID} bert": "tasks is None and train_file is None: give one of the two, such as --tasks paper",
+    f"{GRID} bert --tasks colla": "got 'colla'. Did you mean 'cola'?",
+    f"{GRID} bert --tasks cola": "dataset 'nyu-mll/glue' (cola) cannot be read, because the Hub cannot be reached",
+    f"{GRID} bert --tasks cola --data_dir missing": "data_dir 'missing' is not a folder",
+    f"{GRID} bert --tasks cola --data_dir folder": "data_dir 'folder' does not hold 'cola' of cola",
+    f"{GRID} bert --tasks cola --languages xx": "languages must be of ar, bg, de",
+    f"{OWN} --tasks cola": "tasks is ['cola'] and train_file is 'train.csv': give one of the two",
+    f"{GRID} missing --tasks cola": "model_name_or_path 'missing' is not a folder here, and the Hub cannot be reached",
+    f"{GRID} good.txt --tasks cola": "model_name_or_path 'good.txt' is a file",
+    f"{GRID} folder --tasks cola": "model_name_or_path 'folder' holds no config.json",
+    f"{GRID} no_json --tasks cola": "model_name_or_path 'no_json' cannot be loaded",
+    f"{GRID} no_weights --tasks cola": "model_name_or_path 'no_weights' holds no weights",
+    f"{GRID} cut --tasks cola": "model_name_or_path 'cut' cannot be loaded: Error while deserializing header",
+    f"{GRID} no_tokenizer --tasks cola": "model_name_or_path 'no_tokenizer' holds no tokenizer",
+    f"{GRID} bert bert --tasks cola": "model_name_or_path names 'bert' twice",
+    OWN.replace("train.csv", "missing.csv"): "train_file 'missing.csv' does not exist",
+    OWN.replace("dev.csv", "missing.csv"): "validation_file 'missing.csv' does not exist",
+    OWN.replace("train.csv", "table.tsv"): "file 'table.tsv' must end in .csv, .json or .jsonl",
+    OWN.replace("train.csv", "latin.csv"): "file 'latin.csv' cannot be read as csv: can't decode byte 0xe9 in line 2",
+    OWN.replace("train.csv", "ragged.csv"): "file 'ragged.csv' cannot be read as csv",
+    OWN.replace("train.csv", "bad.jsonl"): "file 'bad.jsonl' cannot be read as jsonl",
+    OWN.replace("train.csv", "no_rows.csv"): "train_file 'no_rows.csv' holds no rows",
+    OWN.replace("train.csv", "one_class.csv"): "train_file 'one_class.csv' must have two classes or more",
+    OWN.replace("dev.csv", "no_rows.csv"): "file 'no_rows.csv' has no row with a label",
+    OWN.replace("dev.csv", "other_class.csv"): "row 0 of file 'other_class.csv' has label 'maybe'",
+    OWN.replace("dev.csv", "other_column.csv"): "file 'other_column.csv' has no column 'sentence'",
+    f"{OWN} --label_column target": "train_file 'train.csv' has no column 'target'. Its columns are: sentence",
+    f"{OWN} --per_device_train_batch_size 0": "per_device_train_batch_size is 0 but it must be at least 1",
+    f"{OWN} --learning_rate -1": "learning_rate is -1.0 but it must not be negative",
+    f"{OWN} --weight_decay -1": "weight_decay is -1.0 but it must not be negative",
+    f"{OWN} --num_train_epochs 0": "num_train_epochs is 0.0 but it must be above 0",
+    f"{OWN} --num_train_epochs many": "argument --num_train_epochs/--num-train-epochs: invalid float value: 'many'",
+    f"{OWN} --max_seq_length -3": "max_seq_length must be at least 4, got -3",
+    f"{OWN} --max_seq_length 512": "max_seq_length is 512 but the model has 32 positions",
+    f"{OWN} --max_train_samples 0": "max_train_samples must be at least 1, got 0",
+    f"{OWN} --seeds 0 0": "seeds must be different and not negative, got [0, 0]",
+    f"{OWN} --seeds": "argument --seeds: expected at least one argument",
+    f"{OWN} --seed 3": "seed is 3, but `headless-trainer glue` sets it: --seeds names one or several",
+    f"{OWN} --loss hinge": "argument --loss: invalid choice: 'hinge'",
+    f"{OWN} --labels x": "Unknown argument '--labels'",
+    OWN.replace("OUT", "good.txt"): "output_dir 'good.txt' cannot be written to",
+    f"bad.json {OWN}": "Configuration file 'bad.json', line 2, is neither YAML nor JSON",
+    "--report_only --output_dir folder": "output_dir 'folder' holds no results",
+}
+
+SCORE = "--device cpu --limit 3 --output_dir OUT --model_name_or_path"
+LAMBADA = f"{SCORE} lm --data_files lambada_openai=good.jsonl"
+LM_EVAL = {
+    "": "model_name_or_path is not given: name the language models to score",
+    "--model_name_or_path lm": "output_dir is not given: name the folder for the results of lm",
+    f"{SCORE} missing": "model 'missing' is not a folder here, and the Hub cannot be reached",
+    f"{SCORE} ./missing": "model './missing' is not a folder here",
+    f"{SCORE} good.txt": "model 'good.txt' is a file",
+    f"{SCORE} folder": "model 'folder' holds no config.json",
+    f"{SCORE} no_json": "model 'no_json' cannot be loaded",
+    f"{SCORE} no_type": "model 'no_type' cannot be loaded",
+    f"{SCORE} gpt2": "'gpt2' is a trunk (GPT2Model) without a language-modelling head. Make one of it first",
+    f"{SCORE} bert": "'bert' is a bert, but scoring text needs a decoder",
+    f"{LAMBADA.replace('lm ', 'cut ')}": "model 'cut' cannot be loaded: Error while deserializing header",
+    f"{LAMBADA} --tokenizer_name missing": "tokenizer 'missing' is not a folder here",
+    f"{LAMBADA.replace('good.jsonl', 'missing.jsonl')}": "data_files gives 'lambada_openai' the file 'missing.jsonl'",
+    f"{LAMBADA.replace('lambada_openai=', 'piqa=')}": "data_files names 'piqa', which is not among the tasks asked for",
+    f"{LAMBADA.replace('lambada_openai=', '')}": "data_files must be task=file items, got 'good.jsonl'",
+    f"{LAMBADA.replace('good', 'bad')}": "data_files: 'bad.jsonl' cannot be read as json",
+    f"{LAMBADA.replace('good', 'two')}": "Task 'lambada_openai' cannot use the documents of two.jsonl",
+    f"{LAMBADA.replace('good.jsonl', 'cut.parquet')}": "data_files: 'cut.parquet' cannot be read as parquet",
+    f"{LAMBADA} --limit 0": "limit must be a number of documents, or a share above 0 and below 1, got 0.0",
+    f"{LAMBADA} --limit some": "argument --limit: invalid float value: 'some'",
+    f"{LAMBADA} --batch_size 0": "batch_size must be auto or a number above 0, got '0'",
+    f"{LAMBADA} --device cudo": "device 'cudo' is none of this machine (Expected one of cpu, cuda",
+    f"{LAMBADA} --dtype float8": "argument --dtype: invalid choice: 'float8'",
+    f"{LAMBADA} --num_fewshot -1": "num_fewshot must be at least 0, got -1",
+    f"{LAMBADA} --max_length -5": "max_length must be at least 2, got -5",
+    f"{LAMBADA} --max_length 9999": "max_length is 9999 but 'lm' has 64 positions: lower it",
+    f"{LAMBADA} --seed -1": "seed must be at least 0, got -1",
+    f"{LAMBADA} --include_path missing": "include_path 'missing' is not a folder with task definitions",
+    f"{LAMBADA} --task x": "Unknown argument '--task'. The nearest known one is '--tasks'",
+    f"{LAMBADA.replace('OUT', 'good.txt')}": "output_dir 'good.txt' cannot be written to",
+    f"{SCORE} lm --tasks arc_easy": "Task 'arc_easy' needs the dataset 'allenai/ai2_arc' (ARC-Easy) from the Hub",
+    "--compare lm --output_dir OUT": "compare takes two models or folders of results, got 1",
+    "--compare missing lm --output_dir OUT": "model 'missing' is not a folder here",
+    f"bad.yaml {LAMBADA}": "Configuration file 'bad.yaml', line 3, is neither YAML nor JSON",
+}
+
+REPORT = {
+    "": "runs is not given: name the output folders of the training runs to compare",
+    "run": "output_dir is not given: name the folder of the report",
+    "missing --output_dir OUT": "run 'missing' is not a folder: name the --output_dir of a training run",
+    "good.txt --output_dir OUT": "run 'good.txt' is not a folder",
+    "folder --output_dir OUT": "'folder' is not a run: it lacks trainer_state.json",
+    "bert --output_dir OUT": "'bert' is not a run: it lacks trainer_state.json",
+    "cut_run --output_dir OUT": "'cut_run/trainer_state.json' is not JSON",
+    "no_logs --output_dir OUT": "'no_logs/trainer_state.json' has no 'tokens_seen' in its logs",
+    "bad_settings --output_dir OUT": "'bad_settings/settings.json' does not hold settings",
+    "run run --output_dir OUT": "run 'run' is given twice",
+    "a=run a=run --output_dir OUT": "'a' is given twice: name all of its runs at once",
+    "a= --output_dir OUT": "'a=' names no run: write NAME=RUN1,RUN2",
+    "=run --output_dir OUT": "'=run' gives its runs no name: write NAME=RUN1,RUN2",
+    "run --output_dir good.txt": "output_dir 'good.txt' cannot be written to",
+    "run --output_dir OUT --glue missing": "glue folder 'missing' holds no results",
+    "run --output_dir OUT --lm_eval missing": "lm_eval folder 'missing' holds no results.json",
+    "run --output_dir OUT --lm_eval x=missing": "lm_eval 'x=missing' names configuration 'x', but there is only 'run'",
+    "run --output_dir OUT --lm_eval run@many=folder": "lm_eval 'run@many=folder' must name a step of the training run after @",
+    "run --output_dir OUT --title a b": "'b' belongs to no argument: one that takes a single value was given several",
+    "run --output_dir OUT --glues x": "Unknown argument '--glues'. The nearest known one is '--glue'",
+    "bad.yaml": "Configuration file 'bad.yaml', line 3, is neither YAML nor JSON",
+    "bad.json": "Configuration file 'bad.json', line 2, is neither YAML nor JSON",
+    "missing.yaml": "Configuration file 'missing.yaml' does not exist",
+}
+
+
+def check(command: str, typed: str, said: str, inputs: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(inputs)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    argv = [word.replace("OUT", str(tmp_path / "out")) for word in shlex.split(typed)]
+    main = importlib.import_module(f"headless_trainer.cli.{command}").main
+    with pytest.raises(SystemExit) as end:
+        main(argv)
+    if isinstance(end.value.code, str):  # Python writes it to stderr and ends with 1
+        line = end.value.code
+    else:
+        assert end.value.code == ARGPARSE
+        line = capsys.readouterr().err.splitlines()[-1]
+    assert said in line and "\n" not in line
+
+
+@pytest.mark.parametrize("typed", PRETRAIN)
+def test_pretrain(typed, inputs, tmp_path, monkeypatch, capsys):
+    check("pretrain", typed, PRETRAIN[typed], inputs, tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("typed", LM_HEAD)
+def test_lm_head(typed, inputs, tmp_path, monkeypatch, capsys):
+    check("lm_head", typed, LM_HEAD[typed], inputs, tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("typed", GLUE)
+def test_glue(typed, inputs, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sklearn")
+    check("glue", typed, GLUE[typed], inputs, tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("typed", LM_EVAL)
+def test_lm_eval(typed, inputs, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("lm_eval")
+    check("lm_eval", typed, LM_EVAL[typed], inputs, tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("typed", REPORT)
+def test_report(typed, inputs, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sklearn")
+    check("report", typed, REPORT[typed], inputs, tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_process_ends_with_one_line_and_1(command, inputs):
+    script = ROOT / f"run_{command.replace('-', '_')}.py"
+    end = subprocess.run([sys.executable, script, "bad.yaml"], cwd=inputs, capture_output=True, text=True)
+    assert end.returncode == 1 and not end.stdout
+    (line,) = end.stderr.splitlines()
+    assert line.startswith("ValueError: Configuration file 'bad.yaml', line 3, is neither YAML nor JSON")
+
+
+# Without a network -------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_network_the_hub_is_asked_once(monkeypatch, tmp_path):
+    """The libraries ask six times, which takes half a minute."""
+    asked = []
+
+    class Unreachable:
+        def __getattr__(self, method):
+            def ask(*args, **kwargs):
+                asked.append(method)
+                raise ConnectionError("no route to host")
+
+            return ask
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(sources, "get_session", Unreachable)
+    monkeypatch.setattr("huggingface_hub.utils._http.get_session", Unreachable)
+    sources.hub_fault.cache_clear()
+    try:
+        with pytest.raises(
+            OSError, match=r"^tokenizer_name 'me/mine' is not a folder here, and the Hub cannot be reached"
+        ):
+            sources.load_tokenizer("tokenizer_name", "me/mine", cache_dir=str(tmp_path))
+        assert sources.hub_fault() == "no route to host"
+    finally:
+        sources.hub_fault.cache_clear()
+    assert asked == ["head"]
+    assert not sources.constants.HF_HUB_OFFLINE  # a push may find the network again
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        ("plain\ntext é".encode(), None),
+        ("one\ntwo\nthré".encode("cp1252"), "byte 0xe9 in line 3. It may be WINDOWS-1252"),
+        ("text".encode("utf-16"), "in line 1. It may be UTF-16"),
+        (gzip.compress("a\ncafé".encode("cp1252"), mtime=0), "byte 0xe9 in line 2"),
+        (("é" * 600_000 + "\n").encode() + b"\xff", "byte 0xff in line 2"),
+    ],
+)
+def test_where_a_file_is_not_utf8(tmp_path, content, said):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    found = encoding_fault(os.fspath(path))
+    assert found is None if said is None else said in found
