@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 _BATCH_BYTES = 1_000_000  # of text for one step of a worker: large enough to hide the hand-over, small enough to hold
 _DOCUMENTS_AT_ONCE = 10_000
+_FIRST_ROWS = 1_000  # of a stream, in which unknown tokens are looked for
+# Shares of unknown tokens: from the first one on there is a warning, from the second one on an error.
+FEW_UNKNOWN, MOST_UNKNOWN = 0.01, 0.5
 
 
 def tokenize_and_pack(
@@ -123,8 +126,17 @@ def _rows(
         int32 ``(rows + 1,)``.
     """
     if line_by_line:
+        documents = cut = tokens = lost = 0
         for ids, lengths in batches:
+            documents, cut = documents + len(lengths), cut + np.count_nonzero(lengths > max_seq_length)
+            tokens, lost = tokens + len(ids), lost + int((lengths - max_seq_length).clip(min=0).sum())
             yield cut_documents(ids, lengths[lengths > 0], max_seq_length)
+        if lost:
+            logger.warning(
+                "line_by_line: %s of %s documents are longer than max_seq_length, %s. Of each the end is cut off, but for its "
+                "last token: %s of %s tokens (%.1f %%) are lost.",
+                *(f"{cut:,}", f"{documents:,}", max_seq_length, f"{lost:,}", f"{tokens:,}", 100 * lost / tokens),
+            )
         return
     carried = np.empty(0, np.int32)
     tokens = 0
@@ -272,10 +284,19 @@ def _encoded_batches(
 def check_token_ids(
     dataset: Dataset | torch.utils.data.IterableDataset, num_embeddings: int, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Make sure that every id has a row in the embedding, before a device fails on it with an unreadable message.
+    """Make sure that every id has a row in the embedding, and that the tokenizer knows what it reads.
+
+    Ids beyond the embedding would fail on a device with an unreadable message. Where more than one token in a hundred is
+    unknown, a warning says so.
+
+    Args:
+        dataset: rows with the column "input_ids". Of a stream the tokenizer and the first rows are checked.
+        num_embeddings: rows of the embedding.
+        tokenizer: what the rows were made with.
 
     Raises:
-        ValueError: if an id, or the tokenizer's length in the case of a stream, is beyond the embedding.
+        ValueError: if an id, or the tokenizer's length in the case of a stream, is beyond the embedding, or more than half of
+            the tokens are unknown.
     """
     remedy = "Pass --resize_embeddings, or use the tokenizer that matches the model."
     if not isinstance(dataset, Dataset):
@@ -283,13 +304,37 @@ def check_token_ids(
             raise ValueError(
                 f"Tokenizer has {len(tokenizer)} tokens but the embedding has {num_embeddings} rows. {remedy}"
             )
-        return
-    largest = max((int(ids.max()) for ids, _ in _id_arrays(dataset) if len(ids)), default=-1)
+        arrays = (np.asarray(row["input_ids"]) for row in itertools.islice(dataset, _FIRST_ROWS))
+    else:
+        arrays = (ids for ids, _ in _id_arrays(dataset))
+    largest, tokens, unknown = -1, 0, 0
+    specials = np.array(tokenizer.all_special_ids)
+    for ids in arrays:
+        largest = max(largest, int(ids.max(initial=-1)))
+        if _has_unknown(tokenizer):
+            unknown += np.count_nonzero(ids == tokenizer.unk_token_id)
+            tokens += len(ids) - np.count_nonzero(np.isin(ids, specials))
     if largest >= num_embeddings:
         raise ValueError(
             f"The largest token id in the data is {largest} but the embedding has {num_embeddings} rows (the "
             f"tokenizer has {len(tokenizer)} tokens). {remedy}"
         )
+    share = unknown / max(1, tokens + unknown)
+    what = (
+        f"{share:.1%} of the tokens are unknown to the tokenizer ({tokenizer.unk_token}), and nothing is learnt of what they "
+        "were. Use a tokenizer made for these texts, --train_tokenizer, or a larger --vocab_size."
+    )
+    if share > MOST_UNKNOWN:
+        raise ValueError(what)
+    if share > FEW_UNKNOWN:
+        logger.warning("%s", what)
+
+
+def _has_unknown(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether there is a token for what is unknown, and for that alone: GPT-2 names its end of text."""
+    roles = ("bos", "eos", "sep", "cls", "pad", "mask")
+    unknown = tokenizer.unk_token_id
+    return unknown is not None and unknown not in [getattr(tokenizer, f"{role}_token_id") for role in roles]
 
 
 def target_counts(

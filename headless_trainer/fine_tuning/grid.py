@@ -5,6 +5,7 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
@@ -21,6 +22,8 @@ from .results import check_settings, read_runs, run_path
 from .tasks import Task, load_task, select_tasks, user_task
 
 logger = logging.getLogger(__name__)
+
+MOST_NAMED = 6  # classes that are named one by one
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
             )
             sets = {name: first_rows(rows, arguments.max_eval_samples) for name, rows in sets.items()}
             data[task.name] = first_rows(train, arguments.max_train_samples), sets
+            logger.info("%s: %s", task.name, describe_rows(task, *data[task.name]))
     return Grid(arguments, training, runs, pending, data)
 
 
@@ -119,6 +123,19 @@ def _check_languages(result: dict, arguments: GlueArguments, tasks: list[Task]) 
                 f"output_dir holds {task.name} of {result['model']!r} scored in languages {sorted(scored)}, and this run has "
                 f"{sorted(task.languages)}: choose another --output_dir."
             )
+
+
+def describe_rows(task: Task, train: Dataset, sets: dict[str, Dataset]) -> str:
+    """How many rows a task has, and its classes: ``12 rows to train on (no 8, yes 4), 6 to score``."""
+    labels = train.with_format("numpy")["label"][:]
+    if task.is_regression:
+        kinds = f"numbers from {labels.min():g} to {labels.max():g}"
+    else:
+        counts = np.bincount(labels, minlength=len(task.label_names))
+        kinds = ", ".join(f"{name} {count:,}" for name, count in zip(task.label_names, counts, strict=True))
+        if len(counts) > MOST_NAMED:
+            kinds = f"{len(counts)} classes of {counts.min():,} to {counts.max():,} rows"
+    return f"{len(train):,} rows to train on ({kinds}), {sum(map(len, sets.values())):,} to score"
 
 
 def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:

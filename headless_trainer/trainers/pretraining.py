@@ -52,6 +52,7 @@ from ..runtime.processes import lost_processes_named
 from ..runtime.settings import save_settings
 from ..runtime.signals import with_following_workers
 from ..settings_check import PRETRAINING, refuse
+from . import resume_check
 from .branch_point import BranchPoint
 from .diagnostics import EmbeddingRoles, TrainingWindow
 from .evaluation import EvaluationSums, mean_cosine
@@ -428,6 +429,7 @@ class PretrainingTrainer(Trainer):
                     self.state.save_to_json(os.path.join(aside.folder, TRAINER_STATE_NAME))
             self.accelerator.wait_for_everyone()
             facts = {"processes": self.args.world_size, "stream": self.stream is not None}
+            facts |= resume_check.row_facts(self.train_dataset)
             aside.publish(self.args.save_only_model, rows_a_step=self._rows_a_step(), **facts)
         if self.args.should_save:
             keep = {str(aside.final), self.state.best_model_checkpoint or str(aside.final)}
@@ -562,6 +564,7 @@ class PretrainingTrainer(Trainer):
         if checkpoint is not None:
             state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
             if not self._is_finished(state):
+                resume_check.check_settings(checkpoint, self.args)
                 self._check_place(checkpoint)
             self._load_totals(checkpoint)
             if self._is_finished(state):  # the parent would train one step too many
@@ -602,6 +605,8 @@ class PretrainingTrainer(Trainer):
             )
         if self.stream is not None:
             self.stream.load(checkpoint)
+        else:
+            resume_check.check_rows(read_facts(checkpoint), self.train_dataset)
 
     def _load_totals(self, checkpoint: str) -> None:
         counts, totals = load_token_counts(checkpoint)
