@@ -84,9 +84,18 @@ def tokenize_and_pack(
     if _must_write(path, overwrite_cache):
         batches = _encoded_batches(texts, tokenizer, num_proc or available_processors(), line_by_line)
         write_rows(pack(batches), features, path)
-    else:
-        logger.info("Rows of tokens found in %s.", path)
-    return Dataset.from_file(str(path)).with_format("numpy")
+        return Dataset.from_file(str(path)).with_format("numpy")
+    logger.info("Rows of tokens found in %s.", path)
+    rows = Dataset.from_file(str(path))
+    if line_by_line:  # how many tokens were lost was said when the rows were made
+        lengths = pc.list_value_length(rows.data["input_ids"])
+        if full := pc.sum(pc.equal(lengths, max_seq_length)).as_py():
+            logger.warning(
+                "line_by_line: %s of %s rows are as long as max_seq_length, %s. Of longer documents the end was cut off, but "
+                "for its last token.",
+                *(f"{full:,}", f"{len(rows):,}", max_seq_length),
+            )
+    return rows.with_format("numpy")
 
 
 def _must_write(path: Path, overwrite_cache: bool) -> bool:

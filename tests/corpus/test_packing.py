@@ -1,3 +1,4 @@
+import copy
 import csv
 import gzip
 import json
@@ -494,6 +495,47 @@ def test_check_token_ids(clm):
         ValueError, match="Tokenizer has 300 tokens but the embedding has 299 rows.*--resize_embeddings"
     ):
         check_token_ids(rows.to_iterable_dataset(), 299, clm)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_unknown_tokens_are_said(mlm, clm, streamed, caplog):
+    """Of the tokens that are not special: [CLS] and [SEP] are known."""
+    unknown, known = mlm.unk_token_id, len(mlm) - 1
+    row = [mlm.cls_token_id, mlm.sep_token_id] * 100
+
+    def check(number: int, of: int, tokenizer=mlm, unknown=unknown):
+        rows = _dataset([row, [unknown] * number + [known] * (of - number)])
+        caplog.clear()
+        check_token_ids(rows.to_iterable_dataset() if streamed else rows, 300, tokenizer)
+        return caplog.text
+
+    assert check(1, 100) == ""
+    assert "2.0% of the tokens are unknown to the tokenizer ([UNK]), and nothing is learnt" in check(2, 100)
+    with pytest.raises(
+        ValueError, match=r"^51.0% of the tokens are unknown .*--train_tokenizer, or a larger --vocab_size"
+    ):
+        check(51, 100)
+    gpt2 = copy.deepcopy(clm)
+    gpt2.unk_token = gpt2.eos_token  # the end of a document is not unknown
+    assert check(90, 100, gpt2, gpt2.eos_token_id) == ""
+
+
+def test_what_line_by_line_cuts_is_said(clm, cache, caplog):
+    texts = Dataset.from_dict({"text": ["a b c d e f g h i j", "a", "a b c"]})
+    whole = [len(clm(text)["input_ids"]) + 1 for text in texts["text"]]  # and the end
+    limit = max(whole) - 3
+    said = f"1 of 3 documents are longer than max_seq_length, {limit}. Of each the end is cut off, but for its last token: 3 of"
+    tokenize_and_pack(texts, clm, max_seq_length=limit, line_by_line=True, cache_dir=cache)
+    assert f"{said} {sum(whole)} tokens ({300 / sum(whole):.1f} %) are lost" in caplog.text
+    caplog.clear()
+    tokenize_and_pack(texts, clm, max_seq_length=limit, line_by_line=True, cache_dir=cache)  # found again
+    assert (
+        f"line_by_line: 1 of 3 rows are as long as max_seq_length, {limit}. Of longer documents the end was"
+        in caplog.text
+    )
+    caplog.clear()
+    tokenize_and_pack(texts, clm, max_seq_length=max(whole) + 1, line_by_line=True, cache_dir=cache)
+    assert "line_by_line" not in caplog.text
 
 
 def test_target_counts(clm, mlm_tokenizer):

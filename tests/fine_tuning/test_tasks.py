@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import datasets
 import pyarrow as pa
@@ -10,8 +11,9 @@ import pytest
 pytest.importorskip("sklearn")
 
 from headless_trainer.fine_tuning import task_rows
+from headless_trainer.fine_tuning.grid import describe_rows
 from headless_trainer.fine_tuning.metrics import METRICS
-from headless_trainer.fine_tuning.tasks import GROUPS, TASKS, XNLI_LANGUAGES, load_task, select_tasks, user_task
+from headless_trainer.fine_tuning.tasks import GROUPS, TASKS, XNLI_LANGUAGES, Task, load_task, select_tasks, user_task
 
 SENTENCE = [{"sentence": "One.", "label": 1, "idx": 0}, {"sentence": "Two.", "label": 0, "idx": 1}]
 PAIRS = [
@@ -506,3 +508,15 @@ def test_labels_may_be_numbers_of_any_width():
     for kind in (pa.int8(), pa.uint32(), pa.float32()):
         labels = task_rows.to_labels(pa.chunked_array([pa.array([1, 0], kind)]), ("no", "yes"), "here")
         assert labels.to_pylist() == [1, 0] and labels.type == pa.int64()
+
+
+def test_rows_and_classes_are_said():
+    train = datasets.Dataset.from_dict({"texts": [[["a"]]] * 5, "label": [0, 1, 1, 0, 1]})
+    sets = {"validation": train.select([0, 1])}
+    task = Task("user", "user", ("sentence",), ("no", "yes"))
+    assert describe_rows(task, train, sets) == "5 rows to train on (no 2, yes 3), 2 to score"
+    many = replace(task, label_names=tuple("abcdefg"))
+    assert describe_rows(many, train, sets) == "5 rows to train on (7 classes of 0 to 3 rows), 2 to score"
+    numbers = datasets.Dataset.from_dict({"texts": [[["a"]]] * 2, "label": [0.5, 3.0]})
+    said = describe_rows(replace(task, label_names=None), numbers, {"de": sets["validation"], "en": sets["validation"]})
+    assert said == "2 rows to train on (numbers from 0.5 to 3), 4 to score"

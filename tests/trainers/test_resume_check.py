@@ -1,0 +1,90 @@
+"""A run that goes on from a checkpoint is the same run, or what differs is said, or it is refused."""
+
+import logging
+
+import numpy as np
+import pytest
+from builders import VOCAB, Tokenizer, trainer_for
+from datasets import Dataset
+
+from headless_trainer.trainers.resume_check import CHANGED, KEPT, REFUSED, REFUSED_WITH_PLACE
+
+SAVING = {"save_strategy": "steps", "save_steps": 1}
+
+
+def rows(count: int = 24, seed: int = 0) -> Dataset:
+    generator = np.random.default_rng(seed)
+    return Dataset.from_dict({"input_ids": generator.integers(2, VOCAB, (count, 12)).tolist()})
+
+
+def resumed(tmp_path, data=None, **settings):
+    """The checkpoint after one step of two, and a run that goes on from it."""
+    trainer_for(tmp_path / "a", "mlm", Tokenizer(), data=rows(), **SAVING).train()
+    again = trainer_for(tmp_path / "b", "mlm", Tokenizer(), data=data or rows(), **SAVING | settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
+    return again
+
+
+def ours(caplog) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.name.endswith("resume_check")]
+
+
+def test_the_same_settings_and_rows_are_not_mentioned(tmp_path, caplog):
+    assert resumed(tmp_path).state.global_step == 2
+    assert not ours(caplog)
+
+
+def test_what_the_optimizer_brings_back_is_said_to_have_no_effect(tmp_path, caplog):
+    again = resumed(tmp_path, learning_rate=0.5, weight_decay=0.1)
+    assert ours(caplog)[0].startswith(
+        "learning_rate is 0.5, which has no effect: the run goes on with 0.001, that of the checkpoint. For another, start"
+    )
+    assert "weight_decay is 0.1, which has no effect" in ours(caplog)[1] and len(ours(caplog)) == 2
+    # As it says: half of the rate is left after the first of two steps.
+    assert [log["learning_rate"] for log in again.state.log_history if "loss" in log][-1] == 0.001 / 2
+    assert again.optimizer.param_groups[0]["weight_decay"] == 0.0
+
+
+def test_what_changes_the_run_is_said(tmp_path, caplog):
+    resumed(tmp_path, max_steps=3, temperature=0.5)
+    assert ours(caplog) == [
+        "max_steps is 3 from here on; it was 2 up to the checkpoint.",
+        "temperature is 0.5 from here on; it was 1.0 up to the checkpoint.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"seed": 7}, r"seed is 7 but the checkpoint '.*checkpoint-1' was written with 42, .*--ignore_data_skip"),
+        ({"data_seed": 7}, "data_seed is 7 but .* was written with 42, so it would not be the same run"),
+        ({"train_sampling_strategy": "random"}, "train_sampling_strategy is 'random' but .* with 'sequential'"),
+        ({"optim": "sgd"}, "optim is 'sgd' but .* was written with 'adamw_torch', .*: set it to that.$"),
+    ],
+)
+def test_what_would_be_another_run_is_refused(tmp_path, settings, said):
+    with pytest.raises(ValueError, match=said):
+        resumed(tmp_path, **settings)
+
+
+@pytest.mark.parametrize("data", [rows(count=25), rows(seed=1)])
+def test_other_rows_are_refused(tmp_path, data):
+    with pytest.raises(
+        ValueError, match=rf"with other training rows \(24; this run has {len(data)}\).*--ignore_data_skip"
+    ):
+        resumed(tmp_path, data)
+
+
+def test_what_is_refused_for_the_place_in_the_data_goes_with_ignore_data_skip(tmp_path, caplog):
+    assert resumed(tmp_path, rows(count=25), seed=7, ignore_data_skip=True).state.global_step == 2
+
+
+def test_another_form_of_the_same_optimizer_is_the_same(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    resumed(tmp_path, optim="adamw_torch")  # from adamw_torch_fused
+    assert not ours(caplog)
+
+
+def test_each_setting_is_judged_once():
+    names = [*REFUSED, *REFUSED_WITH_PLACE, *KEPT, *CHANGED]
+    assert len(names) == len(set(names))
