@@ -1,11 +1,13 @@
 """Argument dataclasses of the commands that train on text."""
 
+import inspect
 import json
 import math
 import re
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +24,18 @@ from .settings_check import DATA, MODEL, PRETRAINING, check_schedule, refuse, wa
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
 
+def described(kind: type) -> type:
+    """The same dataclass, whose docstring lists its own fields by their help texts."""
+    own = [each for each in fields(kind) if each.name in kind.__annotations__]
+    lines = [
+        textwrap.fill(f"{each.name}: {each.metadata['help']}", 110, initial_indent="    ", subsequent_indent=" " * 8)
+        for each in own
+    ]
+    kind.__doc__ = inspect.cleandoc(kind.__doc__) + "\n\nAttributes:\n" + "\n".join(lines)
+    return kind
+
+
+@described
 @dataclass
 class ModelArguments:
     """Which trunk to pretrain, from which weights or configuration, and with which tokenizer."""
@@ -123,6 +137,7 @@ class ModelArguments:
         return {name.strip(): parse_yaml(value, f"config_overrides {text!r}") for name, _, value in pairs}
 
 
+@described
 @dataclass
 class DataArguments:
     """Where the text comes from and how it becomes rows of tokens."""
@@ -193,6 +208,7 @@ class DataArguments:
         warn(self, DATA)
 
 
+@described
 @dataclass
 class HeadlessTrainingArguments(TrainingArguments):
     """`transformers.TrainingArguments` and the settings of the objective.
@@ -405,6 +421,7 @@ class HeadlessTrainingArguments(TrainingArguments):
         check_settings(self.adam_beta1, self.adam_beta2, self.adam_epsilon)
 
 
+@described
 @dataclass
 class LMHeadArguments(HeadlessTrainingArguments):
     """How a headless checkpoint gets its language-modelling head, and how it is fine-tuned with ``do_train``.

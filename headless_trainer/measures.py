@@ -12,6 +12,7 @@ from dataclasses import dataclass
 CONSOLE, PICTURE, CURVE, RESULTS = "console", "loss.png", "curve of the card", "results of the card"
 # When a figure is logged: words for docs/logs.md, and whether it is, for `HeadlessTrainingArguments` whose task is known.
 HEADLESS = "headless", lambda args: args.objective == "headless"
+VANILLA = "vanilla", lambda args: args.objective == "vanilla"
 TIED = "unless the head has a matrix of its own (vanilla)", lambda args: True
 CLM = "clm", lambda args: args.task == "clm"
 UNCORRECTED = "without `--log_q_correction`", lambda args: not args.log_q_correction
@@ -150,8 +151,10 @@ TRAINING = (
             "process, mean since the last log", (SPARSE, SEVERAL)),
 )
 EVALUATION = (
-    Measure("eval_loss", "nats", "headless: loss against a fixed set of candidates (`--eval_pool_size`); vanilla: the same as "
-            "`eval_cross_entropy`", better="lower", short="held-out loss", form="{:.3f}".format, shown=(CONSOLE,)),
+    Measure("eval_loss", "nats", "pool loss, against a fixed set of candidates (`--eval_pool_size`): no perplexity follows "
+            "from it", (HEADLESS,), "lower", "held-out pool loss", form="{:.3f}".format, shown=(CONSOLE,)),
+    Measure("eval_loss", "nats", "the same as `eval_cross_entropy`", (VANILLA,), "lower", "held-out loss",
+            form="{:.3f}".format, shown=(CONSOLE,)),
     Measure("eval_accuracy", "0 to 1", "share of predictions whose target has the best score of the whole vocabulary, with the "
             "same head as `eval_cross_entropy`", (FULL_VOCABULARY,), "higher", "accuracy", "held-out accuracy",
             "{:.2%}".format, (CONSOLE, PICTURE, CURVE, RESULTS), "o-",

@@ -109,11 +109,13 @@ def evaluate(args: ZeroShotArguments) -> None:
         raise OSError(f"{error}. Zero-shot scoring needs an extra: pip install 'headless_trainer[eval]'") from error
     from ..command_line import as_typed
     from ..runtime.checkpoints import write_whole
+    from ..runtime.run_folder import quiet_libraries
     from ..scoring.score_comparison import CONSOLE_WIDTH, find_results, score_tables
 
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    quiet_libraries()
     compared = {each: find_results(each) for each in args.compare or []}
     models = list(
         dict.fromkeys([*(args.model_name_or_path or []), *(each for each, found in compared.items() if not found)])

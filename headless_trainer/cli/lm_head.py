@@ -61,7 +61,6 @@ def check_arguments(model_args, data_args, args) -> None:
 def make_language_model(model_args, data_args, args) -> None:
     """The free head: no training, and no corpus unless the counts come from one."""
     from transformers import AutoModel
-    from transformers.utils import logging as transformers_logging
 
     from ..cards.model_card import write_head_card
     from ..corpus import packing, texts
@@ -73,11 +72,12 @@ def make_language_model(model_args, data_args, args) -> None:
     from ..runtime.checkpoint_aside import model_aside
     from ..runtime.checkpoints import check_output_dir
     from ..runtime.locks import alone_until_exit
+    from ..runtime.run_folder import quiet_libraries
     from . import training
 
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO)
-    transformers_logging.disable_progress_bar()  # one bar for each file read or written
+    quiet_libraries()
     alone_until_exit(args.output_dir)
     check_output_dir(args.output_dir, None)
     pushes = HubPushes.of_run(args) if args.push_to_hub else None

@@ -58,10 +58,8 @@ def main(argv: list[str] | None = None) -> None:
         (args,) = parse_args([ReportArguments], with_flag_of_runs(sys.argv[1:] if argv is None else argv))
         try:
             from ..reporting.report import PAGE_NAME, write_report
-            from ..runtime.checkpoints import check_writable
         except ImportError as error:
             raise OSError(f"{error}. Reports need an extra: pip install 'headless_trainer[eval]'") from error
-        check_writable(args.output_dir)
         sentences = write_report(args.runs, args.output_dir, title=args.title, glue=args.glue, lm_eval=args.lm_eval)
     print("\n".join(textwrap.fill(sentence, 79, initial_indent="- ", subsequent_indent="  ") for sentence in sentences))
     print(f"\n{Path(args.output_dir, PAGE_NAME)}, and its pictures as PNG beside it")

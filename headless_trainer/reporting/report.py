@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from ..command_line import as_typed
 from ..measures import Measure
-from ..runtime.checkpoints import write_whole
+from ..runtime.checkpoints import check_writable, write_whole
 from ..significance import dagger, show_p
 from .charts import Panel, draw, score_panels, training_panels
 from .page import Section, Table, from_markdown, render
@@ -63,7 +63,7 @@ def write_report(
     configurations = group_runs(runs)
     fine_tuned, zero_shot = glue_scores(glue, configurations), zero_shot_scores(lm_eval, configurations)
     folder, names = Path(output_dir), [each.name for each in configurations]
-    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder)
     drawn = _drawn(training_panels(configurations), names, folder)
     sections = [
         Section("Held-out rows", _held_out_tables(configurations), panels=[item for item in drawn if item[0].held_out]),

@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import re
 import sys
 import textwrap
 import time
@@ -24,7 +25,7 @@ REFRESH_SECONDS = 0.1
 
 
 class WrappingFormatter(logging.Formatter):
-    """Breaks messages between words where the terminal ends. What goes into a file is left as it is."""
+    """Breaks messages between words where the terminal ends, and shortens longer words. A file gets them as they are."""
 
     def __init__(self, stream):
         super().__init__("%(asctime)s %(message)s", TIME_FORMAT)
@@ -37,7 +38,14 @@ class WrappingFormatter(logging.Formatter):
         lines = textwrap.TextWrapper(
             width, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
         )
+        text = re.sub(r"\S+", lambda word: _shortened(word[0], width - len(INDENT)), text)
         return "\n".join(part for line in text.splitlines() for part in lines.wrap(line) or [""])
+
+
+def _shortened(word: str, width: int) -> str:
+    """A word, such as a path, that is no wider than this: where it begins and, as far as there is room, how it ends."""
+    begins = width // 3
+    return word if len(word) <= width else f"{word[:begins]}...{word[begins + 3 - width :]}"
 
 
 class ConsoleHandler(logging.StreamHandler):
@@ -94,9 +102,11 @@ class ConsoleCallback(TrainerCallback):
         self._loss = logs.get("loss", self._loss)
         if self._bar is not None and self._training:
             self._show_figures()
-        shown = [f"{each.short} {each.form(logs[each.name])}" for each in shown_in(CONSOLE) if each.name in logs]
-        if state.is_world_process_zero and shown:
-            logger.info("step %s/%s  %s", state.global_step, state.max_steps, "  ".join(shown))
+        found = [each for each in shown_in(CONSOLE) if each.name in logs and each.is_logged(args)]
+        if state.is_world_process_zero and found:
+            # Held-out figures need the place of the total.
+            step = f"{state.global_step}" if found[0].is_held_out else f"{state.global_step}/{state.max_steps}"
+            logger.info("step %s  %s", step, "  ".join(f"{each.short} {each.form(logs[each.name])}" for each in found))
 
     def _show_figures(self) -> None:
         pace = self._pace()

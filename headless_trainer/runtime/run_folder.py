@@ -25,8 +25,17 @@ def start_logging(args) -> None:
     level = logging.INFO if args.log_level == "passive" else args.get_process_log_level()
     logging.getLogger("headless_trainer").setLevel(level if args.process_index == 0 else logging.WARNING)
     transformers_logging.set_verbosity_error() if args.process_index else transformers_logging.set_verbosity_warning()
+    quiet_libraries()
+
+
+def quiet_libraries() -> None:
+    """Leave out what libraries say at each start, or of what is as it should be."""
     # Said wherever DeepSpeed is installed, used or not.
     logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
+    # Long texts are cut where they are used.
+    logging.getLogger("transformers.tokenization_utils_base").addFilter(
+        lambda record: "sequence length is longer" not in record.getMessage()
+    )
     # DeepSpeed calls torch by names that torch would like to see changed, and torch says so at every step.
     warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
     transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training run is another

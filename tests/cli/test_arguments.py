@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pydoc
 import sys
 
 import pytest
@@ -395,3 +396,12 @@ def test_the_command_line_that_trackers_publish_holds_no_token(tmp_path, monkeyp
     (args,) = parse_args([HeadlessTrainingArguments])
     assert args.hub_token == SECRET and SECRET not in " ".join(sys.argv)
     assert sys.argv[1:3] == ["--output_dir", str(tmp_path)] and sys.argv[-1] == "--use_cpu"
+
+
+@pytest.mark.parametrize("kind", [*ALL, LMHeadArguments])
+def test_help_describes_the_fields(kind):
+    own = [field for field in dataclasses.fields(kind) if field.name in kind.__annotations__]
+    text = " ".join(pydoc.render_doc(kind, renderer=pydoc.plaintext).replace("|", " ").split())
+    assert len(own) > 5
+    for field in own:
+        assert f"{field.name}: {' '.join(field.metadata['help'].split())}".replace("|", " ") in text

@@ -91,19 +91,19 @@ def test_lines_fit_and_one_bar_is_drawn(tmp_path):
     run = train(tmp_path / "run", terminal.stream)
     written = terminal.text()
     lines = screen(written)
-    path = "a-path/" * 12 + "the-folder"
-    assert max(len(line) for line in lines if path not in line) <= COLUMNS
+    assert max(map(len, lines)) <= COLUMNS
+    assert any(re.search(r" a-path/a-path/.*\.\.\..*a-path/the-folder$", line) for line in lines)
     drawn = re.split(r"[\r\n]", written)
-    assert max(len(line) for line in drawn if path not in line) <= COLUMNS
+    assert max(map(len, drawn)) <= COLUMNS
     assert "\x1b[A" not in written  # a second bar would be drawn in a line of its own
     assert len([line for line in lines if BAR in line]) == 1
     bar = next(line for line in lines if BAR in line)
     loss = next(logs["loss"] for logs in reversed(run.state.log_history) if "loss" in logs)
     assert re.fullmatch(rf"100%\|█+\| 2/2, 00:00 left, loss {loss:.3f}, [\d.,kM]+ tok/s", bar)
     logged = [line for line in lines if re.match(r"\d\d:\d\d:\d\d step ", line)]
-    assert [line.split()[2] for line in logged] == ["1/2", "2/2", "2/2", "2/2"]
+    assert [line.split()[2] for line in logged] == ["1/2", "2/2", "2", "2"]
     assert re.search(r"step 1/2  loss \d\.\d{3}  floor \d\.\d{3}  tok/s [\d.,kM]+  grad [\d.e-]+$", logged[0])
-    assert re.search(r"step 2/2  held-out loss \d\.\d{3}  accuracy \d+\.\d\d%  perplexity \d+\.\d$", logged[-1])
+    assert re.search(r"step 2  held-out pool loss \d\.\d{3}  accuracy \d+\.\d\d%  perplexity \d+\.\d$", logged[-1])
     assert any(BAR in line and line.startswith("evaluating") for line in drawn)
     wrapped = [index for index, line in enumerate(lines) if "many words" in line]
     assert len(wrapped) > 1 and re.match(r" {9}\S", lines[wrapped[1]])

@@ -1,9 +1,11 @@
 """What a run leaves behind when it ends."""
 
+import logging
+
 import pytest
 
 from headless_trainer.runtime import plotting
-from headless_trainer.runtime.run_folder import draw_loss, tokens_at
+from headless_trainer.runtime.run_folder import draw_loss, quiet_libraries, tokens_at
 
 HISTORY = [
     {"step": 10, "loss": 5.0, "loss_floor": 1.0, "random_guess_loss": 6.0, "tokens_seen": 1000},
@@ -36,3 +38,18 @@ def test_names_in_pictures_are_no_formulas(tmp_path, name):
     assert svg.startswith("<svg")
     plotting.save(figure, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    "name, message, shown",
+    [
+        ("DeepSpeed", "Setting accelerator to CPU. If you have GPU", False),
+        ("DeepSpeed", "something else", True),
+        ("transformers.tokenization_utils_base", "Token indices sequence length is longer than the specified", False),
+        ("transformers.tokenization_utils_base", "something else", True),
+    ],
+)
+def test_what_libraries_say_at_each_start_is_left_out(name, message, shown):
+    quiet_libraries()
+    record = logging.LogRecord(name, logging.WARNING, "file", 1, message, (), None)
+    assert bool(logging.getLogger(name).filter(record)) == shown
