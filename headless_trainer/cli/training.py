@@ -66,7 +66,8 @@ def prepare(
     config = loading.load_config(model_args)
     args.task = args.task or infer_task(config)
     check_run(model_args, data_args, args)
-    loading.check_length(config, data_args.max_seq_length)
+    from_scratch = model_args.model_name_or_path is None
+    loading.check_length(config, data_args.max_seq_length, from_scratch=from_scratch)
     loading.check_model(model_args, args, config)
     set_seed(args.seed)
 
@@ -78,7 +79,8 @@ def prepare(
         model = loading.load_model(model_args, config, tokenizer, objective=args.objective, task=args.task)
     else:
         model = make_model(config, tokenizer)
-    loading.check_length(model.config, data_args.max_seq_length)  # again: it may depend on the tokenizer's padding id
+    # Again: it may depend on the tokenizer's padding id.
+    loading.check_length(model.config, data_args.max_seq_length, from_scratch=from_scratch)
     check_trainable(model, tokenizer, args)  # what cannot be trained is said before the corpus is tokenized
 
     rows = {}

@@ -331,7 +331,7 @@ def check_token_ids(
     share = unknown / max(1, tokens + unknown)
     what = (
         f"{share:.1%} of the tokens are unknown to the tokenizer ({tokenizer.unk_token}), and nothing is learnt of what they "
-        "were. Use a tokenizer made for these texts, --train_tokenizer, or a larger --vocab_size."
+        "were. Name texts and a tokenizer that fit each other, or train one on these texts, with a larger vocabulary."
     )
     if share > MOST_UNKNOWN:
         raise ValueError(what)

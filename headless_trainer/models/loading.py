@@ -222,8 +222,13 @@ def _cannot_be_built(args: ModelArguments, config: PreTrainedConfig, error: Exce
     )
 
 
-def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
+def check_length(config: PreTrainedConfig, max_seq_length: int, *, from_scratch: bool = False) -> None:
     """Refuse rows longer than the positions a model has.
+
+    Args:
+        config: of the model.
+        max_seq_length: tokens in a row.
+        from_scratch: whether the model has no weights yet, and could have more positions.
 
     Raises:
         ValueError: if ``max_seq_length`` is beyond the configuration's ``max_position_embeddings``.
@@ -231,10 +236,8 @@ def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
     positions = getattr(config, "max_position_embeddings", None)
     usable = positions and positions - _unused_positions(config)
     if usable and max_seq_length > usable:
-        raise ValueError(
-            f"max_seq_length is {max_seq_length} but the model has {usable} positions: lower it, or raise "
-            "max_position_embeddings with --config_overrides."
-        )
+        more = ", or raise max_position_embeddings with --config_overrides" if from_scratch else ""
+        raise ValueError(f"max_seq_length is {max_seq_length} but the model has {usable} positions: lower it{more}.")
 
 
 def _unused_positions(config: PreTrainedConfig) -> int:

@@ -110,7 +110,7 @@ def read_run(folder: str | Path) -> Run:
     if not any("tokens_seen" in logs for logs in history):
         raise ValueError(
             f"{str(found / STATE_NAME)!r} has no 'tokens_seen' in its logs: the run was not one of `headless-trainer "
-            "pretrain` or `headless-trainer lm-head`, or ended before its first log (--logging_steps)."
+            "pretrain` or `headless-trainer lm-head`, or ended before its first log (its logging_steps)."
         )
     step = state["global_step"]
     settings = next(filter(None, map(read_settings, (found, *places))), {})

@@ -3,10 +3,12 @@
 A row is what is typed in the folder of `inputs`, and what the line says. The exit code is 1; 2 where argparse itself speaks.
 """
 
+import dataclasses
 import gzip
 import importlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -19,8 +21,12 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model
 
+from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, LMHeadArguments, ModelArguments
+from headless_trainer.cli.lm_eval import ZeroShotArguments
+from headless_trainer.cli.report import ReportArguments
 from headless_trainer.command_line import COMMANDS
 from headless_trainer.corpus.text_files import encoding_fault
+from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 from headless_trainer.runtime import sources
 from headless_trainer.runtime.checkpoints import save_token_counts
 
@@ -374,6 +380,16 @@ REPORT = {
 }
 
 
+TEXT = [ModelArguments, DataArguments]
+ARGUMENTS = {
+    "pretrain": [*TEXT, HeadlessTrainingArguments],
+    "lm_head": [*TEXT, LMHeadArguments],
+    "glue": [GlueArguments, GlueTrainingArguments],
+    "lm_eval": [ZeroShotArguments],
+    "report": [ReportArguments],
+}
+
+
 def check(command: str, typed: str, said: str, inputs: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(inputs)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
@@ -387,6 +403,10 @@ def check(command: str, typed: str, said: str, inputs: Path, tmp_path: Path, mon
         assert end.value.code == ARGPARSE
         line = capsys.readouterr().err.splitlines()[-1]
     assert said in line and "\n" not in line
+    # Flags that stand in a command are those of that command; all others are those of this one.
+    line = re.sub(r"`[^`]*`|headless-trainer [a-z]+-?[a-z]* --.*|Unknown argument '\S+'", "", line)
+    named = {name.replace("-", "_") for name in re.findall(r"--([a-z][\w-]+)", line)}
+    assert named <= {"help"} | {field.name for kind in ARGUMENTS[command] for field in dataclasses.fields(kind)}
 
 
 @pytest.mark.parametrize("typed", PRETRAIN)
