@@ -306,7 +306,7 @@ GLUE = {
     f"{OWN} --max_train_samples 0": "max_train_samples must be at least 1, got 0",
     f"{OWN} --seeds 0 0": "seeds must be different and not negative, got [0, 0]",
     f"{OWN} --seeds": "argument --seeds: expected at least one argument",
-    f"{OWN} --seed 3": "seed is 3, but `headless-trainer glue` sets it: --seeds names one or several",
+    f"{OWN} --seed 3": "`headless-trainer glue` sets it: --seeds names one or several",
     f"{OWN} --loss hinge": "argument --loss: invalid choice: 'hinge'",
     f"{OWN} --labels x": "Unknown argument '--labels'",
     OWN.replace("OUT", "good.txt"): "output_dir 'good.txt' cannot be written to",
