@@ -217,3 +217,12 @@ def test_a_wheel_trains_without_the_source_tree(tmp_path, text_file):
     assert "\nheadless-trainer lm-head --model_name_or_path run --output_dir run-lm\n" in card
     run(script, "lm-head", "--model_name_or_path", "run", "--output_dir", "run-lm")
     assert (elsewhere / "run-lm" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("given, level", [({}, "ERROR"), ({"TORCH_CPP_LOG_LEVEL": "INFO"}, "INFO")])
+def test_commands_set_the_log_level_of_torch_before_it_is_imported(given, level):
+    """DDP says at each start that all parameters are in use; torch reads the level once."""
+    code = "import headless_trainer.cli, os, sys; print(os.environ['TORCH_CPP_LOG_LEVEL'], 'torch' in sys.modules)"
+    environment = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"} | given
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ended.stdout.split() == [level, "False"]
