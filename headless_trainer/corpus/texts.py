@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, IterableDataset
 
 from ..arguments import DataArguments
+from ..runtime.sources import without_retries
 from . import pieces
 from .demo_corpus import demo_documents
 from .text_files import FEATURES as TEXT_FILES
@@ -116,6 +117,7 @@ def _is_empty(texts: Dataset | TextStream) -> bool:
     return next(iter(texts), None) is None
 
 
+@without_retries()
 def _load_from_hub(args: DataArguments, cache_dir: str | None, token: str | None) -> dict:
     try:
         parts = datasets.load_dataset(

@@ -13,6 +13,7 @@ from pyarrow import csv as arrow_csv
 from pyarrow import json as arrow_json
 
 from ..corpus.text_files import encoding_fault
+from ..runtime.sources import without_retries
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ def _whole(path: Path) -> int:
     return min(max(os.path.getsize(path), 1), 2**31 - 1)
 
 
+@without_retries()
 def read_hub(name: str, config: str, split: str, *, cache_dir: str | None = None, token: str | None = None) -> pa.Table:
     """All rows of one split of a dataset on the Hub, or of its copy in the cache.
 

@@ -26,7 +26,9 @@ from headless_trainer.cli.lm_eval import ZeroShotArguments
 from headless_trainer.cli.report import ReportArguments
 from headless_trainer.command_line import COMMANDS
 from headless_trainer.corpus.text_files import encoding_fault
+from headless_trainer.corpus.texts import load_texts
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
+from headless_trainer.fine_tuning.task_rows import read_hub
 from headless_trainer.runtime import sources
 from headless_trainer.runtime.checkpoints import save_token_counts
 
@@ -473,6 +475,14 @@ def test_without_a_network_the_hub_is_asked_once(monkeypatch, tmp_path):
         ):
             sources.load_tokenizer("tokenizer_name", "me/mine", cache_dir=str(tmp_path))
         assert sources.hub_fault() == "no route to host"
+        with pytest.raises(
+            ConnectionError, match="^dataset 'me/mine' .* cannot be read, because the Hub cannot be reached"
+        ):
+            read_hub("me/mine", "default", "train", cache_dir=str(tmp_path))
+        with pytest.raises(
+            ConnectionError, match="^dataset_name 'me/mine' cannot be read, because the Hub cannot be reached"
+        ):
+            load_texts(DataArguments(dataset_name="me/mine"), cache_dir=str(tmp_path))
     finally:
         sources.hub_fault.cache_clear()
     assert asked == ["head"]
