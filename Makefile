@@ -16,7 +16,7 @@ PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST_OPTIONS)
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED)  ## pretrain a small headless decoder on the documentation of this machine
+demo: $(INSTALLED)  ## pretrain a small decoder headless, then with a vocabulary head for the same time
 	test -f runs/demo/model.safetensors || $(BIN)/python run_pretrain.py demo \
 		$(if $(wildcard runs/demo/checkpoint-*),--resume_from_checkpoint last)
 	$(BIN)/python studies/demo.py demo
