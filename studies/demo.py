@@ -75,9 +75,8 @@ def main() -> None:
     }
     sample = write_sample(model, tokenizer, folder / "sample.txt")
     vanilla = train_vanilla(sys.argv[1], folder, totals["train_seconds"])
-    figures["with a vocabulary head, trained for the same time"] = held_out_points(vanilla, None)[-1][
-        "eval_cross_entropy"
-    ]
+    end = held_out_points(vanilla, None)[-1]
+    figures["with a vocabulary head, after the same time"] = end["eval_cross_entropy"]
     draw({"headless, scored with the free head": folder, "with a vocabulary head": vanilla}, folder / "comparison.png")
     print_screen(folder, totals, figures, sample)
 
@@ -92,6 +91,7 @@ def train_vanilla(preset: str, folder: Path, seconds: float) -> Path:
         return result
     command = [sys.executable, "run_pretrain.py", preset, *VANILLA, "--save_strategy", "no"]
     command += ["--train_tokenizer", "false", "--tokenizer_name", str(folder)]
+    command += ["--vocab_size", str(ModelArguments.vocab_size)]  # the default: no tokenizer is trained
     print(
         "\nThe same network with a vocabulary head: a few steps to measure them, then as long as headless trained.\n",
         flush=True,
@@ -160,7 +160,7 @@ def print_screen(folder: Path, totals: dict[str, float], figures: dict[str, floa
     print(f"{folder}/             the trunk: AutoModel.from_pretrained, no head")
     print(f"{folder}/lm/          with the free head: an ordinary causal language model")
     print(f"{folder}/loss.png     training loss, its floor, held-out accuracy")
-    print(f"{folder}/comparison.png  both ways of training, against time")
+    print(f"{folder}/comparison.png  held-out perplexity of both against time")
     print(f"{folder}/sample.txt   text it wrote\n")
     print("Next: your own text, for longer, on your own accelerator")
     print(f"  python run_pretrain.py demo --train_file 'corpus/*.txt' \\\n    --output_dir {folder.parent}/mine")

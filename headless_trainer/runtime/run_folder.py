@@ -91,8 +91,15 @@ def finish(trainer, metrics: dict[str, float]) -> None:
 
 
 def tokens_at(log_history: list[dict], steps):
-    """Tokens seen at an optimizer step, or at several, on the straight line between the logged steps around it."""
+    """Tokens seen at an optimizer step, or at several, on the straight line between the logged steps around it.
+
+    After the last one, the run is taken to have gone on at the pace of its last two.
+    """
     train = [(0, 0), *((logs["step"], logs["tokens_seen"]) for logs in log_history if "tokens_seen" in logs)]
+    if len(train) > 1:
+        far = 1_000_000
+        (before, fewer), (last, most) = train[-2:]
+        train.append((last + far * (last - before), most + far * (most - fewer)))
     return numpy.interp(steps, *zip(*train, strict=True))
 
 

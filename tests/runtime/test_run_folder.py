@@ -15,8 +15,8 @@ HISTORY = [
 ]
 
 
-@pytest.mark.parametrize("step, tokens", [(0, 0), (5, 500), (10, 1000), (12, 1400), (20, 3000)])
-def test_tokens_between_two_logs(step, tokens):
+@pytest.mark.parametrize("step, tokens", [(0, 0), (5, 500), (10, 1000), (12, 1400), (20, 3000), (25, 4000)])
+def test_tokens_between_two_logs_and_after_the_last(step, tokens):
     assert tokens_at(HISTORY, step) == tokens
 
 
