@@ -15,7 +15,7 @@ from ..objective.losses import balanced_cross_entropy
 from ..runtime.checkpoint_aside import model_aside
 from ..runtime.checkpoints import StopOnSignal
 from ..runtime.launch import check_devices
-from ..runtime.processes import lost_processes_named
+from ..runtime.processes import HostExchange, lost_processes_named
 from ..runtime.signals import with_following_workers
 from ..settings_check import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
 from .classification_rows import ClassificationCollator, SimilarLengthSampler, longest_first
@@ -65,7 +65,7 @@ class ClassificationTrainer(Trainer):
         self.loss = loss
         self.model_accepts_loss_kwargs = False  # the step's rows are counted here, and not by the parent as well
         self._counts: Tensor | None = None
-        self.signal = StopOnSignal()
+        self.signal = StopOnSignal(HostExchange(args.ddp_timeout))
         if args.save_strategy != "no":
             self.add_callback(self.signal)
 

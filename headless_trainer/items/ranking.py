@@ -59,11 +59,11 @@ class Ranker:
             row[: len(ids)] = torch.as_tensor(ids, device=device)
         position = torch.arange(inputs.shape[1], device=device)
         given = {"input_ids": inputs, "attention_mask": (position < lengths[:, None]).long()}
-        last = position == lengths[:, None] - 1
+        last = torch.arange(len(histories), device=device) * inputs.shape[1] + lengths - 1
         training = self.model.training
         self.model.eval()
         if self.head is None:
-            found = self.model(**given).last_hidden_state[last] / self.temperature
+            found = self.model(**given).last_hidden_state.flatten(0, 1)[last] / self.temperature
         else:
             found = self.head.hidden(self.model, given, last)
             if self.head.projection.bias is not None:

@@ -98,26 +98,27 @@ class VocabularyHead:
         self,
         model: nn.Module,
         inputs: dict[str, Tensor],
-        labels: Tensor,
+        predicted: Tensor,
+        target_ids: Tensor,
         read: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """Summed cross-entropy, in nats, of the positions whose label is not negative.
+        """Summed cross-entropy, in nats.
 
         Args:
             model: the language model, or what wraps it.
             inputs: of its forward.
-            labels: ``(B, T)``.
+            predicted: ``(K,)`` int64, the positions that predict a token, counted over all ``B * T``.
+            target_ids: ``(K,)`` int64, that token.
             read: what the loss reads in place of the weight ``(V, D)``: a view of it, whose gradient can be watched.
         """
-        predicted = labels >= 0
         self._read = read
         try:
-            return self._run(model, inputs, predicted, labels[predicted])
+            return self._run(model, inputs, predicted, target_ids)
         finally:
             self._read = None
 
     def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
-        """``(K, D)`` inputs of the projection at the positions where ``predicted``, ``(B, T)`` bool, is true."""
+        """``(K, D)`` inputs of the projection at the ``(K,)`` positions ``predicted``, counted over all ``B * T``."""
         return self._run(model, inputs, predicted, None).flatten(0, -2)
 
     def look_up(self, name: str, ids: Tensor) -> Tensor:
@@ -148,13 +149,13 @@ class VocabularyHead:
     def _select(self, module: nn.Module, args: tuple, output):
         # Compiled, the positions are picked at the projection: here, each new number of them would compile the rest again.
         if self._predicted is not None and not torch.compiler.is_compiling():
-            output["last_hidden_state"] = output.last_hidden_state[self._predicted][None]  # (1, K, D)
+            output["last_hidden_state"] = output.last_hidden_state.flatten(0, 1)[self._predicted][None]  # (1, K, D)
             self._predicted = None
         return output
 
     def _project(self, hidden: Tensor) -> Tensor:
         if self._predicted is not None:  # compiled, or a forward that goes past its own trunk, such as OPT's
-            hidden, self._predicted = hidden[self._predicted], None
+            hidden, self._predicted = hidden.flatten(0, 1)[self._predicted], None
         if self._targets is None:
             return hidden
         hidden, weight, bias = hidden.reshape(-1, hidden.shape[-1]), self.projection.weight, self.projection.bias

@@ -65,9 +65,48 @@ def cwt_loss(
         )
     if pool is None:
         pool = NegativePool.from_targets(target_ids)
-    positions = pool.positions(target_ids)
+    return candidate_loss(
+        hidden,
+        pool.positions(target_ids),
+        embed(pool.ids),
+        pool,
+        temperature=temperature,
+        log_q=None if log_q is None else log_q[pool.ids],
+        reduction=reduction,
+        backend=backend,
+    )
+
+
+def candidate_loss(
+    hidden: Tensor,
+    positions: Tensor,
+    candidates: Tensor,
+    pool: NegativePool,
+    *,
+    temperature: float = 1.0,
+    log_q: Tensor | None = None,
+    reduction: str = "mean",
+    backend: str = "auto",
+) -> Tensor:
+    """`cwt_loss` where it is known which candidate each target is, which takes a wait for the device to find out.
+
+    Args:
+        hidden: ``(K, D)`` outputs of the trunk at the predicted positions.
+        positions: ``(K,)`` int64, row of the target of each in the pool.
+        candidates: ``(U, D)`` embeddings of the pool's tokens.
+        pool: the candidates.
+        temperature: as in `cwt_loss`.
+        log_q: ``(U,)`` log frequency of each candidate, subtracted from its score.
+        reduction: as in `cwt_loss`.
+        backend: as in `cwt_loss`.
+
+    Returns:
+        As `cwt_loss`.
+
+    Raises:
+        ValueError: if widths differ.
+    """
     log_counts = pool.log_counts(torch.promote_types(hidden.dtype, torch.float32))
-    candidates = embed(pool.ids)  # (U, D)
     if candidates.shape[-1] != hidden.shape[-1]:
         raise ValueError(
             f"hidden has width {hidden.shape[-1]} but the embeddings have width {candidates.shape[-1]}. "
@@ -77,7 +116,7 @@ def cwt_loss(
         hidden if temperature == 1.0 else hidden / temperature,
         positions,
         candidates,
-        log_counts if log_q is None else log_counts - log_q.to(log_counts)[pool.ids],
+        log_counts if log_q is None else log_counts - log_q.to(log_counts),
         reduction=reduction,
         backend=backend,
     )

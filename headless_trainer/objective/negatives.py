@@ -85,7 +85,7 @@ class NegativePool:
 
     @property
     def size(self) -> int:
-        """Targets in the pool, repeats included. Reading it waits for the device."""
+        """Targets in the pool, repeats included."""
         return int(self.counts.sum())
 
     def log_counts(self, dtype: torch.dtype = torch.float32) -> Tensor:

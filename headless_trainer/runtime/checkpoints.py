@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import SaveStrategy
 
 from .manifest import MANIFEST_NAME, TOKEN_COUNTS_NAME, find_fault
-from .processes import on_first_process
+from .processes import HostExchange, on_first_process
 from .signals import NAMES
 
 logger = logging.getLogger(__name__)
@@ -265,11 +265,15 @@ class StopOnSignal(TrainerCallback):
 
     A second Ctrl-C ends the process at once. Before the first step there is nothing to save, and signals do what they did.
 
+    Args:
+        host: the exchange between its processes.
+
     Attributes:
         number: of the signal that ended the run, 0 if none did.
     """
 
-    def __init__(self):
+    def __init__(self, host: HostExchange):
+        self._host = host
         self.number = 0
         self._heard = 0  # by this process
         self._before: dict[int, Any] = {}  # handlers that were there
@@ -309,23 +313,20 @@ class StopOnSignal(TrainerCallback):
             self._before = {number: signal.signal(number, self._request) for number in NAMES}
 
     def on_step_end(self, args, state, control, **kwargs):
-        if self._agreed(args):
+        if self._agreed():
             control.should_save = control.should_training_stop = True
             if args.save_strategy == SaveStrategy.BEST:  # which saves after an evaluation that is the best alone
                 control.should_evaluate = False
         return control
 
     def on_save(self, args, state, control, **kwargs):
-        if self._agreed(args):  # it came while the checkpoint was written, or during the evaluation before
+        if self._agreed():  # it came while the checkpoint was written, or during the evaluation before
             control.should_training_stop = True
         return control
 
-    def _agreed(self, args) -> bool:
-        self.number = self._heard
-        if args.world_size > 1:  # the signal reaches processes at different steps: all stop when one was told to
-            number = torch.tensor(self._heard, dtype=torch.int32, device=args.device)
-            torch.distributed.all_reduce(number, op=torch.distributed.ReduceOp.MAX)
-            self.number = int(number)
+    def _agreed(self) -> bool:
+        # The signal reaches processes at different steps: all stop when one was told to.
+        self.number = self._host.largest(self._heard)
         return self.stopped
 
     def _request(self, number, frame):

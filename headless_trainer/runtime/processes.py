@@ -1,5 +1,6 @@
 """What the processes of one run tell each other outside training: a common answer, and which of them is lost."""
 
+import datetime
 import itertools
 import re
 import threading
@@ -9,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch.distributed
+from torch import Tensor
 from transformers import TrainingArguments
 
 from . import signals
@@ -38,6 +40,50 @@ def on_first_process(find: Callable[[], Result]) -> Result:
     if answer[1] is not None:
         raise answer[1]
     return answer[0]
+
+
+class HostExchange:
+    """Small exchanges between processes in the memory of their hosts: unlike those of NCCL they wait for no device.
+
+    Made on all processes at the same place, since that makes a group of them.
+
+    Args:
+        seconds: after which a process that does not answer is taken for lost.
+    """
+
+    def __init__(self, seconds: float):
+        self._group = None
+        if several() and torch.distributed.get_backend() != "gloo":
+            self._group = torch.distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=seconds))
+
+    def largest(self, number: int) -> int:
+        """The largest of the numbers of all processes."""
+        if not several():
+            return number
+        found = torch.tensor(number)
+        torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX, self._group)
+        return int(found)
+
+    def gather(self, rows: Tensor) -> tuple[Tensor, int]:
+        """Rows of all processes, in their order.
+
+        Args:
+            rows: ``(n, W)`` on the host, where n may differ between processes.
+
+        Returns:
+            ``(N, W)``, and the bytes that this process received.
+        """
+        if not several():
+            return rows, 0
+        processes = torch.distributed.get_world_size()
+        lengths = [torch.empty(1, dtype=torch.long) for _ in range(processes)]
+        torch.distributed.all_gather(lengths, torch.tensor([len(rows)]), self._group)
+        padded = rows.new_zeros(int(max(lengths)), rows.shape[1])
+        padded[: len(rows)] = rows
+        found = [torch.empty_like(padded) for _ in range(processes)]
+        torch.distributed.all_gather(found, padded, self._group)
+        received = padded.numel() * padded.element_size() * (processes - 1)
+        return torch.cat([each[: int(length)] for each, length in zip(found, lengths, strict=True)]), received
 
 
 @contextmanager

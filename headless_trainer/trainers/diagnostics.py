@@ -68,21 +68,21 @@ class TrainingWindow(TrainerCallback):
     def add_pool(
         self,
         pool: NegativePool,
-        target_ids: Tensor,
+        positions: Tensor,
         divisor: float | Tensor,
         log_q: Tensor | None = None,
         drawn: int = 0,
     ) -> None:
-        """Record the pool that one loss was computed against.
+        """Record the pool that one loss is computed against.
 
         Args:
             pool: the candidates.
-            target_ids: ``(K,)`` int64.
+            positions: ``(K,)`` int64, row of each target in the pool.
             divisor: of the summed loss. The floor and the guess are divided alike, so that they are those of that loss.
-            log_q: ``(V,)`` what the loss subtracts from the scores, if it does.
+            log_q: ``(U,)`` what the loss subtracts from the scores of the candidates, if it does.
             drawn: candidates in the pool that are no targets.
         """
-        if target_ids.numel():
+        if positions.numel():
             size = pool.size
             self._losses += 1
             self._pool_tokens += len(pool)
@@ -90,11 +90,11 @@ class TrainingWindow(TrainerCallback):
             self.candidates += size
             self.drawn += drawn
             log_counts = pool.log_counts()
-            self._floor = self._floor + log_counts[pool.positions(target_ids)].sum() / divisor
+            self._floor = self._floor + log_counts[positions].sum() / divisor
             if log_q is None:
-                guess = target_ids.numel() * log_counts.logsumexp(0)
+                guess = positions.numel() * log_counts.logsumexp(0)
             else:
-                guess = (log_counts - log_q[pool.ids]).logsumexp(0) + log_q[target_ids]
+                guess = (log_counts - log_q).logsumexp(0) + log_q[positions]
             self._guess = self._guess + guess.sum() / divisor
 
     def flush(self, device: torch.device, reduce=None) -> dict[str, float]:

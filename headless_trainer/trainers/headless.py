@@ -12,7 +12,7 @@ from torch import Tensor
 from ..arguments import HeadlessTrainingArguments
 from ..models.fold import unfold
 from ..models.trunk import check_causal, find_embed, find_trunk, infer_task
-from ..objective.losses import cwt_loss, vocabulary_cross_entropy
+from ..objective.losses import candidate_loss, vocabulary_cross_entropy
 from ..objective.negatives import NegativePool, NegativeSampler
 from ..objective.prior import DrawnNegatives, candidate_log_prior, training_prior
 from ..settings_check import PRETRAINING_PARAMETERS, refuse_parameters
@@ -76,9 +76,8 @@ class HeadlessTrainer(PretrainingTrainer):
         trunk = unfold(find_trunk(model))
         self.embed = find_embed(trunk)
         super().__init__(trunk, args, data_collator, **kwargs)
-        self.log_q: Tensor | None = None
         if args.log_q_correction:
-            self.log_q = training_prior("log_q_correction is True", token_counts, args.smoothing).to(args.device)
+            self.log_q = training_prior("log_q_correction is True", token_counts, args.smoothing).cpu()
         elif token_counts is not None and not args.sampling_power:
             if len(token_counts) != len(self.token_counts):
                 raise ValueError(
@@ -110,7 +109,7 @@ class HeadlessTrainer(PretrainingTrainer):
             return [((), self._mean_divisor(targets))] * len(targets)
         drawn = None
         if self.sampler is not None:
-            drawn = self.sampler.draw(self.state.global_step).to(self.args.device)
+            drawn = self.sampler.draw(self.state.global_step)
         if self.args.negatives == "micro_batch":
             # The mean over the step of each micro-batch's own mean, as in the paper.
             return [(self._own_pools(ids, drawn), max(1, ids.numel()) * len(targets)) for ids in targets]
@@ -128,46 +127,34 @@ class HeadlessTrainer(PretrainingTrainer):
 
     def _pool_of_all_processes(self, pool: NegativePool) -> NegativePool:
         """Exchange distinct ids and their counts, 16 bytes a token; the embeddings behind them are everywhere already."""
-        rows = torch.stack([pool.ids, pool.counts], dim=1).to(self.args.device)  # (U, 2)
-        longest = self.accelerator.gather(torch.tensor([len(rows)], device=rows.device)).max()
-        padded = rows.new_zeros(int(longest), 2)  # a count of zero is nobody's token
-        padded[: len(rows)] = rows
-        everyone = self.accelerator.gather(padded)
-        self.window.exchanged_bytes += (everyone.numel() - padded.numel()) * padded.element_size()
+        everyone, received = self.host.gather(torch.stack([pool.ids, pool.counts], dim=1))  # (U, 2) of each
+        self.window.exchanged_bytes += received
         return NegativePool.merged(*everyone.unbind(dim=1))
 
     def loss_sum(self, model, inputs, micro_batch):
-        hidden = model(**inputs).last_hidden_state[micro_batch.predicted]
-        embed = self.embed_candidates
-        if not micro_batch.pools:
-            everything = embed(torch.arange(len(self.token_counts), device=hidden.device))
-            target_ids = micro_batch.labels[micro_batch.predicted]
+        hidden = self.predicted_hidden(model, inputs, micro_batch.predicted)
+        if not micro_batch.candidates:
+            everything = self.embed_candidates(torch.arange(len(self.token_counts), device=hidden.device))
             # What the free head adds to the scores, so that this goes on with what the contrastive loss has taught.
             bias = self._prior() if self.log_q is None else None
             hidden = hidden / self.args.temperature
             return vocabulary_cross_entropy(
-                hidden, target_ids, everything, bias, reduction="sum", backend=self.args.loss_backend
+                hidden, micro_batch.target_ids, everything, bias, reduction="sum", backend=self.args.loss_backend
             )
-        if len(micro_batch.pools) > 1:
-            # Looked up once: each look-up has a gradient as large as the embedding, and an exchange where it is in shards.
-            ids = torch.cat([pool.ids for pool in micro_batch.pools]).unique()
-            vectors = embed(ids)
-            embed = lambda wanted: vectors[torch.searchsorted(ids, wanted)]  # noqa: E731
-        losses = []
-        for outputs, target_ids, pool in micro_batch.groups(hidden):
-            self.window.add_pool(pool, target_ids, micro_batch.divisor, self.log_q, self.args.sampled_negatives)
-            losses.append(
-                cwt_loss(
-                    outputs,
-                    target_ids,
-                    embed,
-                    pool,
-                    temperature=self.args.temperature,
-                    log_q=self.log_q,
-                    reduction="sum",
-                    backend=self.args.loss_backend,
-                )
+        vectors = self.embed_candidates(micro_batch.looked_up)
+        losses = [
+            candidate_loss(
+                outputs,
+                part.positions,
+                vectors if part.rows is None else vectors[part.rows],
+                part.pool,
+                temperature=self.args.temperature,
+                log_q=part.log_q,
+                reduction="sum",
+                backend=self.args.loss_backend,
             )
+            for outputs, part in micro_batch.groups(hidden)
+        ]
         return torch.stack(losses).sum()
 
     def _scores_whole_vocabulary(self) -> bool:
@@ -181,11 +168,12 @@ class HeadlessTrainer(PretrainingTrainer):
             return self.embed(ids)
 
     def predicted_hidden(self, model, inputs, predicted):
-        return model(**inputs).last_hidden_state[predicted]
+        return model(**inputs).last_hidden_state.flatten(0, 1)[predicted]
 
     def evaluation_scores(self, hidden, target_ids, pool):
         temperature, embed = self.args.temperature, self.embed_candidates
-        scores = pool_scores(hidden, target_ids, embed, pool, temperature=temperature, log_q=self.log_q)
+        log_q = None if self.log_q is None else self.log_q.to(hidden.device)
+        scores = pool_scores(hidden, target_ids, embed, pool, temperature=temperature, log_q=log_q)
         if self.args.eval_full_vocabulary:
             # What the objective teaches is log p - log q, so the language model it implies adds log q back.
             prior = self._evaluation.prior(self._prior) if self.log_q is None else None

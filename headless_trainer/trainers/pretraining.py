@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from accelerate.data_loader import DataLoaderShard
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -48,7 +49,7 @@ from ..runtime.checkpoints import (
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_in
 from ..runtime.manifest import read_facts
-from ..runtime.processes import lost_processes_named
+from ..runtime.processes import HostExchange, lost_processes_named
 from ..runtime.settings import save_settings
 from ..runtime.signals import with_following_workers
 from ..settings_check import PRETRAINING, refuse
@@ -57,9 +58,10 @@ from .branch_point import BranchPoint
 from .diagnostics import EmbeddingRoles, TrainingWindow
 from .evaluation import EvaluationSums, mean_cosine
 from .held_out import COUNTS, HeldOutRows, held_out_loader
+from .late_check import LateCheck
 from .sharding import keep_embedding_apart, saves_whole_weights
 from .sparse_rows import SparseRows, check_rows, given_optimizer
-from .step import CARRIED, MicroBatch, Step
+from .step import CARRIED, MicroBatch, Step, sent
 from .stream_place import Passes, StreamPlace
 from .targets import TargetMaker
 
@@ -102,6 +104,7 @@ class PretrainingTrainer(Trainer):
         window: figures since the last log.
         roles: the embedding's two roles, and the gradient of each.
         facts: what the model card says of the run.
+        host: the exchange between processes that waits for no device.
         signal: whether SIGTERM or Ctrl-C ended the run.
         rows: updates of the embedding as rows, None where it is updated as a whole.
         stream: the stream that is read, None where the rows are in memory.
@@ -113,6 +116,7 @@ class PretrainingTrainer(Trainer):
     # Set for every objective: compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
     loss_is_scaled_for_ga = True
     needs_evaluation_pool = False
+    log_q: Tensor | None = None  # (V,) what the loss subtracts from the scores, on the host
     added_bias = False  # whether the head was given a bias that its class does not know
     hub: HubPushes | None = None
 
@@ -147,7 +151,9 @@ class PretrainingTrainer(Trainer):
         self.token_counts = self._of_all_processes(counts)
         self.window = TrainingWindow()
         self.facts = RunFacts()
-        self.signal = StopOnSignal()
+        self.host = HostExchange(args.ddp_timeout)
+        self.signal = StopOnSignal(self.host)
+        self.finite = LateCheck(args.device)
         self.branch = BranchPoint()
         self.rows: SparseRows | None = None
         if args.sparse_embedding_updates:
@@ -170,7 +176,7 @@ class PretrainingTrainer(Trainer):
         raise NotImplementedError
 
     def predicted_hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
-        """``(K, D)`` vectors that score the vocabulary where ``predicted``, ``(B, T)`` bool, is true."""
+        """``(K, D)`` vectors that score the vocabulary at the ``(K,)`` positions ``predicted``, counted over all ``B * T``."""
         raise NotImplementedError
 
     def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:
@@ -192,7 +198,10 @@ class PretrainingTrainer(Trainer):
         rows = self.train_dataset
         if isinstance(rows, IterableDataset) and not isinstance(rows, Passes) and not hasattr(rows, "__len__"):
             self.train_dataset = Passes(rows)
-        return with_following_workers(super().get_train_dataloader())
+        loader = super().get_train_dataloader()
+        if isinstance(loader, DataLoaderShard):
+            loader.device = None  # batches stay on the host until their targets are drawn
+        return with_following_workers(loader)
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
         """Draw the targets of all micro-batches of the coming optimizer step, and what their losses have in common."""
@@ -210,11 +219,15 @@ class PretrainingTrainer(Trainer):
             return [], None
         if self.stream is not None:
             self.stream.note(batches)
-        step = self.draw_step([self._prepare_inputs(batch) for batch in batches])
-        for batch, target_ids in zip(batches, step.targets, strict=True):
+        step = self.draw_step(batches)
+        for batch, drawn in zip(batches, step.drawn, strict=True):
             mask = batch.get("attention_mask")
-            self.window.add_batch(batch["input_ids"].numel() if mask is None else int(mask.sum()), target_ids.numel())
-            self._count(target_ids)
+            tokens = batch["input_ids"].numel() if mask is None else int(mask.sum())
+            self.window.add_batch(tokens, drawn.target_ids.numel())
+            for part in drawn.candidates:
+                self.window.add_pool(part.pool, part.positions, drawn.divisor, part.log_q, self.args.sampled_negatives)
+            # Not bincount, which goes over the whole vocabulary.
+            self.token_counts.index_add_(0, drawn.target_ids, torch.ones_like(drawn.target_ids))
         if self.rows is not None:
             self.rows.catch_up(step.rows())
         return step.batches, None
@@ -223,25 +236,27 @@ class PretrainingTrainer(Trainer):
         """Inputs and targets of the micro-batches of one optimizer step, each with what it shares with the others."""
         # Of a batch outside a run, as at its end.
         progress = self.state.global_step / max(1, self.state.max_steps) if self.is_in_train else 1.0
-        made = [self.make_targets(batch, self.state.global_step, progress) for batch in batches]
-        drawn = [(inputs, inputs.pop("labels")) for inputs in made]
-        targets = [labels[labels != IGNORE_INDEX] for _, labels in drawn]
+        device = self.args.device
+        # On the host, which has the sizes of everything at once, while the device is still busy with the step before.
+        hosts = [{name: sent(value, torch.device("cpu")) for name, value in batch.items()} for batch in batches]
+        made = [self.make_targets(batch, self.state.global_step, progress, device) for batch in hosts]
+        labels = [inputs.pop("labels") for inputs in made]
+        shared = self.share_step([each[each != IGNORE_INDEX] for each in labels])
         watched = (self.state.global_step + 1) % max(1, self.state.logging_steps) == 0
-        carrying = [
-            inputs | {CARRIED: MicroBatch(labels, pools, divisor, watched)}
-            for (inputs, labels), (pools, divisor) in zip(drawn, self.share_step(targets), strict=True)
+        drawn = [
+            MicroBatch.drawn(each, pools, divisor, watched, self.log_q)
+            for each, (pools, divisor) in zip(labels, shared, strict=True)
         ]
-        return Step(carrying, targets)
+        carrying = [
+            {name: sent(value, device) for name, value in inputs.items()} | {CARRIED: each.to(device)}
+            for inputs, each in zip(made, drawn, strict=True)
+        ]
+        return Step(carrying, [inputs["input_ids"] for inputs in made], drawn)
 
     def _mean_divisor(self, targets: list[Tensor]) -> Tensor:
         """For the mean over the predictions of the step on all processes, whose gradients are going to be averaged."""
-        predicted = torch.tensor(sum(ids.numel() for ids in targets), device=self.args.device)
+        predicted = torch.full((), sum(ids.numel() for ids in targets), device=self.args.device)
         return (self._sum_over_processes(predicted) / self.args.world_size).clamp(min=1)
-
-    def _count(self, target_ids: Tensor) -> None:
-        self.token_counts = self.token_counts.to(target_ids.device)
-        # Not bincount, which goes over the whole vocabulary.
-        self.token_counts.index_add_(0, target_ids, torch.ones_like(target_ids))
 
     # Loss --------------------------------------------------------------------------------------------------------------
 
@@ -268,8 +283,7 @@ class PretrainingTrainer(Trainer):
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if not torch.isfinite(loss):
-            raise self._diverged(f"The loss is {loss.item()} at step {self.state.global_step + 1}")
+        self._check_finite(loss, "The loss is {} at step {}")
         if self.rows is not None and self.args.world_size > 1 and self.accelerator.sync_gradients:
             self.rows.average(self.accelerator.gather)
         return loss
@@ -298,21 +312,30 @@ class PretrainingTrainer(Trainer):
         grad_norm = super()._get_grad_norm(model, grad_norm)
         if grad_norm is None:
             return grad_norm
-        norm = float(grad_norm.full_tensor() if isinstance(grad_norm, DTensor) else grad_norm)
-        if not math.isfinite(norm) and not self.args.fp16:
-            raise self._diverged(f"The norm of the gradient is {norm} at step {self.state.global_step + 1}")
+        norm = grad_norm.full_tensor() if isinstance(grad_norm, DTensor) else grad_norm
+        if not self.args.fp16:
+            self._check_finite(torch.as_tensor(norm), "The norm of the gradient is {} at step {}")
+            return grad_norm
         scaler = self.accelerator.scaler
         # With fp16 such a step is skipped and the scale halved: as it should be, unless there is no end to it.
-        if scaler is not None and not math.isfinite(norm) and scaler.get_scale() < 1.0:
+        if scaler is not None and not math.isfinite(float(norm)) and scaler.get_scale() < 1.0:
             raise self._diverged(
-                f"The norm of the gradient is {norm} at step {self.state.global_step + 1} although the scale of fp16 has "
-                f"come down to {scaler.get_scale():g}"
+                f"The norm of the gradient is {float(norm)} at step {self.state.global_step + 1} although the scale of fp16 "
+                f"has come down to {scaler.get_scale():g}"
             )
         return grad_norm
 
     def _clip_rows_too(self, max_norm: float) -> Tensor:
         self.accelerator.unscale_gradients()
         return self.rows.clip(max_norm)
+
+    def _check_finite(self, number: Tensor, problem: str) -> None:
+        step = self.state.global_step + 1
+        self._stop_at(self.finite.watch(step, number, lambda value: problem.format(value, step)))
+
+    def _stop_at(self, problem: str | None) -> None:
+        if problem is not None:
+            raise self._diverged(problem)
 
     def _diverged(self, what: str) -> FloatingPointError:
         last = last_good_checkpoint(self.args.output_dir)
@@ -373,14 +396,14 @@ class PretrainingTrainer(Trainer):
             self._evaluation.rows += len(labels)
         else:
             labels = torch.full_like(labels, IGNORE_INDEX)
-        predicted = labels != IGNORE_INDEX
+        predicted = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
         with self.compute_loss_context_manager():
             hidden = self.predicted_hidden(model, batch, predicted)
             if self._evaluation.layers is None:
                 self._evaluation.layers = self._layer_cosines(model, batch)
-        scores = self.evaluation_scores(hidden, labels[predicted], self._evaluation.pool)
+        scores = self.evaluation_scores(hidden, labels.flatten()[predicted], self._evaluation.pool)
         self._evaluation.add(scores)
-        loss = scores["loss"].mean() if predicted.any() else torch.zeros((), device=labels.device)
+        loss = scores["loss"].mean() if len(predicted) else torch.zeros((), device=labels.device)
         return loss, None, None
 
     def _layer_cosines(self, model, batch: dict[str, Tensor]) -> list[float]:
@@ -410,6 +433,7 @@ class PretrainingTrainer(Trainer):
 
     def _save_checkpoint(self, model, trial) -> None:
         """Write a checkpoint aside and give it its name once it is whole."""
+        self._stop_at(self.finite.read())
         self._check_weights()
         run_dir = self.args.output_dir
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
@@ -585,7 +609,9 @@ class PretrainingTrainer(Trainer):
                 around.enter_context(self.rows.updated_as_rows())
             if self.stream is not None:  # which goes on from its own place: there is nothing to skip
                 around.enter_context(with_settings(self.args, ignore_data_skip=True))
-            return super().train(checkpoint, trial, ignore_keys_for_eval)
+            result = super().train(checkpoint, trial, ignore_keys_for_eval)
+            self._stop_at(self.finite.read())
+            return result
 
     def _is_finished(self, state: TrainerState) -> bool:
         if self.args.max_steps > 0:

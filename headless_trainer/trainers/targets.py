@@ -24,6 +24,7 @@ from ..objective.masking import (
     mask_tokens,
     next_tokens,
 )
+from .step import sent
 
 # Columns of a batch that say something about its tokens and are not arguments of every trunk.
 TOKEN_COLUMNS = ("labels", "special_tokens_mask")
@@ -35,7 +36,7 @@ UNCHANGED_LABELS = 256
 
 
 class TargetMaker:
-    """Draws the targets of a batch on the device that holds it.
+    """Draws the targets of a batch where the batch is.
 
     Args:
         task: ``mlm`` or ``clm``.
@@ -61,7 +62,9 @@ class TargetMaker:
         if self.next_token_share:
             self._check_causal(tokenizer)
 
-    def __call__(self, batch: dict[str, Tensor], step: int | None, progress: float = 1.0) -> dict[str, Any]:
+    def __call__(
+        self, batch: dict[str, Tensor], step: int | None, progress: float = 1.0, device: torch.device | None = None
+    ) -> dict[str, Any]:
         """Inputs of the trunk, and ``labels`` ``(B, T)``: at each position the token its output must predict, or -100.
 
         Args:
@@ -71,6 +74,8 @@ class TargetMaker:
             step: the optimizer step, whose masks are drawn from it, the run's seed and each row's own tokens: a row has the
                 same masks wherever in the step it is read. None draws those of evaluation, the same in every run.
             progress: share of the run that lies before the step, from 0 to 1, which rates that change depend on.
+            device: where masks between pairs of tokens are made, each as large as all scores of a layer and head; that of the
+                batch by default.
 
         Raises:
             ValueError: if the labels given for mlm are nothing but the inputs.
@@ -78,9 +83,10 @@ class TargetMaker:
         inputs = {name: value for name, value in batch.items() if name not in TOKEN_COLUMNS}
         input_ids = inputs["input_ids"]
         excluded = batch["attention_mask"] == 0 if "attention_mask" in batch else None
+        device = device or input_ids.device
         given = batch.get("labels")
         if self.document_ends is not None and "position_ids" not in inputs:
-            self._isolate_documents(inputs)
+            self._isolate_documents(inputs, device)
         if self.task == "clm":
             positions = inputs.get("position_ids")
             labels = (
@@ -96,7 +102,8 @@ class TargetMaker:
             labels = next_tokens(input_ids, excluded)
             # Special tokens are no targets later either: the frequencies of targets are to be those of one run.
             labels.masked_fill_(torch.isin(labels, self.rule.special_ids.to(labels.device)), IGNORE_INDEX)
-            inputs["attention_mask"] = self._as_attention(causal_mask(input_ids, padded))
+            padding = None if padded is None else sent(padded, device)
+            inputs["attention_mask"] = self._as_attention(causal_mask(sent(input_ids, device), padding))
         elif given is not None:
             self._check_given(input_ids, given, "evaluation" if step is None else "train")
             labels = given
@@ -129,7 +136,7 @@ class TargetMaker:
                 "the trainer masks; or mask in your data collator."
             )
 
-    def _isolate_documents(self, inputs: dict[str, Any]) -> None:
+    def _isolate_documents(self, inputs: dict[str, Any], device: torch.device) -> None:
         positions = document_positions(inputs["input_ids"], self.document_ends)
         if self.task == "clm":
             # Positions that restart are how decoders learn where a document begins, and only without a mask or a cache.
@@ -144,10 +151,10 @@ class TargetMaker:
             return
         if self._takes_positions:
             inputs["position_ids"] = positions + self._first_position
-        visible = document_mask(positions)
+        visible = document_mask(sent(positions, device))
         if "attention_mask" in inputs:
             # Padding sees padding: a position that sees nothing has no softmax, and its NaN would spread in the next layer.
-            real = inputs["attention_mask"].bool()
+            real = sent(inputs["attention_mask"].bool(), device)
             visible &= real[:, None, :, None] == real[:, None, None, :]
         inputs["attention_mask"] = self._as_attention(visible)
 

@@ -67,7 +67,11 @@ class VanillaTrainer(PretrainingTrainer):
     def loss_sum(self, model, inputs, micro_batch):
         tied = self.head.projection.weight is self.embedding.weight
         return self.head.loss(
-            model, inputs, micro_batch.labels, self.roles.as_head if tied and micro_batch.watched else None
+            model,
+            inputs,
+            micro_batch.predicted,
+            micro_batch.target_ids,
+            self.roles.as_head if tied and micro_batch.watched else None,
         )
 
     def predicted_hidden(self, model, inputs, predicted):

@@ -85,7 +85,8 @@ def test_sums():
     window.start_step()
     window.add_batch(2**25 + 1, 3)  # more than float32 counts to
     targets = torch.tensor([4, 4, 5]).to(DEVICE)
-    window.add_pool(NegativePool.from_targets(targets), targets, len(targets))
+    pool = NegativePool.from_targets(targets)
+    window.add_pool(pool, pool.positions(targets), len(targets))
     window.on_step_end(None, None, None)
     assert window.flush(DEVICE)["tokens_seen"] == 2**25 + 1
 

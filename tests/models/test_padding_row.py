@@ -91,7 +91,9 @@ def train_and_watch(trainer) -> tuple[dict, torch.Tensor]:
     seen, loss_sum = [], trainer.loss_sum
 
     def watched(model, inputs, micro_batch):
-        seen.append((inputs, micro_batch.labels))
+        labels = torch.full_like(inputs["input_ids"], -100)
+        labels = labels.flatten().index_put((micro_batch.predicted,), micro_batch.target_ids).view_as(labels)
+        seen.append((inputs, labels))
         return loss_sum(model, inputs, micro_batch)
 
     trainer.loss_sum = watched

@@ -111,13 +111,12 @@ def test_vanilla_loss_and_gradients_are_those_of_the_full_logits(name, tmp_path,
 
     logits, labels = [], []
     for batch in batches:
-        aligned = batch[CARRIED].labels
-        predicted = aligned >= 0
-        assert predicted.sum() > 4
+        carried = batch[CARRIED]
+        assert len(carried.predicted) > 4
         full = plain(**{key: value for key, value in batch.items() if key != CARRIED}).logits
-        assert full.shape == (*predicted.shape, 300)
-        logits.append(full[predicted])
-        labels.append(aligned[predicted])
+        assert full.shape == (*batch["input_ids"].shape, 300)
+        logits.append(full.flatten(0, 1)[carried.predicted])
+        labels.append(carried.target_ids)
     expected = F.cross_entropy(torch.cat(logits), torch.cat(labels))
     expected.backward()
 
@@ -374,6 +373,12 @@ def head_and_batch(name: str = "gpt_neox", seed: int = 0, **changes):
     return model, VocabularyHead(model), ids, labels
 
 
+def predicted(labels):
+    """Positions counted over the rows, and targets."""
+    positions = (labels.flatten() >= 0).nonzero()[:, 0]
+    return positions, labels.flatten()[positions]
+
+
 def reference(model, ids, labels):
     logits = model(input_ids=ids).logits
     return F.cross_entropy(logits[labels >= 0], labels[labels >= 0], reduction="sum")
@@ -387,47 +392,47 @@ def test_the_head_can_be_called_again_and_between_other_forwards(name):
     assert plain.shape == (2, LENGTH, 300)
     expected = F.cross_entropy(plain[labels >= 0], labels[labels >= 0], reduction="sum")
     for _ in range(2):
-        torch.testing.assert_close(head.loss(model, {"input_ids": ids}, labels), expected)
-        hidden = head.hidden(model, {"input_ids": ids}, labels >= 0)
+        torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), expected)
+        hidden = head.hidden(model, {"input_ids": ids}, predicted(labels)[0])
         scores = F.linear(hidden, head.projection.weight, head.projection.bias)
         torch.testing.assert_close(scores, plain[labels >= 0])
         torch.testing.assert_close(model(input_ids=ids).logits, plain)
     with torch.no_grad():
         model.base_model(input_ids=ids, output_hidden_states=True)
-    torch.testing.assert_close(head.loss(model, {"input_ids": ids}, labels), expected)
+    torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), expected)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt_neox"])
 def test_the_head_with_nothing_to_predict_is_zero_and_attached(name):
     model, head, ids, labels = head_and_batch(name)
-    loss = head.loss(model, {"input_ids": ids}, torch.full_like(labels, -100))
+    loss = head.loss(model, {"input_ids": ids}, *predicted(torch.full_like(labels, -100)))
     assert loss.item() == 0
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.base_model.parameters())
-    assert head.hidden(model, {"input_ids": ids}, torch.zeros_like(labels, dtype=torch.bool)).shape == (0, 16)
+    assert head.hidden(model, {"input_ids": ids}, torch.empty(0, dtype=torch.long)).shape == (0, 16)
 
 
 def test_the_head_never_makes_the_full_logits():
     model, head, ids, labels = head_and_batch()
     shapes = []
     head.projection.register_forward_hook(lambda module, args, output: shapes.append((args[0].shape, output.shape)))
-    head.loss(model, {"input_ids": ids}, labels)
+    head.loss(model, {"input_ids": ids}, *predicted(labels))
     assert shapes == [((1, int((labels >= 0).sum()), WIDTH), ())]
 
 
 def test_the_head_recovers_from_a_forward_that_failed():
     model, head, ids, labels = head_and_batch()
     with pytest.raises(IndexError):
-        head.loss(model, {"input_ids": ids + 300}, labels)
+        head.loss(model, {"input_ids": ids + 300}, *predicted(labels))
     assert model(input_ids=ids).logits.shape == (2, LENGTH, 300)
-    torch.testing.assert_close(head.loss(model, {"input_ids": ids}, labels), reference(model, ids, labels))
+    torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), reference(model, ids, labels))
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_model_with_a_head_is_saved_and_generates_as_without(tied, tmp_path):
     model, head, ids, labels = head_and_batch(tie_word_embeddings=tied)
     plain = make_model("gpt_neox", lm=True, tie_word_embeddings=tied).eval()
-    head.loss(model, {"input_ids": ids}, labels)
+    head.loss(model, {"input_ids": ids}, *predicted(labels))
     model.eval()
     settings = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     generated = model.generate(ids, **settings)
@@ -454,9 +459,11 @@ def test_a_copy_of_a_model_with_a_head_is_independent(copied):
             parameter.zero_()
     assert other(input_ids=ids).logits.abs().sum() == 0  # its projection reads its own weights
     assert model(input_ids=ids).logits.abs().sum() > 0
-    torch.testing.assert_close(head.loss(model, {"input_ids": ids}, labels), reference(model, ids, labels))
+    torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), reference(model, ids, labels))
     log_size = math.log(300) * int((labels >= 0).sum())
-    assert VocabularyHead(other).loss(other, {"input_ids": ids}, labels).item() == pytest.approx(log_size, rel=1e-5)
+    assert VocabularyHead(other).loss(other, {"input_ids": ids}, *predicted(labels)).item() == pytest.approx(
+        log_size, rel=1e-5
+    )
 
 
 def test_two_heads_on_one_model_both_work():
@@ -464,7 +471,7 @@ def test_two_heads_on_one_model_both_work():
     second = VocabularyHead(model)
     expected = reference(model, ids, labels)
     for head in (first, second, first):
-        torch.testing.assert_close(head.loss(model, {"input_ids": ids}, labels), expected)
+        torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), expected)
 
 
 def test_headless_next_token_prediction_refuses_an_encoder(tmp_path, clm_tokenizer):
@@ -509,6 +516,6 @@ def test_the_head_compiles_and_is_not_compiled_again_and_again(name):
         labels = torch.full_like(ids, -100)
         labels[:, :count] = ids[:, :count]  # another number of predictions each time
         expected = reference(model, ids, labels)
-        torch.testing.assert_close(head.loss(compiled, {"input_ids": ids}, labels), expected)
+        torch.testing.assert_close(head.loss(compiled, {"input_ids": ids}, *predicted(labels)), expected)
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert graphs[0] > 0 and graphs[1] == graphs[-1]  # at the second size the compiler learns that sizes vary

@@ -31,8 +31,8 @@ def run_two_steps(window: TrainingWindow, clock) -> None:
     for seconds, tokens, targets in ((1.5, 60, [3, 3, 3, 5]), (0.5, 40, [3, 5])):
         window.start_step()
         window.add_batch(tokens, len(targets))
-        targets = torch.tensor(targets)
-        window.add_pool(NegativePool.from_targets(targets), targets, len(targets))
+        pool = NegativePool.from_targets(torch.tensor(targets))
+        window.add_pool(pool, pool.positions(torch.tensor(targets)), len(targets))
         clock(seconds)
         end_step(window)
         clock(1000.0)  # between steps: evaluation and saving
@@ -91,7 +91,7 @@ def test_the_floor_is_where_the_loss_can_go_and_no_lower(clock):
     targets = torch.tensor([3, 3, 3, 5, 6])
     pool = NegativePool.from_targets([targets, torch.tensor([3, 5, 7])])
     window.start_step()
-    window.add_pool(pool, targets, len(targets))
+    window.add_pool(pool, pool.positions(targets), len(targets))
     embed = nn.Embedding.from_pretrained(torch.eye(8))
     loss = cwt_loss(100 * embed(targets), targets, embed, pool)
     assert (
@@ -105,7 +105,8 @@ def test_the_floor_is_where_the_loss_can_go_and_no_lower(clock):
 def test_random_guess_is_the_loss_of_equal_scores(log_q):
     window = TrainingWindow()
     targets = torch.tensor([3, 3, 3, 5, 6])
-    window.add_pool(NegativePool.from_targets(targets), targets, len(targets), log_q)
+    pool = NegativePool.from_targets(targets)
+    window.add_pool(pool, pool.positions(targets), len(targets), None if log_q is None else log_q[pool.ids])
     embed = nn.Embedding.from_pretrained(torch.eye(8))
     loss = cwt_loss(torch.zeros(5, 8), targets, embed, log_q=log_q)
     guess = window.flush(CPU)["random_guess_loss"]

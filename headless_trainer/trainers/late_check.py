@@ -1,0 +1,55 @@
+"""Numbers of the device that the host reads one optimizer step late, so that it does not wait for them."""
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+class LateCheck:
+    """Finds numbers that are not finite. On an accelerator, which works behind the host, it does so one step late.
+
+    Args:
+        device: that computes the numbers.
+
+    Attributes:
+        late: whether numbers are read when the step after theirs is under way, by when they have arrived.
+    """
+
+    def __init__(self, device: torch.device):
+        self.late = device.type == "cuda"
+        self._device = device
+        self._waiting: deque[tuple[int, Callable[[float], str], Tensor, torch.cuda.Event | None]] = deque()
+
+    def watch(self, step: int, number: Tensor, problem: Callable[[float], str]) -> str | None:
+        """Take a number of a step.
+
+        Args:
+            step: it belongs to.
+            number: a scalar.
+            problem: what is to be said if it is not finite.
+
+        Returns:
+            What is to be said of the first number that was not finite, of those that are read now; None if all were.
+        """
+        event = None
+        if self.late and number.is_cuda:
+            number = number.detach().to("cpu", non_blocking=True)
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(self._device))
+        self._waiting.append((step, problem, number, event))
+        return self.read(before=step if self.late else step + 1)
+
+    def read(self, before: float = math.inf) -> str | None:
+        """As `watch`, of the numbers of the steps before one; all by default."""
+        while self._waiting and self._waiting[0][0] < before:
+            _, problem, number, event = self._waiting.popleft()
+            if event is not None:
+                event.synchronize()
+            value = float(number)
+            if not math.isfinite(value):
+                self._waiting.clear()
+                return problem(value)
+        return None

@@ -1,0 +1,188 @@
+"""Between the drawing of its targets and its end, a step asks the device for no number but those listed here.
+
+On an accelerator the host works ahead of the device. Whatever needs a number of the device, such as `.item()`, `nonzero` or
+`unique`, waits for all that was asked of it before.
+"""
+
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from builders import tiny_trainer
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import TrainerCallback
+
+from headless_trainer import HeadlessTrainer
+from headless_trainer.trainers.late_check import LateCheck
+
+WAITING = {"_local_scalar_dense", "nonzero", "_unique", "_unique2", "unique_dim", "unique_consecutive", "is_nonzero",
+           "equal", "masked_select", "allclose", "bincount", "repeat_interleave"}  # fmt: skip
+# File and function -> why it may.
+REASONS = {
+    ("late_check.py", "read"): "numbers of the step before, which have arrived",
+    ("adam.py", "*"): "counts of steps, which torch keeps on the host",
+    (
+        "masking_utils.py",
+        "find_packed_sequence_indices",
+    ): "transformers asks of every decoder whether its rows are packed",
+}
+SPARSE = {
+    (
+        "sparse_adamw.py",
+        "*",
+    ): "which rows a step has touched is found on the device, and their last step is kept on the host",
+}
+WATCHED = {("diagnostics.py", "_keep_input"): "in the step before a log alone"}
+
+
+class Waits(TorchDispatchMode, TrainerCallback):
+    """Keeps where the host asked for a number, from the drawing of a step's targets to the end of the step."""
+
+    def __init__(self):
+        super().__init__()
+        self.found, self.counting, self.steps = Counter(), False, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        masked = name in ("index", "index_put", "index_put_") and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        if self.counting and (name in WAITING or masked):
+            frame = sys._getframe(1)
+            while frame.f_code.co_filename.find("/torch/") >= 0 and "/optim/" not in frame.f_code.co_filename:
+                frame = frame.f_back
+            self.found[Path(frame.f_code.co_filename).name, frame.f_code.co_name] += 1
+        return func(*args, **kwargs or {})
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.counting, self.steps = False, self.steps + 1
+
+
+class DeviceWaits(TrainerCallback):
+    """The same on a GPU, of which torch says itself where it was waited for."""
+
+    def __init__(self):
+        self.counting, self.steps = False, 0
+
+    def __enter__(self):
+        self._caught = warnings.catch_warnings(record=True)
+        self._warnings = self._caught.__enter__()
+        warnings.simplefilter("always")
+
+    def __exit__(self, *error):
+        torch.cuda.set_sync_debug_mode("default")
+        self._caught.__exit__(*error)
+        said = [each for each in self._warnings if "synchronizing CUDA operation" in str(each.message)]
+        self.found = Counter((Path(each.filename).name, "*") for each in said)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        torch.cuda.set_sync_debug_mode("default")
+        self.steps += 1
+
+    @property
+    def counting(self):
+        return self._counting
+
+    @counting.setter
+    def counting(self, value: bool):
+        self._counting = value
+        torch.cuda.set_sync_debug_mode("warn" if value else "default")
+
+
+def waits_of(folder, waits, **settings) -> Counter:
+    run = tiny_trainer(folder, **{"eval_strategy": "no", "max_steps": 3, "logging_steps": 100} | settings)
+    run.finite.late = True
+    draw = run.get_batch_samples
+
+    def drawn(*args):
+        waits.counting = False
+        result = draw(*args)
+        waits.counting = True
+        return result
+
+    run.get_batch_samples = drawn
+    run.add_callback(waits)
+    with waits:
+        run.train()
+    assert waits.steps == 3
+    return waits.found
+
+
+CASES = {
+    "mlm": {},
+    "clm": {"task": "clm"},
+    "accumulation": {"gradient_accumulation_steps": 2},
+    "micro-batch": {"negatives": "micro_batch"},
+    "pools": {"task": "clm", "pool_size": 5, "negatives": "micro_batch"},
+    "drawn": {"task": "clm", "sampled_negatives": 8},
+    "by frequency": {"task": "clm", "sampled_negatives": 8, "sampling_power": 0.5},
+    "log q": {"task": "clm", "log_q_correction": True},
+    "next tokens first": {"next_token_share": 1.0},
+    "Muon": {"muon_learning_rate": 1e-3},
+    "vanilla mlm": {"objective": "vanilla"},
+    "vanilla clm": {"objective": "vanilla", "task": "clm"},
+    "sparse": {"sparse_embedding_updates": True},
+    "watched": {"logging_steps": 1},
+    "no clipping": {"max_grad_norm": 0.0},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_waits_for_nothing_else(tmp_path, name):
+    allowed = REASONS | {"sparse": SPARSE, "watched": WATCHED}.get(name, {})
+    found = waits_of(tmp_path, Waits(), **CASES[name])
+    assert not {place for place in found if place not in allowed and (place[0], "*") not in allowed}
+
+
+def test_a_wait_is_seen(tmp_path, monkeypatch):
+    loss_sum = HeadlessTrainer.loss_sum
+    monkeypatch.setattr(HeadlessTrainer, "loss_sum", lambda *given: loss_sum(*given) * loss_sum(*given).detach().item())
+    found = waits_of(tmp_path, Waits())
+    assert found[Path(__file__).name, "<lambda>"] == 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_on_a_gpu_waits_for_nothing_else(tmp_path, name):
+    allowed = {file for file, _ in REASONS | {"sparse": SPARSE, "watched": WATCHED}.get(name, {})}
+    found = waits_of(tmp_path, DeviceWaits(), use_cpu=False, **CASES[name])
+    assert not {file for file, _ in found} - allowed
+
+
+# What is read late --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_is_not_finite_is_found_at_once_or_a_step_late(late):
+    check = LateCheck(torch.device("cpu"))
+    check.late = late
+    found = []
+    for step, number in ((1, 0.5), (1, 0.25), (2, float("inf")), (2, float("nan")), (3, 1.0)):
+        problem = check.watch(step, torch.tensor(number), lambda value, step=step: f"{value} at {step}")
+        found.append((step, problem))
+    at = [step for step, problem in found if problem]
+    assert found[-1 if late else 2][1] == "inf at 2" and at == ([3] if late else [2, 2])
+    assert check.read() is None
+
+
+def test_what_has_not_been_read_is_read_at_the_end():
+    check = LateCheck(torch.device("cpu"))
+    check.late = True
+    assert check.watch(1, torch.tensor(float("nan")), "loss {}".format) is None
+    assert check.read() == "loss nan" and check.read() is None
+
+
+@pytest.mark.parametrize("at", [2, 3], ids=["in the middle", "the last step"])
+def test_a_run_that_reads_late_stops_too_and_saves_nothing(tmp_path, at):
+    run = tiny_trainer(tmp_path, eval_strategy="no", max_steps=3, save_strategy="steps", save_steps=1, task="clm")
+    run.finite.late = True
+    loss_sum = run.loss_sum
+    run.loss_sum = lambda *given: loss_sum(*given) * (float("nan") if run.state.global_step + 1 == at else 1.0)
+    with pytest.raises(FloatingPointError, match=f"The loss is nan at step {at}, so the run stops"):
+        run.train()
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [
+        f"checkpoint-{step}" for step in range(1, at)
+    ]
