@@ -28,6 +28,7 @@ from shared import (
     spread,
 )
 
+from headless_trainer.reporting.run_comparison import first_reaching
 from headless_trainer.runtime import plotting
 
 
@@ -113,15 +114,10 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
     curves = [[point["eval_cross_entropy"] for point in curve] for curve in row["curves"].values()]
     losses = [statistics.mean(values) for values in zip(*curves, strict=True)]
     tokens = [point["tokens_seen"] for point in next(iter(row["curves"].values()))]
-    for index, loss in enumerate(losses):
-        if loss > wanted:
-            continue
-        reached = tokens[index]
-        if index:
-            weight = (losses[index - 1] - wanted) / (losses[index - 1] - loss)
-            reached = tokens[index - 1] + weight * (tokens[index] - tokens[index - 1])
-        return reached / baseline["tokens"], reached / row["tokens"] * row["seconds"] / baseline["seconds"]
-    return None
+    reached = first_reaching(list(zip(tokens, losses, strict=True)), wanted)
+    if reached is None:
+        return None
+    return reached / baseline["tokens"], reached / row["tokens"] * row["seconds"] / baseline["seconds"]
 
 
 def draw(rows: dict, path: Path) -> None:

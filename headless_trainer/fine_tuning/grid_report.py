@@ -91,7 +91,7 @@ def benchmark_table(runs: list[dict], metrics: str = "paper") -> str:
     rows = {}
     for model in sorted(models, key=place):
         rows[model] = [model, *(pretraining_cells(models[model]) if with_pretraining else ())]
-    first = ["model", "tokens", "hours"] if with_pretraining else ["model"]
+    first = ["model", "tokens", "process-hours"] if with_pretraining else ["model"]
     scores = scores_by_column(runs, metrics)
     return score_table(rows, in_order({column for _, column in scores}), scores, first)
 

@@ -78,13 +78,13 @@ def _daggers(found_in: dict[str, dict[str, tuple[float, float, int]]]) -> dict[t
 
 
 def pretraining_cells(run: dict) -> list[str]:
-    """Tokens and hours of pretraining as the table shows them, dashes where the checkpoint does not say."""
+    """Tokens and process-hours of pretraining as the table shows them, dashes where the checkpoint does not say."""
     known = run.get("pretraining") or {}
     tokens, seconds = known.get("tokens_seen"), known.get("train_seconds")
     if tokens is None:
         return ["-", "-"]
     scale, unit = (1e9, "B") if tokens >= 1e9 else (1e6, "M")
-    hours = seconds / 3600
+    hours = seconds * known.get("processes", 1) / 3600
     return [f"{tokens / scale:.3g} {unit}", f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"]
 
 

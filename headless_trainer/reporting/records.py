@@ -34,6 +34,7 @@ class Run:
         config: of the model, empty if it was not saved.
         clock: ``(N, 3)`` rows of step, tokens seen and seconds in training steps, rising.
         tokenizer: fingerprint of its vocabulary, None if it was not saved.
+        processes: that trained together; one where the run does not say.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class Run:
     max_steps: int = 0
     clock: numpy.ndarray = field(default_factory=lambda: numpy.zeros((1, 3)))
     tokenizer: str | None = None
+    processes: int = 1
 
     @property
     def objective(self) -> str:
@@ -126,6 +128,7 @@ def read_run(folder: str | Path) -> Run:
         state.get("max_steps", step),
         _clock(history, found, step),
         _tokenizer(found / TOKENIZER_NAME),
+        int(_totals(found).get("processes", 1)),
     )
 
 
@@ -151,13 +154,17 @@ def _tokenizer(path: Path) -> str | None:
 def _clock(history: list[dict], folder: Path, step: int) -> numpy.ndarray:
     rows = [(0, 0.0, 0.0)]
     rows += [(logs["step"], logs["tokens_seen"], logs["train_seconds"]) for logs in history if "tokens_seen" in logs]
-    if rows[-1][0] < step:  # the steps since the last log
-        try:
-            totals = load_token_counts(folder)[1]
-            rows.append((step, totals["tokens_seen"], totals["train_seconds"]))
-        except (FileNotFoundError, KeyError):
-            pass
+    totals = _totals(folder)
+    if rows[-1][0] < step and {"tokens_seen", "train_seconds"} <= totals.keys():  # the steps since the last log
+        rows.append((step, totals["tokens_seen"], totals["train_seconds"]))
     return numpy.array(rows, dtype=float)
+
+
+def _totals(folder: Path) -> dict[str, float]:
+    try:
+        return load_token_counts(folder)[1]
+    except FileNotFoundError:
+        return {}
 
 
 def _read_json(path: Path) -> dict:

@@ -27,7 +27,9 @@ from .run_comparison import (
     listed,
     not_comparable,
     peak_memory,
+    process_hours,
     seconds_in_words,
+    shares_of,
     speed,
     strong,
     summary,
@@ -129,7 +131,24 @@ def _held_out_tables(configurations: list[Configuration]) -> list[Table]:
                 rows[row.name] += _cells(measure, row)[:wide]
         rows = [[*rows[row.name], str(len(row.values))] for row in ranked[ACCURACY]]
         tables.append(Table([*head, "seeds"], rows, f"At equal {of}: {words(position)}"))
-    return tables
+    return [*tables, *_shares_table(evaluated)]
+
+
+def _shares_table(configurations: list[Configuration]) -> list[Table]:
+    """What each needs to be as good as each other at its end."""
+    if len(configurations) < 2:
+        return []
+    rows = []
+    for other in configurations:
+        cells = [other.name]
+        for baseline in configurations:
+            shares = shares_of(baseline, other)
+            shown = ["never" if share is None else f"{share:.0%}" for share in shares.values()]
+            cells.append("–" if not shown else "never" if set(shown) == {"never"} else " / ".join(shown))
+        rows.append(cells)
+    head = ["configuration", *(Markup("for the end of<br/>{}").format(each.name) for each in configurations)]
+    caption = "Share of the tokens / of the training time of each run until its final held-out cross-entropy is reached"
+    return [Table(head, rows, caption)]
 
 
 def _cells(measure: Measure, row: Row) -> list[str]:
@@ -169,12 +188,13 @@ def _runs_table(configurations: list[Configuration]) -> Table:
                 steps,
                 tokens_in_words(tokens),
                 seconds_in_words(seconds),
+                in_short(process_hours(each)),
                 "–" if math.isnan(pace) else f"{pace:,.0f}",
                 "–" if math.isnan(memory) else f"{memory / 1024:.2f}",
             ]
         )
-    head = ["configuration", "objective", "runs", "steps", "tokens", "training time", "tokens/s", "peak memory (GiB)"]
-    return Table(head, rows)
+    head = ["configuration", "objective", "runs", "steps", "tokens", "training time", "process-hours", "tokens/s"]
+    return Table([*head, "peak memory (GiB)"], rows)
 
 
 def _zero_shot_section(zero_shot: ZeroShot, names: list[str], folder: Path) -> Section:

@@ -80,6 +80,55 @@ def held_out(configurations: list[Configuration], axis: str, position: float) ->
     return ranked
 
 
+def first_reaching(points: Sequence[tuple[float, float]], wanted: float) -> float | None:
+    """Where a curve that is to fall comes down to a value first, on straight lines between its points; None if nowhere."""
+    before = None
+    for position, value in points:
+        if value <= wanted:
+            if before is None:
+                return position
+            return before[0] + (before[1] - wanted) / (before[1] - value) * (position - before[0])
+        before = position, value
+    return None
+
+
+def shares_of(baseline: Configuration, other: Configuration) -> dict[str, float | None]:
+    """What another configuration needs to be as good as a baseline at its end, by held-out cross-entropy, means over seeds.
+
+    Returns:
+        ``tokens`` and ``seconds`` over those of the baseline; None where it is never as good. Empty without evaluations.
+    """
+    curves = [_mean_curve(each) for each in (baseline, other)]
+    if not all(curves):
+        return {}
+    end, shares = curves[0][-1], {}
+    for axis in ("tokens", "seconds"):
+        found = first_reaching([(point[axis], point["value"]) for point in curves[1]], end["value"])
+        shares[axis] = None if found is None or not end[axis] else found / end[axis]
+    return shares
+
+
+def _mean_curve(configuration: Configuration) -> list[dict[str, float]]:
+    """Means over the seeds at the steps at which all were evaluated."""
+    found = [{logs["step"]: logs for logs in run.history if CROSS_ENTROPY in logs} for run in configuration.runs]
+    steps = sorted(set.intersection(*map(set, found)))
+    return [
+        {
+            "value": statistics.fmean(logs[step][CROSS_ENTROPY] for logs in found),
+            **{
+                axis: statistics.fmean(run.when(step)[axis] for run in configuration.runs)
+                for axis in ("tokens", "seconds")
+            },
+        }
+        for step in steps
+    ]
+
+
+def process_hours(configuration: Configuration) -> float:
+    """Hours of training steps, times the processes that trained, mean over seeds."""
+    return statistics.fmean(run.clock[-1][2] * run.processes for run in configuration.runs) / 3600
+
+
 def not_comparable(configurations: list[Configuration]) -> str | None:
     """Why the held-out figures of these runs must not be compared, if so."""
     runs = [run for each in configurations for run in each.runs]
@@ -122,6 +171,7 @@ def summary(configurations: list[Configuration]) -> list[str]:
         sentences += _alone(evaluated[0])
     else:
         sentences += [_quality(evaluated, axis) for axis in ("tokens", "seconds")]
+        sentences += _reached(evaluated)
         counts = [len(each.runs) for each in evaluated]
         if min(counts) < 2:
             which = "One seed each" if max(counts) == 1 else "Some configurations have one seed only"
@@ -180,6 +230,21 @@ def _quality(configurations: list[Configuration], axis: str) -> str:
         verdict = "significant" if tested.significant else "not significant"
         text += f" The lead in accuracy over the second is {verdict} (p = {tested.p_value:.2g}, level {LEVEL})."
     return text
+
+
+def _reached(configurations: list[Configuration]) -> list[str]:
+    """What the run with the lowest perplexity at its end needs for the final perplexities of the others."""
+    ends = {each.name: curve[-1]["value"] for each in configurations if (curve := _mean_curve(each))}
+    if len(ends) < 2:
+        return []
+    best = min(configurations, key=lambda each: ends.get(each.name, math.inf))
+    parts = []
+    for other in configurations:
+        if other is not best and other.name in ends:
+            tokens, seconds = shares_of(other, best).values()
+            time = "" if seconds is None else f" and {seconds:.0%} of the training time"
+            parts.append(f"{tokens:.0%} of the tokens{time} of {strong(other.name)}")
+    return [f"For the final perplexity of the others, {strong(best.name)} needs {listed(parts)}."]
 
 
 def _economy(configurations: list[Configuration]) -> str:

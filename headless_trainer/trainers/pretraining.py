@@ -488,7 +488,8 @@ class PretrainingTrainer(Trainer):
         counts = self._all_token_counts()
         sums = torch.tensor([self.window.tokens_seen, self.window.candidates, self.window.drawn])
         seen, candidates, drawn = self._sum_over_processes(sums).tolist()
-        totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds} | self.facts.totals()
+        totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds, "processes": self.args.world_size}
+        totals |= self.facts.totals()
         if drawn:
             totals |= {"candidates": candidates, "drawn_candidates": drawn}
         # A checkpoint is aside already.

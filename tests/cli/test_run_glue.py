@@ -123,7 +123,7 @@ def test_a_grid_from_the_command_line_to_the_tables(tmp_path, data, encoders, ca
     copa = found["balanced/run_checkpoint-5/copa/seed_0.json"]["epochs"][0]["sets"]["validation"]
     assert sum(each["count"] for each in copa["calibration"]["bins"]) == 12
     shown = capsys.readouterr().out
-    assert "| model | tokens | hours | COLA | STS-B | Avg. |" in shown and "| COPA | WiC | Avg. |" in shown
+    assert "| model | tokens | process-hours | COLA | STS-B | Avg. |" in shown and "| COPA | WiC | Avg. |" in shown
     assert shown.strip() == (tmp_path / "out" / "results.md").read_text().strip()
     pictures = {path.name for path in (tmp_path / "out").glob("*.png")}
     assert pictures == {"glue_balanced_pretraining.png", "super_glue_balanced_pretraining.png", "reliability.png"}
@@ -161,7 +161,7 @@ def test_xnli_in_both_scenarios(tmp_path, data, encoders, capsys):
     assert set(german["epochs"][0]["sets"]) == {"de"} and german["selected_on"] == ["de"]
     shown = capsys.readouterr().out
     assert "## XNLI, fine-tuned on English only" in shown and "## XNLI, fine-tuned on the target language" in shown
-    assert shown.count("| model | tokens | hours | de | en | Avg. |") == 2
+    assert shown.count("| model | tokens | process-hours | de | en | Avg. |") == 2
     with pytest.raises(SystemExit, match=r"scored in languages \['de', 'en'\], and this run has \['en'\]"):
         run(encoders[0], tmp_path, "--tasks", "xnli", "--languages", "en", "--seeds", 0, "--data_dir", data)
 

@@ -153,7 +153,7 @@ def test_a_table_like_table_1():
         *seeds("full", "mrpc", (0.87, 0.87), pretraining=known[1]),
     ]
     assert benchmark_table(runs).splitlines() == [
-        "| model | tokens | hours | MRPC | COLA | Avg. |",
+        "| model | tokens | process-hours | MRPC | COLA | Avg. |",
         "| --- | --- | --- | ---: | ---: | ---: |",
         "| half | 4.1 B | 444 | 85.00 ± 0.00 | <u>58.50</u> ± 0.71 | <u>71.75</u> (±0.25) |",
         "| full | 8.2 B | 888 | **87.00** ± 0.00 | **61.00** ± 1.41 | **74.00** (±0.50) |",

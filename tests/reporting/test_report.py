@@ -26,7 +26,14 @@ from headless_trainer.fine_tuning.results import run_path, write_run
 from headless_trainer.reporting import report as comparison_report
 from headless_trainer.reporting.charts import DARK, LIGHT, draw, training_panels
 from headless_trainer.reporting.records import group_runs, read_run
-from headless_trainer.reporting.run_comparison import in_short, rank, seconds_in_words, tokens_in_words
+from headless_trainer.reporting.run_comparison import (
+    first_reaching,
+    in_short,
+    rank,
+    seconds_in_words,
+    shares_of,
+    tokens_in_words,
+)
 from headless_trainer.reporting.scores import glue_scores
 from headless_trainer.runtime.checkpoints import save_token_counts
 from headless_trainer.runtime.settings import read_settings, save_settings
@@ -126,12 +133,14 @@ def two(tmp_path) -> list[Path]:
 
 def test_the_summary_says_who_is_best(tmp_path, two, capsys):
     sentences = texts(report(tmp_path, *two), "li")
-    assert sentences[:4] == [
+    assert sentences[:5] == [
         # Both were evaluated at 4,000 tokens; the headless run was done after 4 seconds, half way through the vanilla one.
         "At equal tokens (4,000), headless predicts best: 40.0% of the held-out tokens right, against 30.0% of vanilla. Its "
         "perplexity is 600, against 700.",
         "At equal training time (4 s), headless predicts best: 40.0% of the held-out tokens right, against 10.0% of vanilla. "
         "Its perplexity is 600, against 900.",
+        # 700 is reached after 3,000 tokens and 3 seconds.
+        "For the final perplexity of the others, headless needs 75% of the tokens and 38% of the training time of vanilla.",
         "One seed each: chance is not ruled out, and no significance can be given without a second.",
         "headless is fastest with 1,000 tokens a second: 2.00 times as many as vanilla (0.50 times its memory).",
     ]
@@ -140,13 +149,55 @@ def test_the_summary_says_who_is_best(tmp_path, two, capsys):
     assert "report.html, and its pictures as PNG beside it" in shown
 
 
+def test_what_each_run_needs_for_the_end_of_the_others(tmp_path, two):
+    rows = rows_of(report(tmp_path, *two))
+    at = next(index for index, row in enumerate(rows) if row[1].startswith("for the end of"))
+    assert rows[at : at + 3] == [
+        ["configuration", "for the end ofheadless", "for the end ofvanilla"],
+        ["headless", "100% / 100%", "75% / 38%"],
+        ["vanilla", "never", "100% / 100%"],
+    ]
+
+
+def test_shares_are_of_means_over_seeds_and_read_between_evaluations(tmp_path):
+    """Perplexities of 800 and 600 after 3,000 and 4,000 tokens, by the mean of the cross-entropies of two seeds."""
+    runs = [
+        make_run(tmp_path / "a0", (0.1, 0.2, 0.2, 0.4)),
+        make_run(tmp_path / "a1", (0.1, 0.2, 0.2, 0.4), seed=1),
+        make_run(tmp_path / "b", (0.1, 0.2, 0.2, 0.3), pace=500.0, objective="vanilla"),
+    ]
+    two, one = group_runs([str(runs[2]), f"a={runs[0]},{runs[1]}"])
+    between = (math.log(800) - math.log(700)) / (math.log(800) - math.log(600))
+    assert shares_of(two, one) == {
+        "tokens": pytest.approx((3000 + 1000 * between) / 4000),
+        "seconds": pytest.approx((3 + between) / 8),
+    }
+    assert shares_of(one, two) == {"tokens": None, "seconds": None}
+
+
+@pytest.mark.parametrize(
+    ("points", "wanted", "found"),
+    [([(1, 5.0), (2, 4.0)], 4.5, 1.5), ([(1, 5.0), (2, 4.0)], 6.0, 1), ([(1, 5.0)], 4.9, None), ([], 1.0, None)],
+)
+def test_where_a_curve_comes_down_to_a_value(points, wanted, found):
+    assert first_reaching(points, wanted) == found
+
+
+def test_process_hours_count_every_process(tmp_path):
+    run = make_run(tmp_path / "run", pace=1.0)
+    counts = torch.ones(3, dtype=torch.long)
+    save_token_counts(run, counts, {"tokens_seen": 4000, "train_seconds": 4000.0, "processes": 4})
+    assert read_run(run).processes == 4
+    assert ["4.44"] == [row[6] for row in rows_of(report(tmp_path, run)) if row[:2] == ["run", "headless"]]
+
+
 def test_tables_hold_the_figures(tmp_path, two):
     rows = rows_of(report(tmp_path, *two))
     assert ["headless", "40.00%", "best", "600", "best", "1"] in rows
     assert ["vanilla", "30.00%", "−10.00 points", "700", "× 1.17", "1"] in rows
     assert ["vanilla", "10.00%", "−30.00 points", "900", "× 1.50", "1"] in rows
-    assert ["headless", "headless", "1", "40", "4,000", "4 s", "1,000", "0.50"] in rows
-    assert ["vanilla", "vanilla", "1", "40", "4,000", "8 s", "500", "1.00"] in rows
+    assert ["headless", "headless", "1", "40", "4,000", "4 s", "0.00111", "1,000", "0.50"] in rows
+    assert ["vanilla", "vanilla", "1", "40", "4,000", "8 s", "0.00222", "500", "1.00"] in rows
     assert ["objective", "headless", "vanilla"] in rows  # what differs
     assert ["model: architectures", "Headless", "Vanilla"] in rows
     assert not any(row[0] in ("task", "seed", "output_dir") for row in rows)
@@ -261,7 +312,7 @@ def test_significance_is_that_of_scipy(tmp_path):
     single = make_run(tmp_path / "single", (0.1, 0.2, 0.25, 0.2), temperature=2.0)
     other = report(tmp_path, *runs, single)
     assert ["single", "20.00%", "−21.33 points", "one seed", "800", "× 1.36", "one seed", "1"] in rows_of(other)
-    assert texts(other, "li")[2].startswith("Some configurations have one seed only: chance is not")
+    assert texts(other, "li")[3].startswith("Some configurations have one seed only: chance is not")
     first = texts(page, "li")[0]
     assert first.endswith(f"The lead in accuracy over the second is not significant (p = {accuracy:.2g}, level 0.95).")
     assert "One seed each" not in page and "one seed only" not in page
@@ -413,7 +464,8 @@ def test_an_interrupted_run_is_read_from_its_last_checkpoint(tmp_path):
     found = read_run(run)
     assert (found.step, found.max_steps, found.finished, found.objective) == (40, 100, False, "headless")
     assert found.settings["task"] == "clm" and found.config["n_layer"] == 2
-    assert ["run", "headless", "1", "40 of 100", "4,000", "4 s", "1,000", "0.50"] in rows_of(report(tmp_path, run))
+    expected = ["run", "headless", "1", "40 of 100", "4,000", "4 s", "0.00111", "1,000", "0.50"]
+    assert expected in rows_of(report(tmp_path, run))
 
 
 def test_the_end_of_a_run_is_read_from_what_it_wrote_last(tmp_path):
@@ -485,7 +537,7 @@ def glue(tmp_path, two) -> Path:
 
 def test_glue_along_training(tmp_path, two, glue, pictures):
     page = report(tmp_path, *two, "--glue", glue)
-    assert texts(page, "li")[4] == (
+    assert texts(page, "li")[5] == (
         "GLUE: balanced cross-entropy: headless is ahead at its last checkpoint with 70.0, against 50.0 of vanilla; the lead "
         "is significant over fine-tuning seeds."
     )
@@ -522,7 +574,7 @@ def test_zero_shot_along_training(tmp_path, two):
     zero_shot(folder / "c", "elsewhere/vanilla/checkpoint-40", [0.0] * 30 + [1.0] * 10)
     zero_shot(folder / "d", "elsewhere/unknown", [0.0] * 40)
     page = report(tmp_path, *two, "--lm_eval", folder)
-    assert texts(page, "li")[4] == (
+    assert texts(page, "li")[5] == (
         "lambada_openai: acc: headless is ahead at its last checkpoint with 0.75, against 0.25 of vanilla."
     )
     rows = [row for row in rows_of(page) if "±" in row[-1]]
