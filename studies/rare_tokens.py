@@ -1,0 +1,146 @@
+#!/usr/bin/env python
+"""How decoders predict rare and frequent tokens, how sure they are of it, and what their embeddings look like by frequency.
+
+    python studies/rare_tokens.py --train_file corpus.txt.gz --output_dir runs/recipe
+
+Models are those of `studies/recipe.py` in the same ``--output_dir``. Tokens are put into ten groups, from rare to frequent,
+each with about a tenth of all targets of training. Calibration is that of the most likely next token: the mean distance
+between how likely it is held to be and how often it is right, over 15 bins.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from shared import best_runs, model_arguments, spread
+from torch import Tensor
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+
+from headless_trainer import attach_lm_head, load_token_counts
+from headless_trainer.arguments import DataArguments
+from headless_trainer.corpus.packing import first_rows, tokenize_and_pack
+from headless_trainer.corpus.texts import load_texts
+from headless_trainer.runtime import plotting
+from headless_trainer.trainers.evaluation import mean_cosine
+
+GROUPS = 10
+BINS = 15
+
+
+def main() -> None:
+    parser = model_arguments(__doc__)
+    parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
+    parser.add_argument("--held_out_rows", type=int, default=1_000)
+    args = parser.parse_args()
+    texts = load_texts(DataArguments(train_file=args.train_file, validation_split_percentage=2))["validation"]
+    tokenizer = AutoTokenizer.from_pretrained(args.output_dir / f"{args.task}_tokenizer")
+    rows = first_rows(tokenize_and_pack(texts, tokenizer, max_seq_length=128), args.held_out_rows)
+    ids = torch.tensor(rows["input_ids"][:])
+    # Of one run for all: each has seen nearly the same rows.
+    counts = load_token_counts(next(iter(best_runs(args, args.recipes[0]).values())))[0]
+    group = frequency_groups(counts)
+    found = {
+        recipe: [measure(folder, ids, group) for folder in best_runs(args, recipe).values()] for recipe in args.recipes
+    }
+    folder = args.output_dir / "rare_tokens"
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = torch.bincount(group, minlength=GROUPS).tolist()
+    text = "\n".join(table(found, sizes)) + "\n\n" + "\n".join(summary(found)) + "\n"
+    (folder / "rare_tokens.md").write_text(text)
+    (folder / "results.json").write_text(json.dumps({"tokens": sizes, "recipes": found}, indent=1))
+    draw(found, folder / "rare_tokens.png")
+    print(text)
+
+
+def frequency_groups(counts: Tensor) -> Tensor:
+    """``(V,)`` group of each token, 0 the rarest: each group has about as many of all ``(V,)`` occurrences."""
+    order = counts.argsort()
+    before = counts[order].cumsum(0) - counts[order] / 2
+    group = torch.empty_like(counts)
+    group[order] = (before * GROUPS / counts.sum()).long().clamp(max=GROUPS - 1)
+    return group
+
+
+def scored(folder: Path, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Log-probabilities ``(K, V)`` and targets ``(K,)`` of some rows ``(B, T)`` at a time."""
+    headless = json.loads((folder / "settings.json").read_text()).get("objective", "headless") == "headless"
+    model = attach_lm_head(folder) if headless else AutoModelForCausalLM.from_pretrained(folder)
+    model.eval()
+    for batch in ids.split(16):
+        with torch.no_grad():
+            logits = model(input_ids=batch).logits[:, :-1].flatten(0, 1)
+        yield logits.log_softmax(-1), batch[:, 1:].flatten()
+
+
+def measure(folder: Path, ids: Tensor, group: Tensor) -> dict:
+    """Of one model: accuracy, cross-entropy, and norm and mean cosine of the embeddings, by group; calibration."""
+    parts = [
+        (*predicted.max(-1), -predicted.gather(1, targets[:, None])[:, 0], targets)
+        for predicted, targets in scored(folder, ids)
+    ]
+    confidence, guess, loss, targets = (torch.cat(each) for each in zip(*parts, strict=True))
+    right, of_target = (guess == targets).double(), group[targets]
+    embedding = AutoModel.from_pretrained(folder).get_input_embeddings().weight.detach()
+    which = [of_target == number for number in range(GROUPS)]
+    tokens = [group == number for number in range(GROUPS)]
+    return {
+        "accuracy": [100 * right[chosen].mean().item() for chosen in which],
+        "cross_entropy": [loss[chosen].mean().item() for chosen in which],
+        "norm": [embedding[chosen].norm(dim=-1).mean().item() for chosen in tokens],
+        "mean_cosine": [100 * mean_cosine(embedding[chosen]).item() for chosen in tokens],
+        "calibration_error": 100 * calibration_error(confidence.exp(), right),
+        "confidence": 100 * confidence.exp().mean().item(),
+        "total_accuracy": 100 * right.mean().item(),
+    }
+
+
+def calibration_error(confidence: Tensor, right: Tensor) -> float:
+    """Mean distance over bins of equal width, weighted by their numbers. Source: https://arxiv.org/abs/1706.04599."""
+    bins = (confidence * BINS).long().clamp(max=BINS - 1)
+    gaps = torch.zeros(BINS, dtype=torch.double).index_add_(0, bins, confidence.double() - right)
+    return (gaps.abs().sum() / len(right)).item()
+
+
+def table(found: dict[str, list[dict]], sizes: list[int]) -> Iterator[str]:
+    """Rows of groups, columns of figures for each recipe."""
+    figures = {"accuracy": 1, "cross_entropy": 3, "norm": 2, "mean_cosine": 1}
+    names = [f"{figure.replace('_', ' ')}, {recipe}" for figure in figures for recipe in found]
+    yield f"| tokens | {' | '.join(names)} |"
+    yield f"|{'---|' * (len(names) + 1)}"
+    for number in range(GROUPS):
+        cells = [
+            spread([seed[figure][number] for seed in seeds], digits)
+            for figure, digits in figures.items()
+            for seeds in found.values()
+        ]
+        yield f"| {sizes[number]:,} | {' | '.join(cells)} |"
+
+
+def summary(found: dict[str, list[dict]]) -> Iterator[str]:
+    yield "| recipe | calibration error x 100 | mean confidence (%) | accuracy (%) |\n|---|---|---|---|"
+    for recipe, seeds in found.items():
+        names = ("calibration_error", "confidence", "total_accuracy")
+        yield f"| {recipe} | {' | '.join(spread([seed[name] for seed in seeds], 2) for name in names)} |"
+
+
+def draw(found: dict[str, list[dict]], path: Path) -> None:
+    figure, axes = plotting.load_pyplot().subplots(1, 2, figsize=(9, 3.5))
+    first, *_ = means = {
+        recipe: {name: np.mean([seed[name] for seed in seeds], axis=0) for name in ("cross_entropy", "norm")}
+        for recipe, seeds in found.items()
+    }
+    for recipe, mean in means.items():
+        tenths = range(1, GROUPS + 1)
+        axes[0].plot(tenths, mean["cross_entropy"] - means[first]["cross_entropy"], "o-", label=recipe)
+        axes[1].plot(tenths, mean["norm"], "o-")
+    for axis, label in zip(axes, (f"nats above {first}", "norm of the embeddings"), strict=True):
+        axis.set_xlabel("tenths of all targets, from rare to frequent tokens")
+        axis.set_ylabel(label)
+    axes[0].legend(frameon=False, fontsize=8)
+    plotting.save(figure, path)
+
+
+if __name__ == "__main__":
+    main()

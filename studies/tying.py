@@ -1,0 +1,95 @@
+#!/usr/bin/env python
+"""Is a tied embedding nearer to the input or to the output matrix of an untied model, and which role trains it?
+
+    python studies/tying.py --train_file corpus.txt.gz --output_dir runs/recipe
+
+After arXiv 2603.26663. The matrix of each tied decoder of `studies/recipe.py` in the same ``--output_dir`` is compared with
+both matrices of the untied one of the same seed: mean cosine between the rows of a token as they are, after the best rotation
+(orthogonal Procrustes) and after the best linear map of one to the other; and the share of common tokens among the ten
+nearest of each. Only tokens that were targets ten times take part: the rows of others are near their first values. Beside it
+the share of the embedding's gradient that came from its output role, where the run logged it.
+"""
+
+import json
+import statistics
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from shared import best_runs, model_arguments, spread
+from torch import Tensor
+from transformers import AutoModel
+
+from headless_trainer import load_token_counts
+from headless_trainer.runtime.checkpoints import last_checkpoint
+
+LEAST = 10
+NEIGHBOURS = 10
+
+
+def main() -> None:
+    parser = model_arguments(__doc__)
+    parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
+    parser.add_argument("--untied", default="vanilla untied + bias log q + Muon")
+    args = parser.parse_args()
+    untied = {seed: matrices(folder) for seed, folder in best_runs(args, args.untied).items()}
+    found: dict[str, dict] = {}
+    for recipe in args.recipes:
+        for seed, folder in best_runs(args, recipe).items():
+            often = load_token_counts(folder)[0] >= LEAST
+            tied = AutoModel.from_pretrained(folder).get_input_embeddings().weight.detach()[often]
+            for role, matrix in untied[seed].items():
+                for name, value in alignment(tied, matrix[often]).items():
+                    found.setdefault(recipe, {}).setdefault(f"{role}, {name}", []).append(value)
+            share = output_share(folder)
+            if share:
+                found[recipe].setdefault("output share of the gradient", []).append(share)
+    table = [f"| compared | {' | '.join(found)} |", f"|{'---|' * (len(found) + 1)}"]
+    for name in found[args.recipes[0]]:
+        cells = [spread([100 * value for value in row[name]], 1) if name in row else "–" for row in found.values()]
+        table.append(f"| {name} | {' | '.join(cells)} |")
+    folder = args.output_dir / "tying"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tying.md").write_text("\n".join(table) + "\n")
+    (folder / "results.json").write_text(json.dumps(found, indent=1))
+    print("x 100; mean over seeds, in brackets its standard error\n\n" + "\n".join(table))
+
+
+def matrices(folder: Path) -> dict[str, Tensor]:
+    """Input and output matrix ``(V, D)`` of an untied decoder as trained: what leaves the run has log q folded in."""
+    checkpoint = Path(last_checkpoint(str(folder)))
+    with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
+        output = file.get_tensor("lm_head.weight")
+    return {"input": AutoModel.from_pretrained(folder).get_input_embeddings().weight.detach(), "output": output}
+
+
+def alignment(tied: Tensor, other: Tensor) -> dict[str, float]:
+    """How alike the rows of two ``(N, D)`` matrices are, in four ways, each between 0 (or -1) and 1."""
+    left, _, right = torch.linalg.svd(tied.T @ other)
+    mapped = {
+        "as they are": tied,
+        "rotated": tied @ (left @ right),
+        "mapped": tied @ torch.linalg.lstsq(tied, other).solution,
+    }
+    result = {name: torch.cosine_similarity(rows, other).mean().item() for name, rows in mapped.items()}
+    near = [nearest(rows) for rows in (tied, other)]
+    common = (near[0][:, :, None] == near[1][:, None, :]).any(-1).float().mean().item()
+    return result | {"nearest ten": common}
+
+
+def nearest(rows: Tensor) -> Tensor:
+    """``(N, 10)`` nearest others of each row by cosine."""
+    unit = torch.nn.functional.normalize(rows, dim=-1)
+    cosines = (unit @ unit.T).fill_diagonal_(-1)
+    return cosines.topk(min(NEIGHBOURS, len(rows) - 1)).indices
+
+
+def output_share(folder: Path) -> float | None:
+    """Mean share of the embedding's gradient that came from its output role, over the logs of a run."""
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    shares = [logs["target_gradient_share"] for logs in history if "target_gradient_share" in logs]
+    return statistics.mean(shares) if shares else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""studies/rare_tokens.py: groups by frequency, and calibration."""
+
+import numpy as np
+import pytest
+import torch
+
+from headless_trainer.fine_tuning.metrics import calibration
+
+
+def test_each_group_has_a_tenth_of_all_occurrences(study):
+    script = study("rare_tokens")
+    counts = torch.tensor([50, 10, 10, 5, 5, 0, 20])
+    assert script.frequency_groups(counts).tolist() == [7, 1, 2, 0, 0, 0, 4]
+    many = torch.randint(1, 9, (4_000,), generator=torch.Generator().manual_seed(0))
+    groups = script.frequency_groups(many)
+    sums = torch.zeros(10, dtype=torch.long).index_add_(0, groups, many)
+    assert (sums - many.sum() / 10).abs().max() <= 8
+    assert all((many[groups == low].max() <= many[groups == low + 1].min()).item() for low in range(9))
+
+
+def test_calibration_is_that_of_classifiers(study):
+    script = study("rare_tokens")
+    generator = np.random.default_rng(0)
+    probabilities = generator.dirichlet(np.ones(3), size=500)
+    labels = generator.integers(0, 3, size=500)
+    right = torch.tensor(probabilities.argmax(1) == labels).double()
+    found = script.calibration_error(torch.tensor(probabilities.max(1)), right)
+    assert found == pytest.approx(calibration(probabilities, labels)["expected_calibration_error"], abs=1e-12)
+    assert script.calibration_error(torch.tensor([1.0, 0.5]), torch.tensor([1.0, 0.0])) == pytest.approx(0.25)
