@@ -1,10 +1,9 @@
-"""Fine-tune any encoder or decoder to classify, to choose or to predict a number, with the loss scaled for the whole step.
+"""Fine-tune any encoder or decoder on a task, with the loss scaled for the whole step.
 
 Letters used in shapes: N rows, C classes or candidates, T tokens.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
@@ -19,12 +18,14 @@ from ..runtime.processes import HostExchange, lost_processes_named
 from ..runtime.signals import with_following_workers
 from ..settings_check import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
 from .classification_rows import ClassificationCollator, SimilarLengthSampler, longest_first
-
-LOSSES = ("balanced", "cross_entropy")
+from .problems import LOSSES, problem_of
 
 
 class ClassificationTrainer(Trainer):
-    """`Trainer` for classes, for candidates (multiple choice) and, with float labels, for numbers.
+    """`Trainer` for classes, for candidates (multiple choice), for any number of labels a row and for numbers.
+
+    Labels say which: ``(N,)`` int64 are classes or candidates, ``(N, C)`` floats of 0 and 1 any number of labels, and ``(N,)``
+    floats numbers (`problems.problem_of`).
 
     The loss is computed here from the logits, over the whole optimizer step: class frequencies and the number of rows are
     those of all its micro-batches on all processes, so any split of a step into micro-batches and processes has the same
@@ -36,7 +37,8 @@ class ClassificationTrainer(Trainer):
     Args:
         model: a ``...ForSequenceClassification``; with one output for candidates and for numbers.
         args: the settings.
-        loss: ``balanced`` (`losses.balanced_cross_entropy`) or ``cross_entropy``; float labels have the mean squared error.
+        loss: ``balanced`` (`losses.balanced_cross_entropy`) or ``cross_entropy``, for classes and candidates. Float labels
+            have the loss of their kind: the binary cross-entropy, a mean over rows and labels, or the mean squared error.
         kwargs: everything else `Trainer` takes. Datasets are `classification_rows.EncodedRows`.
 
     Raises:
@@ -95,11 +97,15 @@ class ClassificationTrainer(Trainer):
         return batches, None
 
     def _count(self, batches: list[dict[str, Tensor]]) -> Tensor:
-        """``(C,)`` rows of each class; ``(1,)`` rows if labels are numbers."""
+        """``(C,)`` rows of each class; ``(1,)`` labels if they are floats."""
         labels = torch.cat([batch["labels"] for batch in batches])
-        if labels.is_floating_point():
-            return torch.tensor([len(labels)])
         outputs = self.accelerator.unwrap_model(self.model).config.num_labels
+        if labels.is_floating_point():
+            if labels.dim() == 2 and labels.shape[1] != outputs:
+                raise ValueError(
+                    f"labels have {labels.shape[1]} columns and the model {outputs} outputs: give it one for each label."
+                )
+            return torch.tensor([labels.numel()])
         classes = outputs if outputs > 1 else len(batches[0]["input_ids"]) // len(batches[0]["labels"])
         if labels.min() < 0 or labels.max() >= classes:
             raise ValueError(
@@ -118,12 +124,10 @@ class ClassificationTrainer(Trainer):
         labels = inputs["labels"]
         scores = self.scores(model, inputs, len(labels))
         counts = self._count([inputs]) if self._counts is None else self._counts
-        if labels.is_floating_point():
-            loss = F.mse_loss(scores[:, 0], labels.float(), reduction="sum") / counts.sum()
-        elif self.loss == "balanced":
+        if self.loss == "balanced" and not labels.is_floating_point():
             loss = balanced_cross_entropy(scores, labels, counts)
         else:
-            loss = F.cross_entropy(scores, labels, reduction="sum") / counts.sum()
+            loss = problem_of(labels).loss_sum(scores, labels) / counts.sum()
         loss = loss * self.args.world_size  # parts of a sum, whose gradients the processes are going to average
         return (loss, {"logits": scores}) if return_outputs else loss
 
@@ -141,10 +145,8 @@ class ClassificationTrainer(Trainer):
         labels = inputs["labels"]
         with torch.no_grad(), self.compute_loss_context_manager():
             scores = self.scores(model, inputs, len(labels))
-        if labels.is_floating_point():
-            loss = F.mse_loss(scores[:, 0], labels.float())
-        else:
-            loss = F.cross_entropy(scores, labels)  # every row weighs the same: class frequencies are those of a step
+        # Every row weighs the same: class frequencies are those of a step.
+        loss = problem_of(labels).loss_sum(scores, labels) / labels.numel()
         return (loss, None, None) if prediction_loss_only else (loss, scores, labels)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:

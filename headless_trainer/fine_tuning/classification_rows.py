@@ -11,6 +11,7 @@ from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..corpus.collator import PaddingCollator
+from .problems import SINGLE_LABEL, Problem
 
 # Rows encoded at once: enough for the tokenizer's threads, few enough that their Python lists stay small.
 ENCODED_AT_ONCE = 4096
@@ -22,7 +23,7 @@ class EncodedRows(torch.utils.data.Dataset):
     """Token ids of all rows, one after the other in one array: a tenth of the memory of lists, and nothing to decode.
 
     Attributes:
-        labels: ``(N,)`` int64 classes, or float32 numbers to predict.
+        labels: ``(N,)`` int64 classes, ``(N, C)`` float32 of 0 and 1, or ``(N,)`` float32 numbers to predict.
         lengths: ``(N,)`` int64 tokens of the longest candidate of each row.
     """
 
@@ -59,12 +60,14 @@ def encode_rows(
     config: PreTrainedConfig,
     *,
     max_seq_length: int,
-    is_regression: bool = False,
+    problem: Problem = SINGLE_LABEL,
+    num_labels: int = 1,
 ) -> EncodedRows:
     """Encode rows of ``texts`` (candidates, each of one or two segments) and ``label``, cut to ``max_seq_length`` tokens.
 
     Segment ids are kept only for models with several of them: GPT-2 would look them up in its token embedding. A tokenizer
     that puts nothing between two segments gets its end token there, so that a decoder sees where the second begins.
+    ``num_labels`` is the number of classes where a row may have any number of them.
 
     Raises:
         ValueError: if rows differ in their number of candidates.
@@ -94,7 +97,7 @@ def encode_rows(
         np.concatenate(types) if segment_ids else None,
         np.array(lengths),
         numbers.pop(),
-        np.array(rows["label"], dtype=np.float32 if is_regression else np.int64),
+        problem.encode(rows["label"], num_labels),
     )
 
 
@@ -114,7 +117,7 @@ class ClassificationCollator:
         self.pad = PaddingCollator(tokenizer)
 
     def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
-        """``input_ids`` and what else the rows have, ``(N * C, T)`` int64, and ``labels``, ``(N,)`` int64 or float32."""
+        """``input_ids`` and what else the rows have, ``(N * C, T)`` int64, and ``labels`` as in `EncodedRows`."""
         batch = self.pad([candidate for row in rows for candidate in row["candidates"]])
         return batch | {"labels": torch.from_numpy(np.array([row["label"] for row in rows]))}
 

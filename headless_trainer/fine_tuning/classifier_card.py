@@ -16,7 +16,8 @@ from ..cards import run_facts
 from ..cards import usage as card_usage
 from ..cards.file import add_results, never_raises, six_digits, table
 from ..cards.model_card import write_card
-from .grid_report import LOSS_TITLES, METRIC_NAMES
+from .grid_report import METRIC_NAMES
+from .problems import LOSS_TITLES, REGRESSION
 from .results import BENCHMARK_NAMES, TASK_NAMES, best_epoch, read_runs
 from .tasks import HUB_DATASETS, TASKS
 
@@ -108,7 +109,7 @@ def write_classifier_card(run, model: PreTrainedModel, result: dict, metrics: st
         "usage": usage | {"is_pair": len(task.columns) > 1, "has_labels": task.num_labels > 1},
         "training": {
             "data": {"Texts": texts},
-            "loss": "Squared error" if task.is_regression else LOSS_TITLES[result["loss"]],
+            "loss": LOSS_TITLES["squared_error" if task.problem is REGRESSION else result["loss"]],
             "settings": table(("setting", "value"), [*rows, ("seed", run.seed)]),
             "picture": None,
             "curve": None,

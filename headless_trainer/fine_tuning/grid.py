@@ -18,6 +18,7 @@ from ..runtime.locks import alone_until_exit
 from ..runtime.processes import first_process_first, lost_processes_named
 from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
+from .problems import REGRESSION
 from .results import check_settings, read_runs, run_path
 from .tasks import Task, load_task, select_tasks, user_task
 
@@ -128,7 +129,7 @@ def _check_languages(result: dict, arguments: GlueArguments, tasks: list[Task]) 
 def describe_rows(task: Task, train: Dataset, sets: dict[str, Dataset]) -> str:
     """How many rows a task has, and its classes: ``12 rows to train on (no 8, yes 4), 6 to score``."""
     labels = train.with_format("numpy")["label"][:]
-    if task.is_regression:
+    if task.problem is REGRESSION:
         kinds = f"numbers from {labels.min():g} to {labels.max():g}"
     else:
         counts = np.bincount(labels, minlength=len(task.label_names))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..runtime.checkpoints import write_whole
 from .grid_plots import draw_pretraining, draw_reliability
+from .problems import LOSS_TITLES
 from .results import (
     BENCHMARK_NAMES,
     TASK_NAMES,
@@ -24,7 +25,6 @@ METRIC_NAMES = {
     "matthews_correlation": "Matthews' correlation", "spearmanr": "Spearman's correlation", "pearsonr": "Pearson's correlation",
     "f1": "F1", "macro_f1": "macro F1",
 }  # fmt: skip
-LOSS_TITLES = {"balanced": "Balanced cross-entropy", "cross_entropy": "Cross-entropy"}
 
 
 def write_report(output_dir: str | Path, metrics: str = "paper") -> str:

@@ -22,6 +22,7 @@ from .classifiers import load_classifier
 from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run, loading_options
 from .metrics import METRICS, calibration
+from .problems import REGRESSION, SINGLE_LABEL
 from .results import best_epoch, selection_score, write_run
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,8 @@ def _encoded(grid: Grid) -> Iterator[tuple[Run, EncodedRows, dict[str, EncodedRo
     for run in grid.pending:
         if current != (run.model.name, run.task.name):
             current = run.model.name, run.task.name
-            settings = {"max_seq_length": grid.arguments.max_seq_length, "is_regression": run.task.is_regression}
+            settings = {"problem": run.task.problem, "num_labels": run.task.num_labels}
+            settings["max_seq_length"] = grid.arguments.max_seq_length
             config = run.model.configs[run.task.num_labels]
             rows, held_out = grid.data[run.task.name]
             train = encode_rows(rows, run.model.tokenizer, config, **settings)
@@ -128,7 +130,7 @@ def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrai
         config.id2label = run.task.id2label
         config.label2id = {name: index for index, name in run.task.id2label.items()}
     # A candidate of a multiple choice has a score too: transformers does not load a class of its own with a single output.
-    config.problem_type = "regression" if run.task.num_labels == 1 else "single_label_classification"
+    config.problem_type = REGRESSION.config_name if run.task.num_labels == 1 else run.task.problem.config_name
     options = loading_options(grid.arguments) | {"attn_implementation": grid.arguments.attn_implementation}
     model, _ = load_classifier(run.model.source, config, run.model.tokenizer, seed=run.seed, **options)
     args = copy.copy(grid.training)
@@ -183,7 +185,7 @@ class EpochScorer(TrainerCallback):
             self._best.rename(kept)
 
     def score(self, rows: EncodedRows) -> dict:
-        """Metrics, mean loss (plain cross-entropy in nats, or squared error) and calibration on one set."""
+        """Metrics, mean loss (plain cross-entropy in nats, or squared error) and, of classes, calibration on one set."""
         output = self.trainer.predict(rows)
         scores, labels = torch.from_numpy(output.predictions).double(), torch.from_numpy(output.label_ids)
         if not torch.isfinite(scores).all():  # argmax would make a class of it
@@ -191,18 +193,15 @@ class EpochScorer(TrainerCallback):
                 f"The model's outputs on {self.run.task.name} are not finite after step {self.trainer.state.global_step}, so "
                 "the run stops. Lower learning_rate, add warmup_steps or lower max_grad_norm."
             )
-        if self.run.task.is_regression:
-            predictions = scores[:, 0]
-            loss, calibrated = torch.nn.functional.mse_loss(predictions, labels.double()), None
-        else:
-            predictions = scores.argmax(-1)
-            loss = torch.nn.functional.cross_entropy(scores, labels)
-            calibrated = calibration(scores.softmax(-1).numpy(), labels.numpy())
-        task = self.run.task
+        task, problem = self.run.task, self.run.task.problem
+        loss = problem.loss_sum(scores, labels.double() if labels.is_floating_point() else labels) / labels.numel()
+        outputs, references = problem.outputs(scores).numpy(), labels.numpy()
+        predictions = problem.predictions(outputs)
         found = {
-            name: float(METRICS[name](labels.numpy(), predictions.numpy()))
+            name: float(METRICS[name](references, predictions))
             for name in dict.fromkeys((task.metric, *task.official_metrics))
         }
+        calibrated = calibration(outputs, references) if problem is SINGLE_LABEL else None
         return {"metrics": found, "loss": loss.item(), "calibration": calibrated}
 
 

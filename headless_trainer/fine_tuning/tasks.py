@@ -9,6 +9,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .problems import PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
 from .task_rows import drop_unlabelled, read_file, read_hub, to_labels, to_texts
 
 HUB_DATASETS = {"glue": "nyu-mll/glue", "super_glue": "aps/super_glue", "xnli": "facebook/xnli"}
@@ -26,6 +27,8 @@ class Task:
     """columns that hold the texts"""
     label_names: tuple[str, ...] | None
     """the classes in the order of their numbers, None for regression"""
+    problem_type: str = "single_label"
+    """a name in `problems.PROBLEMS`"""
     metric: str = "accuracy"
     """the score in the paper's tables 1 and 2"""
     official_metrics: tuple[str, ...] = ("accuracy",)
@@ -45,8 +48,8 @@ class Task:
     label_column: str = "label"
 
     @property
-    def is_regression(self) -> bool:
-        return self.label_names is None
+    def problem(self) -> Problem:
+        return PROBLEMS[self.problem_type]
 
     @property
     def is_multiple_choice(self) -> bool:
@@ -55,7 +58,7 @@ class Task:
     @property
     def num_labels(self) -> int:
         """Outputs of the head: one for each class; one for regression, and for the score of a candidate."""
-        return 1 if self.is_regression or self.is_multiple_choice else len(self.label_names)
+        return 1 if self.label_names is None or self.is_multiple_choice else len(self.label_names)
 
     @property
     def id2label(self) -> dict[int, str] | None:
@@ -79,12 +82,17 @@ _F1 = ("accuracy", "f1")
 
 GLUE = (
     Task(
-        "cola", "glue", ("sentence",), ("unacceptable", "acceptable"), "matthews_correlation", ("matthews_correlation",)
+        "cola",
+        "glue",
+        ("sentence",),
+        ("unacceptable", "acceptable"),
+        metric="matthews_correlation",
+        official_metrics=("matthews_correlation",),
     ),
     Task("sst2", "glue", ("sentence",), ("negative", "positive")),
     Task("mrpc", "glue", _PAIR, _EQUAL, official_metrics=_F1),
     Task("qqp", "glue", ("question1", "question2"), ("not_duplicate", "duplicate"), official_metrics=_F1),
-    Task("stsb", "glue", _PAIR, None, "spearmanr", ("pearsonr", "spearmanr")),
+    Task("stsb", "glue", _PAIR, None, "regression", "spearmanr", ("pearsonr", "spearmanr")),
     # The benchmark scores the two sets one by one: `validation_split` of `load_task` names either.
     Task("mnli", "glue", ("premise", "hypothesis"), _NLI, evaluation_splits=_BOTH_MNLI),
     Task("qnli", "glue", ("question", "sentence"), ("entailment", "not_entailment")),
@@ -189,14 +197,15 @@ def user_task(train_file: str, validation_file: str, label_column: str = "label"
         )
     labels = table[label_column]
     label_names = None if pa.types.is_floating(labels.type) else _class_names(labels, train_file)
-    metric = "accuracy" if label_names else "spearmanr"
+    problem = SINGLE_LABEL if label_names else REGRESSION
     return Task(
         "user",
         "user",
         tuple(text_columns),
         label_names,
-        metric,
-        (metric,),
+        problem.name,
+        problem.metric,
+        (problem.metric,),
         train_file=train_file,
         validation_file=validation_file,
         label_column=label_column,
@@ -285,7 +294,7 @@ def _to_rows(task: Task, table: pa.Table, where: str) -> datasets.Dataset:
             f"{where} has no column {task.label_column!r}. Its columns are: {', '.join(table.column_names)}."
         )
     labels = table[task.label_column]
-    if task.benchmark == "user" and not task.is_regression:
+    if task.benchmark == "user" and task.problem is not REGRESSION:
         labels = labels.cast(pa.string())  # classes of any kind go by their names
     unlabelled = None if task.benchmark == "user" else UNLABELLED
     return drop_unlabelled(texts, to_labels(labels, task.label_names, where, unlabelled), where)

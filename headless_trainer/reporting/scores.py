@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..fine_tuning.grid_plots import checkpoint_scores
-from ..fine_tuning.grid_report import LOSS_TITLES, benchmark_table, benchmarks, note
+from ..fine_tuning.grid_report import benchmark_table, benchmarks, note
+from ..fine_tuning.problems import LOSS_TITLES
 from ..fine_tuning.results import read_runs
 from ..significance import t_test_of_means
 from .records import Configuration

@@ -23,6 +23,7 @@ pytest.importorskip("sklearn")
 from headless_trainer.cli.glue import main
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.fine_tuning.grid import fingerprint, model_names
+from headless_trainer.fine_tuning.problems import REGRESSION, SINGLE_LABEL
 from headless_trainer.fine_tuning.runs import EpochScorer
 from headless_trainer.runtime.checkpoints import save_token_counts
 
@@ -439,7 +440,11 @@ def test_outputs_that_are_not_finite_are_no_score(is_regression, outputs):
     trainer = SimpleNamespace(predict=lambda rows: predicted, state=SimpleNamespace(global_step=7))
     metric = "pearsonr" if is_regression else "accuracy"
     task = SimpleNamespace(
-        name="stsb", metric=metric, official_metrics=(), is_regression=is_regression, train_language=None
+        name="stsb",
+        metric=metric,
+        official_metrics=(),
+        problem=REGRESSION if is_regression else SINGLE_LABEL,
+        train_language=None,
     )
     run = SimpleNamespace(task=task, path=Path("seed_0.json"))
     scorer = EpochScorer(trainer, run, {"validation": None}, None, None)

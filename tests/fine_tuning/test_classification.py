@@ -30,6 +30,7 @@ from headless_trainer.fine_tuning.classification_rows import (
     longest_first,
 )
 from headless_trainer.fine_tuning.classifiers import agree_on_tokens, describe_new_weights, load_classifier, load_config
+from headless_trainer.fine_tuning.problems import MULTI_LABEL, REGRESSION
 
 GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "pad_token_id": 0}
 
@@ -42,6 +43,7 @@ def gpt2(cls=GPT2ForSequenceClassification, vocab_size=VOCAB, **settings):
 
 NUMBERS = np.linspace(0, 5, 32).astype(np.float32)
 CHOICES = [0] * 25 + [1] * 7
+LABELS = MULTI_LABEL.encode([[0], [], [1, 2], [0, 1, 2]] * 8, 3)  # any number of three labels
 
 
 # Rows ------------------------------------------------------------------------------------------------------------------
@@ -66,7 +68,7 @@ def test_rows_of_an_encoder(mlm_tokenizer):
 
 def test_rows_of_a_decoder_have_an_end_token_between_segments_and_no_segment_ids(clm_tokenizer):
     rows = Dataset.from_dict({"texts": [[["a river", "her letter"]], [["a", "b"]]], "label": [0.5, 2.0]})
-    found = encode_rows(rows, clm_tokenizer, GPT2Config(), max_seq_length=32, is_regression=True)
+    found = encode_rows(rows, clm_tokenizer, GPT2Config(), max_seq_length=32, problem=REGRESSION)
     assert texts_of(found, 0, clm_tokenizer) == ["a river<|endoftext|>her letter"]
     assert set(found[0]["candidates"][0]) == {"input_ids"}  # GPT-2 would look segment ids up among its tokens
     assert found.labels.tolist() == [0.5, 2.0] and found.labels.dtype == np.float32
@@ -179,8 +181,10 @@ def naive(model, rows: EncodedRows, loss: str) -> dict[str, torch.Tensor]:
         ids = [torch.tensor(each["input_ids"]).long()[None] for each in row["candidates"]]
         scores.append(torch.cat([model(input_ids=each).logits[0] for each in ids]))
     scores = torch.stack(scores)
-    if labels.is_floating_point():
-        value = ((scores[:, 0] - labels) ** 2).mean()
+    if labels.dim() == 2:
+        value = torch.nn.BCEWithLogitsLoss()(scores, labels)
+    elif labels.is_floating_point():
+        value = torch.nn.MSELoss()(scores[:, 0], labels)
     elif loss == "cross_entropy":
         value = torch.stack([-row.log_softmax(-1)[label] for row, label in zip(scores, labels, strict=True)]).mean()
     else:
@@ -193,12 +197,18 @@ def naive(model, rows: EncodedRows, loss: str) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("make", [tiny_classifier, gpt2])
 @pytest.mark.parametrize(
     "kind, loss",
-    [("classes", "balanced"), ("classes", "cross_entropy"), ("choices", "balanced"), ("numbers", "balanced")],
+    [
+        *(("classes", "balanced"), ("classes", "cross_entropy"), ("choices", "balanced")),
+        *(("labels", "binary_cross_entropy"), ("numbers", "squared_error")),
+    ],
 )
 def test_any_split_of_a_step_has_the_gradient_of_all_its_rows(tmp_path, make, kind, loss):
-    labels, outputs, candidates = {"classes": (CLASSES, 3, 1), "choices": (CHOICES, 1, 2), "numbers": (NUMBERS, 1, 1)}[
-        kind
-    ]
+    labels, outputs, candidates = {
+        "classes": (CLASSES, 3, 1),
+        "choices": (CHOICES, 1, 2),
+        "labels": (LABELS, 3, 1),
+        "numbers": (NUMBERS, 1, 1),
+    }[kind]
     rows = encoded_rows(labels, candidates)
     want = naive(make(num_labels=outputs).train(), rows, loss)
     value = want.pop("loss").item()
@@ -278,7 +288,7 @@ def test_an_epoch_has_another_order_than_the_one_before(tmp_path):
 @pytest.mark.parametrize(
     "loss, changes, message",
     [
-        ("focal", {}, "loss must be one of balanced, cross_entropy, got 'focal'"),
+        ("focal", {}, "loss must be one of balanced, cross_entropy, .*, got 'focal'"),
         ("balanced", {"label_smoothing_factor": 0.1}, "label_smoothing_factor is 0.1"),
     ],
 )
@@ -288,7 +298,26 @@ def test_settings_that_cannot_work(tmp_path, loss, changes, message):
         ClassificationTrainer(tiny_classifier(), args, ClassificationCollator(None), loss=loss)
 
 
+def test_the_labels_of_a_row_become_zeros_and_ones():
+    assert LABELS[:4].tolist() == [[1, 0, 0], [0, 0, 0], [0, 1, 1], [1, 1, 1]] and LABELS.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "labels, outputs, loss", [(LABELS, 3, torch.nn.BCEWithLogitsLoss()), (NUMBERS, 1, torch.nn.MSELoss())]
+)
+def test_the_loss_of_an_evaluation_is_that_of_torch(tmp_path, labels, outputs, loss):
+    args = TrainingArguments(tmp_path, use_cpu=True, dataloader_pin_memory=False, disable_tqdm=True)
+    trainer = ClassificationTrainer(tiny_classifier(num_labels=outputs), args, ClassificationCollator(None))
+    found = trainer.predict(encoded_rows(labels))
+    scores, references = torch.from_numpy(found.predictions), torch.from_numpy(found.label_ids)
+    assert found.metrics["test_loss"] == pytest.approx(
+        loss(scores.reshape(references.shape), references).item(), rel=1e-5
+    )
+
+
 def test_labels_beyond_the_head_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="labels have 3 columns and the model 4 outputs"):
+        step_gradients(tiny_classifier(num_labels=4), encoded_rows(LABELS), tmp_path, (32, 1))
     with pytest.raises(ValueError, match=r"labels must be in \[0, 2\) for 2 classes, got 0 to 2"):
         step_gradients(tiny_classifier(num_labels=2), encoded_rows(CLASSES), tmp_path, (32, 1))
 

@@ -13,6 +13,7 @@ pytest.importorskip("sklearn")
 from headless_trainer.fine_tuning import task_rows
 from headless_trainer.fine_tuning.grid import describe_rows
 from headless_trainer.fine_tuning.metrics import METRICS
+from headless_trainer.fine_tuning.problems import REGRESSION
 from headless_trainer.fine_tuning.tasks import GROUPS, TASKS, XNLI_LANGUAGES, Task, load_task, select_tasks, user_task
 
 SENTENCE = [{"sentence": "One.", "label": 1, "idx": 0}, {"sentence": "Two.", "label": 0, "idx": 1}]
@@ -108,7 +109,7 @@ def test_metrics_of_tasks_are_those_of_the_paper_and_of_the_benchmarks():
 def test_outputs_of_the_head():
     outputs = {name: task.num_labels for name, task in TASKS.items() if task.num_labels != 2 and "xnli" not in name}
     assert outputs == {"stsb": 1, "mnli": 3, "cb": 3, "copa": 1}
-    assert [name for name, task in TASKS.items() if task.is_regression] == ["stsb"]
+    assert [name for name, task in TASKS.items() if task.problem is REGRESSION] == ["stsb"]
     assert [name for name, task in TASKS.items() if task.is_multiple_choice] == ["copa"]
     assert TASKS["cb"].id2label == {0: "entailment", 1: "contradiction", 2: "neutral"}
     assert TASKS["xnli"].id2label == TASKS["mnli"].id2label == {0: "entailment", 1: "neutral", 2: "contradiction"}
@@ -408,7 +409,7 @@ def test_own_task_with_numbered_classes(tmp_path):
 
 def test_own_regression(tmp_path):
     task = own(tmp_path, [{"text": "a", "label": -1.0}, {"text": "b", "label": 2.5}], [{"text": "c", "label": 3}])
-    assert task.is_regression and task.metric == "spearmanr" and task.num_labels == 1
+    assert task.problem is REGRESSION and task.metric == "spearmanr" and task.num_labels == 1
     train, evaluation = load_task(task)
     assert train["label"][:] == [-1.0, 2.5]
     assert evaluation["validation"]["label"][:] == [3.0]
@@ -428,7 +429,7 @@ def test_own_task_from_a_large_csv(tmp_path):
     rows = [f'"{"long word " * 10}\nsecond line",{number}' for number in range(20_000)]
     (tmp_path / "t.csv").write_text("\n".join(["text,label", *rows, "last,0.5"]), encoding="utf-8")
     task = user_task(str(tmp_path / "t.csv"), str(tmp_path / "t.csv"))
-    assert task.is_regression
+    assert task.problem is REGRESSION
     train, _ = load_task(task)
     assert len(train) == 20_001 and train["label"][-2:] == [19_999.0, 0.5]
     assert {texts[0][0][-4:] for texts in train["texts"]} == {"line", "last"}
@@ -518,5 +519,9 @@ def test_rows_and_classes_are_said():
     many = replace(task, label_names=tuple("abcdefg"))
     assert describe_rows(many, train, sets) == "5 rows to train on (7 classes of 0 to 3 rows), 2 to score"
     numbers = datasets.Dataset.from_dict({"texts": [[["a"]]] * 2, "label": [0.5, 3.0]})
-    said = describe_rows(replace(task, label_names=None), numbers, {"de": sets["validation"], "en": sets["validation"]})
+    said = describe_rows(
+        replace(task, label_names=None, problem_type="regression"),
+        numbers,
+        {"de": sets["validation"], "en": sets["validation"]},
+    )
     assert said == "2 rows to train on (numbers from 0.5 to 3), 4 to score"
