@@ -3,7 +3,8 @@
     headless-trainer glue paper_glue_balanced --model_name_or_path runs/headless runs/vanilla
     headless-trainer glue --model_name_or_path runs/bert/checkpoint-* --tasks cola mrpc copa --seeds 0 1 2 \
         --data_dir data --num_train_epochs 10 --learning_rate 1e-5 --per_device_train_batch_size 32 --output_dir runs/glue
-    headless-trainer glue --model_name_or_path runs/bert --train_file train.csv --validation_file dev.csv --output_dir runs/me
+    headless-trainer glue --model_name_or_path runs/bert --train_file train.csv --validation_file dev.csv \
+        --text_columns title body --label_column topic --task_label topics --output_dir runs/topics
     headless-trainer glue --report_only --output_dir runs/glue
 
 The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file of arguments; flags that

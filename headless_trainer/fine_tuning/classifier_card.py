@@ -18,7 +18,7 @@ from ..cards.file import add_results, never_raises, six_digits, table
 from ..cards.model_card import write_card
 from .grid_report import METRIC_NAMES
 from .problems import LOSS_TITLES, REGRESSION
-from .results import BENCHMARK_NAMES, TASK_NAMES, best_epoch, read_runs
+from .results import BENCHMARK_NAMES, OWN_TASK, TASK_NAMES, best_epoch, read_runs
 from .tasks import HUB_DATASETS, TASKS
 
 SHOWN_SETTINGS = (
@@ -53,21 +53,22 @@ def _glue_result(run: dict, loss: str | None, evaluation_set: str, metric: str, 
     how["epoch"] = f"best of {len(run['epochs'])}"
     if settings.get("max_train_samples"):
         how["training_rows"] = settings["max_train_samples"]
-    own = run["benchmark"] == "user"
+    own, hub_name = run["benchmark"] == OWN_TASK, settings.get("dataset_name")
     name, config, figure = TASK_NAMES.get(task, task), task, METRIC_NAMES.get(metric, metric)
     if run["benchmark"] == "xnli":
         name = config = evaluation_set
         figure += f", fine-tuned on {run['train_language']}"
     if own:
-        name = config = Path(settings["validation_file"]).name
+        name = config = hub_name or Path(settings["validation_file"]).name
+        config = settings.get("dataset_config_name") or config
     splits = TASKS[task].evaluation_splits if task in TASKS else ("validation",)
     return EvalResult(
         task_type="text-classification",
         task_name="fine-tuned",
-        dataset_type="local" if own else HUB_DATASETS[run["benchmark"]],
+        dataset_type=(hub_name or "local") if own else HUB_DATASETS[run["benchmark"]],
         dataset_config=config,
         dataset_name=name if own else f"{BENCHMARK_NAMES.get(run['benchmark'], run['benchmark'])} {name}",
-        dataset_split=None if own else settings.get("validation_split") or "+".join(splits),
+        dataset_split=None if own and not hub_name else settings.get("validation_split") or "+".join(splits),
         metric_type=metric,
         metric_name=figure + (f", {LOSS_TITLES[loss].lower()}" if loss else ""),
         metric_value=six_digits(statistics.fmean(values)),
@@ -80,7 +81,7 @@ def add_grid_results(grid) -> None:
     """Add the scores of a grid that is finished to the cards of those of its models that are folders here and have one."""
     finished = read_runs(grid.training.output_dir)
     for source, name in {run.model.source: run.model.name for run in grid.runs}.items():
-        runs = [run for run in finished if run["model"] == name and run["loss"] == grid.arguments.loss]
+        runs = [run for run in finished if run["model"] == name and run["loss"] == grid.loss]
         add_results(source, glue_results(runs, grid.arguments.metrics))
 
 
@@ -94,12 +95,14 @@ def write_classifier_card(run, model: PreTrainedModel, result: dict, metrics: st
     rows = [(setting, settings[setting]) for setting in SHOWN_SETTINGS if settings.get(setting) not in (None, -1)]
     hub_name, config = task.dataset or (None, None)
     if hub_name is None:
-        name = Path(task.train_file).name
+        name = Path(task.train.file).name
         texts = f"the local file `{name}`"
     else:
-        name = f"XNLI, {config}" if task.benchmark == "xnli" else TASK_NAMES[task.name]
-        texts = f"{card_facts.linked(hub_name, 'datasets/')}, configuration `{config}`"
+        name = f"XNLI, {config}" if task.benchmark == "xnli" else TASK_NAMES.get(task.name, hub_name)
+        texts = card_facts.linked(hub_name, "datasets/") + (f", configuration `{config}`" if config else "")
         texts += ", from local files" if settings["data_dir"] else ""
+    if task.benchmark == OWN_TASK and task.name != OWN_TASK:
+        name = task.name
     title = f"{card_facts.model_name(run.model.source)} fine-tuned on {name}"
     usage = card_usage.usage_facts(folder.name, model, run.model.tokenizer)
     facts = {

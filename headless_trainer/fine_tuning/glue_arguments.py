@@ -1,5 +1,6 @@
 """Arguments of `headless-trainer glue`: the grid of models, tasks and seeds, and how each of its runs trains."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +21,8 @@ TRAINING_SETTINGS = (
 )  # fmt: skip
 GRID_SETTINGS = (
     "max_seq_length", "max_train_samples", "max_eval_samples", "data_dir", "train_split", "validation_split", "train_file",
-    "validation_file", "label_column", "attn_implementation",
+    "validation_file", "dataset_name", "dataset_config_name", "text_columns", "label_column", "problem_type",
+    "attn_implementation",
 )  # fmt: skip
 # Settings of TrainingArguments that the command decides, each with what it does instead.
 _INSTEAD = {
@@ -41,6 +43,24 @@ _INSTEAD = {
 }
 DECIDED = tuple(Refusal(names, f"`headless-trainer glue` sets it: {instead}") for names, instead in _INSTEAD.items())
 
+# What only one kind of task reads.
+BENCHMARKS = (
+    Refusal(
+        "dataset_config_name text_columns label_column problem_type task_label",
+        "it is for a task of your own (--train_file or --dataset_name), and tasks names benchmarks: drop one of the two",
+    ),
+)
+OWN_TASK = (
+    Refusal(
+        "data_dir languages metrics", "it is for benchmarks (--tasks), and this is a task of your own: leave it out"
+    ),
+    Refusal(
+        "train_split validation_split dataset_config_name",
+        "it is for the Hub, and the task is in files: leave it out",
+        lambda args: bool(args.train_file),
+    ),
+)
+
 
 @dataclass
 class GlueArguments:
@@ -58,9 +78,10 @@ class GlueArguments:
     seeds: list[int] = HfArg(
         default_factory=lambda: [0, 1, 2], help="Each task is trained once with each: new head, order, dropout."
     )
-    loss: Literal["balanced", "cross_entropy"] = HfArg(
-        default="balanced",
-        help="balanced: every class weighs the same in a step (the paper). cross_entropy: every row does.",
+    loss: Literal["balanced", "cross_entropy"] | None = HfArg(
+        default=None,
+        help="balanced, the default: every class weighs the same in a step (the paper). cross_entropy: every row does. "
+        "Several labels and numbers have one loss, and take none of the two.",
     )
     metrics: Literal["paper", "official"] = HfArg(
         default="paper", help="Scores of the tables and of the choice of epoch: the paper's, or the benchmarks' own."
@@ -72,10 +93,31 @@ class GlueArguments:
     train_split: str | None = HfArg(default=None, help="Split to train on. train by default.")
     validation_split: str | None = HfArg(default=None, help="Split to score. validation by default.")
     train_file: str | None = HfArg(
-        default=None, help="Your own task, instead of --tasks: .csv, .json or .jsonl to train on."
+        default=None,
+        help="A task of your own, instead of --tasks: a file to train on, .csv, .tsv, .jsonl, .json or .parquet, also .gz.",
     )
-    validation_file: str | None = HfArg(default=None, help="The same to score.")
-    label_column: str = HfArg(default="label", help="Column of train_file to predict.")
+    validation_file: str | None = HfArg(
+        default=None, help="The same to score after each epoch, which chooses the epoch that is reported."
+    )
+    dataset_name: str | None = HfArg(
+        default=None, help="A task of your own from a dataset of the Hub, in the place of files; see --train_split."
+    )
+    dataset_config_name: str | None = HfArg(default=None, help="Configuration of dataset_name.")
+    text_columns: list[str] | None = HfArg(
+        default=None,
+        help="One or two columns of texts. sentence1 and sentence2 by default, else text, else the only one of text.",
+    )
+    label_column: str = HfArg(
+        default="label", help="Column to predict: names, numbers, true and false, or lists of labels."
+    )
+    problem_type: Literal["single_label", "multi_label", "regression"] | None = HfArg(
+        default=None,
+        help="What the labels are. By default lists are several labels (in a .csv: with commas, and this flag), numbers with a "
+        "fraction a regression, and all others classes.",
+    )
+    task_label: str | None = HfArg(
+        default=None, help="Name of your own task in tables, cards and the names of folders: letters, digits, _ and -."
+    )
     max_seq_length: int = HfArg(default=128, help="Tokens kept of a row, both segments together.")
     max_train_samples: int | None = HfArg(default=None, help="Train on the first so many rows of a task.")
     max_eval_samples: int | None = HfArg(default=None, help="Score the first so many rows of a set.")
@@ -107,6 +149,18 @@ class GlueArguments:
         repeated = {seed for seed in self.seeds if self.seeds.count(seed) > 1}
         if repeated or min(self.seeds) < 0:
             raise ValueError(f"seeds must be different and not negative, got {self.seeds}.")
+        if self.text_columns and len(set(self.text_columns[:2])) != len(self.text_columns):
+            raise ValueError(f"text_columns must be one or two different columns, got {self.text_columns}.")
+        if self.label_column in (self.text_columns or ()):
+            raise ValueError(
+                f"label_column is {self.label_column!r}, which text_columns names too: drop one of the two."
+            )
+        if self.task_label is not None and not re.fullmatch(r"[A-Za-z0-9][\w-]*", self.task_label, re.ASCII):
+            raise ValueError(f"task_label must be letters, digits, _ and -, got {self.task_label!r}.")
+
+    @property
+    def is_own_task(self) -> bool:
+        return bool(self.train_file or self.dataset_name)
 
     def check_grid(self) -> None:
         """Refuse a grid without models or tasks; not when the arguments are made, since a report needs neither.
@@ -120,10 +174,11 @@ class GlueArguments:
             raise ValueError(
                 f"train_file is {self.train_file!r} and validation_file is {self.validation_file!r}: give both or neither."
             )
-        if bool(self.tasks) == bool(self.train_file):
-            raise ValueError(
-                f"tasks is {self.tasks!r} and train_file is {self.train_file!r}: give one of the two, such as --tasks paper."
-            )
+        named = {name: getattr(self, name) for name in ("tasks", "train_file", "dataset_name")}
+        if sum(map(bool, named.values())) != 1:
+            listing = ", ".join(f"{name} is {value!r}" for name, value in named.items())
+            raise ValueError(f"{listing}: give one of them, such as --tasks paper.")
+        refuse(self, OWN_TASK if self.is_own_task else BENCHMARKS)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,11 @@ from ..runtime.locks import alone_until_exit
 from ..runtime.processes import first_process_first, lost_processes_named
 from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
-from .problems import REGRESSION
-from .results import check_settings, read_runs, run_path
-from .tasks import Task, load_task, select_tasks, user_task
+from .own_task import load_own, own_task
+from .problems import MULTI_LABEL, REGRESSION
+from .results import OWN_TASK, check_settings, read_runs, run_path
+from .task_rows import Source
+from .tasks import TASKS, Task, load_task, select_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +61,8 @@ class Grid:
 
     arguments: GlueArguments
     training: GlueTrainingArguments
+    loss: str
+    """a name in `problems.LOSSES`"""
     runs: list[Run]
     pending: list[Run]
     data: dict[str, tuple[Dataset, dict[str, Dataset]]] = field(default_factory=dict)
@@ -78,9 +83,10 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     found = read_runs(output_dir)
     models = load_models(arguments, tasks)
     fingerprints = {model.name: model.weights for model in models}
-    check_settings(found, arguments.loss, run_settings(arguments, training), fingerprints, training.output_dir)
+    loss = arguments.loss or (tasks[0].problem.losses[0] if arguments.is_own_task else "balanced")
+    check_settings(found, loss, run_settings(arguments, training), fingerprints, training.output_dir)
     runs = [
-        Run(model, task, seed, run_path(output_dir, arguments.loss, model.name, task.name, seed))
+        Run(model, task, seed, run_path(output_dir, loss, model.name, task.name, seed))
         for task in tasks
         for model in models
         for seed in arguments.seeds
@@ -93,27 +99,70 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     data = {}
     with first_process_first(training):
         for task in tasks if pending else ():
-            train, sets = load_task(
-                task,
-                data_dir=arguments.data_dir,
-                train_split=arguments.train_split,
-                validation_split=arguments.validation_split,
-                cache_dir=arguments.cache_dir,
-                token=arguments.token,
-            )
+            train, sets = load_rows(task, arguments)
             sets = {name: first_rows(rows, arguments.max_eval_samples) for name, rows in sets.items()}
             data[task.name] = first_rows(train, arguments.max_train_samples), sets
             logger.info("%s: %s", task.name, describe_rows(task, *data[task.name]))
-    return Grid(arguments, training, runs, pending, data)
+    return Grid(arguments, training, loss, runs, pending, data)
+
+
+def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, Dataset]]:
+    """The rows of a task to train on, and the sets of them to score."""
+    if task.benchmark == OWN_TASK:
+        return load_own(task)
+    return load_task(
+        task,
+        data_dir=arguments.data_dir,
+        train_split=arguments.train_split,
+        validation_split=arguments.validation_split,
+        cache_dir=arguments.cache_dir,
+        token=arguments.token,
+    )
 
 
 def choose_tasks(arguments: GlueArguments) -> list[Task]:
     """The tasks of the grid. ``xnli_en`` is left out beside an ``xnli`` that is scored in English: it is the same run."""
-    if arguments.train_file:
-        return [user_task(arguments.train_file, arguments.validation_file, arguments.label_column)]
+    if arguments.is_own_task:
+        if arguments.task_label in TASKS:
+            raise ValueError(f"task_label is {arguments.task_label!r}, a benchmark's name: choose another.")
+        task = own_task(
+            *own_sources(arguments),
+            name=arguments.task_label or OWN_TASK,
+            text_columns=arguments.text_columns,
+            label_column=arguments.label_column,
+            problem_type=arguments.problem_type,
+        )
+        losses = task.problem.losses
+        if arguments.loss and arguments.loss not in losses:
+            raise ValueError(
+                f"loss is {arguments.loss!r} but the task is {task.problem_type}, which is trained with {losses[0]}: leave "
+                "--loss out."
+            )
+        return [task]
     tasks = select_tasks(arguments.tasks, arguments.languages)
     everywhere = [task for task in tasks if task.name == "xnli" and task.train_language in task.languages]
     return [task for task in tasks if not (everywhere and task.name == f"xnli_{everywhere[0].train_language}")]
+
+
+def own_sources(arguments: GlueArguments) -> list[Source]:
+    """Where the rows of one's own task are: those to train on, and those to score.
+
+    Raises:
+        ValueError: if they are the same.
+    """
+    if arguments.train_file:
+        found = {name: getattr(arguments, name) for name in ("train_file", "validation_file")}
+        made = [Source(name, file=file) for name, file in found.items()]
+    else:
+        found = {f"{name}_split": getattr(arguments, f"{name}_split") or name for name in ("train", "validation")}
+        hub = {"config": arguments.dataset_config_name, "cache_dir": arguments.cache_dir, "token": arguments.token}
+        made = [Source(name, dataset=arguments.dataset_name, split=split, **hub) for name, split in found.items()]
+    if len(set(found.values())) < len(found):
+        raise ValueError(
+            f"{' and '.join(found)} are both {next(iter(found.values()))!r}: the score would be that of rows trained on. "
+            "Choose two."
+        )
+    return made
 
 
 def _check_languages(result: dict, arguments: GlueArguments, tasks: list[Task]) -> None:
@@ -128,10 +177,11 @@ def _check_languages(result: dict, arguments: GlueArguments, tasks: list[Task]) 
 
 def describe_rows(task: Task, train: Dataset, sets: dict[str, Dataset]) -> str:
     """How many rows a task has, and its classes: ``12 rows to train on (no 8, yes 4), 6 to score``."""
-    labels = train.with_format("numpy")["label"][:]
+    labels = train["label"][:]
     if task.problem is REGRESSION:
-        kinds = f"numbers from {labels.min():g} to {labels.max():g}"
+        kinds = f"numbers from {min(labels):g} to {max(labels):g}"
     else:
+        labels = list(chain.from_iterable(labels)) if task.problem is MULTI_LABEL else labels
         counts = np.bincount(labels, minlength=len(task.label_names))
         kinds = ", ".join(f"{name} {count:,}" for name, count in zip(task.label_names, counts, strict=True))
         if len(counts) > MOST_NAMED:

@@ -10,6 +10,7 @@ from .grid_plots import draw_pretraining, draw_reliability
 from .problems import LOSS_TITLES
 from .results import (
     BENCHMARK_NAMES,
+    OWN_TASK,
     TASK_NAMES,
     best_epoch,
     column_of,
@@ -62,7 +63,8 @@ def benchmarks(runs: list[dict]) -> Iterator[tuple[str, str, list[dict]]]:
     """Title, file name and runs of each table."""
     for benchmark in dict.fromkeys([*BENCHMARK_NAMES, *(run["benchmark"] for run in runs)]):
         if benchmark != "xnli" and (own := [run for run in runs if run["benchmark"] == benchmark]):
-            yield BENCHMARK_NAMES.get(benchmark, benchmark), benchmark, own
+            label = own[0]["task"] if benchmark == OWN_TASK else benchmark
+            yield BENCHMARK_NAMES.get(label, label), benchmark, own
     everywhere = [run for run in runs if run["task"] == "xnli"]
     if everywhere:
         yield "XNLI, fine-tuned on English only", "xnli", everywhere

@@ -26,8 +26,9 @@ from ..runtime.checkpoints import write_whole
 REQUIRED = (
     "model", "task", "benchmark", "seed", "loss", "settings", "weights", "epochs", "paper_metrics", "selected_on",
 )  # fmt: skip
+OWN_TASK = "user"  # the benchmark of a task of one's own, and the task's name where it has none
 # What tables call a benchmark, in their order.
-BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI", "user": "Own task"}
+BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI", OWN_TASK: "Own task"}
 # In the order of the paper's tables.
 TASK_NAMES = {
     "mrpc": "MRPC", "cola": "COLA", "stsb": "STS-B", "sst2": "SST2", "qnli": "QNLI", "qqp": "QQP", "mnli": "MNLI",

@@ -97,7 +97,7 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
         "benchmark": task.benchmark,
         "train_language": task.train_language,
         "seed": run.seed,
-        "loss": arguments.loss,
+        "loss": grid.loss,
         "settings": run_settings(arguments, grid.training),
         "weights": run.model.weights,
         "pretraining": run.model.pretraining,
@@ -137,7 +137,7 @@ def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrai
     args.seed = run.seed
     args.eval_strategy = "no"  # the scorer sees every epoch
     trainer = ClassificationTrainer(
-        model, args, loss=grid.arguments.loss, train_dataset=train, processing_class=run.model.tokenizer
+        model, args, loss=grid.loss, train_dataset=train, processing_class=run.model.tokenizer
     )
     trainer.pop_callback(PrinterCallback)
     trainer.pop_callback(ProgressCallback)

@@ -1,9 +1,11 @@
 """Files and Hub datasets of classification tasks -> rows of texts and labels."""
 
+import gzip
+import io
 import json
 import logging
-import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import datasets
@@ -11,94 +13,167 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 from pyarrow import json as arrow_json
+from pyarrow import parquet
 
 from ..corpus.text_files import encoding_fault
+from ..corpus.text_stream import DAMAGED
+from ..corpus.texts import extension
 from ..runtime.sources import without_retries
 
 logger = logging.getLogger(__name__)
 
 COPA_CONNECTIVES = {"cause": "because", "effect": "therefore"}
 MARK_COLUMNS = ("start1", "end1", "start2", "end2")
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+SUFFIXES = (*SEPARATORS, ".json", ".jsonl", ".parquet")
+FORMATS = ".csv, .tsv, .json, .jsonl or .parquet, each also with .gz"
 
 
-def read_file(path: str | Path, text_columns: Sequence[str] = ()) -> pa.Table:
-    """All rows of a .csv, .jsonl or .json file (objects, one a line or in one list).
+@dataclass(frozen=True)
+class Source:
+    """Where rows of one's own task are: a file, or a split of a dataset on the Hub."""
 
-    ``text_columns`` are read as text whatever they look like: a sentence "2001" is no number.
+    argument: str
+    """that names it"""
+    file: str | None = None
+    dataset: str | None = None
+    """name on the Hub, or a folder of data files"""
+    config: str | None = None
+    split: str | None = None
+    cache_dir: str | None = None
+    token: str | None = field(default=None, repr=False)
+
+    @property
+    def named(self) -> str:
+        """How messages call it."""
+        return (
+            f"{self.argument} {self.file!r}" if self.file else f"split {self.split!r} of dataset_name {self.dataset!r}"
+        )
+
+    def check(self) -> None:
+        """Refuse a file that is not there."""
+        if self.file and not Path(self.file).is_file():
+            raise FileNotFoundError(f"{self.named} does not exist. Name a file that ends in {FORMATS}.")
+
+    def read(self, text_columns: Sequence[str]) -> pa.Table:
+        """All rows: as `read_file`, or as `read_hub` with the names of classes in the place of their numbers."""
+        if self.file:
+            table = read_file(self.file, text_columns, self.argument)
+        else:
+            rows = load_hub(self.dataset, self.config, self.split, cache_dir=self.cache_dir, token=self.token)
+            table = rows.with_format("arrow")[:]
+            for name, feature in rows.features.items():
+                if names := getattr(feature, "names", None) or getattr(
+                    getattr(feature, "feature", None), "names", None
+                ):
+                    table = table.set_column(table.column_names.index(name), name, _class_names(table[name], names))
+        for name in set(text_columns) & set(table.column_names):
+            if pa.types.is_dictionary(table[name].type):
+                table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
+        return table
+
+
+def _class_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArray:
+    """Numbers of classes, or lists of them, as names; a dictionary keeps their order. Negative ones stand for no label."""
+    array = column.combine_chunks()
+    if pa.types.is_integer(array.type):
+        numbers = pc.if_else(pc.less(array, 0), None, array.cast(pa.int32()))
+        return pa.chunked_array([pa.DictionaryArray.from_arrays(numbers, pa.array(names))])
+    lists = [None if row is None else [names[number] for number in row] for row in array.to_pylist()]
+    return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
+
+
+def read_file(path: str | Path, text_columns: Sequence[str] = (), argument: str = "file") -> pa.Table:
+    """All rows of a .csv, .tsv, .parquet, .jsonl or .json file (objects, one a line or in one list), also packed by gzip.
+
+    ``text_columns`` are read as text whatever they look like: a sentence "2001" is no number. ``argument`` named the file.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if its extension is another one, or it cannot be parsed.
     """
     path = Path(path)
+    said, kind = f"{argument} {str(path)!r}", extension(path)
     if not path.is_file():
-        raise FileNotFoundError(f"file {str(path)!r} does not exist. Name a .csv, .json or .jsonl file.")
-    if fault := encoding_fault(path):
-        raise ValueError(f"file {str(path)!r} cannot be read as {path.suffix[1:]}: {fault}")
+        raise FileNotFoundError(f"{said} does not exist. Name a file that ends in {FORMATS}.")
+    if kind not in SUFFIXES:
+        raise ValueError(f"{said} must end in {FORMATS}. Convert it to one of these.")
+    if kind != ".parquet" and (fault := encoding_fault(path)):
+        raise ValueError(f"{said} cannot be read as {kind[1:]}: {fault}")
     as_text = dict.fromkeys(text_columns, pa.string())
     try:
-        if path.suffix == ".csv":
-            return arrow_csv.read_csv(
-                path,
-                read_options=arrow_csv.ReadOptions(block_size=_whole(path)),
-                convert_options=arrow_csv.ConvertOptions(column_types=as_text),
-            )
-        if path.suffix in (".json", ".jsonl"):
-            return _read_json(path, as_text)
-    except (pa.ArrowInvalid, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"file {str(path)!r} cannot be read as {path.suffix[1:]}: {error}. Check the file.") from error
-    raise ValueError(f"file {str(path)!r} must end in .csv, .json or .jsonl. Convert it to one of these.")
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+        if kind == ".parquet":
+            return parquet.read_table(pa.BufferReader(content))
+        return _read_json(content, as_text) if kind in (".json", ".jsonl") else _read_csv(content, kind, as_text)
+    except (pa.ArrowInvalid, json.JSONDecodeError, *DAMAGED) as error:
+        raise ValueError(f"{said} cannot be read as {kind[1:]}: {error}. Check the file.") from error
 
 
-def _read_json(path: Path, as_text: dict[str, pa.DataType]) -> pa.Table:
-    with path.open(encoding="utf-8") as file:
-        first_line = file.readline()
-        if path.suffix == ".json" and first_line.lstrip()[:1] == "[":
-            file.seek(0)
-            return pa.Table.from_pylist(json.load(file))
+def _read_csv(content: bytes, kind: str, as_text: dict[str, pa.DataType]) -> pa.Table:
+    return arrow_csv.read_csv(
+        pa.BufferReader(content),
+        read_options=arrow_csv.ReadOptions(block_size=_whole(content)),
+        parse_options=arrow_csv.ParseOptions(delimiter=SEPARATORS[kind]),
+        convert_options=arrow_csv.ConvertOptions(column_types=as_text),
+    )
+
+
+def _read_json(content: bytes, as_text: dict[str, pa.DataType]) -> pa.Table:
+    first_line = io.BytesIO(content).readline().decode()
+    if first_line.lstrip()[:1] == "[":
+        return pa.Table.from_pylist(json.loads(content))
     # A column that is named in the schema but not in the file would come back as nulls.
     present = json.loads(first_line) if first_line.strip() else {}
     schema = pa.schema([(name, kind) for name, kind in as_text.items() if name in present])
     return arrow_json.read_json(
-        path,
+        pa.BufferReader(content),
         parse_options=arrow_json.ParseOptions(explicit_schema=schema),
-        read_options=arrow_json.ReadOptions(block_size=_whole(path)),
+        read_options=arrow_json.ReadOptions(block_size=_whole(content)),
     )
 
 
-def _whole(path: Path) -> int:
+def _whole(content: bytes) -> int:
     """Bytes of a file, to read it in one block: types then come from all rows, and a row may be of any length."""
-    return min(max(os.path.getsize(path), 1), 2**31 - 1)
+    return min(max(len(content), 1), 2**31 - 1)
+
+
+def read_hub(name: str, config: str, split: str, **settings) -> pa.Table:
+    """All rows of `load_hub` as a table."""
+    return load_hub(name, config, split, **settings).with_format("arrow")[:]
 
 
 @without_retries()
-def read_hub(name: str, config: str, split: str, *, cache_dir: str | None = None, token: str | None = None) -> pa.Table:
-    """All rows of one split of a dataset on the Hub, or of its copy in the cache.
+def load_hub(
+    name: str, config: str | None, split: str, *, cache_dir: str | None = None, token: str | None = None
+) -> datasets.Dataset:
+    """One split of a dataset on the Hub, or of its copy in the cache.
 
     Raises:
         ConnectionError: if the Hub cannot be reached and the cache does not hold the dataset.
         ValueError: if the dataset, its configuration or the split does not exist.
     """
     settings = {"split": split, "cache_dir": cache_dir, "token": token}
+    said = f"dataset {name!r} ({config})" if config else f"dataset {name!r}"
     try:
         try:
-            rows = datasets.load_dataset(name, config, **settings)
+            return datasets.load_dataset(name, config, **settings)
         except RuntimeError as error:
             if "scripts are no longer supported" not in str(error):
                 raise
             # The Hub keeps a Parquet copy of datasets whose own files are a script.
-            rows = datasets.load_dataset(name, config, revision="refs/convert/parquet", **settings)
+            return datasets.load_dataset(name, config, revision="refs/convert/parquet", **settings)
     except ConnectionError as error:
         raise ConnectionError(
-            f"dataset {name!r} ({config}) cannot be read, because the Hub cannot be reached. Check the network and "
-            f"HF_HUB_OFFLINE, or name a local copy with --data_dir. ({str(error).splitlines()[0]})"
+            f"{said} cannot be read, because the Hub cannot be reached. Check the network and "
+            f"HF_HUB_OFFLINE, or read local files (--data_dir or --train_file). ({str(error).splitlines()[0]})"
         ) from error
     except (ValueError, datasets.exceptions.DatasetNotFoundError) as error:
         raise ValueError(
-            f"dataset {name!r} ({config}) has no split {split!r} that can be read. Choose another with --train_split or "
+            f"{said} has no split {split!r} that can be read. Choose another with --train_split or "
             f"--validation_split. ({error})"
         ) from error
-    return rows.with_format("arrow")[:]
 
 
 def to_texts(table: pa.Table, form: str, columns: Sequence[str], where: str) -> list[list[list[str]]]:
@@ -117,7 +192,7 @@ def to_texts(table: pa.Table, form: str, columns: Sequence[str], where: str) -> 
         if name not in table.column_names:
             raise ValueError(f"{where} has no column {name!r}. Its columns are: {', '.join(table.column_names)}.")
         column = table[name]
-        fits, expected = (_is_text, "text") if name in columns else (pa.types.is_integer, "integers")
+        fits, expected = (is_text, "text") if name in columns else (pa.types.is_integer, "integers")
         if not fits(column.type):
             raise ValueError(f"column {name!r} of {where} must hold {expected}, got {column.type}.")
         if column.null_count:
@@ -178,7 +253,7 @@ def to_labels(
     Raises:
         ValueError: if a label is not one of the task.
     """
-    if names is not None and _is_text(column.type):
+    if names is not None and is_text(column.type):
         labels = pc.index_in(column.cast(pa.string()), value_set=pa.array(names, pa.string())).cast(pa.int64())
         wrong = pc.and_(pc.is_null(labels), pc.is_valid(column))
     else:
@@ -218,5 +293,5 @@ def drop_unlabelled(texts: list[list[list[str]]], labels: pa.Array, where: str) 
     return datasets.Dataset(pa.table({"texts": pa.array(texts, kind), "label": labels}).drop_null())
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)

@@ -1,4 +1,4 @@
-"""The tasks a pretrained model is fine-tuned and scored on: GLUE, SuperGLUE, XNLI, or the user's own files."""
+"""The tasks a pretrained model is fine-tuned and scored on: GLUE, SuperGLUE and XNLI (`own_task` makes others)."""
 
 import difflib
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import datasets
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from .problems import PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
-from .task_rows import drop_unlabelled, read_file, read_hub, to_labels, to_texts
+from .problems import PROBLEMS, Problem
+from .results import OWN_TASK
+from .task_rows import Source, drop_unlabelled, read_file, read_hub, to_labels, to_texts
 
 HUB_DATASETS = {"glue": "nyu-mll/glue", "super_glue": "aps/super_glue", "xnli": "facebook/xnli"}
 UNLABELLED = -1  # what the Hub's datasets put where a benchmark hides its labels
@@ -22,7 +22,7 @@ class Task:
 
     name: str
     benchmark: str
-    """glue, super_glue, xnli or user"""
+    """a name in `results.BENCHMARK_NAMES`"""
     columns: tuple[str, ...]
     """columns that hold the texts"""
     label_names: tuple[str, ...] | None
@@ -41,10 +41,10 @@ class Task:
     """of XNLI: the language of the training set"""
     languages: tuple[str, ...] = ()
     """of XNLI: those that are scored, each as a set of its own"""
-    train_file: str | None = None
-    """of the user's own task"""
-    validation_file: str | None = None
-    """of the user's own task"""
+    train: Source | None = None
+    """of a task of one's own"""
+    validation: Source | None = None
+    """of a task of one's own"""
     label_column: str = "label"
 
     @property
@@ -67,9 +67,9 @@ class Task:
 
     @property
     def dataset(self) -> tuple[str, str] | None:
-        """Name and configuration on the Hub (of XNLI the configuration of the training language), None for own files."""
-        if self.benchmark == "user":
-            return None
+        """Name and configuration on the Hub (of XNLI the configuration of the training language), None of files."""
+        if self.benchmark == OWN_TASK:
+            return (self.train.dataset, self.train.config) if self.train.dataset else None
         return HUB_DATASETS[self.benchmark], self.train_language or self.name
 
 
@@ -167,60 +167,6 @@ def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -
     return list(selected.values())
 
 
-def user_task(train_file: str, validation_file: str, label_column: str = "label") -> Task:
-    """A task from the user's own .csv, .json or .jsonl files, whose classes are those of ``train_file``.
-
-    The texts are the columns ``sentence1`` and, if there, ``sentence2``; else the only columns that hold text, one or two.
-    Labels with a fraction make it a regression, scored by Spearman's correlation. Any others are classes: text or numbers,
-    numbered in sorted order, scored by accuracy.
-
-    Raises:
-        FileNotFoundError: if a file does not exist.
-        ValueError: if a column is missing or ambiguous, or there are no two classes.
-    """
-    for argument, path in (("train_file", train_file), ("validation_file", validation_file)):
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"{argument} {path!r} does not exist. Name a .csv, .json or .jsonl file.")
-    table = read_file(train_file, _PAIR)
-    if not len(table):
-        raise ValueError(f"train_file {train_file!r} holds no rows. Name a file with rows.")
-    listing = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
-    if label_column not in table.column_names:
-        raise ValueError(f"train_file {train_file!r} has no column {label_column!r}. Its columns are: {listing}.")
-    text_columns = [column for column in _PAIR if column in table.column_names] or [
-        field.name for field in table.schema if pa.types.is_string(field.type) and field.name != label_column
-    ]
-    if len(text_columns) not in (1, 2):
-        raise ValueError(
-            f"train_file {train_file!r} must have one or two columns of text beside {label_column!r}; it has {listing}. "
-            "Call those to use sentence1 and sentence2."
-        )
-    labels = table[label_column]
-    label_names = None if pa.types.is_floating(labels.type) else _class_names(labels, train_file)
-    problem = SINGLE_LABEL if label_names else REGRESSION
-    return Task(
-        "user",
-        "user",
-        tuple(text_columns),
-        label_names,
-        problem.name,
-        problem.metric,
-        (problem.metric,),
-        train_file=train_file,
-        validation_file=validation_file,
-        label_column=label_column,
-    )
-
-
-def _class_names(labels: pa.ChunkedArray, train_file: str) -> tuple[str, ...]:
-    distinct = pc.unique(labels).drop_null()
-    if len(distinct) < 2:
-        raise ValueError(
-            f"train_file {train_file!r} must have two classes or more, its labels are {distinct.to_pylist()}."
-        )
-    return tuple(distinct.take(pc.sort_indices(distinct)).cast(pa.string()).to_pylist())
-
-
 def load_task(
     task: Task,
     *,
@@ -230,7 +176,7 @@ def load_task(
     cache_dir: str | None = None,
     token: str | None = None,
 ) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
-    """The rows of a task from `select_tasks` or `user_task`, to train on and to score.
+    """The rows of a task from `select_tasks`, to train on and to score.
 
     Args:
         data_dir: folder with ``<task>/<split>.jsonl`` or ``<benchmark>/<task>/<split>.jsonl``, for XNLI
@@ -248,18 +194,6 @@ def load_task(
         ConnectionError: if the Hub cannot be reached.
         ValueError: if a split or column is missing, a label is not one of the task, or a set has no labels.
     """
-    if task.benchmark == "user":
-        given = {"data_dir": data_dir, "train_split": train_split, "validation_split": validation_split}
-        for name, value in given.items():
-            if value is not None:
-                raise ValueError(
-                    f"{name} {value!r} is for benchmarks, not for train_file and validation_file. Leave it out."
-                )
-        train, held_out = (
-            _to_rows(task, read_file(path, task.columns), f"file {path!r}")
-            for path in (task.train_file, task.validation_file)
-        )
-        return train, {"validation": held_out}
     train_split = train_split or "train"
     splits = (validation_split,) if validation_split else task.evaluation_splits
     if train_split in splits:
@@ -293,11 +227,7 @@ def _to_rows(task: Task, table: pa.Table, where: str) -> datasets.Dataset:
         raise ValueError(
             f"{where} has no column {task.label_column!r}. Its columns are: {', '.join(table.column_names)}."
         )
-    labels = table[task.label_column]
-    if task.benchmark == "user" and task.problem is not REGRESSION:
-        labels = labels.cast(pa.string())  # classes of any kind go by their names
-    unlabelled = None if task.benchmark == "user" else UNLABELLED
-    return drop_unlabelled(texts, to_labels(labels, task.label_names, where, unlabelled), where)
+    return drop_unlabelled(texts, to_labels(table[task.label_column], task.label_names, where, UNLABELLED), where)
 
 
 def _find_split(task: Task, config: str, split: str, data_dir: str) -> Path:

@@ -101,6 +101,8 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
     write("other_class.csv", "sentence,label\na,maybe\nb,yes\n")
     write("other_column.csv", "phrase,label\na,yes\nb,no\n")
     write("table.tsv", "sentence\tlabel\na\tyes\n")
+    write("floats.csv", "sentence,label\na,0.5\nb,1\n")
+    write("whole_floats.csv", "sentence,label\na,0.0\nb,1.0\n")
 
     logs = {
         "global_step": 2,
@@ -271,13 +273,13 @@ GRID = "--seeds 0 --max_seq_length 32 --num_train_epochs 1 --use_cpu --output_di
 OWN = f"{GRID} bert --train_file train.csv --validation_file dev.csv"
 GLUE = {
     "": "model_name_or_path is not given: name one or several checkpoints to fine-tune",
-    f"{GRID} bert": "tasks is None and train_file is None: give one of the two, such as --tasks paper",
+    f"{GRID} bert": "tasks is None, train_file is None, dataset_name is None: give one of them, such as --tasks paper",
     f"{GRID} bert --tasks colla": "got 'colla'. Did you mean 'cola'?",
     f"{GRID} bert --tasks cola": "dataset 'nyu-mll/glue' (cola) cannot be read, because the Hub cannot be reached",
     f"{GRID} bert --tasks cola --data_dir missing": "data_dir 'missing' is not a folder",
     f"{GRID} bert --tasks cola --data_dir folder": "data_dir 'folder' does not hold 'cola' of cola",
     f"{GRID} bert --tasks cola --languages xx": "languages must be of ar, bg, de",
-    f"{OWN} --tasks cola": "tasks is ['cola'] and train_file is 'train.csv': give one of the two",
+    f"{OWN} --tasks cola": "tasks is ['cola'], train_file is 'train.csv', dataset_name is None: give one of them",
     f"{GRID} missing --tasks cola": "model_name_or_path 'missing' is not a folder here, and the Hub cannot be reached",
     f"{GRID} good.txt --tasks cola": "model_name_or_path 'good.txt' is a file",
     f"{GRID} folder --tasks cola": "model_name_or_path 'folder' holds no config.json",
@@ -288,14 +290,39 @@ GLUE = {
     f"{GRID} bert bert --tasks cola": "model_name_or_path names 'bert' twice",
     OWN.replace("train.csv", "missing.csv"): "train_file 'missing.csv' does not exist",
     OWN.replace("dev.csv", "missing.csv"): "validation_file 'missing.csv' does not exist",
-    OWN.replace("train.csv", "table.tsv"): "file 'table.tsv' must end in .csv, .json or .jsonl",
-    OWN.replace("train.csv", "latin.csv"): "file 'latin.csv' cannot be read as csv: can't decode byte 0xe9 in line 2",
+    OWN.replace(
+        "train.csv", "good.txt"
+    ): "train_file 'good.txt' must end in .csv, .tsv, .json, .jsonl or .parquet, each also",
+    OWN.replace("train.csv", "cut.parquet"): "train_file 'cut.parquet' cannot be read as parquet",
+    OWN.replace(
+        "dev.csv", "train.csv"
+    ): "train_file and validation_file are both 'train.csv': the score would be that of rows",
+    f"{OWN} --text_columns sentence sentence": "text_columns must be one or two different columns, got ['sentence', 'sent",
+    f"{OWN} --text_columns a b c": "text_columns must be one or two different columns, got ['a', 'b', 'c']",
+    f"{OWN} --text_columns label": "label_column is 'label', which text_columns names too: drop one of the two",
+    f"{OWN} --text_columns phrase": "train_file 'train.csv' has no column 'phrase', of text_columns. Its columns are: sentence",
+    f"{OWN} --problem_type regression": "labels of train_file 'train.csv' are of type string, and problem_type regression",
+    f"{OWN} --problem_type classes": "argument --problem_type/--problem-type: invalid choice: 'classes'",
+    f"{OWN} --problem_type multi_label --loss balanced": "loss is 'balanced' but the task is multi_label, which is",
+    OWN.replace("train.csv", "floats.csv") + " --loss balanced": "loss is 'balanced' but the task is regression, which",
+    OWN.replace("train.csv", "whole_floats.csv"): "which may be classes or a figure: say which, with --problem_type",
+    f"{OWN} --task_label cola": "task_label is 'cola', a benchmark's name: choose another",
+    f"{OWN} --task_label ../x": "task_label must be letters, digits, _ and -, got '../x'",
+    f"{OWN} --metrics official": "metrics is 'official' but it is for benchmarks (--tasks), and this is a task of your own",
+    f"{OWN} --data_dir folder": "data_dir is 'folder' but it is for benchmarks",
+    f"{OWN} --train_split x": "train_split is 'x' but it is for the Hub, and the task is in files: leave it out",
+    f"{GRID} bert --tasks cola --problem_type regression": "problem_type is 'regression' but it is for a task of your own",
+    f"{GRID} bert --dataset_name me/mine": "dataset 'me/mine' cannot be read, because the Hub cannot be reached",
+    f"{GRID} bert --dataset_name me/mine --validation_split train": "train_split and validation_split are both 'train'",
+    OWN.replace(
+        "train.csv", "latin.csv"
+    ): "train_file 'latin.csv' cannot be read as csv: can't decode byte 0xe9 in line 2",
     OWN.replace("train.csv", "ragged.csv"): "file 'ragged.csv' cannot be read as csv",
     OWN.replace("train.csv", "bad.jsonl"): "file 'bad.jsonl' cannot be read as jsonl",
     OWN.replace("train.csv", "no_rows.csv"): "train_file 'no_rows.csv' holds no rows",
     OWN.replace("train.csv", "one_class.csv"): "train_file 'one_class.csv' must have two classes or more",
     OWN.replace("dev.csv", "no_rows.csv"): "file 'no_rows.csv' has no row with a label",
-    OWN.replace("dev.csv", "other_class.csv"): "row 0 of file 'other_class.csv' has label 'maybe'",
+    OWN.replace("dev.csv", "other_class.csv"): "row 0 of validation_file 'other_class.csv' has label 'maybe'",
     OWN.replace("dev.csv", "other_column.csv"): "file 'other_column.csv' has no column 'sentence'",
     f"{OWN} --label_column target": "train_file 'train.csv' has no column 'target'. Its columns are: sentence",
     f"{OWN} --per_device_train_batch_size 0": "per_device_train_batch_size is 0 but it must be at least 1",

@@ -352,9 +352,9 @@ def test_killed_and_repeated_equals_never_killed(tmp_path, data, encoders):
         ),
         (["--tasks", "cola", "--eval_strategy", "no"], "eval_strategy is 'no' but `headless-trainer glue` sets it"),
         (["--tasks", "cola", "--label_smoothing_factor", "0.1"], "label_smoothing_factor is 0.1"),
-        (["--tasks", "cola", "--train_file", "a.csv", "--validation_file", "b.csv"], "give one of the two"),
+        (["--tasks", "cola", "--train_file", "a.csv", "--validation_file", "b.csv"], "give one of them"),
         (["--train_file", "a.csv"], "give both or neither"),
-        ([], "tasks is None and train_file is None"),
+        ([], "tasks is None, train_file is None, dataset_name is None: give one of them"),
         (["--tsaks", "cola"], "Unknown argument '--tsaks'. The nearest known one is '--tasks'"),
     ],
 )

@@ -14,7 +14,7 @@ from headless_trainer.fine_tuning import task_rows
 from headless_trainer.fine_tuning.grid import describe_rows
 from headless_trainer.fine_tuning.metrics import METRICS
 from headless_trainer.fine_tuning.problems import REGRESSION
-from headless_trainer.fine_tuning.tasks import GROUPS, TASKS, XNLI_LANGUAGES, Task, load_task, select_tasks, user_task
+from headless_trainer.fine_tuning.tasks import GROUPS, TASKS, XNLI_LANGUAGES, Task, load_task, select_tasks
 
 SENTENCE = [{"sentence": "One.", "label": 1, "idx": 0}, {"sentence": "Two.", "label": 0, "idx": 1}]
 PAIRS = [
@@ -381,128 +381,13 @@ def test_no_network(tmp_path):
         load("xnli", None, cache_dir=str(tmp_path))
 
 
-# --- the user's own task -----------------------------------------------------------------------------------------------
-
-
-def own(tmp_path, train, validation=None, **settings):
-    files = [write(tmp_path / f"{name}.jsonl", rows) for name, rows in (("t", train), ("v", validation or train))]
-    return user_task(*files, **settings)
-
-
-def test_own_task_with_named_classes(tmp_path):
-    rows = [{"sentence1": str(number), "label": label} for number, label in enumerate(["spam", "ham", "spam", "eggs"])]
-    task = own(tmp_path, rows, rows[1:2])
-    assert (task.name, task.benchmark, task.metric, task.dataset) == ("user", "user", "accuracy", None)
-    assert task.id2label == {0: "eggs", 1: "ham", 2: "spam"} and task.num_labels == 3
-    train, evaluation = load_task(task)
-    assert train[:] == {"texts": [[["0"]], [["1"]], [["2"]], [["3"]]], "label": [2, 1, 2, 0]}
-    assert evaluation["validation"][:] == {"texts": [[["1"]]], "label": [1]}
-
-
-def test_own_task_with_numbered_classes(tmp_path):
-    """Any whole numbers, sorted as numbers; -1 is a class like any other."""
-    rows = [{"sentence1": "a", "sentence2": "b", "id": "x", "label": label} for label in (10, -1, 2)]
-    task = own(tmp_path, rows)
-    assert task.id2label == {0: "-1", 1: "2", 2: "10"}
-    assert load_task(task)[0][:] == {"texts": [[["a", "b"]]] * 3, "label": [2, 0, 1]}
-
-
-def test_own_regression(tmp_path):
-    task = own(tmp_path, [{"text": "a", "label": -1.0}, {"text": "b", "label": 2.5}], [{"text": "c", "label": 3}])
-    assert task.problem is REGRESSION and task.metric == "spearmanr" and task.num_labels == 1
-    train, evaluation = load_task(task)
-    assert train["label"][:] == [-1.0, 2.5]
-    assert evaluation["validation"]["label"][:] == [3.0]
-
-
-def test_own_task_from_csv(tmp_path):
-    """Texts that pandas would take for missing values or numbers stay texts, also over several lines."""
-    text = 'sentence1,sentence2,label\nNA,7,yes\n"two\nlines, one comma",null,no\n'
-    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
-    file = str(tmp_path / "t.csv")
-    train, _ = load_task(user_task(file, file))
-    assert train[:] == {"texts": [[["NA", "7"]], [["two\nlines, one comma", "null"]]], "label": [1, 0]}
-
-
-def test_own_task_from_a_large_csv(tmp_path):
-    """More than the megabyte that pyarrow reads at once: lines break anywhere, and the first fraction comes late."""
-    rows = [f'"{"long word " * 10}\nsecond line",{number}' for number in range(20_000)]
-    (tmp_path / "t.csv").write_text("\n".join(["text,label", *rows, "last,0.5"]), encoding="utf-8")
-    task = user_task(str(tmp_path / "t.csv"), str(tmp_path / "t.csv"))
-    assert task.problem is REGRESSION
-    train, _ = load_task(task)
-    assert len(train) == 20_001 and train["label"][-2:] == [19_999.0, 0.5]
-    assert {texts[0][0][-4:] for texts in train["texts"]} == {"line", "last"}
-
-
-def test_own_task_from_a_json_list(tmp_path):
-    (tmp_path / "t.json").write_text(json.dumps([{"text": "a", "label": 1}, {"text": "b", "label": 0}], indent=2))
-    file = str(tmp_path / "t.json")
-    train, _ = load_task(user_task(file, file))
-    assert train[:] == {"texts": [[["a"]], [["b"]]], "label": [1, 0]}
-
-
-def test_own_label_column(tmp_path):
-    rows = [{"sentence1": "2001", "author": "c", "stars": stars} for stars in (1, 2)]
-    task = own(tmp_path, rows, label_column="stars")
-    assert (task.label_column, task.label_names) == ("stars", ("1", "2"))
-    assert load_task(task)[0][:] == {"texts": [[["2001"]]] * 2, "label": [0, 1]}
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([{"text": "a"}], "train_file .* has no column 'label'. Its columns are: text"),
-        ([{"a": "x", "b": "y", "c": "z", "label": 0}], r"one or two columns of text .*a \(string\), .*sentence1"),
-        ([{"number": 1, "label": 0}], "must have one or two columns of text"),
-        ([{"text": "a", "label": 1}] * 2, r"must have two classes or more, its labels are \[1\]"),
-    ],
-)
-def test_own_files_that_are_no_task(tmp_path, rows, message):
-    with pytest.raises(ValueError, match=message):
-        own(tmp_path, rows)
-
-
-def test_own_labels_that_training_has_not_seen(tmp_path):
-    task = own(tmp_path, [{"text": "a", "label": "x"}, {"text": "a", "label": "y"}], [{"text": "a", "label": "z"}])
-    with pytest.raises(ValueError, match="row 0 of file '.*v.jsonl' has label 'z'. Labels of the task are x, y"):
-        load_task(task)
-
-
-def test_own_files_that_cannot_be_read(tmp_path):
-    good = write(tmp_path / "t.jsonl", [{"text": "a", "label": 0}, {"text": "b", "label": 1}])
-    with pytest.raises(FileNotFoundError, match="file '.*none.jsonl' does not exist"):
-        user_task(str(tmp_path / "none.jsonl"), good)
-    with pytest.raises(FileNotFoundError, match="validation_file '.*none.jsonl' does not exist"):
-        user_task(good, str(tmp_path / "none.jsonl"))
-    (tmp_path / "t.tsv").write_text("text\tlabel\n")
-    with pytest.raises(ValueError, match="'.*t.tsv' must end in .csv, .json or .jsonl"):
-        user_task(str(tmp_path / "t.tsv"), good)
-    (tmp_path / "broken.jsonl").write_text('{"text": "a"\n')
-    with pytest.raises(ValueError, match="broken.jsonl' cannot be read as jsonl"):
-        user_task(str(tmp_path / "broken.jsonl"), good)
-    with pytest.raises(ValueError, match="data_dir 'x' is for benchmarks"):
-        load_task(user_task(good, good), data_dir="x")
-    with pytest.raises(ValueError, match="column 'text' of file .* must hold text, got int64"):
-        load_task(user_task(good, _integers(tmp_path)))
-
-
-def _integers(tmp_path):
-    (tmp_path / "v.json").write_text(json.dumps([{"text": 1, "label": 0}]))
-    return str(tmp_path / "v.json")
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def test_rows_longer_than_a_reader_block(tmp_path):
     long = "word " * 500_000  # pyarrow reads blocks of a megabyte unless told otherwise
     train, _ = load("cola", mirror(tmp_path, "cola", [{"sentence": long, "label": 0}, *SENTENCE]))
     assert [len(texts[0][0]) for texts in train["texts"]] == [len(long), 4, 4]
-
-
-def test_numbers_to_predict_must_be_finite(tmp_path):
-    (tmp_path / "t.csv").write_text("text,label\na,0.5\nb,inf\n", encoding="utf-8")
-    file = str(tmp_path / "t.csv")
-    with pytest.raises(ValueError, match="row 1 of file .* has label inf. Labels of the task are finite numbers"):
-        load_task(user_task(file, file))
 
 
 def test_labels_may_be_numbers_of_any_width():

@@ -1,0 +1,284 @@
+"""A task of one's own: files of every format, columns, kinds of labels, and what is refused."""
+
+import gzip
+import json
+from decimal import Decimal
+
+import datasets
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+pytest.importorskip("sklearn")
+
+from headless_trainer.fine_tuning import task_rows
+from headless_trainer.fine_tuning.own_task import load_own, own_labels, own_task
+from headless_trainer.fine_tuning.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL
+from headless_trainer.fine_tuning.task_rows import Source
+
+
+def write(path, rows) -> Source:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return Source("train_file", file=str(path))
+
+
+def own(tmp_path, train, validation=None, **settings):
+    files = [write(tmp_path / f"{name}.jsonl", rows) for name, rows in (("t", train), ("v", validation or train))]
+    return own_task(*files, **settings)
+
+
+def file(path, text) -> Source:
+    path.write_text(text, encoding="utf-8")
+    return Source("train_file", file=str(path))
+
+
+def loaded(source: Source, **settings):
+    task = own_task(source, source, **settings)
+    return task, load_own(task)[0][:]
+
+
+# Formats ---------------------------------------------------------------------------------------------------------------
+
+ROWS = [{"text": "1", "label": "yes"}, {"text": 'two, "quoted"\tand\na line', "label": "no"}]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_format_has_the_same_rows(tmp_path, suffix, packed):
+    path, table = tmp_path / f"rows{suffix}", pa.Table.from_pylist(ROWS)
+    if suffix == ".parquet":
+        parquet.write_table(table, path)
+    elif suffix == ".json":
+        path.write_text(json.dumps(ROWS, indent=1))
+    elif suffix == ".jsonl":
+        write(path, ROWS)
+    else:
+        csv.write_csv(table, path, csv.WriteOptions(delimiter={".csv": ",", ".tsv": "\t"}[suffix]))
+    if packed:
+        packed = tmp_path / f"rows{suffix}.gz"
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        path = packed
+    task, rows = loaded(Source("train_file", file=str(path)))
+    assert task.id2label == {0: "no", 1: "yes"}
+    assert rows == {"texts": [[[row["text"]]] for row in ROWS], "label": [1, 0]}
+
+
+def test_texts_that_look_like_numbers_or_gaps_stay_texts(tmp_path):
+    """Also over several lines, and after the mark that spreadsheets put before a file."""
+    text = '\ufeffsentence1,sentence2,label\nNA,7,yes\n"two\nlines, one comma",null,no\n'
+    _, rows = loaded(file(tmp_path / "t.csv", text))
+    assert rows == {"texts": [[["NA", "7"]], [["two\nlines, one comma", "null"]]], "label": [1, 0]}
+
+
+def test_a_large_csv(tmp_path):
+    """More than the megabyte that pyarrow reads at once: lines break anywhere, and the first fraction comes late."""
+    rows = [f'"{"long word " * 10}\nsecond line",{number}' for number in range(20_000)]
+    task, rows = loaded(file(tmp_path / "t.csv", "\n".join(["text,label", *rows, "last,0.5"])))
+    assert task.problem is REGRESSION
+    assert len(rows["label"]) == 20_001 and rows["label"][-2:] == [19_999.0, 0.5]
+    assert {texts[0][0][-4:] for texts in rows["texts"]} == {"line", "last"}
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    good = write(tmp_path / "t.jsonl", [{"text": "a", "label": 0}, {"text": "b", "label": 1}])
+    with pytest.raises(
+        FileNotFoundError, match="validation_file '.*none.jsonl' does not exist. Name a file that ends in"
+    ):
+        own_task(good, Source("validation_file", file=str(tmp_path / "none.jsonl")))
+    with pytest.raises(
+        ValueError, match=r"train_file '.*t.txt' must end in .csv, .tsv, .json, .jsonl or .parquet, each"
+    ):
+        own_task(file(tmp_path / "t.txt", "a"), good)
+    with pytest.raises(ValueError, match="train_file '.*broken.jsonl' cannot be read as jsonl"):
+        own_task(file(tmp_path / "broken.jsonl", '{"text": "a"\n'), good)
+    for name in ("cut.csv.gz", "cut.parquet"):
+        (tmp_path / name).write_bytes(gzip.compress(b"text,label\na,b\n" * 99)[:30])
+        with pytest.raises(ValueError, match=f"train_file '.*{name}' cannot be read as .*Check the file"):
+            own_task(Source("train_file", file=str(tmp_path / name)), good)
+    numbers = file(tmp_path / "v.json", json.dumps([{"text": 1, "label": 0}]))
+    with pytest.raises(ValueError, match="column 'text' of train_file .* must hold text, got int64"):
+        load_own(own_task(good, numbers))
+
+
+# Columns ---------------------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_named_or_found(tmp_path):
+    rows = [{"sentence1": "2001", "title": "c", "stars": stars} for stars in (1, 2)]
+    assert own(tmp_path, rows, label_column="stars").columns == ("sentence1",)
+    task = own(tmp_path, rows, label_column="stars", text_columns=["title", "sentence1"], name="reviews")
+    assert (task.name, task.columns, task.label_names) == ("reviews", ("title", "sentence1"), ("1", "2"))
+    assert load_own(task)[0][:] == {"texts": [[["c", "2001"]]] * 2, "label": [0, 1]}
+    rows = [{"author": "me", "text": "a", "label": stars} for stars in (1, 2)]
+    assert own(tmp_path, rows).columns == ("text",)
+    assert own(tmp_path, [{"body": "a", "n": 1, "label": stars} for stars in (1, 2)]).columns == ("body",)
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "message"),
+    [
+        ([{"text": "a"}], {}, "train_file .* has no column 'label'. Its columns are: text .*--label_column"),
+        (
+            [{"a": "x", "b": "y", "label": 0}],
+            {},
+            r"has 2 columns of text beside 'label': name .* --text_columns.*b \(string",
+        ),
+        ([{"number": 1, "label": 0}], {}, "has 0 columns of text beside 'label'"),
+        ([{"a": "x", "label": 0}], {"text_columns": ["b"]}, "has no column 'b', of text_columns. Its columns are: a"),
+    ],
+)
+def test_columns_that_are_not_there(tmp_path, rows, settings, message):
+    with pytest.raises(ValueError, match=message):
+        own(tmp_path, rows, **settings)
+
+
+# Labels ----------------------------------------------------------------------------------------------------------------
+
+
+def table_of(tmp_path, labels) -> Source:
+    parquet.write_table(pa.table({"text": ["a"] * len(labels), "label": labels}), tmp_path / "t.parquet")
+    return Source("train_file", file=str(tmp_path / "t.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "names", "found"),
+    [
+        (["spam", "ham", "spam", "eggs"], {}, ("eggs", "ham", "spam"), [2, 1, 2, 0]),
+        ([10, -1, 2, 2], {}, ("-1", "2", "10"), [2, 0, 1, 1]),  # -1 is a class like any other
+        ([True, False, None, True], {}, ("false", "true"), [1, 0, 1]),
+        ([3.0, 1.0, None, float("nan")], {"problem_type": "single_label"}, ("1", "3"), [1, 0]),
+        (["b", "", " ", None, "a"], {}, ("a", "b"), [1, 0]),
+        (pa.array(["low", "high", "low"]).dictionary_encode(), {}, ("low", "high"), [0, 1, 0]),
+        (pa.array([7, 3], pa.uint8()), {}, ("3", "7"), [1, 0]),
+        ([["x", "y"], [], None, ["z", "y"]], {}, ("x", "y", "z"), [[0, 1], [], [2, 1]]),
+        ([[10], [9, 10]], {}, ("9", "10"), [[1], [0, 1]]),
+        (["x, y", "", "y"], {"problem_type": "multi_label"}, ("x", "y"), [[0, 1], [], [1]]),
+        ([1, 5, None], {"problem_type": "regression"}, None, [1.0, 5.0]),
+        ([1.5, float("nan"), 2.0], {}, None, [1.5, 2.0]),
+        (pa.array([Decimal("1.5"), Decimal("2.0")]), {}, None, [1.5, 2.0]),
+        (pa.array([1.5, 2.0], pa.float32()), {}, None, [1.5, 2.0]),
+    ],
+)
+def test_labels_of_every_kind(tmp_path, labels, settings, names, found):
+    """Rows without a label are left out; a list without a label is a row that has none."""
+    task, rows = loaded(table_of(tmp_path, labels), **settings)
+    assert (task.label_names, rows["label"]) == (names, found)
+    problem = REGRESSION if names is None else MULTI_LABEL if isinstance(found[0], list) else SINGLE_LABEL
+    assert (task.problem, task.metric, task.num_labels) == (problem, problem.metric, len(names or "1"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem_type", "message"),
+    [
+        (["a", "a"], None, r"must have two classes or more, its labels are \['a'\]"),
+        ([["a"], ["a"]], None, r"must have two classes or more, its labels are \['a'\]"),
+        ([None, None], None, "train_file .* has no row with a label. Name their column with --label_column"),
+        (["", " "], None, "has no row with a label"),
+        (
+            [1.0, 2.0],
+            None,
+            "are numbers such as 1.0, which may be classes or a figure: say which, with --problem_type single",
+        ),
+        (
+            [1.5, 2.0],
+            "single_label",
+            "are numbers with a fraction, and problem_type single_label needs one text or whole number",
+        ),
+        ([["a"], ["b"]], "single_label", r"are of type list<.*>, and problem_type single_label needs one text"),
+        ([1, 0], "multi_label", "are of type int64, and problem_type multi_label needs lists, or texts with ','"),
+        (["much", "few"], "regression", "are of type string, and problem_type regression needs numbers"),
+        ([True, False], "regression", "are of type bool, and problem_type regression needs numbers"),
+        ([["a"], ["b"]], "regression", "and problem_type regression needs numbers"),
+        (
+            [[0, 1, 0], [1, 0, 1]],
+            None,
+            "row 0 of train_file .* has the label '0' twice. A row lists the names of its labels",
+        ),
+        ([{"a": 1}, {"a": 2}], None, "are of type struct.*needs one text or whole number a row. Convert them"),
+    ],
+)
+def test_labels_that_are_refused(tmp_path, labels, problem_type, message):
+    with pytest.raises(ValueError, match=message):
+        loaded(table_of(tmp_path, labels), problem_type=problem_type)
+
+
+def test_numbers_to_predict_must_be_finite(tmp_path):
+    with pytest.raises(ValueError, match="row 1 of train_file .* has label inf. Labels of the task are finite numbers"):
+        loaded(file(tmp_path / "t.csv", "text,label\na,0.5\nb,inf\n"))
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "message"),
+    [
+        (["x", "y"], ["z"], "row 0 of train_file '.*v.jsonl' has label 'z'. Labels of the task are x, y"),
+        ([["x"], ["y"]], [[], ["z"]], "row 1 of .* has label 'z'. Labels of the task are x, y"),
+        ([1, 2], [1.5], "labels of .* are numbers with a fraction"),
+        ([1.5, 2.5], ["x"], "are of type string, and problem_type regression needs numbers"),
+        (["x", "y"], [None], "has no row with a label .*hide those of their test sets"),
+    ],
+)
+def test_labels_to_score_that_training_has_not_seen(tmp_path, train, validation, message):
+    rows = [[{"text": "a", "label": label} for label in labels] for labels in (train, validation)]
+    with pytest.raises(ValueError, match=message):
+        load_own(own(tmp_path, *rows))
+
+
+def test_a_class_that_is_only_trained_on_and_other_ways_to_write_one(tmp_path):
+    train = [{"text": "a", "label": label} for label in (1, 2, 3)]
+    task = own(tmp_path, train, [{"text": "a", "label": "2"}, {"text": "b", "label": "1"}])
+    assert load_own(task)[1]["validation"][:]["label"] == [1, 0]
+    assert own_labels(task, pa.chunked_array([[3.0, 1.0]]), "here").to_pylist() == [2, 0]
+
+
+# The Hub ---------------------------------------------------------------------------------------------------------------
+
+
+def hub(monkeypatch, features, **columns) -> list:
+    asked = []
+
+    def load_dataset(name, config, **settings):
+        asked.append((name, config, settings))
+        return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+
+    monkeypatch.setattr(task_rows.datasets, "load_dataset", load_dataset)
+    return asked
+
+
+CLASSES = datasets.ClassLabel(names=["negative", "neutral", "fine"])
+
+
+def test_a_dataset_of_the_hub_keeps_the_order_of_its_classes(monkeypatch):
+    features = {"text": datasets.Value("string"), "label": CLASSES}
+    asked = hub(monkeypatch, features, text=["a", "b", "c"], label=[2, 0, -1])
+    common = {"dataset": "me/mine", "config": "small", "cache_dir": "cache", "token": "secret"}
+    sources = [Source(f"{split}_split", split=split, **common) for split in ("train", "validation")]
+    assert "secret" not in repr(sources)
+    task = own_task(*sources)
+    assert task.label_names == ("negative", "neutral", "fine") and task.dataset == ("me/mine", "small")
+    assert load_own(task)[0][:] == {"texts": [[["a"]], [["b"]]], "label": [2, 0]}
+    settings = {"cache_dir": "cache", "token": "secret"}
+    assert [each[:2] for each in asked] == [("me/mine", "small")] * 3
+    assert [each[2] for each in asked] == [{"split": split, **settings} for split in ("train", "train", "validation")]
+
+
+def test_a_dataset_of_the_hub_with_several_labels(monkeypatch):
+    features = {"text": datasets.Value("string"), "label": datasets.List(CLASSES)}
+    hub(monkeypatch, features, text=["a", "b"], label=[[2, 0], [1]])
+    _, rows = loaded(Source("train_split", dataset="me/mine", split="train"))
+    assert rows["label"] == [[0, 1], [2]]  # fine, negative, neutral
+
+
+def test_a_folder_of_data_files_is_read_as_a_dataset(tmp_path, monkeypatch):
+    """By the library itself: what it does with a name on the Hub, but for the download."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "data").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "data" / f"{split}.csv").write_text("text,label\na,yes\nb,no\n")
+    source = Source("train_split", dataset=str(tmp_path / "data"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert loaded(source)[1] == {"texts": [[["a"]], [["b"]]], "label": [1, 0]}
+
+
+def test_without_a_network(tmp_path):
+    source = Source("train_split", dataset="me/mine", split="train", cache_dir=str(tmp_path))
+    with pytest.raises(ConnectionError, match=r"dataset 'me/mine' cannot be read, .*HF_HUB_OFFLINE.*--train_file"):
+        own_task(source, source)
