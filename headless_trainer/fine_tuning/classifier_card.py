@@ -16,7 +16,7 @@ from ..cards import run_facts
 from ..cards import usage as card_usage
 from ..cards.file import add_results, never_raises, six_digits, table
 from ..cards.model_card import write_card
-from .grid_report import METRIC_NAMES
+from .grid_report import metric_title
 from .problems import LOSS_TITLES, REGRESSION
 from .results import BENCHMARK_NAMES, OWN_TASK, TASK_NAMES, best_epoch, read_runs
 from .tasks import HUB_DATASETS, TASKS
@@ -54,7 +54,7 @@ def _glue_result(run: dict, loss: str | None, evaluation_set: str, metric: str, 
     if settings.get("max_train_samples"):
         how["training_rows"] = settings["max_train_samples"]
     own, hub_name = run["benchmark"] == OWN_TASK, settings.get("dataset_name")
-    name, config, figure = TASK_NAMES.get(task, task), task, METRIC_NAMES.get(metric, metric)
+    name, config, figure = TASK_NAMES.get(task, task), task, metric_title(metric)
     if run["benchmark"] == "xnli":
         name = config = evaluation_set
         figure += f", fine-tuned on {run['train_language']}"

@@ -21,7 +21,7 @@ TRAINING_SETTINGS = (
 )  # fmt: skip
 GRID_SETTINGS = (
     "max_seq_length", "max_train_samples", "max_eval_samples", "data_dir", "train_split", "validation_split", "train_file",
-    "validation_file", "dataset_name", "dataset_config_name", "text_columns", "label_column", "problem_type",
+    "validation_file", "dataset_name", "dataset_config_name", "text_columns", "label_column", "problem_type", "metric",
     "attn_implementation",
 )  # fmt: skip
 # Settings of TrainingArguments that the command decides, each with what it does instead.
@@ -46,7 +46,7 @@ DECIDED = tuple(Refusal(names, f"`headless-trainer glue` sets it: {instead}") fo
 # What only one kind of task reads.
 BENCHMARKS = (
     Refusal(
-        "dataset_config_name text_columns label_column problem_type task_label",
+        "dataset_config_name text_columns label_column problem_type metric task_label",
         "it is for a task of your own (--train_file or --dataset_name), and tasks names benchmarks: drop one of the two",
     ),
 )
@@ -114,6 +114,11 @@ class GlueArguments:
         default=None,
         help="What the labels are. By default lists are several labels (in a .csv: with commas, and this flag), numbers with a "
         "fraction a regression, and all others classes.",
+    )
+    metric: str | None = HfArg(
+        default=None,
+        help="Score of your own task, which chooses the best epoch: a name of scikit-learn's scorers or metrics. By default "
+        "accuracy, of several labels macro_f1, of numbers spearmanr.",
     )
     task_label: str | None = HfArg(
         default=None, help="Name of your own task in tables, cards and the names of folders: letters, digits, _ and -."

@@ -19,6 +19,7 @@ from ..runtime.locks import alone_until_exit
 from ..runtime.processes import first_process_first, lost_processes_named
 from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
+from .metrics import check_metric, find_metric
 from .own_task import load_own, own_task
 from .problems import MULTI_LABEL, REGRESSION
 from .results import OWN_TASK, check_settings, read_runs, run_path
@@ -102,6 +103,9 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
             train, sets = load_rows(task, arguments)
             sets = {name: first_rows(rows, arguments.max_eval_samples) for name, rows in sets.items()}
             data[task.name] = first_rows(train, arguments.max_train_samples), sets
+            if task.benchmark == OWN_TASK:
+                for rows in sets.values():
+                    check_metric(task.metric, task.problem, rows["label"][:], task.num_labels)
             logger.info("%s: %s", task.name, describe_rows(task, *data[task.name]))
     return Grid(arguments, training, loss, runs, pending, data)
 
@@ -131,6 +135,7 @@ def choose_tasks(arguments: GlueArguments) -> list[Task]:
             text_columns=arguments.text_columns,
             label_column=arguments.label_column,
             problem_type=arguments.problem_type,
+            metric=find_metric(arguments.metric).name if arguments.metric else None,
         )
         losses = task.problem.losses
         if arguments.loss and arguments.loss not in losses:

@@ -18,6 +18,7 @@ from .results import (
     read_runs,
     scores_by_column,
     selection_score,
+    shown,
 )
 from .tables import calibration_table, pretraining_cells, score_table
 
@@ -26,6 +27,11 @@ METRIC_NAMES = {
     "matthews_correlation": "Matthews' correlation", "spearmanr": "Spearman's correlation", "pearsonr": "Pearson's correlation",
     "f1": "F1", "macro_f1": "macro F1",
 }  # fmt: skip
+
+
+def metric_title(name: str) -> str:
+    """What tables and cards call a metric."""
+    return METRIC_NAMES.get(name, name.replace("_", " "))
 
 
 def write_report(output_dir: str | Path, metrics: str = "paper") -> str:
@@ -94,8 +100,25 @@ def benchmark_table(runs: list[dict], metrics: str = "paper") -> str:
     for model in sorted(models, key=place):
         rows[model] = [model, *(pretraining_cells(models[model]) if with_pretraining else ())]
     first = ["model", "tokens", "process-hours"] if with_pretraining else ["model"]
+    if runs[0]["benchmark"] == OWN_TASK:
+        scores, lower = own_scores(runs)
+        columns = list(dict.fromkeys(column for _, column in scores))
+        names = {column: metric_title(column) for column in columns}
+        return score_table(rows, columns, scores, first, names=names, averaged=False, lower=lower)
     scores = scores_by_column(runs, metrics)
     return score_table(rows, in_order({column for _, column in scores}), scores, first)
+
+
+def own_scores(runs: list[dict]) -> tuple[dict[tuple[str, str], list[float]], set[str]]:
+    """Scores of one's own task by (model, metric), its metric and that over classes; which of them are the better the lower."""
+    scores: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        (scored,) = run["epochs"][best_epoch(run)]["sets"].values()
+        (metric,) = run["paper_metrics"]
+        scores.setdefault((run["model"], metric), []).append(shown(run, scored["metrics"][metric]))
+        if "macro_f1" in scored["metrics"] and metric != "macro_f1":
+            scores.setdefault((run["model"], "macro_f1"), []).append(100 * scored["metrics"]["macro_f1"])
+    return scores, {metric for run in runs if run.get("lower_is_better") for metric in run["paper_metrics"]}
 
 
 def note(runs: list[dict], metrics: str = "paper") -> str:
@@ -107,21 +130,22 @@ def note(runs: list[dict], metrics: str = "paper") -> str:
     names = {task: names[task] for task in in_order(names)}
     groups: dict[str, list[str]] = {}
     for task, own in names.items():
-        groups.setdefault(" and ".join(METRIC_NAMES.get(metric, metric) for metric in own), []).append(
-            TASK_NAMES.get(task, task)
-        )
+        groups.setdefault(" and ".join(metric_title(metric) for metric in own), []).append(TASK_NAMES.get(task, task))
     measured = "; ".join(
         f"{metric}: {', '.join(filter(None, tasks))}" if any(tasks) else metric for metric, tasks in groups.items()
     )
+    lower, average = runs[0].get("lower_is_better"), "; the average has its standard error"
+    if runs[0]["benchmark"] == OWN_TASK:
+        measured, average = next(iter(groups)) + (", of which the lowest is the best" if lower else ""), ""
     lag = statistics.fmean(_lag(run, metrics) for run in runs)
     return (
-        f"Scores x 100 ({measured}), mean ± standard deviation over {number} seeds; the average has its standard error. "
-        f"Each is the best of {epochs} epochs on the set that is scored; the last epoch is {lag:.2f} lower on average. "
-        "Bold: best. Underlined: second best. †: significantly better than the second best (two-sided t-test over seeds, level "
-        "0.95); ††: also after Holm's correction over the columns."
+        f"Scores{'' if lower else ' x 100'} ({measured}), mean ± standard deviation over {number} seeds{average}. Each is the "
+        f"best of {epochs} epochs on the set that is scored; the last epoch is {lag:.2f} {'higher' if lower else 'lower'} on "
+        "average. Bold: best. Underlined: second best. †: significantly better than the second best (two-sided t-test over "
+        "seeds, level 0.95); ††: also after Holm's correction over the columns."
     )
 
 
 def _lag(run: dict, metrics: str) -> float:
     scores = [selection_score(run, epoch, metrics) for epoch in run["epochs"]]
-    return 100 * (scores[best_epoch(run, metrics)] - scores[-1])
+    return abs(shown(run, scores[best_epoch(run, metrics)] - scores[-1]))

@@ -29,6 +29,7 @@ def own_task(
     text_columns: Sequence[str] | None = None,
     label_column: str = "label",
     problem_type: str | None = None,
+    metric: str | None = None,
 ) -> Task:
     """A task whose classes are those of ``train``.
 
@@ -38,6 +39,7 @@ def own_task(
             of text.
         problem_type: a name in `problems.PROBLEMS`. By default lists are labels of which a row has any number, numbers with a
             fraction are a regression, and whole numbers, texts, and true and false are classes.
+        metric: a name in `metrics.known_metrics`, that of the kind of task by default.
 
     Raises:
         FileNotFoundError: if a file does not exist.
@@ -67,8 +69,8 @@ def own_task(
         columns,
         names,
         problem.name,
-        problem.metric,
-        (problem.metric,),
+        metric or problem.metric,
+        (metric or problem.metric,),
         train=train,
         validation=validation,
         label_column=label_column,

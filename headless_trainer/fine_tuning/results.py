@@ -8,9 +8,10 @@ A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
     pretraining                          run, tokens_seen and train_seconds of the checkpoint, where it knows them
     train_language                       of XNLI
     paper_metrics, official_metrics      names of the metrics whose mean is the task's score
+    lower_is_better                      whether they are losses and errors
     selected_on                          evaluation sets whose mean score chooses the best epoch
     epochs                               for each: epoch, step, and in sets, for each evaluation set, its metrics, loss and
-                                         calibration
+                                         calibration, and of the best one what `metrics.by_class` says
     best_epoch, score, last_score        by the paper's metrics, on selected_on
     loss_curve, train_seconds, train_samples_per_second, evaluation_seconds, versions
 """
@@ -18,7 +19,7 @@ A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..runtime.checkpoints import write_whole
@@ -26,6 +27,7 @@ from ..runtime.checkpoints import write_whole
 REQUIRED = (
     "model", "task", "benchmark", "seed", "loss", "settings", "weights", "epochs", "paper_metrics", "selected_on",
 )  # fmt: skip
+BY_CLASS = {"classes", "confusion_matrix"}  # of the best epoch alone: they are long
 OWN_TASK = "user"  # the benchmark of a task of one's own, and the task's name where it has none
 # What tables call a benchmark, in their order.
 BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI", OWN_TASK: "Own task"}
@@ -105,7 +107,17 @@ def selection_score(run: dict, epoch: dict, metrics: str = "paper") -> float:
 def best_epoch(run: dict, metrics: str = "paper") -> int:
     """Index of the epoch with the best score, the first of equals."""
     scores = [selection_score(run, epoch, metrics) for epoch in run["epochs"]]
-    return scores.index(max(scores))
+    return scores.index(best_of(run)(scores))
+
+
+def best_of(run: dict) -> Callable[[Iterable[float]], float]:
+    """What finds the best of scores of a run: ``max``, or ``min`` of losses and errors."""
+    return min if run.get("lower_is_better") else max
+
+
+def shown(run: dict, score: float) -> float:
+    """A score as tables have it: x 100, but losses and errors as they are."""
+    return score if run.get("lower_is_better") else 100 * score
 
 
 def column_of(run: dict, evaluation_set: str) -> str:
@@ -120,12 +132,12 @@ def in_order(columns: Iterable[str]) -> list[str]:
 
 
 def scores_by_column(runs: Iterable[dict], metrics: str = "paper") -> dict[tuple[str, str], list[float]]:
-    """Scores x 100 at the best epoch, over seeds, by (model, `column_of`)."""
+    """Scores as `shown` at the best epoch, over seeds, by (model, `column_of`)."""
     scores: dict[tuple[str, str], list[float]] = {}
     for run in runs:
         found = epoch_scores(run, run["epochs"][best_epoch(run, metrics)], metrics)
         for key, score in found.items():
-            scores.setdefault((run["model"], column_of(run, key)), []).append(100 * score)
+            scores.setdefault((run["model"], column_of(run, key)), []).append(shown(run, score))
     return scores
 
 

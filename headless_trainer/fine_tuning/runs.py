@@ -21,9 +21,9 @@ from .classifier_card import write_classifier_card
 from .classifiers import load_classifier
 from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run, loading_options
-from .metrics import METRICS, calibration
+from .metrics import by_class, calibration, evaluate, find_metric
 from .problems import REGRESSION, SINGLE_LABEL
-from .results import best_epoch, selection_score, write_run
+from .results import BY_CLASS, best_epoch, selection_score, shown, write_run
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,8 @@ def run_grid(grid: Grid) -> None:
             if grid.training.process_index == 0:
                 write_run(run.path, result)
             best = result["best_epoch"] + 1
-            message = (
-                f"{run.task.name}, {run.model.name}, seed {run.seed}: {100 * result['score']:.2f} after epoch {best}"
-            )
+            score = f"{shown(result, result['score']):.4g}"
+            message = f"{run.task.name}, {run.model.name}, seed {run.seed}: {score} after epoch {best}"
             logger.info("%s (%.0f s)", message, result["train_seconds"] + result["evaluation_seconds"])
 
 
@@ -104,6 +103,11 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
         **scorer.description,
         "epochs": scorer.epochs,
     }
+    best = best_epoch(result, arguments.metrics)
+    for epoch in result["epochs"][:best] + result["epochs"][best + 1 :]:
+        for scored in epoch["sets"].values():
+            for name in BY_CLASS & scored.keys():
+                del scored[name]
     best = best_epoch(result)
     scores = [selection_score(result, epoch) for epoch in scorer.epochs]
     result |= {
@@ -156,6 +160,7 @@ class EpochScorer(TrainerCallback):
         self.description = {
             "paper_metrics": [task.metric],
             "official_metrics": list(task.official_metrics),
+            "lower_is_better": find_metric(task.metric).lower_is_better,
             "selected_on": [task.train_language] if task.train_language in sets else list(sets),
         }
         self.epochs: list[dict] = []
@@ -197,12 +202,18 @@ class EpochScorer(TrainerCallback):
         loss = problem.loss_sum(scores, labels.double() if labels.is_floating_point() else labels) / labels.numel()
         outputs, references = problem.outputs(scores).numpy(), labels.numpy()
         predictions = problem.predictions(outputs)
-        found = {
-            name: float(METRICS[name](references, predictions))
-            for name in dict.fromkeys((task.metric, *task.official_metrics))
-        }
-        calibrated = calibration(outputs, references) if problem is SINGLE_LABEL else None
-        return {"metrics": found, "loss": loss.item(), "calibration": calibrated}
+        names = dict.fromkeys((task.metric, *task.official_metrics, *(("macro_f1",) if task.label_names else ())))
+        found = {name: evaluate(find_metric(name), references, predictions, outputs) for name in names}
+        undefined = [name for name, value in found.items() if not math.isfinite(value)]
+        if undefined:
+            raise FloatingPointError(
+                f"The metric {undefined[0]} of {task.name} is not defined for what the model predicts after step "
+                f"{self.trainer.state.global_step}, so the run stops. Choose another --metric."
+            )
+        scored = {"metrics": found, "loss": loss.item(), "calibration": None}
+        if problem is SINGLE_LABEL:
+            scored["calibration"] = calibration(outputs, references)
+        return scored | (by_class(references, predictions, task.label_names) if task.label_names else {})
 
 
 class Progress(tqdm):

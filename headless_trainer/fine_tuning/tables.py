@@ -1,6 +1,7 @@
 """Markdown tables of fine-tuning results, as the paper has them (tables 1, 2, 5 and 12)."""
 
 import statistics
+from collections.abc import Collection, Mapping
 
 from ..cards.file import table
 from ..significance import dagger, holm, t_test_of_means
@@ -10,7 +11,14 @@ AVERAGE = "Avg."
 
 
 def score_table(
-    rows: dict[str, list[str]], columns: list[str], scores: dict[tuple[str, str], list[float]], first: list[str]
+    rows: dict[str, list[str]],
+    columns: list[str],
+    scores: dict[tuple[str, str], list[float]],
+    first: list[str],
+    *,
+    names: Mapping[str, str] = TASK_NAMES,
+    averaged: bool = True,
+    lower: Collection[str] = (),
 ) -> str:
     """Markdown table of mean and standard deviation over seeds, with the average of the columns and its standard error.
 
@@ -22,14 +30,21 @@ def score_table(
         rows: the leading cells of each row, by the key it has in ``scores``.
         scores: values over seeds by (row, column).
         first: headings of the leading cells.
+        names: what headings call columns.
+        averaged: whether there is a column of the average.
+        lower: columns of which the lowest is the best. They have four digits.
     """
-    groups = {column: [column] for column in columns} | {AVERAGE: columns}
+    groups = {column: [column] for column in columns} | ({AVERAGE: columns} if averaged else {})
     found_in = {
         head: {row: found for row in rows if (found := average([scores.get((row, column), []) for column in group]))}
         for head, group in groups.items()
     }
-    daggers = _daggers(found_in)
-    marks = {head: _marks({row: found[0] for row, found in values.items()}) for head, values in found_in.items()}
+    daggers = _daggers(found_in, lower)
+    digits = {head: "{:.4g}" if head in lower else "{:.2f}" for head in groups}
+    marks = {
+        head: _marks({row: found[0] for row, found in values.items()}, head in lower, digits[head])
+        for head, values in found_in.items()
+    }
     lines = []
     for row, leading in rows.items():
         cells = []
@@ -38,22 +53,23 @@ def score_table(
                 cells.append("-")
                 continue
             mean, error, seeds = values[row]
-            text = marks[head][row].format(f"{mean:.2f}") + daggers.get((row, head), "")
+            text = marks[head][row].format(digits[head].format(mean)) + daggers.get((row, head), "")
             if seeds > 1:
-                text += f" (±{error:.2f})" if head == AVERAGE else f" ± {statistics.stdev(scores[row, head]):.2f}"
+                spread = error if head == AVERAGE else statistics.stdev(scores[row, head])
+                text += (" (±{})" if head == AVERAGE else " ± {}").format(digits[head].format(spread))
             cells.append(text)
         lines.append([*leading, *cells])
-    return table([*first, *(TASK_NAMES.get(head, head) for head in found_in)], lines, left=len(first))
+    return table([*first, *(names.get(head, head) for head in found_in)], lines, left=len(first))
 
 
-def _ranked(means: dict[str, float]) -> list[str]:
-    return sorted(means, key=means.get, reverse=True)
+def _ranked(means: dict[str, float], lower: bool) -> list[str]:
+    return sorted(means, key=means.get, reverse=not lower)
 
 
-def _marks(means: dict[str, float]) -> dict[str, str]:
+def _marks(means: dict[str, float], lower: bool, digits: str) -> dict[str, str]:
     """Bold for the best and, of three or more rows, a line under the second best; rows shown alike are marked alike."""
-    shown = {row: f"{mean:.2f}" for row, mean in means.items()}
-    ranked = list(dict.fromkeys(shown[row] for row in _ranked(means)))
+    shown = {row: digits.format(mean) for row, mean in means.items()}
+    ranked = list(dict.fromkeys(shown[row] for row in _ranked(means, lower)))
     if len(ranked) < 2:
         return dict.fromkeys(means, "{}")
     marks = {ranked[0]: "**{}**"}
@@ -62,14 +78,16 @@ def _marks(means: dict[str, float]) -> dict[str, str]:
     return {row: marks.get(text, "{}") for row, text in shown.items()}
 
 
-def _daggers(found_in: dict[str, dict[str, tuple[float, float, int]]]) -> dict[tuple[str, str], str]:
+def _daggers(
+    found_in: dict[str, dict[str, tuple[float, float, int]]], lower: Collection[str]
+) -> dict[tuple[str, str], str]:
     """Marks of the best rows, by row and column, where both it and the second best have several seeds.
 
     Holm's correction is over the columns; the test of their average stands alone, so it has one dagger at the most.
     """
     tested = {}
     for head, found in found_in.items():
-        best_two = _ranked({row: mean for row, (mean, *_) in found.items()})[:2]
+        best_two = _ranked({row: mean for row, (mean, *_) in found.items()}, head in lower)[:2]
         if len(best_two) == 2 and min(found[row][2] for row in best_two) > 1:
             tested[best_two[0], head] = t_test_of_means(*(found[row] for row in best_two)).p_value
     columns = [place for place in tested if place[1] != AVERAGE]

@@ -93,8 +93,9 @@ def glue_scores(folders: Sequence[str | Path] | None, configurations: list[Confi
                         [Point(s["tokens"], 3600 * s["hours"], s["score"], s["error"], s["seeds"]) for s in scores]
                     )
             heading = f"{name}: {title.lower()}"
-            unit = "average score x 100"
-            made.append(Scores(heading, unit, f"{slug}_{loss}", True, points, benchmark_table(group), note(group)))
+            lower = any(each.get("lower_is_better") for each in group)
+            unit = "average error" if lower else "average score x 100"
+            made.append(Scores(heading, unit, f"{slug}_{loss}", not lower, points, benchmark_table(group), note(group)))
     return made
 
 

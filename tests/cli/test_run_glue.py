@@ -167,15 +167,41 @@ def test_xnli_in_both_scenarios(tmp_path, data, encoders, capsys):
         run(encoders[0], tmp_path, "--tasks", "xnli", "--languages", "en", "--seeds", 0, "--data_dir", data)
 
 
-def test_an_own_task_from_files(tmp_path, encoders, text_lines):
+def test_an_own_task_from_files(tmp_path, encoders, text_lines, capsys):
     for name, start in (("train", 0), ("held_out", 20)):
         rows = [f'"{text_lines[i]}",{"yes" if i % 2 else "no"}' for i in range(start, start + 10)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["sentence,answer", *rows]) + "\n")
     files = ["--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "held_out.csv"]
-    run(encoders[0], tmp_path / "out", *files, "--label_column", "answer", "--seeds", 0, "--save_models", "true")
-    result = results(tmp_path / "out")["balanced/run_checkpoint-5/user/seed_0.json"]
-    assert set(result["epochs"][0]["sets"]["validation"]["metrics"]) == {"accuracy"}
-    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out/balanced/run_checkpoint-5/user/seed_0")
+    run(
+        encoders[0],
+        tmp_path / "out",
+        *files,
+        "--label_column",
+        "answer",
+        "--seeds",
+        0,
+        "--save_models",
+        "true",
+        "--task_label",
+        "answers",
+    )
+    result = results(tmp_path / "out")["balanced/run_checkpoint-5/answers/seed_0.json"]
+    assert (result["lower_is_better"], result["official_metrics"]) == (False, ["accuracy"])
+    scored = [epoch["sets"]["validation"] for epoch in result["epochs"]]
+    assert all(set(each["metrics"]) == {"accuracy", "macro_f1"} for each in scored)
+    assert ["classes" in each for each in scored] == [index == result["best_epoch"] for index in range(2)]
+    best = scored[result["best_epoch"]]
+    assert {name: each["rows"] for name, each in best["classes"].items()} == {"no": 5, "yes": 5}
+    matrix = numpy.array(best["confusion_matrix"])
+    assert matrix.sum(axis=1).tolist() == [5, 5] and matrix.trace() / 10 == best["metrics"]["accuracy"]
+    assert numpy.mean([each["f1"] for each in best["classes"].values()]) == pytest.approx(best["metrics"]["macro_f1"])
+    assert (
+        "## answers: balanced cross-entropy\n\n| model | tokens | hours | accuracy | macro F1 |"
+        in capsys.readouterr().out
+    )
+    model = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "out/balanced/run_checkpoint-5/answers/seed_0"
+    )
     assert model.config.id2label == {0: "no", 1: "yes"}
 
 
@@ -209,6 +235,28 @@ def test_a_saved_model_is_that_of_the_best_epoch(tmp_path, data, encoders, monke
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "balanced/run_checkpoint-5/cola/seed_0")
     assert len(weights) == 2 and not weights[0].equal(weights[1])
     assert model.classifier.weight.equal(weights[0])
+
+
+@pytest.mark.parametrize(
+    "flags, label, metric, lower, loss",
+    [
+        (["--metric", "log_loss"], lambda i: ["no", "yes"][i % 2], "log_loss", True, "balanced"),
+        (["--metric", "roc_auc_score"], lambda i: bool(i % 2), "roc_auc", False, "balanced"),
+        ([], lambda i: [["a"], [], ["a", "b"]][i % 3], "macro_f1", False, "binary_cross_entropy"),
+        (["--metric", "mse"], lambda i: i / 4, "mean_squared_error", True, "squared_error"),
+        (["--problem_type", "regression"], lambda i: i, "spearmanr", False, "squared_error"),
+    ],
+)
+def test_own_tasks_of_every_kind(tmp_path, encoders, text_lines, flags, label, metric, lower, loss):
+    for name, start in (("train", 0), ("dev", 20)):
+        write(tmp_path, name, [{"text": text_lines[i], "label": label(i)} for i in range(start, start + 12)])
+    files = ["--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "dev.jsonl"]
+    run(encoders[0], tmp_path / "out", *files, *flags, "--seeds", 0, "--learning_rate", 0.01)
+    result = results(tmp_path / "out")[f"{loss}/run_checkpoint-5/user/seed_0.json"]
+    values = [epoch["sets"]["validation"]["metrics"][metric] for epoch in result["epochs"]]
+    assert result["score"] == (min if lower else max)(values)
+    assert result["lower_is_better"] is lower and result["last_score"] == values[-1]
+    assert (result["loss_curve"][-1][1] > 0) and numpy.isfinite(values).all()
 
 
 # Restarts --------------------------------------------------------------------------------------------------------------
@@ -443,6 +491,7 @@ def test_outputs_that_are_not_finite_are_no_score(is_regression, outputs):
         name="stsb",
         metric=metric,
         official_metrics=(),
+        label_names=None,
         problem=REGRESSION if is_regression else SINGLE_LABEL,
         train_language=None,
     )

@@ -139,6 +139,11 @@ def test_the_average_and_its_error_by_hand():
     assert average([[1.0], []]) is None and average([]) is None
 
 
+def test_of_errors_the_lowest_is_the_best():
+    run = a_run(task="user", scores=(2.5, 0.25, 0.5), benchmark="user", lower_is_better=True)
+    assert best_epoch(run) == 1 and scores_by_column([run]) == {("a", "user"): [0.25]}
+
+
 # Tables ----------------------------------------------------------------------------------------------------------------
 
 
@@ -332,3 +337,39 @@ def test_a_folder_without_results_has_no_report(tmp_path):
     (tmp_path / "note.json").write_text(json.dumps({}))
     with pytest.raises(ValueError, match="holds no results"):
         write_report(tmp_path)
+
+
+# One's own task ---------------------------------------------------------------------------------------------------------
+
+
+def own_runs(lower: bool) -> list[dict]:
+    runs = []
+    for model, values in {"a": (0.0022, 0.0024), "b": (0.0055, 0.0057)}.items():
+        for seed, value in enumerate(values):
+            run = a_run(model, "topics", seed, (value, value), benchmark="user", lower_is_better=lower)
+            for epoch in run["epochs"]:
+                epoch["sets"]["validation"]["metrics"] |= {"macro_f1": 0.5 + 100 * value, "zero_one_loss": value}
+            metric = "zero_one_loss" if lower else "accuracy"
+            runs.append(run | {"paper_metrics": [metric], "official_metrics": [metric]})
+    return runs
+
+
+def test_the_table_of_an_own_task_has_its_metric_and_macro_f1():
+    table = benchmark_table(own_runs(False))
+    assert table.splitlines()[0] == "| model | accuracy | macro F1 |"
+    assert "| a | 0.23 ± 0.01 | 73.00 ± 1.41 |" in table and "| b | **0.56**†† ± 0.01 | **106.00**†† ± 1.41 |" in table
+    said = note(own_runs(False))
+    assert said.startswith(
+        "Scores x 100 (accuracy), mean ± standard deviation over 2 seeds. Each is the best of 2 epochs"
+    )
+
+
+def test_the_table_of_errors_has_them_as_they_are_and_the_lowest_is_bold():
+    table = benchmark_table(own_runs(True))
+    assert table.splitlines()[0] == "| model | zero one loss | macro F1 |"
+    assert (
+        "| a | **0.0023**†† ± 0.0001414 | 73.00 ± 1.41 |" in table
+        and "| b | 0.0056 ± 0.0001414 | **106.00**††" in table
+    )
+    assert "Scores (zero one loss, of which the lowest is the best)" in note(own_runs(True))
+    assert [name for name, *_ in benchmarks(own_runs(True))] == ["topics"]
