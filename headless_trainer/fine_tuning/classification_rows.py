@@ -75,7 +75,7 @@ def encode_rows(
     numbers = {len(candidates) for candidates in rows["texts"]}
     if len(numbers) != 1:
         raise ValueError(f"Every row must have the same number of candidates, got {sorted(numbers)} (0: no rows).")
-    segment_ids = (getattr(config, "type_vocab_size", None) or 0) > 1
+    segment_ids = has_segments(config)
     ids, types, lengths = [], [], []
     for start in range(0, len(rows), ENCODED_AT_ONCE):
         texts = [text for candidates in rows[start : start + ENCODED_AT_ONCE]["texts"] for text in candidates]
@@ -101,13 +101,23 @@ def encode_rows(
     )
 
 
+def has_segments(config: PreTrainedConfig) -> bool:
+    """Whether a model tells the two texts of a pair apart by ids of segments."""
+    return (getattr(config, "type_vocab_size", None) or 0) > 1
+
+
 def _segments(texts: list[list[str]], tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], ...]:
     if len(texts[0]) == 1:
         return ([text for (text,) in texts],)
     first, second = zip(*texts, strict=True)
-    separated = tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add(pair=False)
-    between = "" if separated else tokenizer.eos_token or tokenizer.sep_token or " "
+    between = separator_of(tokenizer)
     return list(first), [between + text for text in second]
+
+
+def separator_of(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What stands before the second text of a pair where the tokenizer itself puts nothing between the two."""
+    separated = tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add(pair=False)
+    return "" if separated else tokenizer.eos_token or tokenizer.sep_token or " "
 
 
 class ClassificationCollator:

@@ -16,6 +16,7 @@ from ..cards import run_facts
 from ..cards import usage as card_usage
 from ..cards.file import add_results, never_raises, six_digits, table
 from ..cards.model_card import write_card
+from .classification_rows import separator_of
 from .grid_report import metric_title
 from .problems import LOSS_TITLES, REGRESSION
 from .results import BENCHMARK_NAMES, OWN_TASK, TASK_NAMES, best_epoch, read_runs
@@ -25,6 +26,7 @@ SHOWN_SETTINGS = (
     "batch_size", "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "num_train_epochs", "max_steps",
     "max_seq_length", "max_train_samples", "train_split", "validation_split",
 )  # fmt: skip
+MOST_SHOWN = 5  # classes that the lines of Python in a card print
 
 
 def glue_results(runs: list[dict], metrics: str = "paper") -> list[EvalResult]:
@@ -86,12 +88,12 @@ def add_grid_results(grid) -> None:
 
 
 @never_raises
-def write_classifier_card(run, model: PreTrainedModel, result: dict, metrics: str) -> None:
+def write_classifier_card(folder: Path, run, model: PreTrainedModel, result: dict, metrics: str) -> None:
     """Write the card of a fine-tuned model that the command `glue` keeps. Never raises: a failure is a warning.
 
-    The model is saved beside the file of its result; ``metrics``, ``paper`` or ``official``, chose the epoch that is kept.
+    The model is saved in ``folder``; ``metrics``, ``paper`` or ``official``, chose the epoch that is kept.
     """
-    folder, task, settings = run.path.with_suffix(""), run.task, result["settings"]
+    task, settings = run.task, result["settings"]
     rows = [(setting, settings[setting]) for setting in SHOWN_SETTINGS if settings.get(setting) not in (None, -1)]
     hub_name, config = task.dataset or (None, None)
     if hub_name is None:
@@ -104,12 +106,14 @@ def write_classifier_card(run, model: PreTrainedModel, result: dict, metrics: st
     if task.benchmark == OWN_TASK and task.name != OWN_TASK:
         name = task.name
     title = f"{card_facts.model_name(run.model.source)} fine-tuned on {name}"
+    separator = separator_of(run.model.tokenizer) if len(task.columns) > 1 else ""
     usage = card_usage.usage_facts(folder.name, model, run.model.tokenizer)
     facts = {
         "title": title,
         "task": name,
         "is_choice": task.is_multiple_choice,
-        "usage": usage | {"is_pair": len(task.columns) > 1, "has_labels": task.num_labels > 1},
+        "usage": usage
+        | {"is_pair": len(task.columns) > 1, "separator": separator, "shown": min(task.num_labels, MOST_SHOWN)},
         "training": {
             "data": {"Texts": texts},
             "loss": LOSS_TITLES["squared_error" if task.problem is REGRESSION else result["loss"]],

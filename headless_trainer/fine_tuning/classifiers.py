@@ -13,7 +13,9 @@ from transformers.utils import logging as transformers_logging
 
 from ..models.loading import MASTER_DTYPE
 from ..runtime import sources
+from .classification_rows import has_segments
 
+SEGMENT_IDS = "token_type_ids"
 # Newly made on top of every trunk that was pretrained without one: headless trunks, and vanilla ones saved by us.
 POOLER = "pooler"
 
@@ -54,7 +56,8 @@ def _has_classifier(config: PreTrainedConfig) -> bool:
 def agree_on_tokens(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
     """Give a tokenizer without a padding token its end token for it, pad on the right, and tell the configuration.
 
-    Decoders pool their last token that is not padding, so both must mean the same one. The ids of the beginning and the end
+    Decoders pool their last token that is not padding, so both must mean the same one. Ids of segments are made for models that
+    have several. The ids of the beginning and the end
     go along, or `Trainer` would set them, with a warning for each run.
 
     Raises:
@@ -65,6 +68,9 @@ def agree_on_tokens(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
             raise ValueError("The tokenizer has neither a padding nor an end token: set one of them and save it.")
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = tokenizer.truncation_side = "right"
+    # What the saved tokenizer gives to a pipeline is what the model was trained with.
+    names = [name for name in tokenizer.model_input_names if name != SEGMENT_IDS]
+    tokenizer.model_input_names = [*names, SEGMENT_IDS] if has_segments(config) else names
     for role in ("pad", "bos", "eos"):
         setattr(config, f"{role}_token_id", getattr(tokenizer, f"{role}_token_id"))
 

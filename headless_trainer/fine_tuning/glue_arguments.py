@@ -126,7 +126,11 @@ class GlueArguments:
     max_seq_length: int = HfArg(default=128, help="Tokens kept of a row, both segments together.")
     max_train_samples: int | None = HfArg(default=None, help="Train on the first so many rows of a task.")
     max_eval_samples: int | None = HfArg(default=None, help="Score the first so many rows of a set.")
-    save_models: bool = HfArg(default=False, help="Keep the model of each run's best epoch, beside its scores.")
+    save_models: Literal["best", "all", "none"] | None = HfArg(
+        default=None,
+        help="Which models are kept, each after its best epoch: the best over the seeds of a model and task (in `best`, the "
+        "default for a task of your own), those of all runs (in `seed_<s>`), or none (the default for benchmarks).",
+    )
     report_only: bool = HfArg(default=False, help="Train nothing: tables and pictures of what output_dir holds.")
     tokenizer_name: str | None = HfArg(
         default=None, help="Tokenizer (folder or Hub name) of all models. That of each model by default."
@@ -166,6 +170,11 @@ class GlueArguments:
     @property
     def is_own_task(self) -> bool:
         return bool(self.train_file or self.dataset_name)
+
+    @property
+    def kept_models(self) -> str:
+        """``save_models``, or its default."""
+        return self.save_models or ("best" if self.is_own_task else "none")
 
     def check_grid(self) -> None:
         """Refuse a grid without models or tasks; not when the arguments are made, since a report needs neither.

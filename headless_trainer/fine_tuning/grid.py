@@ -210,6 +210,7 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
         for config in configs.values():
             classifiers.agree_on_tokens(tokenizer, config)
             loading.check_length(config, arguments.max_seq_length)
+        tokenizer.model_max_length = arguments.max_seq_length  # also where the saved one is used
         config = next(iter(configs.values()))
         attention = arguments.attn_implementation
         model, new = classifiers.load_classifier(

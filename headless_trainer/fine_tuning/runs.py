@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import json
 import logging
 import math
 import shutil
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from pathlib import Path
 
 import torch
 from datasets import Dataset
@@ -23,12 +25,13 @@ from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run, loading_options
 from .metrics import by_class, calibration, evaluate, find_metric
 from .problems import REGRESSION, SINGLE_LABEL
-from .results import BY_CLASS, best_epoch, selection_score, shown, write_run
+from .results import BY_CLASS, OWN_TASK, best_epoch, best_of, selection_score, shown, write_run
 
 logger = logging.getLogger(__name__)
 
 PACKAGES = ("torch", "transformers", "datasets")
 TRAINED_TO_SCORED = 3  # a row costs about three times as much with its backward
+BEST = "best"  # the folder of the best model of all seeds
 CHARACTERS_OF_TOKEN = 4  # roughly; only the bar's estimate of the time left depends on it
 
 
@@ -120,9 +123,8 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
         "evaluation_seconds": scorer.seconds,
         "versions": {name: metadata.version(name) for name in PACKAGES},
     }
-    scorer.keep_best_model()
-    if arguments.save_models and grid.training.process_index == 0:
-        write_classifier_card(run, trainer.model, result, arguments.metrics)
+    if folder := scorer.keep_best_model():
+        write_classifier_card(folder, run, trainer.model, result, arguments.metrics)
     return result
 
 
@@ -133,6 +135,8 @@ def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrai
     if run.task.id2label:
         config.id2label = run.task.id2label
         config.label2id = {name: index for index, name in run.task.id2label.items()}
+    if run.task.benchmark == OWN_TASK:
+        config.text_columns = list(run.task.columns)  # for `predictions`, and for those who use the model
     # A candidate of a multiple choice has a score too: transformers does not load a class of its own with a single output.
     config.problem_type = REGRESSION.config_name if run.task.num_labels == 1 else run.task.problem.config_name
     options = loading_options(grid.arguments) | {"attn_implementation": grid.arguments.attn_implementation}
@@ -146,6 +150,20 @@ def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrai
     trainer.pop_callback(PrinterCallback)
     trainer.pop_callback(ProgressCallback)
     return trainer
+
+
+def model_folder(run: Run, arguments: GlueArguments) -> Path | None:
+    """Where the model of a run is kept, if it is."""
+    return {"best": run.path.with_name(BEST), "all": run.path.with_suffix(""), "none": None}[arguments.kept_models]
+
+
+def best_kept(run: Run, metrics: str) -> float | None:
+    """The score of the model that is kept of earlier runs of the same model and task, None if there is none."""
+    if not run.path.with_name(BEST).is_dir():
+        return None
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(run.path.parent.glob("seed_*.json"))]
+    scores = [selection_score(each, each["epochs"][best_epoch(each, metrics)], metrics) for each in found]
+    return best_of(found[0])(scores) if found else None
 
 
 class EpochScorer(TrainerCallback):
@@ -166,6 +184,8 @@ class EpochScorer(TrainerCallback):
         self.epochs: list[dict] = []
         self.seconds = 0.0
         self._best = run.path.with_suffix(".best")
+        self._kept = model_folder(run, arguments)
+        self._to_beat = best_kept(run, arguments.metrics) if self._kept == run.path.with_name(BEST) else None
 
     def on_step_end(self, args, state, control, **kwargs):
         self.progress.add(trained=1 / state.max_steps)
@@ -175,19 +195,24 @@ class EpochScorer(TrainerCallback):
         sets = {name: self.score(rows) for name, rows in self.sets.items()}
         self.epochs.append({"epoch": len(self.epochs) + 1, "step": state.global_step, "sets": sets})
         self.progress.add(scored=1 / math.ceil(state.num_train_epochs))
-        if self.arguments.save_models and self._is_best():
+        if self._kept and self._is_best():
             self.trainer.save_model(str(self._best))
         self.seconds += time.perf_counter() - start
 
     def _is_best(self) -> bool:
-        run = self.description | {"epochs": self.epochs}
-        return best_epoch(run, self.arguments.metrics) == len(self.epochs) - 1
+        run, metrics = self.description | {"epochs": self.epochs}, self.arguments.metrics
+        if best_epoch(run, metrics) < len(self.epochs) - 1:
+            return False
+        score = selection_score(run, self.epochs[-1], metrics)
+        return self._to_beat is None or best_of(run)(self._to_beat, score) != self._to_beat
 
-    def keep_best_model(self) -> None:
-        if self.arguments.save_models and self.trainer.args.should_save:
-            kept = self.run.path.with_suffix("")
-            shutil.rmtree(kept, ignore_errors=True)  # of a run that was killed between its model and its scores
-            self._best.rename(kept)
+    def keep_best_model(self) -> Path | None:
+        """Put the model of the best epoch where it is kept; its folder, None if it is not."""
+        if not self.trainer.args.should_save or not self._best.is_dir():
+            return None
+        shutil.rmtree(self._kept, ignore_errors=True)  # a worse one, or of a run that was killed before its scores
+        self._best.rename(self._kept)
+        return self._kept
 
     def score(self, rows: EncodedRows) -> dict:
         """Metrics, mean loss (plain cross-entropy in nats, or squared error) and, of classes, calibration on one set."""

@@ -22,6 +22,7 @@ pytest.importorskip("sklearn")
 
 from headless_trainer.cli.glue import main
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
+from headless_trainer.fine_tuning.glue_arguments import GlueArguments
 from headless_trainer.fine_tuning.grid import fingerprint, model_names
 from headless_trainer.fine_tuning.problems import REGRESSION, SINGLE_LABEL
 from headless_trainer.fine_tuning.runs import EpochScorer
@@ -181,7 +182,7 @@ def test_an_own_task_from_files(tmp_path, encoders, text_lines, capsys):
         "--seeds",
         0,
         "--save_models",
-        "true",
+        "all",
         "--task_label",
         "answers",
     )
@@ -228,7 +229,7 @@ def test_a_saved_model_is_that_of_the_best_epoch(tmp_path, data, encoders, monke
         "--seeds",
         0,
         "--save_models",
-        "true",
+        "all",
         "--learning_rate",
         0.1,
     )
@@ -259,6 +260,43 @@ def test_own_tasks_of_every_kind(tmp_path, encoders, text_lines, flags, label, m
     assert (result["loss_curve"][-1][1] > 0) and numpy.isfinite(values).all()
 
 
+def test_the_best_model_over_seeds_is_kept_with_its_card(tmp_path, encoders, text_lines, monkeypatch):
+    """Also where the seeds are run by several commands, and the model of a worse one takes no place of a better."""
+    for name, start in (("train", 0), ("dev", 20)):
+        write(
+            tmp_path, name, [{"text": text_lines[i], "label": ["no", "yes"][i % 2]} for i in range(start, start + 12)]
+        )
+    right, predict = iter([4, 6, 8, 7, 5, 8]), ClassificationTrainer.predict  # of two epochs of three seeds
+
+    def fixed(self, rows, **kwargs):
+        output = predict(self, rows, **kwargs)
+        rows = next(right)
+        output.predictions[:] = numpy.eye(2)[[*output.label_ids[:rows], *(1 - output.label_ids[rows:])]]
+        self.model.classifier.bias.data[0] = rows  # to tell the models apart
+        return output
+
+    monkeypatch.setattr(ClassificationTrainer, "predict", fixed)
+    files = [
+        "--train_file",
+        tmp_path / "train.jsonl",
+        "--validation_file",
+        tmp_path / "dev.jsonl",
+        "--learning_rate",
+        0,
+    ]
+    for seeds in ([0, 1], [0, 1, 2]):
+        run(encoders[0], tmp_path / "out", *files, "--seeds", *seeds)
+    folder = tmp_path / "out/balanced/run_checkpoint-5/user"
+    assert [path.name for path in sorted(folder.iterdir()) if path.suffix != ".lock"] == [
+        "best", "seed_0.json", "seed_1.json", "seed_2.json"
+    ]  # fmt: skip
+    model = AutoModelForSequenceClassification.from_pretrained(folder / "best")
+    assert model.classifier.bias[0] == 8 and model.config.id2label == {0: "no", 1: "yes"}
+    assert model.config.text_columns == ["text"] and model.config.problem_type == "single_label_classification"
+    card = (folder / "best" / "README.md").read_text()
+    assert "| seed | 1 |" in card and 'pipeline("text-classification", model="best")' in card
+
+
 # Restarts --------------------------------------------------------------------------------------------------------------
 
 
@@ -272,7 +310,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half(tmp_path, data, encoder
     with pytest.raises(
         SystemExit, match=r"^OSError: '.*seed_0\.best' could not be written to .*No space left.* are free"
     ):
-        run(encoders[:1], tmp_path, *flags, "--save_models")
+        run(encoders[:1], tmp_path, *flags, "--save_models", "all")
     monkeypatch.undo()
 
     def half(path, content):
@@ -496,6 +534,6 @@ def test_outputs_that_are_not_finite_are_no_score(is_regression, outputs):
         train_language=None,
     )
     run = SimpleNamespace(task=task, path=Path("seed_0.json"))
-    scorer = EpochScorer(trainer, run, {"validation": None}, None, None)
+    scorer = EpochScorer(trainer, run, {"validation": None}, GlueArguments(), None)
     with pytest.raises(FloatingPointError, match="outputs on stsb are not finite after step 7"):
         scorer.score(None)
