@@ -5,6 +5,8 @@
         --data_dir data --num_train_epochs 10 --learning_rate 1e-5 --per_device_train_batch_size 32 --output_dir runs/glue
     headless-trainer glue --model_name_or_path runs/bert --train_file train.csv --validation_file dev.csv \
         --text_columns title body --label_column topic --task_label topics --output_dir runs/topics
+    headless-trainer glue --do_predict --test_file new.csv --model_name_or_path runs/topics/balanced/bert/topics/best \
+        --output_dir runs/new
     headless-trainer glue --report_only --output_dir runs/glue
 
 The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file of arguments; flags that
@@ -31,12 +33,12 @@ def main(argv: list[str] | None = None) -> None:
     with errors_in_one_line(ValueError, OSError):
         arguments, training = parse_args([GlueArguments, GlueTrainingArguments], argv)
         check_extra()
-        grid = None if arguments.report_only else prepare(arguments, training)
-    with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
-        if grid is not None:
-            run(grid)
+        prepared = None if arguments.report_only else prepare(arguments, training)
+    with errors_in_one_line(FloatingPointError, ValueError, OSError):  # a loss that is not finite, a full disk
+        if prepared is not None:
+            run(*prepared)
     with errors_in_one_line(ValueError, OSError):
-        if training.process_index == 0:
+        if training.process_index == 0 and not arguments.is_prediction_only:
             report(training.output_dir, arguments.metrics)
         leave_together()
 
@@ -50,23 +52,31 @@ def check_extra() -> None:
         raise OSError(f"{error}. Fine-tuning needs an extra: pip install 'headless_trainer[eval]'") from error
 
 
-def prepare(arguments, training):
-    """Everything before the first run: models, tasks and earlier results are checked for the whole grid."""
-    from ..fine_tuning import grid
+def prepare(arguments, training) -> tuple:
+    """Everything before the first run: models, tasks, earlier results and rows to predict are checked for the whole grid."""
+    from ..fine_tuning import grid, predictions
     from ..runtime import run_folder
 
     run_folder.start_logging(training)
-    return grid.prepare(arguments, training)
+    if arguments.is_prediction_only:
+        return None, predictions.prepare(arguments, training), arguments, training
+    made = grid.prepare(arguments, training)
+    rows = predictions.read_rows(grid.test_source(arguments), made.runs[0].task) if training.do_predict else None
+    return made, rows, arguments, training
 
 
-def run(grid) -> None:
-    """Train and score what is left, and add the scores to the cards of local models."""
+def run(grid, rows, arguments, training) -> None:
+    """Train and score what is left, add the scores to the cards of local models, and predict."""
+    from ..fine_tuning import predictions
     from ..fine_tuning.classifier_card import add_grid_results
     from ..fine_tuning.runs import run_grid
 
-    run_grid(grid)
-    if grid.training.process_index == 0:
-        add_grid_results(grid)
+    if grid is not None:
+        run_grid(grid)
+        if training.process_index == 0:
+            add_grid_results(grid)
+    if rows is not None:
+        predictions.run(rows if grid is None else predictions.of_grid(grid, rows), arguments, training)
 
 
 def report(output_dir: str, metrics: str) -> None:

@@ -41,7 +41,7 @@ def load_config(source: str, num_labels: int, *, ignore_mismatched_sizes: bool =
         raise ValueError(
             f"model_name_or_path {source!r} is a {config.model_type}, for which transformers has no sequence classifier."
         )
-    if _has_classifier(config) and config.num_labels != num_labels and not ignore_mismatched_sizes:
+    if has_classifier(config) and config.num_labels != num_labels and not ignore_mismatched_sizes:
         raise ValueError(
             f"model_name_or_path {source!r} has a classifier of {config.num_labels} outputs and the task needs {num_labels}. "
             "Pass --ignore_mismatched_sizes true to put a new one in its place, or name the checkpoint it was made from."
@@ -49,7 +49,8 @@ def load_config(source: str, num_labels: int, *, ignore_mismatched_sizes: bool =
     return config
 
 
-def _has_classifier(config: PreTrainedConfig) -> bool:
+def has_classifier(config: PreTrainedConfig) -> bool:
+    """Whether a checkpoint is one of a classifier."""
     return any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
 
 
@@ -71,6 +72,7 @@ def agree_on_tokens(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
     # What the saved tokenizer gives to a pipeline is what the model was trained with.
     names = [name for name in tokenizer.model_input_names if name != SEGMENT_IDS]
     tokenizer.model_input_names = [*names, SEGMENT_IDS] if has_segments(config) else names
+    tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # of others, the names are not saved
     for role in ("pad", "bos", "eos"):
         setattr(config, f"{role}_token_id", getattr(tokenizer, f"{role}_token_id"))
 

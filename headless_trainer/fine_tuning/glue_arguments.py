@@ -32,7 +32,7 @@ _INSTEAD = {
     "resume_from_checkpoint": "the same command goes on with what is not finished",
     "label_smoothing_factor": "its losses have none",
     "train_sampling_strategy": "batches are always of similar length",
-    "eval_on_start do_predict": "every epoch is scored",
+    "eval_on_start": "every epoch is scored",
     "eval_do_concat_batches batch_eval_metrics": "the predictions of a set are scored together",
     "prediction_loss_only": "predictions are what is scored",
     "include_for_metrics": "its metrics take predictions and labels",
@@ -46,8 +46,15 @@ DECIDED = tuple(Refusal(names, f"`headless-trainer glue` sets it: {instead}") fo
 # What only one kind of task reads.
 BENCHMARKS = (
     Refusal(
-        "dataset_config_name text_columns label_column problem_type metric task_label",
+        "test_split dataset_config_name text_columns label_column problem_type metric task_label",
         "it is for a task of your own (--train_file or --dataset_name), and tasks names benchmarks: drop one of the two",
+    ),
+)
+PREDICTION = (
+    Refusal(
+        "loss metrics data_dir languages train_split validation_split test_split dataset_config_name problem_type "
+        "max_train_samples max_eval_samples save_models ignore_mismatched_sizes",
+        "it is for a training, and without --train_file there are predictions alone: leave it out",
     ),
 )
 OWN_TASK = (
@@ -55,7 +62,7 @@ OWN_TASK = (
         "data_dir languages metrics", "it is for benchmarks (--tasks), and this is a task of your own: leave it out"
     ),
     Refusal(
-        "train_split validation_split dataset_config_name",
+        "train_split validation_split test_split dataset_config_name",
         "it is for the Hub, and the task is in files: leave it out",
         lambda args: bool(args.train_file),
     ),
@@ -103,6 +110,14 @@ class GlueArguments:
         default=None, help="A task of your own from a dataset of the Hub, in the place of files; see --train_split."
     )
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of dataset_name.")
+    test_file: str | None = HfArg(
+        default=None,
+        help="With --do_predict: rows to predict, with labels or without. Alone: by a model that is fine-tuned already.",
+    )
+    test_split: str | None = HfArg(default=None, help="The same of dataset_name, test by default.")
+    predictions_format: Literal["jsonl", "csv"] = HfArg(
+        default="jsonl", help="Of the predictions, one row a line, in output_dir/predictions."
+    )
     text_columns: list[str] | None = HfArg(
         default=None,
         help="One or two columns of texts. sentence1 and sentence2 by default, else text, else the only one of text.",
@@ -123,7 +138,10 @@ class GlueArguments:
     task_label: str | None = HfArg(
         default=None, help="Name of your own task in tables, cards and the names of folders: letters, digits, _ and -."
     )
-    max_seq_length: int = HfArg(default=128, help="Tokens kept of a row, both segments together.")
+    max_seq_length: int | None = HfArg(
+        default=None,
+        help="Tokens kept of a row, both segments together: 128, and for predictions alone what the model was trained with.",
+    )
     max_train_samples: int | None = HfArg(default=None, help="Train on the first so many rows of a task.")
     max_eval_samples: int | None = HfArg(default=None, help="Score the first so many rows of a set.")
     save_models: Literal["best", "all", "none"] | None = HfArg(
@@ -149,7 +167,9 @@ class GlueArguments:
     trust_remote_code: bool = HfArg(default=False, help="Run model code that comes with a Hub repository.")
 
     def __post_init__(self):
-        if self.max_seq_length < 4:
+        if self.max_seq_length is None and not self.is_prediction_only:
+            self.max_seq_length = 128
+        if self.max_seq_length is not None and self.max_seq_length < 4:
             raise ValueError(f"max_seq_length must be at least 4, got {self.max_seq_length}.")
         for name in ("max_train_samples", "max_eval_samples"):
             value = getattr(self, name)
@@ -176,14 +196,36 @@ class GlueArguments:
         """``save_models``, or its default."""
         return self.save_models or ("best" if self.is_own_task else "none")
 
-    def check_grid(self) -> None:
+    @property
+    def is_prediction_only(self) -> bool:
+        """Whether a model that is fine-tuned already predicts the rows of ``test_file``."""
+        return bool(self.test_file) and not (self.tasks or self.train_file or self.validation_file or self.dataset_name)
+
+    def check_grid(self, do_predict: bool = False) -> None:
         """Refuse a grid without models or tasks; not when the arguments are made, since a report needs neither.
+
+        Args:
+            do_predict: the setting of this name.
 
         Raises:
             ValueError: if one is missing, or tasks are named in two ways.
         """
         if not self.model_name_or_path:
             raise ValueError("model_name_or_path is not given: name one or several checkpoints to fine-tune.")
+        if self.test_file and not do_predict:
+            raise ValueError(f"test_file is {self.test_file!r} but do_predict is False: add --do_predict.")
+        if self.is_prediction_only:
+            refuse(self, PREDICTION)
+            return
+        if do_predict and not (self.is_own_task and (self.test_file or self.dataset_name)):
+            raise ValueError(
+                "do_predict is True but no rows are named: add --test_file to a task of your own, or to a model that is "
+                "fine-tuned already."
+            )
+        if do_predict and self.kept_models == "none":
+            raise ValueError(
+                "do_predict is True but save_models is 'none', so no model is left to predict: drop one of the two."
+            )
         if bool(self.train_file) != bool(self.validation_file):
             raise ValueError(
                 f"train_file is {self.train_file!r} and validation_file is {self.validation_file!r}: give both or neither."

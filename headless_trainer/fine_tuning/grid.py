@@ -76,9 +76,9 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     Raises:
         ValueError, OSError: if a task, a file, a model or the output folder is not what it should be.
     """
-    arguments.check_grid()
+    arguments.check_grid(training.do_predict)
     check_devices(training)
-    tasks = choose_tasks(arguments)
+    tasks = choose_tasks(arguments, training.do_predict)
     output_dir = Path(training.output_dir)
     check_writable(output_dir)
     found = read_runs(output_dir)
@@ -124,13 +124,13 @@ def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, 
     )
 
 
-def choose_tasks(arguments: GlueArguments) -> list[Task]:
+def choose_tasks(arguments: GlueArguments, do_predict: bool = False) -> list[Task]:
     """The tasks of the grid. ``xnli_en`` is left out beside an ``xnli`` that is scored in English: it is the same run."""
     if arguments.is_own_task:
         if arguments.task_label in TASKS:
             raise ValueError(f"task_label is {arguments.task_label!r}, a benchmark's name: choose another.")
         task = own_task(
-            *own_sources(arguments),
+            *own_sources(arguments, do_predict),
             name=arguments.task_label or OWN_TASK,
             text_columns=arguments.text_columns,
             label_column=arguments.label_column,
@@ -149,7 +149,7 @@ def choose_tasks(arguments: GlueArguments) -> list[Task]:
     return [task for task in tasks if not (everywhere and task.name == f"xnli_{everywhere[0].train_language}")]
 
 
-def own_sources(arguments: GlueArguments) -> list[Source]:
+def own_sources(arguments: GlueArguments, do_predict: bool = False) -> list[Source]:
     """Where the rows of one's own task are: those to train on, and those to score.
 
     Raises:
@@ -157,17 +157,33 @@ def own_sources(arguments: GlueArguments) -> list[Source]:
     """
     if arguments.train_file:
         found = {name: getattr(arguments, name) for name in ("train_file", "validation_file")}
-        made = [Source(name, file=file) for name, file in found.items()]
     else:
         found = {f"{name}_split": getattr(arguments, f"{name}_split") or name for name in ("train", "validation")}
-        hub = {"config": arguments.dataset_config_name, "cache_dir": arguments.cache_dir, "token": arguments.token}
-        made = [Source(name, dataset=arguments.dataset_name, split=split, **hub) for name, split in found.items()]
-    if len(set(found.values())) < len(found):
+    made = [_source(arguments, name, value) for name, value in found.items()]
+    if do_predict:
+        test = test_source(arguments)
+        found[test.argument] = test.file or test.split
+    values = list(found.values())
+    if again := [value for value in values if values.count(value) > 1]:
+        same = [name for name, value in found.items() if value == again[0]]
         raise ValueError(
-            f"{' and '.join(found)} are both {next(iter(found.values()))!r}: the score would be that of rows trained on. "
-            "Choose two."
+            f"{' and '.join(same)} are both {again[0]!r}: scores would be those of rows seen before. Choose others."
         )
     return made
+
+
+def test_source(arguments: GlueArguments) -> Source:
+    """Where the rows to predict are."""
+    if arguments.test_file:
+        return _source(arguments, "test_file", arguments.test_file)
+    return _source(arguments, "test_split", arguments.test_split or "test")
+
+
+def _source(arguments: GlueArguments, argument: str, value: str) -> Source:
+    if argument.endswith("_file"):
+        return Source(argument, file=value)
+    hub = {"config": arguments.dataset_config_name, "cache_dir": arguments.cache_dir, "token": arguments.token}
+    return Source(argument, dataset=arguments.dataset_name, split=value, **hub)
 
 
 def _check_languages(result: dict, arguments: GlueArguments, tasks: list[Task]) -> None:

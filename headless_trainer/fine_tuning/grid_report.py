@@ -1,16 +1,20 @@
 """The report of a folder of fine-tuning results: tables for each loss and benchmark, calibration, pictures."""
 
+import json
 import statistics
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..cards.file import table as cards_table
 from ..runtime.checkpoints import write_whole
 from .grid_plots import draw_pretraining, draw_reliability
 from .problems import LOSS_TITLES
 from .results import (
     BENCHMARK_NAMES,
     OWN_TASK,
+    PREDICTIONS,
+    SCORES,
     TASK_NAMES,
     best_epoch,
     column_of,
@@ -23,6 +27,10 @@ from .results import (
 from .tables import calibration_table, pretraining_cells, score_table
 
 REPORT_NAME = "results.md"
+TEST_NOTE = (
+    "Rows that had no part in the choice of an epoch, a seed or a rate, by the model that was chosen. Scores x 100, losses as "
+    "they are."
+)
 METRIC_NAMES = {
     "matthews_correlation": "Matthews' correlation", "spearmanr": "Spearman's correlation", "pearsonr": "Pearson's correlation",
     "f1": "F1", "macro_f1": "macro F1",
@@ -60,6 +68,12 @@ def write_report(output_dir: str | Path, metrics: str = "paper") -> str:
         parts += ["## Calibration", table, explained]
         if draw_reliability(runs, output_dir / "reliability.png", metrics):
             parts.append("![Accuracy against confidence](reliability.png)")
+    if table := test_table(output_dir):
+        parts += [
+            "## Test rows",
+            table,
+            TEST_NOTE,
+        ]
     text = "\n\n".join(parts) + "\n"
     write_whole(output_dir / REPORT_NAME, text.encode())
     return text
@@ -107,6 +121,24 @@ def benchmark_table(runs: list[dict], metrics: str = "paper") -> str:
         return score_table(rows, columns, scores, first, names=names, averaged=False, lower=lower)
     scores = scores_by_column(runs, metrics)
     return score_table(rows, in_order({column for _, column in scores}), scores, first)
+
+
+def test_table(output_dir: Path) -> str | None:
+    """Scores of predicted rows that have labels, by the best model of each that was fine-tuned; None where there are none."""
+    found = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted(output_dir.glob(f"{PREDICTIONS}/*{SCORES}"))
+    ]
+    if not found:
+        return None
+    names = list(dict.fromkeys(name for each in found for name in each["metrics"]))
+    lines = []
+    for each in found:
+        values = {name: 100 * value for name, value in each["metrics"].items()}
+        values[each["metric"]] = shown(each, each["metrics"][each["metric"]])
+        lines.append(
+            [each["model"], f"{each['rows']:,}", *(f"{values[name]:.4g}" if name in values else "-" for name in names)]
+        )
+    return cards_table(["model", "rows", *map(metric_title, names)], lines, left=1)
 
 
 def own_scores(runs: list[dict]) -> tuple[dict[tuple[str, str], list[float]], set[str]]:

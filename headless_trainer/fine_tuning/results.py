@@ -28,6 +28,7 @@ REQUIRED = (
     "model", "task", "benchmark", "seed", "loss", "settings", "weights", "epochs", "paper_metrics", "selected_on",
 )  # fmt: skip
 BY_CLASS = {"classes", "confusion_matrix"}  # of the best epoch alone: they are long
+PREDICTIONS, SCORES = "predictions", "_scores.json"  # folder of them, and how the file of their scores ends
 OWN_TASK = "user"  # the benchmark of a task of one's own, and the task's name where it has none
 # What tables call a benchmark, in their order.
 BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI", OWN_TASK: "Own task"}

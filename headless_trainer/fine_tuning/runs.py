@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
@@ -23,9 +22,10 @@ from .classifier_card import write_classifier_card
 from .classifiers import load_classifier
 from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run, loading_options
-from .metrics import by_class, calibration, evaluate, find_metric
-from .problems import REGRESSION, SINGLE_LABEL
+from .metrics import find_metric
+from .problems import REGRESSION
 from .results import BY_CLASS, OWN_TASK, best_epoch, best_of, selection_score, shown, write_run
+from .task_scores import score_outputs
 
 logger = logging.getLogger(__name__)
 
@@ -157,6 +157,13 @@ def model_folder(run: Run, arguments: GlueArguments) -> Path | None:
     return {"best": run.path.with_name(BEST), "all": run.path.with_suffix(""), "none": None}[arguments.kept_models]
 
 
+def best_run(runs: list[Run]) -> Run:
+    """Of finished runs the one with the best score, the first of equals."""
+    results = [json.loads(run.path.read_text(encoding="utf-8")) for run in runs]
+    scores = [result["score"] for result in results]
+    return runs[scores.index(best_of(results[0])(scores))]
+
+
 def best_kept(run: Run, metrics: str) -> float | None:
     """The score of the model that is kept of earlier runs of the same model and task, None if there is none."""
     if not run.path.with_name(BEST).is_dir():
@@ -215,30 +222,10 @@ class EpochScorer(TrainerCallback):
         return self._kept
 
     def score(self, rows: EncodedRows) -> dict:
-        """Metrics, mean loss (plain cross-entropy in nats, or squared error) and, of classes, calibration on one set."""
+        """As `score_outputs`, on one set."""
         output = self.trainer.predict(rows)
-        scores, labels = torch.from_numpy(output.predictions).double(), torch.from_numpy(output.label_ids)
-        if not torch.isfinite(scores).all():  # argmax would make a class of it
-            raise FloatingPointError(
-                f"The model's outputs on {self.run.task.name} are not finite after step {self.trainer.state.global_step}, so "
-                "the run stops. Lower learning_rate, add warmup_steps or lower max_grad_norm."
-            )
-        task, problem = self.run.task, self.run.task.problem
-        loss = problem.loss_sum(scores, labels.double() if labels.is_floating_point() else labels) / labels.numel()
-        outputs, references = problem.outputs(scores).numpy(), labels.numpy()
-        predictions = problem.predictions(outputs)
-        names = dict.fromkeys((task.metric, *task.official_metrics, *(("macro_f1",) if task.label_names else ())))
-        found = {name: evaluate(find_metric(name), references, predictions, outputs) for name in names}
-        undefined = [name for name, value in found.items() if not math.isfinite(value)]
-        if undefined:
-            raise FloatingPointError(
-                f"The metric {undefined[0]} of {task.name} is not defined for what the model predicts after step "
-                f"{self.trainer.state.global_step}, so the run stops. Choose another --metric."
-            )
-        scored = {"metrics": found, "loss": loss.item(), "calibration": None}
-        if problem is SINGLE_LABEL:
-            scored["calibration"] = calibration(outputs, references)
-        return scored | (by_class(references, predictions, task.label_names) if task.label_names else {})
+        when = f"after step {self.trainer.state.global_step}"
+        return score_outputs(self.run.task, output.predictions, output.label_ids, when)
 
 
 class Progress(tqdm):

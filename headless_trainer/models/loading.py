@@ -233,11 +233,16 @@ def check_length(config: PreTrainedConfig, max_seq_length: int, *, from_scratch:
     Raises:
         ValueError: if ``max_seq_length`` is beyond the configuration's ``max_position_embeddings``.
     """
-    positions = getattr(config, "max_position_embeddings", None)
-    usable = positions and positions - _unused_positions(config)
+    usable = usable_positions(config)
     if usable and max_seq_length > usable:
         more = ", or raise max_position_embeddings with --config_overrides" if from_scratch else ""
         raise ValueError(f"max_seq_length is {max_seq_length} but the model has {usable} positions: lower it{more}.")
+
+
+def usable_positions(config: PreTrainedConfig) -> int | None:
+    """The longest row of tokens that a model has positions for, None if it has no limit."""
+    positions = getattr(config, "max_position_embeddings", None)
+    return positions and positions - _unused_positions(config)
 
 
 def _unused_positions(config: PreTrainedConfig) -> int:

@@ -1,0 +1,293 @@
+"""Predictions for rows of a file, from the command line: after a training, and by a model that is fine-tuned already."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, processors
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast, pipeline
+
+pytest.importorskip("sklearn")
+from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error
+
+from headless_trainer.cli.glue import main
+
+QUICK = ["--num_train_epochs", "2", "--per_device_train_batch_size", "8", "--disable_tqdm", "true", "--use_cpu", "true"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory, mlm_tokenizer, clm_tokenizer) -> dict[str, str]:
+    """An encoder whose tokenizer numbers the second text of a pair, as those that we train do, and a decoder."""
+    root = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=300, hidden_size=16, **sizes), add_pooling_layer=False).save_pretrained(
+        root / "bert"
+    )
+    inner = Tokenizer.from_str(mlm_tokenizer.backend_tokenizer.to_str())
+    special = [(token, inner.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    inner.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
+    )
+    numbered = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
+    numbered.save_pretrained(root / "bert")
+    GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=64, vocab_size=300)).save_pretrained(root / "gpt2")
+    clm_tokenizer.save_pretrained(root / "gpt2")
+    return {name: str(root / name) for name in ("bert", "gpt2")}
+
+
+LABELS = {
+    "classes": lambda i: ["no", "yes", "unsure"][i % 3],
+    "labels": lambda i: [["a"], [], ["a", "b"], ["c"]][i % 4],
+    "numbers": lambda i: i / 4,
+}
+
+
+def write(path: Path, rows: list[dict]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def rows_of(kind: str, lines: list[str], start: int, count: int) -> list[dict]:
+    """Of very different lengths, so that batches see them in another order."""
+    return [
+        {
+            "id": index,
+            "text": " ".join(lines[index : index + 1 + 5 * (index % 3)]),
+            "second": lines[index + 1],
+            "label": LABELS[kind](index),
+        }
+        for index in range(start, start + count)
+    ]
+
+
+def run(*flags) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        main([*map(str, flags), *QUICK])
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, models, text_lines):
+    """A function that fine-tunes a model and has it predict; each combination once. It returns the folder."""
+    made = {}
+
+    def train(model: str, kind: str, *columns: str) -> Path:
+        if (model, kind, columns) not in made:
+            root = tmp_path_factory.mktemp("trained")
+            files = [root / f"{name}.jsonl" for name in ("train", "dev", "test")]
+            for path, start in zip(files, (0, 20, 40), strict=True):
+                write(path, rows_of(kind, text_lines, start, 20))
+            flags = ["--train_file", files[0], "--validation_file", files[1], "--do_predict", "--test_file", files[2]]
+            flags += ["--text_columns", *columns, "--learning_rate", "0.01", "--seeds", 0, 1, "--max_seq_length", 24]
+            run("--model_name_or_path", models[model], *flags, "--output_dir", root / "out")
+            made[model, kind, columns] = root
+        return made[model, kind, columns]
+
+    return train
+
+
+def best_of(root: Path) -> Path:
+    (folder,) = (root / "out").glob("*/*/*/best")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "columns"),
+    [
+        ("bert", "classes", ("text", "second")),
+        ("bert", "labels", ("text",)),
+        ("bert", "numbers", ("text", "second")),
+        ("gpt2", "classes", ("text",)),
+        ("gpt2", "labels", ("text", "second")),
+    ],
+)
+def test_a_pipeline_says_what_is_written(trained, model, kind, columns):
+    root = trained(model, kind, *columns)
+    written, given = read(root / "out" / "predictions" / f"{model}.jsonl"), read(root / "test.jsonl")
+    assert [{name: row[name] for name in given[0]} for row in written] == given  # its rows, in their order
+    classify = pipeline("text-classification", model=str(best_of(root)))
+    between = "<|endoftext|>" if model == "gpt2" else ""  # as its card says
+    varied = set()
+    for row in written:
+        text = row["text"] if len(columns) == 1 else {"text": row["text"], "text_pair": between + row["second"]}
+        said = {each["label"]: each["score"] for each in classify(text, top_k=None, truncation=True)}
+        if kind == "numbers":
+            assert [row["prediction"]] == pytest.approx(list(said.values()), abs=1e-5)
+        else:
+            assert row["probabilities"] == pytest.approx(said, abs=1e-5)
+            best = max(said, key=said.get)
+            chosen = [name for name in row["probabilities"] if said[name] > 0.5] if kind == "labels" else best
+            assert row["prediction"] == chosen
+            assert sum(said.values()) == pytest.approx(1) or kind == "labels"
+        varied.add(json.dumps(list(said.values())))
+    assert len(varied) > 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"), [("classes", ("text", "second")), ("labels", ("text",)), ("numbers", ("text", "second"))]
+)
+def test_a_model_that_is_fine_tuned_predicts_the_same_without_training(trained, tmp_path, kind, columns):
+    """Also where no row has a label, and the texts are named by the model itself."""
+    root = trained("bert", kind, *columns)
+    rows = [{name: value for name, value in row.items() if name != "label"} for row in read(root / "test.jsonl")]
+    source = ["--model_name_or_path", best_of(root), "--do_predict", "--output_dir", tmp_path / "out"]
+    run(*source, "--test_file", write(tmp_path / "new.jsonl", rows), "--predictions_format", "csv")
+    with open(tmp_path / "out" / "predictions" / "best.csv", newline="") as file:
+        found = list(csv.DictReader(file))
+    want = read(root / "out" / "predictions" / "bert.jsonl")
+    assert [row["id"] for row in found] == [str(row["id"]) for row in want] and "label" not in found[0]
+    for got, row in zip(found, want, strict=True):
+        if kind == "numbers":
+            assert float(got["prediction"]) == pytest.approx(row["prediction"], abs=1e-5)
+            continue
+        assert got["prediction"] == (",".join(row["prediction"]) if kind == "labels" else row["prediction"])
+        for name, value in row["probabilities"].items():
+            assert float(got[f"probability_{name}"]) == pytest.approx(value, abs=1e-5)
+    assert os.listdir(tmp_path / "out" / "predictions") == ["best.csv"]
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_rows_with_labels_are_scored(trained, tmp_path, kind):
+    columns = ("text",) if kind == "labels" else ("text", "second")
+    root = trained("bert", kind, *columns)
+    written = read(root / "out" / "predictions" / "bert.jsonl")
+    found = json.loads((root / "out" / "predictions" / "bert_scores.json").read_text())
+    labels, predictions = [row["label"] for row in written], [row["prediction"] for row in written]
+    if kind == "classes":
+        want = {
+            "accuracy": accuracy_score(labels, predictions),
+            "macro_f1": f1_score(labels, predictions, average="macro"),
+        }
+    elif kind == "labels":
+        many = [np.array([[name in row for name in "abc"] for row in each]) for each in (labels, predictions)]
+        want = {"macro_f1": f1_score(*many, average="macro")}
+    else:
+        want = {"spearmanr": found["metrics"]["spearmanr"]}
+        assert found["loss"] == pytest.approx(np.mean((np.array(labels) - predictions) ** 2), rel=1e-4)
+    assert found["metrics"] == pytest.approx(want) and found["rows"] == 20
+    assert found["rows_of"] == f"test_file {str(root / 'test.jsonl')!r}"
+    page = (root / "out" / "results.md").read_text()
+    assert "## Test rows" in page and "Rows that had no part in the choice of an epoch, a seed" in page
+    # Half of them have labels, and another metric is asked for.
+    rows = [row | ({"label": None} if index % 2 else {}) for index, row in enumerate(read(root / "test.jsonl"))]
+    metric = "mae" if kind == "numbers" else "f1_micro"
+    flags = ["--test_file", write(tmp_path / "half.jsonl", rows), "--metric", metric, "--output_dir", tmp_path / "out"]
+    run("--model_name_or_path", best_of(root), "--do_predict", *flags)
+    half = json.loads((tmp_path / "out" / "predictions" / "best_scores.json").read_text())
+    assert (half["rows"], half["lower_is_better"]) == (10, kind == "numbers")
+    assert len(read(tmp_path / "out" / "predictions" / "best.jsonl")) == 20
+    if kind == "numbers":
+        assert half["metrics"]["mean_absolute_error"] == pytest.approx(
+            mean_absolute_error(labels[::2], predictions[::2]), 1e-4
+        )
+
+
+def test_the_scores_of_other_rows_do_not_stay(trained, tmp_path):
+    root = trained("bert", "numbers", "text", "second")
+    flags = ["--model_name_or_path", best_of(root), "--do_predict", "--output_dir", tmp_path / "out", "--test_file"]
+    run(*flags, root / "test.jsonl")
+    assert (tmp_path / "out" / "predictions" / "best_scores.json").is_file()
+    run(*flags, write(tmp_path / "new.jsonl", [{"text": "a", "second": "b"}]))
+    assert not (tmp_path / "out" / "predictions" / "best_scores.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--test_file", "TEST"], "test_file is '.*test.jsonl' but do_predict is False: add --do_predict"),
+        (
+            ["--do_predict"],
+            "tasks is None, train_file is None|do_predict is True but no rows are named: add --test_file",
+        ),
+        (["--do_predict", "--test_file", "none.csv"], "test_file 'none.csv' does not exist"),
+        (
+            ["--do_predict", "--test_file", "TEST", "--text_columns", "body"],
+            "test_file '.*' has no column 'body', of text_col",
+        ),
+        (["--do_predict", "--test_file", "TEST", "--loss", "balanced"], "loss is 'balanced' but it is for a training"),
+        (["--do_predict", "--test_file", "TEST", "--metric", "r2"], "metric 'r2' has no value on the 20 rows"),
+        (
+            ["--do_predict", "--test_file", "TEST", "--label_column", "id"],
+            "row 0 of test_file .* has label '40'. Labels",
+        ),
+        (
+            ["--do_predict", "--test_file", "TEST", "--max_seq_length", "600"],
+            "max_seq_length is 600 but the model has 512",
+        ),
+        (["--do_predict", "--tasks", "cola"], "do_predict is True but no rows are named"),
+    ],
+)
+def test_what_cannot_be_predicted(trained, tmp_path, flags, message):
+    root = trained("bert", "classes", "text", "second")
+    flags = [str(root / "test.jsonl") if flag == "TEST" else flag for flag in flags]
+    with pytest.raises(SystemExit, match=message):
+        run("--model_name_or_path", best_of(root), "--output_dir", tmp_path / "out", *flags)
+    assert not (tmp_path / "out" / "predictions").exists()
+
+
+def test_a_model_without_a_classifier_predicts_nothing(models, tmp_path):
+    test = write(tmp_path / "test.jsonl", [{"text": "a"}])
+    with pytest.raises(SystemExit, match="model_name_or_path '.*bert' has no classifier, .* fine-tune it first"):
+        run(
+            "--model_name_or_path",
+            models["bert"],
+            "--do_predict",
+            "--test_file",
+            test,
+            "--output_dir",
+            tmp_path / "out",
+        )
+
+
+def test_rows_to_predict_are_looked_at_before_anything_is_trained(models, tmp_path, text_lines, monkeypatch):
+    monkeypatch.setattr("headless_trainer.fine_tuning.classification.ClassificationTrainer.train", None)
+    train, dev = (write(tmp_path / f"{name}.jsonl", rows_of("classes", text_lines, 0, 12)) for name in ("train", "dev"))
+    command = ["--model_name_or_path", models["bert"], "--train_file", train, "--validation_file", dev, "--do_predict"]
+    command += ["--text_columns", "text", "--output_dir", tmp_path / "out", "--test_file"]
+    for rows, message in [
+        ([{"body": "a"}], "has no column 'text'"),
+        ([{"text": "a", "prediction": 1}], "has a column 'prediction', the name of what is written: rename it"),
+        ([{"text": "a", "label": "maybe"}], "row 0 of test_file .* has label 'maybe'"),
+    ]:
+        with pytest.raises(SystemExit, match=message):
+            run(*command, write(tmp_path / "test.jsonl", rows))
+    with pytest.raises(
+        SystemExit, match="validation_file and test_file are both .*: scores would be those of rows seen before"
+    ):
+        run(*command, dev)
+    with pytest.raises(SystemExit, match="do_predict is True but save_models is 'none', .*drop one of the two"):
+        run(*command, train, "--save_models", "none")
+
+
+def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(trained, models, tmp_path):
+    root = trained("gpt2", "classes", "text")
+    out = shutil.copytree(root / "out", tmp_path / "out")
+    files = [
+        "--train_file",
+        root / "train.jsonl",
+        "--validation_file",
+        root / "dev.jsonl",
+        "--test_file",
+        root / "test.jsonl",
+    ]
+    flags = [*files, "--text_columns", "text", "--learning_rate", "0.01", "--seeds", 0, 1, "--max_seq_length", 24]
+    command = ["--model_name_or_path", models["gpt2"], "--do_predict", *flags, "--output_dir", out]
+    (out / "predictions" / "gpt2.jsonl").unlink()
+    run(*command)
+    assert (out / "predictions" / "gpt2.jsonl").read_text() == (root / "out" / "predictions" / "gpt2.jsonl").read_text()
+    shutil.rmtree(out / "balanced" / "gpt2" / "user" / "best")
+    with pytest.raises(
+        SystemExit, match="the model of 'gpt2' that is to predict, is not there: delete the results beside it"
+    ):
+        run(*command)
