@@ -66,17 +66,26 @@ def prepare(arguments, training) -> tuple:
 
 
 def run(grid, rows, arguments, training) -> None:
-    """Train and score what is left, add the scores to the cards of local models, and predict."""
+    """Train and score what is left, and predict."""
     from ..fine_tuning import predictions
-    from ..fine_tuning.classifier_card import add_grid_results
     from ..fine_tuning.runs import run_grid
+    from ..runtime.processes import on_first_process
 
     if grid is not None:
         run_grid(grid)
-        if training.process_index == 0:
-            add_grid_results(grid)
+        on_first_process(lambda: finish(grid))
     if rows is not None:
         predictions.run(rows if grid is None else predictions.of_grid(grid, rows), arguments, training)
+
+
+def finish(grid) -> None:
+    """Choose learning rates, and add the scores to the cards of local models."""
+    from ..fine_tuning.classifier_card import add_grid_results
+    from ..fine_tuning.rate_search import choose_rates
+
+    if grid.arguments.learning_rates:
+        choose_rates(grid)
+    add_grid_results(grid)
 
 
 def report(output_dir: str, metrics: str) -> None:

@@ -94,6 +94,7 @@ def write_classifier_card(folder: Path, run, model: PreTrainedModel, result: dic
     The model is saved in ``folder``; ``metrics``, ``paper`` or ``official``, chose the epoch that is kept.
     """
     task, settings = run.task, result["settings"]
+    settings = settings | {"learning_rate": result["learning_rate"]}
     rows = [(setting, settings[setting]) for setting in SHOWN_SETTINGS if settings.get(setting) not in (None, -1)]
     hub_name, config = task.dataset or (None, None)
     if hub_name is None:

@@ -22,6 +22,7 @@ TRAINING_SETTINGS = (
 GRID_SETTINGS = (
     "max_seq_length", "max_train_samples", "max_eval_samples", "data_dir", "train_split", "validation_split", "train_file",
     "validation_file", "dataset_name", "dataset_config_name", "text_columns", "label_column", "problem_type", "metric",
+    "learning_rates", "early_stopping_patience",
     "attn_implementation",
 )  # fmt: skip
 # Settings of TrainingArguments that the command decides, each with what it does instead.
@@ -46,14 +47,14 @@ DECIDED = tuple(Refusal(names, f"`headless-trainer glue` sets it: {instead}") fo
 # What only one kind of task reads.
 BENCHMARKS = (
     Refusal(
-        "test_split dataset_config_name text_columns label_column problem_type metric task_label",
+        "test_split dataset_config_name text_columns label_column problem_type metric task_label learning_rates",
         "it is for a task of your own (--train_file or --dataset_name), and tasks names benchmarks: drop one of the two",
     ),
 )
 PREDICTION = (
     Refusal(
         "loss metrics data_dir languages train_split validation_split test_split dataset_config_name problem_type "
-        "max_train_samples max_eval_samples save_models ignore_mismatched_sizes",
+        "learning_rates early_stopping_patience max_train_samples max_eval_samples save_models ignore_mismatched_sizes",
         "it is for a training, and without --train_file there are predictions alone: leave it out",
     ),
 )
@@ -92,6 +93,14 @@ class GlueArguments:
     )
     metrics: Literal["paper", "official"] = HfArg(
         default="paper", help="Scores of the tables and of the choice of epoch: the paper's, or the benchmarks' own."
+    )
+    learning_rates: list[float] | None = HfArg(
+        default=None,
+        help="Of your own task: each model is trained with every one of these and every seed, and keeps the one whose mean "
+        "score on the validation rows is the best.",
+    )
+    early_stopping_patience: int | None = HfArg(
+        default=None, help="A run ends after so many epochs without a better score on the validation rows."
     )
     data_dir: str | None = HfArg(
         default=None, help="Folder with <task>/<split>.jsonl or <benchmark>/<task>/<split>.jsonl, instead of the Hub."
@@ -178,6 +187,12 @@ class GlueArguments:
         repeated = {seed for seed in self.seeds if self.seeds.count(seed) > 1}
         if repeated or min(self.seeds) < 0:
             raise ValueError(f"seeds must be different and not negative, got {self.seeds}.")
+        if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
+            raise ValueError(f"early_stopping_patience must be at least 1, got {self.early_stopping_patience}.")
+        rates = self.learning_rates
+        different = {f"{rate:g}" for rate in rates or () if 0 < rate < 1}
+        if rates is not None and len(different) < max(2, len(rates)):
+            raise ValueError(f"learning_rates must be two or more different numbers above 0 and below 1, got {rates}.")
         if self.text_columns and len(set(self.text_columns[:2])) != len(self.text_columns):
             raise ValueError(f"text_columns must be one or two different columns, got {self.text_columns}.")
         if self.label_column in (self.text_columns or ()):
@@ -272,4 +287,6 @@ def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:
     for name in TRAINING_SETTINGS:
         value = getattr(args, name)
         settings[name] = getattr(value, "value", value)
+    if grid.learning_rates:
+        settings["learning_rate"] = None  # each run has its own
     return settings | {name: getattr(grid, name) for name in GRID_SETTINGS}

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -54,6 +54,13 @@ class Run:
     task: Task
     seed: int
     path: Path
+    learning_rate: float | None = None
+    """of a search over several"""
+
+    @property
+    def result_path(self) -> Path:
+        """Where its result stands if its learning rate is chosen, or there is no search."""
+        return self.path if self.learning_rate is None else self.path.parent.with_name(self.path.name)
 
 
 @dataclass
@@ -68,6 +75,13 @@ class Grid:
     pending: list[Run]
     data: dict[str, tuple[Dataset, dict[str, Dataset]]] = field(default_factory=dict)
 
+    @property
+    def results(self) -> list[Run]:
+        """The runs as tables have them, those of a search by the rate that is chosen for each model."""
+        return list(
+            {run.result_path: replace(run, path=run.result_path, learning_rate=None) for run in self.runs}.values()
+        )
+
 
 @lost_processes_named()
 def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
@@ -77,24 +91,32 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         ValueError, OSError: if a task, a file, a model or the output folder is not what it should be.
     """
     arguments.check_grid(training.do_predict)
+    if arguments.learning_rates and training.learning_rate != GlueTrainingArguments.learning_rate:
+        raise ValueError(
+            f"learning_rate is {training.learning_rate:g} and learning_rates are {arguments.learning_rates}: drop one of the "
+            "two."
+        )
     check_devices(training)
     tasks = choose_tasks(arguments, training.do_predict)
     output_dir = Path(training.output_dir)
     check_writable(output_dir)
-    found = read_runs(output_dir)
+    found = read_runs(output_dir) + read_runs(output_dir, candidates=True)
     models = load_models(arguments, tasks)
     fingerprints = {model.name: model.weights for model in models}
     loss = arguments.loss or (tasks[0].problem.losses[0] if arguments.is_own_task else "balanced")
     check_settings(found, loss, run_settings(arguments, training), fingerprints, training.output_dir)
     runs = [
-        Run(model, task, seed, run_path(output_dir, loss, model.name, task.name, seed))
+        Run(model, task, seed, run_path(output_dir, loss, model.name, task.name, seed, rate), rate)
         for task in tasks
         for model in models
+        for rate in arguments.learning_rates or [None]
         for seed in arguments.seeds
     ]
     pending = [run for run in runs if not run.path.is_file()]
     for run in pending:  # other runs of the grid may be another process's
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
+        if run.learning_rate is not None:
+            alone_until_exit(run.result_path.parent, ".search.lock")
     for result in found:
         _check_languages(result, arguments, tasks)
     data = {}

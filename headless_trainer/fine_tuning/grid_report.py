@@ -170,11 +170,17 @@ def note(runs: list[dict], metrics: str = "paper") -> str:
     if runs[0]["benchmark"] == OWN_TASK:
         measured, average = next(iter(groups)) + (", of which the lowest is the best" if lower else ""), ""
     lag = statistics.fmean(_lag(run, metrics) for run in runs)
+    searched = {run["model"]: run["learning_rate_search"] for run in runs if "learning_rate_search" in run}
+    rates = ""
+    if searched:
+        tried = ", ".join(next(iter(searched.values()))["scores"])
+        chosen = ", ".join(f"{model} {search['chosen']:g}" for model, search in searched.items())
+        rates = f" Learning rates that the same rows chose of {tried}: {chosen}."
     return (
         f"Scores{'' if lower else ' x 100'} ({measured}), mean ± standard deviation over {number} seeds{average}. Each is the "
         f"best of {epochs} epochs on the set that is scored; the last epoch is {lag:.2f} {'higher' if lower else 'lower'} on "
         "average. Bold: best. Underlined: second best. †: significantly better than the second best (two-sided t-test over "
-        "seeds, level 0.95); ††: also after Holm's correction over the columns."
+        f"seeds, level 0.95); ††: also after Holm's correction over the columns.{rates}"
     )
 
 

@@ -148,7 +148,7 @@ def of_grid(grid: Grid, rows: Rows) -> list[Prediction]:
     """Predictions by the best model that a grid has kept of each model."""
     found = []
     for name in dict.fromkeys(run.model.name for run in grid.runs):
-        run = best_run([run for run in grid.runs if run.model.name == name])
+        run = best_run([run for run in grid.results if run.model.name == name])
         folder = model_folder(run, grid.arguments)
         if not folder.is_dir():
             raise ValueError(

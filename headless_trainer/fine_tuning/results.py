@@ -4,6 +4,7 @@ A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
 
     model, task, benchmark, seed, loss   what was run, the model by the name of its folder
     settings                             everything that changes scores, the same in a whole `<loss>` folder
+    learning_rate, learning_rate_search  of the run; and of a search: the rate chosen, and the mean score of each
     weights                              fingerprint of the checkpoint
     pretraining                          run, tokens_seen and train_seconds of the checkpoint, where it knows them
     train_language                       of XNLI
@@ -39,9 +40,12 @@ TASK_NAMES = {
 }  # fmt: skip
 
 
-def run_path(output_dir: str | Path, loss: str, model: str, task: str, seed: int) -> Path:
-    """Where the result of one run lies."""
-    return Path(output_dir, loss, model, task, f"seed_{seed}.json")
+def run_path(
+    output_dir: str | Path, loss: str, model: str, task: str, seed: int, learning_rate: float | None = None
+) -> Path:
+    """Where the result of one run lies; of a candidate of a search over learning rates, in a folder of its rate."""
+    rate = [] if learning_rate is None else [f"rate_{learning_rate:g}"]
+    return Path(output_dir, loss, model, task, *rate, f"seed_{seed}.json")
 
 
 def write_run(path: Path, run: dict) -> None:
@@ -49,14 +53,14 @@ def write_run(path: Path, run: dict) -> None:
     write_whole(path, (json.dumps(run, indent=1) + "\n").encode())
 
 
-def read_runs(output_dir: str | Path) -> list[dict]:
-    """All results in a folder, in the order of their paths.
+def read_runs(output_dir: str | Path, candidates: bool = False) -> list[dict]:
+    """All results in a folder, in the order of their paths; or the candidates of a search over learning rates.
 
     Raises:
         ValueError: if a file is not a result.
     """
     runs = []
-    for path in sorted(Path(output_dir).glob("*/*/*/seed_*.json")):
+    for path in sorted(Path(output_dir).glob(f"*/*/*/{'rate_*/' if candidates else ''}seed_*.json")):
         try:
             run = json.loads(path.read_text(encoding="utf-8"))
             missing = [name for name in REQUIRED if name not in run]

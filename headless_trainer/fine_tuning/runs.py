@@ -6,22 +6,26 @@ import json
 import logging
 import math
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from statistics import fmean
 
 from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from ..runtime.console import terminal_width
 from .classification import ClassificationTrainer
 from .classification_rows import EncodedRows, encode_rows
 from .classifier_card import write_classifier_card
 from .classifiers import load_classifier
 from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run, loading_options
+from .grid_report import metric_title
 from .metrics import find_metric
 from .problems import REGRESSION
 from .results import BY_CLASS, OWN_TASK, best_epoch, best_of, selection_score, shown, write_run
@@ -47,12 +51,18 @@ def run_grid(grid: Grid) -> None:
             progress.begin(run)
             result = run_one(run, grid, train, sets, progress)
             gc.collect()  # a trainer and its model refer to each other: without this, the next model comes beside them
+            progress.end()
             if grid.training.process_index == 0:
                 write_run(run.path, result)
-            best = result["best_epoch"] + 1
-            score = f"{shown(result, result['score']):.4g}"
-            message = f"{run.task.name}, {run.model.name}, seed {run.seed}: {score} after epoch {best}"
-            logger.info("%s (%.0f s)", message, result["train_seconds"] + result["evaluation_seconds"])
+            best, score = result["best_epoch"] + 1, f"{shown(result, result['score']):.4g}"
+            seconds = result["train_seconds"] + result["evaluation_seconds"]
+            logger.info("%s: %s after epoch %s (%.0f s)", described(run), score, best, seconds)
+
+
+def described(run: Run) -> str:
+    """A run in a line of the log."""
+    rate = "" if run.learning_rate is None else f", rate {run.learning_rate:g}"
+    return f"{run.task.name}, {run.model.name}{rate}, seed {run.seed}"
 
 
 @contextmanager
@@ -101,6 +111,7 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
         "seed": run.seed,
         "loss": grid.loss,
         "settings": run_settings(arguments, grid.training),
+        "learning_rate": trainer.args.learning_rate,
         "weights": run.model.weights,
         "pretraining": run.model.pretraining,
         **scorer.description,
@@ -143,6 +154,8 @@ def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrai
     model, _ = load_classifier(run.model.source, config, run.model.tokenizer, seed=run.seed, **options)
     args = copy.copy(grid.training)
     args.seed = run.seed
+    if run.learning_rate is not None:
+        args.learning_rate = run.learning_rate
     args.eval_strategy = "no"  # the scorer sees every epoch
     trainer = ClassificationTrainer(
         model, args, loss=grid.loss, train_dataset=train, processing_class=run.model.tokenizer
@@ -190,6 +203,7 @@ class EpochScorer(TrainerCallback):
         }
         self.epochs: list[dict] = []
         self.seconds = 0.0
+        self._logged = 0  # entries of the log before this epoch
         self._best = run.path.with_suffix(".best")
         self._kept = model_folder(run, arguments)
         self._to_beat = best_kept(run, arguments.metrics) if self._kept == run.path.with_name(BEST) else None
@@ -202,15 +216,40 @@ class EpochScorer(TrainerCallback):
         sets = {name: self.score(rows) for name, rows in self.sets.items()}
         self.epochs.append({"epoch": len(self.epochs) + 1, "step": state.global_step, "sets": sets})
         self.progress.add(scored=1 / math.ceil(state.num_train_epochs))
-        if self._kept and self._is_best():
+        is_best = self._is_best()
+        if self._kept and is_best and self._beats_others():
             self.trainer.save_model(str(self._best))
+        logger.info("%s", self._line(state, is_best))
+        self._logged = len(state.log_history)
+        patience = self.arguments.early_stopping_patience
+        best = best_epoch(self.description | {"epochs": self.epochs}, self.arguments.metrics)
+        if patience and len(self.epochs) - 1 - best >= patience:
+            control.should_training_stop = True
         self.seconds += time.perf_counter() - start
+
+    def _line(self, state, is_best: bool) -> str:
+        """What the log says of an epoch: losses, and the scores of the sets that choose the best one."""
+        epoch = self.epochs[-1]
+        losses = [logs["loss"] for logs in state.log_history[self._logged :] if "loss" in logs]
+        scored = [epoch["sets"][name] for name in self.description["selected_on"]]
+        found = {name: fmean(each["metrics"][name] for each in scored) for name in scored[0]["metrics"]}
+        lower = {"lower_is_better": self.description["lower_is_better"]}
+        figures = [f"trained to {fmean(losses):.4g}"] if losses else []
+        figures.append(f"loss {fmean(each['loss'] for each in scored):.4g}")
+        for name, value in found.items():
+            figures.append(f"{metric_title(name)} {shown(lower if name == self.run.task.metric else {}, value):.4g}")
+        figures += ["best so far"] if is_best else []
+        return (
+            f"{described(self.run)}, epoch {epoch['epoch']}/{math.ceil(state.num_train_epochs)}: {', '.join(figures)}"
+        )
 
     def _is_best(self) -> bool:
         run, metrics = self.description | {"epochs": self.epochs}, self.arguments.metrics
-        if best_epoch(run, metrics) < len(self.epochs) - 1:
-            return False
-        score = selection_score(run, self.epochs[-1], metrics)
+        return best_epoch(run, metrics) == len(self.epochs) - 1
+
+    def _beats_others(self) -> bool:
+        run = self.description | {"epochs": self.epochs}
+        score = selection_score(run, self.epochs[-1], self.arguments.metrics)
         return self._to_beat is None or best_of(run)(self._to_beat, score) != self._to_beat
 
     def keep_best_model(self) -> Path | None:
@@ -237,7 +276,7 @@ class Progress(tqdm):
         super().__init__(
             total=sum(map(sum, costs)),
             initial=sum(sum(cost) for cost, run in zip(costs, grid.runs, strict=True) if run not in grid.pending),
-            disable=grid.training.disable_tqdm or grid.training.process_index > 0,
+            disable=grid.training.disable_tqdm or grid.training.process_index > 0 or terminal_width(sys.stderr) is None,
             bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}",
             smoothing=0,  # the mean speed so far: tasks differ more than moments do
         )
@@ -261,7 +300,12 @@ class Progress(tqdm):
         """Name the run that begins."""
         index, runs = self.grid.runs.index(run) + 1, len(self.grid.runs)
         self._training, self._scoring = self._cost(run)
-        self.set_description_str(f"[{index}/{runs}] {run.task.name} {run.model.name} seed {run.seed}")
+        self._end = min(self.n + self._training + self._scoring, self.total)
+        self.set_description_str(f"[{index}/{runs}] {described(run).replace(',', '')}")
+
+    def end(self) -> None:
+        """The run has ended, perhaps before its last epoch."""
+        self.update(max(0.0, self._end - self.n))
 
     def add(self, trained: float = 0.0, scored: float = 0.0) -> None:
         """Shares of the run's training and of its scoring are done."""

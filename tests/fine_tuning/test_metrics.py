@@ -174,7 +174,7 @@ BINARY, MANY, LABELS, NUMBERS = (SINGLE_LABEL, 2), (SINGLE_LABEL, 4), (MULTI_LAB
         ("hamming_loss", LABELS, lambda y, p, o: scores.hamming_loss(y, p), True),
         ("zero_one_loss", MANY, lambda y, p, o: scores.zero_one_loss(y, p), True),
         ("f1_micro", LABELS, lambda y, p, o: scores.f1_score(y, p, average="micro"), False),
-        ("f1_samples", LABELS, lambda y, p, o: scores.f1_score(y, p, average="samples"), False),
+        ("f1_samples", LABELS, lambda y, p, o: scores.f1_score(y, p, average="samples", zero_division=0), False),
         ("accuracy", LABELS, lambda y, p, o: scores.accuracy_score(y, p), False),
         ("macro_f1", LABELS, lambda y, p, o: scores.f1_score(y, p, average="macro"), False),
         ("r2", NUMBERS, lambda y, p, o: scores.r2_score(y, p), False),
