@@ -106,7 +106,6 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
     result = {
         "model": run.model.name,
         "task": task.name,
-        "benchmark": task.benchmark,
         "train_language": task.train_language,
         "seed": run.seed,
         "loss": grid.loss,
@@ -196,6 +195,7 @@ class EpochScorer(TrainerCallback):
         self.trainer, self.run, self.sets, self.arguments, self.progress = trainer, run, sets, arguments, progress
         task = run.task
         self.description = {
+            "benchmark": task.benchmark,
             "paper_metrics": [task.metric],
             "official_metrics": list(task.official_metrics),
             "lower_is_better": find_metric(task.metric).lower_is_better,

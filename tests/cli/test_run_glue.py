@@ -526,6 +526,7 @@ def test_outputs_that_are_not_finite_are_no_score(is_regression, outputs):
     trainer = SimpleNamespace(predict=lambda rows: predicted, state=SimpleNamespace(global_step=7))
     metric = "pearsonr" if is_regression else "accuracy"
     task = SimpleNamespace(
+        benchmark="glue",
         name="stsb",
         metric=metric,
         official_metrics=(),

@@ -144,6 +144,14 @@ def test_of_errors_the_lowest_is_the_best():
     assert best_epoch(run) == 1 and scores_by_column([run]) == {("a", "user"): [0.25]}
 
 
+def test_of_equal_epochs_of_an_own_task_that_with_the_lowest_loss_counts():
+    run = a_run(scores=(0.5, 0.7, 0.7, 0.7))
+    for epoch, loss in zip(run["epochs"], (0.1, 0.6, 0.4, 0.4), strict=True):
+        epoch["sets"]["validation"]["loss"] = loss
+    assert (best_epoch(run), best_epoch(run | {"benchmark": "user"})) == (1, 2)
+    assert best_epoch(run | {"benchmark": "user", "lower_is_better": True}) == 0
+
+
 # Tables ----------------------------------------------------------------------------------------------------------------
 
 
