@@ -33,11 +33,13 @@ def main(argv: list[str] | None = None) -> None:
     with errors_in_one_line(ValueError, OSError):
         arguments, training = parse_args([GlueArguments, GlueTrainingArguments], argv)
         check_extra()
-        prepared = None if arguments.report_only else prepare(arguments, training)
-    with errors_in_one_line(FloatingPointError, ValueError, OSError):  # a loss that is not finite, a full disk
-        if prepared is not None:
-            run(*prepared)
-    with errors_in_one_line(ValueError, OSError):
+        grid, rows = (None, None) if arguments.report_only else prepare(arguments, training)
+    with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
+        if grid is not None:
+            run(grid)
+    with errors_in_one_line(FloatingPointError, ValueError, OSError):
+        if rows is not None:
+            predict(grid, rows, arguments, training)
         if training.process_index == 0 and not arguments.is_prediction_only:
             report(training.output_dir, arguments.metrics)
         leave_together()
@@ -53,38 +55,46 @@ def check_extra() -> None:
 
 
 def prepare(arguments, training) -> tuple:
-    """Everything before the first run: models, tasks, earlier results and rows to predict are checked for the whole grid."""
+    """The grid, checked as a whole before the first run, and the rows to predict; None for either where there is none."""
     from ..fine_tuning import grid, predictions
     from ..runtime import run_folder
 
     run_folder.start_logging(training)
     if arguments.is_prediction_only:
-        return None, predictions.prepare(arguments, training), arguments, training
+        return None, predictions.prepare(arguments, training)
     made = grid.prepare(arguments, training)
-    rows = predictions.read_rows(grid.test_source(arguments), made.runs[0].task) if training.do_predict else None
-    return made, rows, arguments, training
+    return made, predictions.read_rows(grid.test_source(arguments), made.runs[0].task) if training.do_predict else None
 
 
-def run(grid, rows, arguments, training) -> None:
-    """Train and score what is left, and predict."""
-    from ..fine_tuning import predictions
+def run(grid) -> None:
+    """Train and score what is left, and say what is best."""
     from ..fine_tuning.runs import run_grid
     from ..runtime.processes import on_first_process
 
-    if grid is not None:
-        run_grid(grid)
-        on_first_process(lambda: finish(grid))
-    if rows is not None:
-        predictions.run(rows if grid is None else predictions.of_grid(grid, rows), arguments, training)
+    run_grid(grid)
+    on_first_process(lambda: finish(grid))
+
+
+def predict(grid, rows, arguments, training) -> None:
+    """Predict the rows of a file by the models that a grid has kept, or by models that are fine-tuned already."""
+    from ..fine_tuning import predictions
+
+    jobs = rows if grid is None else predictions.of_grid(grid, rows)
+    predictions.run(jobs, arguments, training)
 
 
 def finish(grid) -> None:
-    """Choose learning rates, and add the scores to the cards of local models."""
+    """Choose learning rates, name the models that are kept, and add the scores to the cards of local models."""
     from ..fine_tuning.classifier_card import add_grid_results
     from ..fine_tuning.rate_search import choose_rates
+    from ..fine_tuning.runs import best_models
 
     if grid.arguments.learning_rates:
         choose_rates(grid)
+    if grid.arguments.is_own_task:
+        for name, (_, folder) in best_models(grid).items():
+            if folder is not None and folder.is_dir():
+                logger.info("%s: its best model is in %s", name, folder)
     add_grid_results(grid)
 
 

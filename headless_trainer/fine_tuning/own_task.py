@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 TEXT_COLUMNS = (("sentence1", "sentence2"), ("sentence1",), ("text",))  # what is looked for, in this order
 SEPARATOR = ","  # of several labels in one cell
+# Whole numbers of which there are more than this, and each is in fewer rows, are hardly classes.
+MOST_CLASSES, ROWS_OF_CLASS = 50, 3
 KINDS = {SINGLE_LABEL: "classes", MULTI_LABEL: "any number of labels", REGRESSION: "numbers"}
 
 
@@ -129,8 +131,9 @@ def own_labels(task: Task, column: pa.ChunkedArray, where: str) -> pa.Array:
         ValueError: if one is not of the task.
     """
     column = _plain(column)
-    if column.null_count < len(column):
-        _find_problem(column, task.problem_type, where)
+    if column.null_count == len(column):
+        return pa.nulls(len(column), pa.int64())
+    _find_problem(column, task.problem_type, where)
     if task.problem is REGRESSION:
         return to_labels(column, None, where)
     numbers = {name: index for index, name in enumerate(task.label_names)}
@@ -183,6 +186,12 @@ def _find_problem(labels: pa.ChunkedArray, given: str | None, where: str) -> Pro
                 f"labels of {where} are numbers such as {labels.drop_null()[0].as_py()}, which may be classes or a figure: "
                 "say which, with --problem_type single_label or --problem_type regression."
             )
+        different = pc.count_distinct(labels).as_py() if pa.types.is_integer(kind) else 0
+        if different > max(MOST_CLASSES, len(labels) / ROWS_OF_CLASS):
+            raise ValueError(
+                f"labels of {where} are {different:,} different whole numbers in {len(labels):,} rows, which may be classes or "
+                "a figure: say which, with --problem_type single_label or --problem_type regression."
+            )
         given = (MULTI_LABEL if _is_list(kind) else REGRESSION if pa.types.is_floating(kind) else SINGLE_LABEL).name
     problem = PROBLEMS[given]
     fits = {
@@ -228,7 +237,9 @@ def _label_lists(column: pa.ChunkedArray, where: str) -> list[list[str] | None]:
     else:
         rows = [None] * len(column)
     for row, names in enumerate(rows):
-        if names and (None in names or len(set(names)) < len(names)):
+        if names and None in names:
+            raise ValueError(f"row {row} of {where} has a null among its labels. Remove it.")
+        if names and len(set(names)) < len(names):
             twice = Counter(names).most_common(1)[0][0]
             raise ValueError(
                 f"row {row} of {where} has the label {twice!r} twice. A row lists the names of its labels, not a zero or one "
@@ -240,7 +251,8 @@ def _label_lists(column: pa.ChunkedArray, where: str) -> list[list[str] | None]:
 def _class_names(column: pa.ChunkedArray, problem: Problem, where: str) -> tuple[str, ...]:
     """Names of the classes: numbers by size, others sorted, and those of a column that has them listed in that order."""
     if pa.types.is_dictionary(column.type):
-        names = [str(name) for name in column.unify_dictionaries().chunk(0).dictionary.to_pylist()]
+        listed = column.unify_dictionaries().chunk(0).dictionary
+        names = [name for name in _as_names(listed, where).to_pylist() if (name or "").strip()]
     else:
         plain = _plain(column)
         if problem is SINGLE_LABEL:

@@ -27,14 +27,13 @@ from .metrics import check_metric, find_metric
 from .own_task import SEPARATOR, find_text_columns, own_labels
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL
 from .results import OWN_TASK, PREDICTIONS, SCORES, shown
-from .runs import best_run, model_folder
+from .runs import best_models
 from .task_rows import Source, to_texts
 from .task_scores import score_outputs
 from .tasks import Task
 
 logger = logging.getLogger(__name__)
 
-COLUMNS = "prediction", "probabilities", "probability"  # what is written beside the columns of the rows
 LONGEST = 512  # tokens of a row, of a model without a limit
 DECIMALS = 6
 
@@ -69,7 +68,8 @@ def read_rows(source: Source, task: Task) -> Rows:
     """
     source.check()
     table, where = source.read(task.columns), source.named
-    taken = [name for name in table.column_names if name.split("_")[0] in COLUMNS]
+    written = {"prediction", "probabilities", *(f"probability_{name}" for name in task.label_names or ())}
+    taken = [name for name in table.column_names if name in written]
     if taken:
         raise ValueError(f"{where} has a column {taken[0]!r}, the name of what is written: rename it.")
     if not len(table):
@@ -147,9 +147,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> list[P
 def of_grid(grid: Grid, rows: Rows) -> list[Prediction]:
     """Predictions by the best model that a grid has kept of each model."""
     found = []
-    for name in dict.fromkeys(run.model.name for run in grid.runs):
-        run = best_run([run for run in grid.results if run.model.name == name])
-        folder = model_folder(run, grid.arguments)
+    for name, (run, folder) in best_models(grid).items():
         if not folder.is_dir():
             raise ValueError(
                 f"{str(folder)!r}, the model of {name!r} that is to predict, is not there: delete the results beside it to "

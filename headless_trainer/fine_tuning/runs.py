@@ -169,11 +169,16 @@ def model_folder(run: Run, arguments: GlueArguments) -> Path | None:
     return {"best": run.path.with_name(BEST), "all": run.path.with_suffix(""), "none": None}[arguments.kept_models]
 
 
-def best_run(runs: list[Run]) -> Run:
-    """Of finished runs the one with the best score, the first of equals."""
-    results = [json.loads(run.path.read_text(encoding="utf-8")) for run in runs]
-    scores = [result["score"] for result in results]
-    return runs[scores.index(best_of(results[0])(scores))]
+def best_models(grid: Grid) -> dict[str, tuple[Run, Path | None]]:
+    """By the name of each model of a grid of one task, its run with the best score, and where that is kept, if it is."""
+    found = {}
+    for name in dict.fromkeys(run.model.name for run in grid.runs):
+        runs = [run for run in grid.results if run.model.name == name]
+        results = [json.loads(run.path.read_text(encoding="utf-8")) for run in runs]
+        scores = [result["score"] for result in results]
+        best = runs[scores.index(best_of(results[0])(scores))]
+        found[name] = best, model_folder(best, grid.arguments)
+    return found
 
 
 def best_kept(run: Run, metrics: str) -> float | None:

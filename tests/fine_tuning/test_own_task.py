@@ -194,12 +194,33 @@ def test_labels_of_every_kind(tmp_path, labels, settings, names, found):
             None,
             "row 0 of train_file .* has the label '0' twice. A row lists the names of its labels",
         ),
+        ([["a", None], ["b"]], None, "row 0 of train_file .* has a null among its labels. Remove it"),
+        (
+            list(range(60)) * 2,
+            None,
+            "are 60 different whole numbers in 120 rows, which may be classes or a figure: say which",
+        ),
         ([{"a": 1}, {"a": 2}], None, "are of type struct.*needs one text or whole number a row. Convert them"),
     ],
 )
 def test_labels_that_are_refused(tmp_path, labels, problem_type, message):
     with pytest.raises(ValueError, match=message):
         loaded(table_of(tmp_path, labels), problem_type=problem_type)
+
+
+def test_many_whole_numbers_may_be_classes(tmp_path):
+    assert len(loaded(table_of(tmp_path, list(range(60)) * 3))[0].label_names) == 60
+    task, _ = loaded(table_of(tmp_path, list(range(60))), problem_type="single_label")
+    assert task.label_names[9:11] == ("9", "10")
+
+
+@pytest.mark.parametrize("problem_type", ["single_label", "multi_label", "regression"])
+@pytest.mark.parametrize("missing", [["", " "], [None, None], pa.array([float("nan")] * 2), pa.nulls(2, pa.string())])
+def test_a_column_of_labels_that_are_all_missing_has_none(tmp_path, problem_type, missing):
+    """Of rows to predict: no row has labels, not even an empty list of them."""
+    labels = {"single_label": ["a", "b"], "multi_label": [["a"], ["b"]], "regression": [0.5, 1.5]}[problem_type]
+    task, _ = loaded(table_of(tmp_path, labels))
+    assert own_labels(task, pa.table({"label": missing})["label"], "here").null_count == 2
 
 
 def test_numbers_to_predict_must_be_finite(tmp_path):

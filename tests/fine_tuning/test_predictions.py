@@ -258,6 +258,7 @@ def test_rows_to_predict_are_looked_at_before_anything_is_trained(models, tmp_pa
     for rows, message in [
         ([{"body": "a"}], "has no column 'text'"),
         ([{"text": "a", "prediction": 1}], "has a column 'prediction', the name of what is written: rename it"),
+        ([{"text": "a", "probability_yes": 1}], "has a column 'probability_yes', the name of what is written"),
         ([{"text": "a", "label": "maybe"}], "row 0 of test_file .* has label 'maybe'"),
     ]:
         with pytest.raises(SystemExit, match=message):

@@ -188,6 +188,7 @@ def test_an_epoch_is_a_line_of_the_log_and_there_is_no_bar_without_a_terminal(
     with caplog.at_level(logging.INFO, "headless_trainer"):
         run(model, files, tmp_path / "out", "--num_train_epochs", 2, "--seeds", 0, 1)
     lines = [message for message in caplog.messages if ", epoch " in message]
+    assert caplog.messages[-1] == f"bert: its best model is in {tmp_path / 'out/balanced/bert/user/best'}"
     shown = [re.sub(r"(trained to|loss) [\d.]+", r"\1 x", line) for line in lines]
     assert shown[0] == "user, bert, seed 0, epoch 1/2: trained to x, loss x, accuracy 30, macro F1 23.08, best so far"
     assert [line.endswith("best so far") for line in shown] == [True, True, True, False] and len(lines) == 4
