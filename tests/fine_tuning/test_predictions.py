@@ -6,6 +6,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error
 
 from headless_trainer.cli.glue import main
 
+ROOT = Path(__file__).parents[2]
 QUICK = ["--num_train_epochs", "2", "--per_device_train_batch_size", "8", "--disable_tqdm", "true", "--use_cpu", "true"]
 
 
@@ -292,3 +295,45 @@ def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(train
         SystemExit, match="the model of 'gpt2' that is to predict, is not there: delete the results beside it"
     ):
         run(*command)
+
+
+@pytest.mark.slow
+def test_two_processes_predict_what_one_does(trained, models, tmp_path):
+    """After a search with early stopping, in which both follow the same scores."""
+    root = trained("bert", "classes", "text")
+    files = [
+        "--train_file",
+        root / "train.jsonl",
+        "--validation_file",
+        root / "dev.jsonl",
+        "--test_file",
+        root / "test.jsonl",
+    ]
+    flags = [*files, "--do_predict", "--text_columns", "text", "--seeds", 0, "--learning_rates", "0.01", "0.03"]
+    flags += [
+        "--early_stopping_patience",
+        1,
+        "--model_name_or_path",
+        models["bert"],
+        *QUICK,
+        "--output_dir",
+        tmp_path / "two",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        2,
+        "run_glue.py",
+        *flags,
+    ]
+    subprocess.run([*map(str, command)], cwd=ROOT, env=os.environ, stdout=subprocess.DEVNULL, check=True)
+    best, test = tmp_path / "two/balanced/bert/user/best", root / "test.jsonl"
+    run("--model_name_or_path", best, "--do_predict", "--test_file", test, "--output_dir", tmp_path / "one")
+    two, one = read(tmp_path / "two/predictions/bert.jsonl"), read(tmp_path / "one/predictions/best.jsonl")
+    assert [row["id"] for row in two] == [row["id"] for row in read(test)]
+    for row, other in zip(two, one, strict=True):
+        assert row["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+    assert len({json.dumps(row["probabilities"]) for row in two}) > 10
