@@ -228,7 +228,7 @@ def glue_run(task: str, seed: int, score: float, benchmark: str = "glue", **chan
     calibrated = None if changes.pop("regression", False) else {"bins": []}
 
     def epoch(value: float) -> dict:
-        scored = {"metrics": dict.fromkeys({*metrics, "accuracy"}, value), "calibration": calibrated}
+        scored = {"metrics": dict.fromkeys({*metrics, "accuracy"}, value), "loss": 0.5, "calibration": calibrated}
         return {"sets": {name: scored for name in names}}
 
     run = {"task": task, "benchmark": benchmark, "seed": seed, "loss": "balanced", "model": "m", "settings": {}}

@@ -197,7 +197,7 @@ def test_an_own_task_from_files(tmp_path, encoders, text_lines, capsys):
     assert matrix.sum(axis=1).tolist() == [5, 5] and matrix.trace() / 10 == best["metrics"]["accuracy"]
     assert numpy.mean([each["f1"] for each in best["classes"].values()]) == pytest.approx(best["metrics"]["macro_f1"])
     assert (
-        "## answers: balanced cross-entropy\n\n| model | tokens | hours | accuracy | macro F1 |"
+        "## answers: balanced cross-entropy\n\n| model | tokens | process-hours | accuracy | macro F1 |"
         in capsys.readouterr().out
     )
     model = AutoModelForSequenceClassification.from_pretrained(
