@@ -155,8 +155,10 @@ class GlueArguments:
     max_eval_samples: int | None = HfArg(default=None, help="Score the first so many rows of a set.")
     save_models: Literal["best", "all", "none"] | None = HfArg(
         default=None,
+        metadata={"nargs": "?", "const": "all"},  # without a value
         help="Which models are kept, each after its best epoch: the best over the seeds of a model and task (in `best`, the "
-        "default for a task of your own), those of all runs (in `seed_<s>`), or none (the default for benchmarks).",
+        "default for a task of your own), those of all runs (in `seed_<s>`, also without a value), or none (the default "
+        "for benchmarks).",
     )
     report_only: bool = HfArg(default=False, help="Train nothing: tables and pictures of what output_dir holds.")
     tokenizer_name: str | None = HfArg(

@@ -310,7 +310,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half(tmp_path, data, encoder
     with pytest.raises(
         SystemExit, match=r"^OSError: '.*seed_0\.best' could not be written to .*No space left.* are free"
     ):
-        run(encoders[:1], tmp_path, *flags, "--save_models", "all")
+        run(encoders[:1], tmp_path, *flags, "--save_models")
     monkeypatch.undo()
 
     def half(path, content):
