@@ -118,7 +118,7 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
             steps, values = zip(*logged, strict=True)
             curve = tokens_at(log_history, steps) / 1e6, values, each.line
             panels.setdefault(("Held out" if each.is_held_out else "Training", unit), []).append((each, curve))
-    figure, axes = plotting.load_pyplot().subplots(1, len(panels), figsize=(4.5 * len(panels), 3.6), squeeze=False)
+    figure, axes = plotting.subplots(1, len(panels), figsize=(4.5 * len(panels), 3.6), squeeze=False)
     for axis, ((title, unit), curves) in zip(axes[0], panels.items(), strict=True):
         for each, curve in curves:
             axis.plot(*curve, markersize=3, label=each.label or each.short)
