@@ -162,12 +162,15 @@ class World:
         if name in ("items", "recommend"):
             rows = [(f"u{user}", f"i{(user + step) % 20}", step) for user in range(40) for step in range(5 + user % 6)]
             columns = dict(zip(("user", "item", "time"), zip(*rows, strict=True), strict=True))
-            pq.write_table(pa.table({key: list(values) for key, values in columns.items()}), path)
+            if path.suffix == ".csv":
+                path.write_text("user,item,time\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+            else:
+                pq.write_table(pa.table({key: list(values) for key, values in columns.items()}), path)
         elif name == "glue":
             rows = [{"text": line, "label": ["bad", "good"][place % 2]} for place, line in enumerate(self.lines[:24])]
             self.write_jsonl(path, rows)
         elif path.suffix == ".jsonl":
-            self.write_jsonl(path, [{"text": line} for line in self.lines])  # LAMBADA's
+            self.write_jsonl(path, [{"text": text} for text in (self.lines if name == "lm-eval" else self.documents)])
         elif path.suffix == ".gz":
             with gzip.open(path, "wt", encoding="utf-8") as stream:
                 stream.writelines(text + "\n" for text in self.documents)
@@ -254,6 +257,8 @@ def check(name: str, given: dict[str, list], said: list[str]) -> None:
         assert len(models) == len(given["model_name_or_path"])
         classify = pipeline("text-classification", model=str(models[0].parent), device="cpu")
         assert classify("the miller crossed the river.")[0]["label"] in ("bad", "good")
+    if name == "report":
+        assert (folder / "report.html").is_file() and list(folder.glob("*.png"))
     if name == "lm-eval":
         assert list(folder.glob("*.md"))
 
