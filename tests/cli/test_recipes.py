@@ -130,7 +130,7 @@ class World:
             for source in given.get(flag, []):
                 path = Path(source.rpartition("=")[2].replace("*", "1"))
                 if not path.exists():
-                    self.file(name, path)
+                    self.file(name, path, given)
         if name == "glue" and "tasks" in given:
             self.tasks([str(task) for task in given["tasks"]], given.get("languages"))
 
@@ -157,7 +157,7 @@ class World:
             counts = torch.ones(len(tokenizer), dtype=torch.long)
             save_token_counts(Path(folder), counts, {"tokens_seen": 1000.0, "train_seconds": 1.0, "temperature": 1.0})
 
-    def file(self, name: str, path: Path) -> None:
+    def file(self, name: str, path: Path, given: dict[str, list]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if name in ("items", "recommend"):
             rows = [(f"u{user}", f"i{(user + step) % 20}", step) for user in range(40) for step in range(5 + user % 6)]
@@ -167,8 +167,16 @@ class World:
             else:
                 pq.write_table(pa.table({key: list(values) for key, values in columns.items()}), path)
         elif name == "glue":
-            rows = [{"text": line, "label": ["bad", "good"][place % 2]} for place, line in enumerate(self.lines[:24])]
-            self.write_jsonl(path, rows)
+            columns, (label,) = given.get("text_columns", ["text"]), given.get("label_column", ["label"])
+            rows = [
+                dict.fromkeys(columns, line) | {label: ["bad", "good"][place % 2]}
+                for place, line in enumerate(self.lines[:24])
+            ]
+            if path.suffix == ".csv":
+                lines = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
+                path.write_text("\n".join(lines) + "\n")
+            else:
+                self.write_jsonl(path, rows)
         elif path.suffix == ".jsonl":
             self.write_jsonl(path, [{"text": text} for text in (self.lines if name == "lm-eval" else self.documents)])
         elif path.suffix == ".gz":
@@ -186,7 +194,7 @@ class World:
             rows = []
             for place in range(8):
                 texts = {column: self.lines[place + shift] for shift, column in enumerate(task.columns)}
-                label = place * 0.5 if task.is_regression else place % len(task.label_names)
+                label = place * 0.5 if task.label_names is None else place % len(task.label_names)
                 rows.append(
                     texts | {key: value for key, value in known.items() if key in task.columns} | {"label": label}
                 )
