@@ -217,9 +217,9 @@ def print_row(result: dict) -> None:
 def draw(results: list[dict], path: str) -> None:
     from matplotlib.ticker import LogLocator
 
-    from headless_trainer.runtime.plotting import load_pyplot, save
+    from headless_trainer.runtime.plotting import save, subplots
 
-    figure, (left, right) = load_pyplot().subplots(1, 2, figsize=(9, 3.6))
+    figure, (left, right) = subplots(1, 2, figsize=(9, 3.6))
     for method in METHODS:
         own = [result for result in results if result["method"] == method]
         if own:

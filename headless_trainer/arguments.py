@@ -12,16 +12,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transformers import TrainingArguments
-from transformers.hf_argparser import HfArg
+from transformers.hf_argparser import HfArg, string_to_bool
 from transformers.training_args import OptimizerNames
 
 from .command_line import parse_yaml
 from .hub.names import repository_name
 from .measures import higher_is_better
-from .runtime.launch import check_launch, connect
+from .runtime.launch import check_launch, computes_on_cpu, connect
 from .settings_check import DATA, MODEL, PRETRAINING, check_schedule, refuse, warn
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
+
+
+def bool_or_auto(value: str | bool) -> str | bool:
+    """``auto`` as it is, everything else as transformers reads true and false: the type of a flag that takes the three."""
+    return value if value == "auto" else string_to_bool(value)
 
 
 def described(kind: type) -> type:
@@ -214,9 +219,11 @@ class HeadlessTrainingArguments(TrainingArguments):
     """`transformers.TrainingArguments` and the settings of the objective.
 
     Defaults that differ from those of ``TrainingArguments``: ``remove_unused_columns`` is False, because the trainer makes
-    the targets itself; ``logging_nan_inf_filter`` is False, because a loss that is not finite stops the run;
-    ``dataloader_pin_memory`` is False on a CPU. ``report_to`` takes several names,
-    and ``run_name`` is then made of the last two folders of ``output_dir``.
+    the targets itself; ``logging_first_step`` is True, so that a long run says early that it goes on;
+    ``logging_nan_inf_filter`` is False, because a loss that is not finite stops the run;
+    ``dataloader_pin_memory`` is False on a CPU. ``bf16`` and ``fp16`` also take
+    "auto", and are then what it came to. ``report_to`` takes several names, and ``run_name`` is then made of the last two
+    folders of ``output_dir``.
     """
 
     objective: Literal["headless", "vanilla"] = HfArg(
@@ -298,8 +305,19 @@ class HeadlessTrainingArguments(TrainingArguments):
     eval_full_vocabulary: bool = HfArg(
         default=True, help="Also rank every token of the vocabulary when evaluating: exact, but expensive."
     )
+    bf16: bool_or_auto = HfArg(
+        default=False,
+        metadata={"nargs": "?", "const": True},
+        help="Products in bfloat16. auto: where a CUDA GPU has it, and in float32 elsewhere.",
+    )
+    fp16: bool_or_auto = HfArg(
+        default=False,
+        metadata={"nargs": "?", "const": True},
+        help="Products in float16. auto: on a CUDA GPU, unless bf16 is on, and in float32 elsewhere.",
+    )
     optim: OptimizerNames | str = HfArg(default="adamw_torch_fused", help="The optimizer.")
     remove_unused_columns: bool = HfArg(default=False, help="Drop the columns that the model's forward does not name.")
+    logging_first_step: bool = HfArg(default=True, help="Log after the first step too, whatever logging_steps says.")
     logging_nan_inf_filter: bool = HfArg(
         default=False,
         help="Leave losses that are not finite out of the log. They stop the run, so there is nothing to hide.",
@@ -317,6 +335,7 @@ class HeadlessTrainingArguments(TrainingArguments):
         if self.eval_steps == 0:  # which TrainingArguments takes for logging_steps
             raise ValueError("eval_steps is 0 but it must be above 0: for no evaluation, set eval_strategy 'no'.")
         connect(self)
+        self._choose_precision()
         super().__post_init__()
         if self.label_names is None:
             self.label_names = ["labels"]
@@ -359,6 +378,19 @@ class HeadlessTrainingArguments(TrainingArguments):
         refuse(self, PRETRAINING)
         check_schedule(self)
         check_launch(self)
+
+    def _choose_precision(self) -> None:
+        """Make true or false of ``auto``, before transformers reads the two."""
+        if "auto" not in (self.bf16, self.fp16):
+            return
+        import torch  # not at the top: --help does without
+
+        has_gpu = torch.cuda.is_available() and not computes_on_cpu(self)
+        if self.bf16 == "auto":
+            # With emulation it would be true of every GPU, and slower than float32.
+            self.bf16 = self.fp16 is not True and has_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+        if self.fp16 == "auto":
+            self.fp16 = has_gpu and not self.bf16
 
     def _check_trackers(self) -> None:
         if not self.report_to:

@@ -219,6 +219,11 @@ CLASSIFICATION = (
     Refusal("label_smoothing_factor", "no loss here has it: leave it at 0"),
     Refusal("average_tokens_across_devices", "a step's loss is that of its rows on all processes: leave it out"),
     Refusal("train_sampling_strategy length_column_name", "batches are always of similar length: leave it out"),
+    Refusal(
+        "label_names",
+        "rows have their label in the column labels: leave it out",
+        lambda args: list(args.label_names) != ["labels"],
+    ),
 )
 # Parameters of a trainer's constructor.
 PRETRAINING_PARAMETERS = {

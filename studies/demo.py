@@ -109,7 +109,7 @@ def train_vanilla(preset: str, folder: Path, seconds: float) -> Path:
 
 def draw(runs: dict[str, Path], path: Path) -> None:
     """Held-out perplexity of runs against the time of their training steps."""
-    figure, axis = plotting.load_pyplot().subplots(figsize=(6, 4))
+    figure, axis = plotting.subplots(figsize=(6, 4))
     for label, folder in runs.items():
         totals = load_token_counts(folder)[1]
         points = held_out_points(folder, totals["tokens_seen"] / totals["train_seconds"])

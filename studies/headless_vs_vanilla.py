@@ -148,7 +148,7 @@ def table_row(variant: str, seed: int, label: str, point: dict) -> str:
 
 
 def draw(args, found: dict) -> None:
-    figure, axes = plotting.load_pyplot().subplots(1, 2, figsize=(10, 3.8), sharey=True)
+    figure, axes = plotting.subplots(1, 2, figsize=(10, 3.8), sharey=True)
     for (variant, seed), points in found.items():
         for axis, name, scale in zip(axes, ("tokens_seen", "seconds"), (1e6, 60), strict=True):
             accuracy = [100 * point["eval_accuracy"] for point in points]

@@ -160,7 +160,7 @@ def report(args, models: list[dict]) -> None:
 
 
 def draw(args, models: list[dict], lambada: bool) -> None:
-    figure, axes = plotting.load_pyplot().subplots(1, 1 + lambada, figsize=(5 + 4.5 * lambada, 4), squeeze=False)
+    figure, axes = plotting.subplots(1, 1 + lambada, figsize=(5 + 4.5 * lambada, 4), squeeze=False)
     panels = [(axes[0, 0], "eval_perplexity", "held-out perplexity")]
     panels += [(axes[0, 1], "lambada_perplexity", "LAMBADA perplexity")] if lambada else []
     scored = len(args.scored_steps)

@@ -126,7 +126,7 @@ def summary(found: dict[str, list[dict]]) -> Iterator[str]:
 
 
 def draw(found: dict[str, list[dict]], path: Path) -> None:
-    figure, axes = plotting.load_pyplot().subplots(1, 2, figsize=(9, 3.5))
+    figure, axes = plotting.subplots(1, 2, figsize=(9, 3.5))
     first, *_ = means = {
         recipe: {name: np.mean([seed[name] for seed in seeds], axis=0) for name in ("cross_entropy", "norm")}
         for recipe, seeds in found.items()

@@ -121,7 +121,7 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
 
 
 def draw(rows: dict, path: Path) -> None:
-    figure, axes = plotting.load_pyplot().subplots(1, 2, figsize=(10, 4), sharey=True)
+    figure, axes = plotting.subplots(1, 2, figsize=(10, 4), sharey=True)
     for recipe, row in rows.items():
         curve = next(iter(row["curves"].values()))
         for axis, name, scale in zip(axes, ("tokens_seen", "seconds"), (1e6, 60), strict=True):

@@ -82,9 +82,7 @@ def pair_cosines(folder: Path, pairs: list[tuple[str, str]]) -> dict[str, dict[s
 
 
 def draw(drawn: dict[str, dict[str, np.ndarray]], path: Path) -> None:
-    figure, axes = plotting.load_pyplot().subplots(
-        1, len(drawn), figsize=(5 * len(drawn), 3.5), sharex=True, sharey=True
-    )
+    figure, axes = plotting.subplots(1, len(drawn), figsize=(5 * len(drawn), 3.5), sharex=True, sharey=True)
     for axis, (recipe, cosines) in zip(np.atleast_1d(axes), drawn.items(), strict=True):
         for kind, values in cosines.items():
             axis.hist(values, bins=np.linspace(-0.5, 1, 76), density=True, histtype="step", label=kind)

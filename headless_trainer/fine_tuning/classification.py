@@ -61,9 +61,9 @@ class ClassificationTrainer(Trainer):
             if kwargs.get("processing_class") is None:
                 raise ValueError("processing_class is None: pass the tokenizer, which names the token that pads rows.")
             data_collator = ClassificationCollator(kwargs["processing_class"])
+        self.processing_class = kwargs.get("processing_class")  # for call_model_init, which the parent calls first
         super().__init__(model, args, data_collator, **kwargs)
-        if may_be_token(self.model.get_input_embeddings().padding_idx, self.processing_class):
-            free_padding_row(self.model, self.processing_class, args.seed)  # decoders' pairs have it between two texts
+        self._free_padding_row(self.model)
         self.loss = loss
         self.model_accepts_loss_kwargs = False  # the step's rows are counted here, and not by the parent as well
         self._counts: Tensor | None = None
@@ -74,6 +74,15 @@ class ClassificationTrainer(Trainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, trial=None, ignore_keys_for_eval=None):
         with self.signal.given_back(), lost_processes_named():
             return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    def call_model_init(self, trial=None):
+        return self._free_padding_row(super().call_model_init(trial))
+
+    def _free_padding_row(self, model):
+        """Decoders' pairs have the padding token between two texts."""
+        if may_be_token(model.get_input_embeddings().padding_idx, self.processing_class):
+            free_padding_row(model, self.processing_class, self.args.seed)
+        return model
 
     def _get_dataloader(self, *args, **kwargs) -> DataLoader:
         return with_following_workers(super()._get_dataloader(*args, **kwargs))

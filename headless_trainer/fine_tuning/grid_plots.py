@@ -41,8 +41,7 @@ def draw_pretraining(runs: list[dict], path: Path, metrics: str = "paper") -> bo
     curves = checkpoint_scores(runs, metrics)
     if not any(len(points) > 1 for points in curves.values()):
         return False
-    pyplot = plotting.load_pyplot()
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    figure, axes = plotting.subplots(1, 2, figsize=(9, 3.6), sharey=True)
     largest = max(point["tokens"] for points in curves.values() for point in points)
     scale, unit = (1e9, "billions") if largest >= 1e9 else (1e6, "millions")
     for axis, name, divisor in ((axes[0], "hours", 1.0), (axes[1], "tokens", scale)):
@@ -84,12 +83,11 @@ def draw_reliability(runs: list[dict], path: Path, metrics: str = "paper") -> bo
     curves = reliability(runs, metrics)
     if not curves:
         return False
-    pyplot = plotting.load_pyplot()
     tasks = in_order({task for task, *_ in curves})
     columns = len(tasks) if len(tasks) < 4 else min(4, 3, key=lambda count: -len(tasks) % count)  # fewest empty panels
     rows = math.ceil(len(tasks) / columns)
     series = list(dict.fromkeys((model, loss) for _, model, loss in curves))
-    figure, axes = pyplot.subplots(rows, columns, figsize=(3 * columns, 3 * rows + 0.2 * len(series)), squeeze=False)
+    figure, axes = plotting.subplots(rows, columns, figsize=(3 * columns, 3 * rows + 0.2 * len(series)), squeeze=False)
     for axis, task in zip(axes.flat, tasks, strict=False):
         axis.plot(BIN_AXIS, BIN_AXIS, ":", color="grey")
         for index, (model, loss) in enumerate(series):

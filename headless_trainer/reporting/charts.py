@@ -127,10 +127,11 @@ def draw(panel: Panel, names: list[str], folder: Path) -> str:
 
 
 def _figure(panel: Panel, names: list[str], palette: tuple[str, ...], ink: str, legend: bool):
-    pyplot = plotting.load_pyplot()
+    from matplotlib import rc_context
+
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
-    with pyplot.rc_context({"font.size": 11, "grid.linewidth": 0.5} | dict.fromkeys(inked, ink)):
-        figure, axis = pyplot.subplots(figsize=SIZE)
+    with rc_context({"font.size": 11, "grid.linewidth": 0.5} | dict.fromkeys(inked, ink)):
+        figure, axis = plotting.subplots(figsize=SIZE)
         divisor, unit = _axis_unit(panel)
         seeds = len(panel.curves) > len({(name, style) for name, _, style in panel.curves})
         labelled: set[str] = set()

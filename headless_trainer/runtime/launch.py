@@ -25,8 +25,13 @@ def connect(args: TrainingArguments) -> None:
     """
     from accelerate import PartialState
 
-    if args.use_cpu or strtobool(os.environ.get("ACCELERATE_USE_CPU", "False")):
+    if computes_on_cpu(args):
         PartialState(cpu=True, backend=args.ddp_backend, timeout=args.ddp_timeout_delta)
+
+
+def computes_on_cpu(args: TrainingArguments) -> bool:
+    """Whether the run was told to leave GPUs alone, by ``use_cpu`` or by its launcher."""
+    return bool(args.use_cpu or strtobool(os.environ.get("ACCELERATE_USE_CPU", "False")))
 
 
 def check_launch(args: TrainingArguments, environment: Mapping[str, str] | None = None) -> None:

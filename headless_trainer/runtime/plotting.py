@@ -7,22 +7,22 @@ from pathlib import Path
 from .checkpoints import write_whole
 
 
-def load_pyplot():
-    """Matplotlib's pyplot, imported when it is needed and drawing to files, where there may be no screen."""
-    import matplotlib
+def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float] | None = None, **kwargs) -> tuple:
+    """A figure and its axes, as ``pyplot.subplots`` makes them, for a file.
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    Without pyplot, whose way to a screen or into a notebook belongs to who calls us.
+    """
+    from matplotlib.figure import Figure  # not at the top: it takes a second
 
-    return pyplot
+    figure = Figure(figsize=figsize)
+    return figure, figure.subplots(rows, columns, **kwargs)
 
 
 def save(figure, path: str | Path) -> None:
-    """Style the axes of a figure of matplotlib, leave room for its legends outside of them, write it as PNG and close it."""
+    """Style the axes of a figure of matplotlib, leave room for its legends outside of them, and write it as PNG."""
     _style(figure)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=150)
-    load_pyplot().close(figure)
     write_whole(Path(path), file.getvalue())
 
 
@@ -32,14 +32,15 @@ def to_svg(figure, name: str, colours: dict[str, str]) -> str:
     ``name`` tells the parts of this picture from those of others in the page. ``colours`` are CSS in the place of colours,
     by the hexadecimal colours that the figure was drawn with.
     """
+    from matplotlib import rc_context
+
     _style(figure)
     figure.patch.set_visible(False)
     for axis in figure.axes:
         axis.patch.set_visible(False)
     file = io.StringIO()
-    with load_pyplot().rc_context({"svg.hashsalt": name}):  # the same names inside for the same picture
+    with rc_context({"svg.hashsalt": name}):  # the same names inside for the same picture
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    load_pyplot().close(figure)
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]  # the page has its own declarations
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)

@@ -18,6 +18,8 @@ from .console import ConsoleCallback, ConsoleHandler, terminal_width
 
 logger = logging.getLogger(__name__)
 
+PRECISIONS = {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
 
 def start_logging(args) -> None:
     """Our own messages from the main process; those of the libraries, and of other processes, from warnings on."""
@@ -53,20 +55,23 @@ def use_console(trainer) -> None:
 
 
 def announce(trainer) -> None:
-    """Say what is about to be trained, on what."""
+    """Say what is about to be trained, on what, where and how."""
     model, rows = trainer.model, trainer.train_dataset
     embedding = trainer.embedding.num_embeddings * trainer.embedding.embedding_dim
     # ZeRO-3 leaves a parameter empty between its uses, and its size under another name.
     total = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
     size = f"{len(rows):,} rows" if hasattr(rows, "__len__") else "a stream"
+    precision = PRECISIONS.get(trainer.accelerator.mixed_precision, trainer.accelerator.mixed_precision)
     logger.info(
-        "%s %s: %s, %.1f M parameters, %.1f M of them in the embedding; training on %s",
+        "%s %s: %s, %.1f M parameters, %.1f M of them in the embedding; training on %s, on %s in %s",
         trainer.args.objective,
         trainer.task,
         type(model).__name__,
         total / 1e6,
         embedding / 1e6,
         size,
+        trainer.args.device.type,
+        precision,
     )
 
 
@@ -113,7 +118,7 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
             steps, values = zip(*logged, strict=True)
             curve = tokens_at(log_history, steps) / 1e6, values, each.line
             panels.setdefault(("Held out" if each.is_held_out else "Training", unit), []).append((each, curve))
-    figure, axes = plotting.load_pyplot().subplots(1, len(panels), figsize=(4.5 * len(panels), 3.6), squeeze=False)
+    figure, axes = plotting.subplots(1, len(panels), figsize=(4.5 * len(panels), 3.6), squeeze=False)
     for axis, ((title, unit), curves) in zip(axes[0], panels.items(), strict=True):
         for each, curve in curves:
             axis.plot(*curve, markersize=3, label=each.label or each.short)

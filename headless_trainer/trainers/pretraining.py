@@ -575,6 +575,18 @@ class PretrainingTrainer(Trainer):
             self.callback_handler.on_push_begin(self.args, self.state, self.control)
             self.hub.push_run(commit_message, revision, blocking=blocking)
 
+    def hyperparameter_search(self, *args, **kwargs):
+        """Refused: each trial would need a model, counts and a place in the data of its own.
+
+        Raises:
+            ValueError: always, with what to do instead.
+        """
+        raise ValueError(
+            "hyperparameter_search makes the model anew for each trial, and this trainer holds on to one: its embedding, its "
+            "token counts, its place in the data. Make a model and a trainer with an output_dir of its own for each setting, "
+            "and compare their eval_cross_entropy."
+        )
+
     # Beginning, or going on --------------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: str | bool | None = None, trial=None, ignore_keys_for_eval=None):

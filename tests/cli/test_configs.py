@@ -2,8 +2,10 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, LMHeadArguments, ModelArguments
@@ -71,7 +73,7 @@ def test_presets_hold_the_numbers_of_the_tables(
     assert training.weight_decay == weight_decay
     assert training.lr_scheduler_type == schedule
     assert training.max_grad_norm == 1.0
-    assert training.fp16 and not training.bf16
+    assert yaml.safe_load(PRESETS[f"paper_{pair}_{objective}"].read_text("utf-8"))["fp16"] == "auto"
     if task == "mlm":
         assert training.mlm_probability == 0.15
     # the paper's loss: candidates of the micro-batch, plain dot products, packed documents that see each other
@@ -156,10 +158,50 @@ def test_fine_tuning_presets_hold_the_numbers_of_section_4_2_and_table_14(source
 
 
 def test_flags_override_a_preset():
-    flags = ["--fp16", "false", "--bf16", "true", "--dataset_name", "other"]
     # without a GPU, transformers takes bf16 only together with use_cpu
-    _, data, training = parse("paper_encoder_headless", *flags, "--use_cpu", "true")
+    flags = ["--bf16", "true", "--dataset_name", "other", "--use_cpu", "true"]
+    _, data, training = parse("paper_encoder_headless", *flags)
     assert (training.fp16, training.bf16, data.dataset_name) == (False, True, "other")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "has_bf16", "given", "bf16", "fp16"),
+    [
+        (False, False, {"fp16": "auto"}, False, False),
+        (True, False, {"fp16": "auto"}, False, True),  # the paper's precision 16
+        (True, True, {"fp16": "auto", "bf16": "auto"}, True, False),
+        (True, False, {"fp16": "auto", "bf16": "auto"}, False, True),
+        (True, True, {"fp16": True, "bf16": "auto"}, False, True),
+        (True, True, {"fp16": "auto", "bf16": True}, True, False),
+        (True, True, {"bf16": "auto"}, True, False),
+        (True, True, {"bf16": "auto", "use_cpu": True}, False, False),
+        (False, False, {"bf16": "auto"}, False, False),
+        (False, False, {"bf16": True}, True, False),  # what was asked for is left to transformers
+    ],
+)
+def test_auto_is_16_bits_where_a_gpu_has_them(monkeypatch, gpu, has_bf16, given, bf16, fp16):
+    """Emulated bfloat16, which torch counts as support, is not meant."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or has_bf16
+    )
+    settings = SimpleNamespace(**{"bf16": False, "fp16": False, "use_cpu": False} | given)
+    HeadlessTrainingArguments._choose_precision(settings)
+    assert (settings.bf16, settings.fp16) == (bf16, fp16)
+
+
+@pytest.mark.parametrize("flags", [("--bf16", "auto"), ("--bf16=auto", "--fp16", "true", "--fp16=auto"), ()])
+def test_auto_leaves_true_or_false(flags):
+    training = parse("paper_encoder_headless", *flags, "--use_cpu")[2]
+    assert training.bf16 is False and training.fp16 is False and training.mixed_precision == "no"
+    assert HeadlessTrainingArguments("runs", bf16="auto", use_cpu=True).bf16 is False
+    assert parse("demo", "--bf16", "--use_cpu")[2].bf16 is True
+
+
+def test_auto_is_for_precision_alone(capsys):
+    with pytest.raises(SystemExit):
+        parse("paper_encoder_headless", "--streaming", "auto")
+    assert "--streaming: Truthy value expected: got auto" in " ".join(capsys.readouterr().err.split())
 
 
 def test_small_encoder_can_take_the_tokenizer_of_the_table():

@@ -61,7 +61,7 @@ PARAMETERS_THAT_WORK = set(
 # What fine-tuning also does as the parent does.
 ALSO_IN_CLASSIFICATION = set(
     """
-    enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches label_names remove_unused_columns
+    enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches remove_unused_columns
     include_num_input_tokens_seen do_predict parallelism_config load_best_model_at_end
     """.split()
 )
@@ -190,6 +190,7 @@ def test_several_gpus_in_one_process_are_refused(tmp_path, clm_tokenizer, monkey
         ({"average_tokens_across_devices": False}, "average_tokens_across_devices is False but"),
         ({"train_sampling_strategy": "sequential"}, "train_sampling_strategy is 'sequential' but batches are always"),
         ({"length_column_name": "n"}, "length_column_name is 'n' but"),
+        ({"label_names": ["stars"]}, r"label_names is \['stars'\] but rows have their label in the column labels"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0 but"),
     ],
 )

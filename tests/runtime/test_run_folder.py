@@ -1,6 +1,10 @@
 """What a run leaves behind when it ends."""
 
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,10 +31,21 @@ def test_a_curve_is_drawn_of_what_there_is(tmp_path, history, width):
     assert data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[16:20]) == width  # two panels, or one
 
 
+def test_pictures_leave_those_of_a_notebook_alone(tmp_path):
+    """In a process of its own: which way pyplot draws is chosen once."""
+    code = "import matplotlib; matplotlib.use('svg')\nfrom pathlib import Path\n"
+    code += "from headless_trainer.runtime.run_folder import draw_loss\n"
+    code += "draw_loss([{'step': 1, 'loss': 1.0, 'tokens_seen': 5}], Path('loss.png'))\n"
+    code += "from matplotlib import pyplot\nprint(matplotlib.get_backend(), pyplot.get_fignums())"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == "svg []" and (tmp_path / "loss.png").is_file(), done.stderr
+
+
 @pytest.mark.parametrize("name", [r"$\frac{", "a$b$c^{", "cost_$_$", "%", "\\"])
 def test_names_in_pictures_are_no_formulas(tmp_path, name):
     """Names of runs and tasks: matplotlib takes what is between two dollars for mathematics, and fails where it is none."""
-    figure, axis = plotting.load_pyplot().subplots()
+    figure, axis = plotting.subplots()
     axis.plot([0, 1], [0, 1], label=name + "$")
     axis.set(title=name + "$", xlabel=name + "$")
     figure.legend(loc="outside lower center")

@@ -1,0 +1,320 @@
+"""Each recipe of README.md, docs/ and the presets runs as it is printed, cut in size by flags alone.
+
+A recipe is a block of commands or a preset, so a new one is run without being named here. What it reads stands in an empty
+folder under the names that it gives: the Hub's models and data sets too, for which the libraries look there first. What starts
+several processes (``accelerate launch``, ``sbatch``) is left out before a command: tests/runtime/test_launch.py runs it.
+"""
+
+import gzip
+import importlib
+import json
+import math
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, pipeline
+
+from headless_trainer.cli.main import command_of
+from headless_trainer.command_line import COMMANDS, PRESETS, Yaml
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SCRIPTS = {f"run_{name.replace('-', '_')}": name for name in COMMANDS}
+# The Hub's models, by a part of their name: what stands in for them.
+WIDTH = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+KINDS = {
+    "distilbert": ("distilbert", {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}),
+    "bert": ("bert", WIDTH),
+    "pythia": ("gpt_neox", WIDTH),
+    "gpt2": ("gpt2", {"n_embd": 16, "n_layer": 1, "n_head": 2}),
+    "t5": ("t5", {}),  # for its tokenizer
+    "afriteva": ("t5", {}),
+}
+# The cuts.
+TRAINED = [
+    *("--max_steps", "2", "--per_device_train_batch_size", "2", "--per_device_eval_batch_size", "2"),
+    *("--gradient_accumulation_steps", "1", "--max_seq_length", "32", "--max_eval_samples", "4"),
+    *("--dataloader_num_workers", "0", "--preprocessing_num_workers", "1"),
+]
+CUTS = {
+    "glue": ["--seeds", "0", "--num_train_epochs", "1", "--max_train_samples", "8", "--max_eval_samples", "8"],
+    "items": ["--num_train_epochs", "2", "--num_hidden_layers", "1"],
+    "recommend": [],
+    "lm-eval": ["--limit", "4", "--bootstrap_iters", "50", "--max_length", "32"],
+    "report": [],
+}
+
+
+# Reading -----------------------------------------------------------------------------------------------------------------
+
+
+def command(line: str) -> tuple[str, ...] | None:
+    """One of our commands and its words, without what launches it; None for any other line."""
+    words = shlex.split(line, comments=True)
+    for place, word in enumerate(words):
+        if word == "headless-trainer" and words[place + 1] in COMMANDS:
+            return tuple(words[place + 1 :])
+        name = SCRIPTS.get(Path(word).stem) if word.endswith(".py") else None
+        if word.startswith("headless_trainer.cli."):
+            name = word.rpartition(".")[2].replace("_", "-")
+        if word.endswith(("slurm.sbatch", "launch-config slurm)")):
+            return ("pretrain", *words[place + 1 :], "--output_dir", f"runs/{words[words.index('--job-name') + 1]}")
+        if name in COMMANDS:
+            return (name, *words[place + 1 :])
+    return None
+
+
+def commands(text: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(filter(None, map(command, text.replace("\\\n", " ").splitlines())))
+
+
+def recipes() -> dict[tuple, str]:
+    """Names of recipes by their commands, so that one that is printed twice is run once."""
+    found = {}
+    for name, path in PRESETS.items():
+        comment = "\n".join(re.findall(r"^#[ ]*(.*)$", path.read_text("utf-8"), re.MULTILINE))
+        printed = commands("\n".join(re.findall(r"(headless-trainer [^`]*?)(?<!\\)$", comment, re.MULTILINE)))
+        found.setdefault(printed[:1] or ((command_of(path), name),), name)
+    for page in PAGES:
+        for number, block in enumerate(re.findall(r"```bash\n(.*?)```", page.read_text("utf-8"), re.DOTALL)):
+            if commands(block):
+                found.setdefault(commands(block), f"{page.stem}-{number}")
+    return found
+
+
+def settings(words: tuple[str, ...]) -> dict[str, list[str]]:
+    """Values of the flags by name, over those of the preset."""
+    values = {}
+    if words and words[0] in PRESETS:
+        preset = yaml.load(PRESETS[words[0]].read_text("utf-8"), Yaml)
+        values = {name: value if isinstance(value, list) else [value] for name, value in preset.items()}
+    for part in re.findall(r"(?:^|\x00)--([^\x00]*(?:\x00(?!--)[^\x00]*)*)", "\x00".join(words)):
+        name, *given = part.split("\x00")
+        values[name] = given or [True]
+    return values
+
+
+# What recipes read -------------------------------------------------------------------------------------------------------
+
+
+class World:
+    """The folder in which recipes run, and what is put there for them."""
+
+    def __init__(self, lines: list[str], tokenizers: dict):
+        self.lines, self.tokenizers = lines, tokenizers
+        size = len(lines)  # documents of which a thousandth is a row of tokens
+        self.documents = [
+            " ".join(lines[(place * 7 + shift) % size] for shift in range(9)) + f" {place}" for place in range(2000)
+        ]
+
+    def provide(self, name: str, given: dict[str, list]) -> None:
+        """Make what the command names and is not there."""
+        for flag in ("config_name", "tokenizer_name", "model_name_or_path"):
+            for source in given.get(flag, []):
+                if not list(Path().glob(source)):
+                    self.model(source.replace("*", "5"), "mlm" if name == "glue" else "clm")
+        for source in given.get("dataset_name", []):
+            config = given.get("dataset_config_name", ["default"])[0]
+            self.write_jsonl(Path(source) / "train.jsonl", [{"text": text} for text in self.documents])
+            (Path(source) / "README.md").write_text(
+                f"---\nconfigs:\n- config_name: {config}\n  data_files: train.jsonl\n---\n"
+            )
+        for flag in ("train_file", "validation_file", "history_file", "data_files"):
+            for source in given.get(flag, []):
+                path = Path(source.rpartition("=")[2].replace("*", "1"))
+                if not path.exists():
+                    self.file(name, path, given)
+        if name == "glue" and "tasks" in given:
+            self.tasks([str(task) for task in given["tasks"]], given.get("languages"))
+
+    def model(self, name: str, task: str) -> None:
+        """A tiny model; below ``runs`` a trunk, as an earlier command would have left it."""
+        if name.startswith("runs/"):
+            name, folder = "bert" if task == "mlm" else "pythia", name
+        else:
+            folder = name
+        kind, sizes = next(made for part, made in KINDS.items() if part in name)
+        tokenizer = self.tokenizers["mlm" if "bert" in kind else "clm"]
+        Path(folder).mkdir(parents=True)
+        tokenizer.save_pretrained(folder)
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(kind, vocab_size=len(tokenizer), **sizes)
+        if kind == "t5":
+            config.save_pretrained(folder)
+            return
+        model = (AutoModelForMaskedLM if "bert" in kind else AutoModelForCausalLM).from_config(config)
+        (model.base_model if folder.startswith("runs/") else model).save_pretrained(folder)
+        if folder.startswith("runs/"):
+            from headless_trainer.runtime.checkpoints import save_token_counts
+
+            counts = torch.ones(len(tokenizer), dtype=torch.long)
+            save_token_counts(Path(folder), counts, {"tokens_seen": 1000.0, "train_seconds": 1.0, "temperature": 1.0})
+
+    def file(self, name: str, path: Path, given: dict[str, list]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name in ("items", "recommend"):
+            rows = [(f"u{user}", f"i{(user + step) % 20}", step) for user in range(40) for step in range(5 + user % 6)]
+            columns = dict(zip(("user", "item", "time"), zip(*rows, strict=True), strict=True))
+            if path.suffix == ".csv":
+                path.write_text("user,item,time\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+            else:
+                pq.write_table(pa.table({key: list(values) for key, values in columns.items()}), path)
+        elif name == "glue":
+            columns, (label,) = given.get("text_columns", ["text"]), given.get("label_column", ["label"])
+            rows = [
+                dict.fromkeys(columns, line) | {label: ["bad", "good"][place % 2]}
+                for place, line in enumerate(self.lines[:24])
+            ]
+            if path.suffix == ".csv":
+                lines = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
+                path.write_text("\n".join(lines) + "\n")
+            else:
+                self.write_jsonl(path, rows)
+        elif path.suffix == ".jsonl":
+            self.write_jsonl(path, [{"text": text} for text in (self.lines if name == "lm-eval" else self.documents)])
+        elif path.suffix == ".gz":
+            with gzip.open(path, "wt", encoding="utf-8") as stream:
+                stream.writelines(text + "\n" for text in self.documents)
+        else:  # a folder
+            path.mkdir(exist_ok=True)
+            pq.write_table(pa.table({"text": self.documents}), path / "part.parquet")
+
+    def tasks(self, names: list[str], languages: list[str] | None) -> None:
+        from headless_trainer.fine_tuning.tasks import select_tasks
+
+        for task in select_tasks(names, languages):
+            known = {"question": "cause", "start1": 0, "end1": 3, "start2": 0, "end2": 3, "word": "the"}
+            rows = []
+            for place in range(8):
+                texts = {column: self.lines[place + shift] for shift, column in enumerate(task.columns)}
+                label = place * 0.5 if task.label_names is None else place % len(task.label_names)
+                rows.append(
+                    texts | {key: value for key, value in known.items() if key in task.columns} | {"label": label}
+                )
+            for folder in [Path("data", "xnli", each) for each in languages or ()] or [Path("data", task.name)]:
+                for split in ("train", *task.evaluation_splits):
+                    self.write_jsonl(folder / f"{split}.jsonl", rows)
+
+    @staticmethod
+    def write_jsonl(path: Path, rows: list[dict]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch, text_lines, clm_tokenizer, mlm_tokenizer) -> World:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    return World(text_lines, {"clm": clm_tokenizer, "mlm": mlm_tokenizer})
+
+
+# Running -----------------------------------------------------------------------------------------------------------------
+
+
+def cuts(name: str, given: dict[str, list]) -> list[str]:
+    """Flags that make a command small."""
+    if name not in ("pretrain", "lm-head"):
+        flags = list(CUTS[name])
+        if name == "glue" and "tasks" in given:
+            flags += ["--data_dir", "data"]  # instead of the Hub
+        if name == "lm-eval" and "paper" in given.get("tasks", []):
+            flags += ["--tasks", "lambada_openai", "--data_files", "lambada_openai=lambada.jsonl"]
+        return flags
+    if name == "lm-head" and "do_train" not in given:
+        return []
+    flags = list(TRAINED)
+    if "train_file" not in given and "dataset_name" not in given:
+        flags += ["--train_file", "corpus/1.txt.gz"]  # instead of the documentation on this machine
+    if "train_tokenizer" in given:
+        flags += ["--vocab_size", "400"]
+    if "model_type" in given and "config_overrides" not in given:
+        flags += ["--config_overrides", ",".join(f"{key}={value}" for key, value in WIDTH.items())]
+    return flags
+
+
+def check(name: str, given: dict[str, list], said: list[str]) -> None:
+    """A line of log at once, held-out figures at the end, and a model that can be used."""
+    if name == "recommend":
+        assert json.loads(Path(given["output_file"][0]).read_text().splitlines()[0])["items"]
+        return
+    folder = Path(given["output_dir"][0])
+    if name in ("pretrain", "items") or "do_train" in given:
+        first = json.loads((folder / "trainer_state.json").read_text())["log_history"][0]
+        assert first["step"] == 1 and math.isfinite(first["loss"])
+        assert any(line.startswith("step 1/") for line in said)
+        assert (folder / "model.safetensors").is_file()
+    if name == "pretrain" or "do_train" in given:
+        found = json.loads((folder / "eval_results.json").read_text())
+        assert found["step"] == 2 and math.isfinite(found["eval_loss"]) and found["eval_accuracy"] >= 0
+    if name == "lm-head":
+        generate = pipeline("text-generation", model=str(folder), device="cpu")
+        assert len(generate("the miller", max_new_tokens=4, do_sample=False)[0]["generated_text"]) > len("the miller")
+    if name == "items":
+        assert math.isfinite(json.loads((folder / "items_results.json").read_text())["test_ndcg@10"])
+    if name == "glue":
+        assert "|" in (folder / "results.md").read_text()
+    if name == "glue" and "train_file" in given:  # a task of one's own is there to be used
+        models = list(folder.rglob("model.safetensors"))
+        assert len(models) == len(given["model_name_or_path"])
+        classify = pipeline("text-classification", model=str(models[0].parent), device="cpu")
+        assert classify("the miller crossed the river.")[0]["label"] in ("bad", "good")
+    if name == "report":
+        assert (folder / "report.html").is_file() and list(folder.glob("*.png"))
+    if name == "lm-eval":
+        assert list(folder.glob("*.md"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", recipes(), ids=recipes().values())
+def test_recipe(recipe, world, caplog):
+    for name, *words in recipe:
+        small = cuts(name, settings(tuple(words)))
+        given = settings((*words, *small))
+        folder = Path(given.get("output_dir", [""])[0])
+        if name == "pretrain" and folder.exists():  # another way to the same model
+            shutil.rmtree(folder)
+        world.provide(name, given)
+        words = [str(path) for word in words for path in (sorted(Path().glob(word)) if "*" in word else [word])]
+        caplog.clear()
+        importlib.import_module(f"headless_trainer.cli.{name.replace('-', '_')}").main([*words, *small])
+        check(name, given, caplog.messages)
+
+
+@pytest.mark.slow
+def test_the_python_of_the_readme(world, mlm_tokenizer):
+    """With fewer steps, and rows that it leaves to its reader."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    world.model("gpt2", "clm")
+    tokenizer = AutoTokenizer.from_pretrained("gpt2")
+    rows = [{"input_ids": ids} for ids in tokenizer(world.lines)["input_ids"]]
+    names = {"rows": rows[:-8], "held_out": rows[-8:]}
+    assert "max_steps=10_000" in code
+    exec(code.replace("max_steps=10_000", "max_steps=2"), names)
+    assert names["trainer"].state.log_history[0]["step"] == 1
+    ids = torch.tensor([rows[0]["input_ids"][:4]])
+    assert names["language_model"].generate(ids, max_new_tokens=3, do_sample=False).shape == (1, 7)
+
+
+def test_the_reader_of_recipes():
+    text = "headless-trainer pretrain demo --a 1 # c\nmake demo\naccelerate launch --n 2 \\\n  run_lm_head.py --b x y\n"
+    text += 'sbatch --job-name b "$(headless-trainer launch-config slurm)" p --c\nheadless-trainer presets\n'
+    text += "accelerate launch -m headless_trainer.cli.lm_eval --d 'e f'"
+    assert commands(text) == (
+        ("pretrain", "demo", "--a", "1"),
+        ("lm-head", "--b", "x", "y"),
+        ("pretrain", "p", "--c", "--output_dir", "runs/b"),
+        ("lm-eval", "--d", "e f"),
+    )
+    given = settings(("paper_xnli", "--seeds", "3", "4", "--report_only", "--learning_rate", "-1"))
+    assert (given["seeds"], given["report_only"], given["learning_rate"]) == (["3", "4"], [True], ["-1"])
+    assert (given["loss"], given["languages"][:2]) == (["cross_entropy"], ["ar", "de"])
+    found = recipes()
+    assert set(PRESETS) <= set(found.values())
+    assert (("pretrain", "demo"),) in found and len(found) > len(PRESETS) + 3
