@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 from headless_trainer.cli import items, recommend
 from headless_trainer.items.item_arguments import ItemTrainingArguments
 from headless_trainer.items.ranking import TAUS
+from headless_trainer.measures import MEASURES
 from headless_trainer.runtime.manifest import find_fault
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +59,15 @@ def refused(command, *argv: object) -> str:
 def test_what_comes_next_is_learned_and_used(tmp_path, corpus, flags):
     folder = tmp_path / "run"
     epochs = 25 if "mlm" in flags else 12
-    options = ("--num_train_epochs", str(epochs), "--keep_seen", "--early_stopping_patience", "0")
+    options = (
+        "--num_train_epochs",
+        str(epochs),
+        "--keep_seen",
+        "--early_stopping_patience",
+        "0",
+        "--logging_steps",
+        "5",
+    )
     found = run(corpus, folder, *flags, *options)
     assert (found["users"], found["items"], found["interactions"]) == (USERS, ITEMS, sum(map(length, range(USERS))))
     names = [f"{name}@{k}" for name in ("recall", "ndcg") for k in (5, 10, 20)] + [
@@ -70,6 +81,9 @@ def test_what_comes_next_is_learned_and_used(tmp_path, corpus, flags):
     assert len(found["test_ndcg@10_by_popularity"]) == 10 and found["tau"] in TAUS
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     assert len([logs for logs in history if "eval_ndcg@10" in logs]) == epochs
+    args = torch.load(folder / "training_args.bin", weights_only=False)
+    names = {re.sub(r"layer_\d+_", "layer_<i>_", name) for logs in history for name in logs} - {"step"}
+    assert names == {each.name for each in MEASURES if each.is_logged(args)}
     assert found["validation_ndcg@10"] == pytest.approx(max(logs.get("eval_ndcg@10", 0) for logs in history), abs=1e-9)
 
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
