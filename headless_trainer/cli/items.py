@@ -67,6 +67,8 @@ def prepare(arguments, args):
         split = splits.global_time(histories, arguments.test_share)
     else:
         split = splits.leave_one_out(histories)
+    if not arguments.keep_seen:
+        split.check_ranked(histories)
     tokenizer = item_tokenizer(histories.items, arguments.max_seq_length)
     mask_id = tokenizer.mask_token_id if args.task == "mlm" else None
     config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id

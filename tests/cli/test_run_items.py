@@ -20,6 +20,7 @@ from headless_trainer.items.item_arguments import ItemTrainingArguments
 from headless_trainer.items.ranking import TAUS
 from headless_trainer.measures import MEASURES
 from headless_trainer.runtime.manifest import find_fault
+from headless_trainer.trainers import headless
 
 ROOT = Path(__file__).parents[2]
 TINY = [
@@ -109,6 +110,54 @@ def test_negatives_that_are_drawn_and_rows_that_are_updated_alone(tmp_path, corp
     run(corpus, tmp_path / "plain", "--num_train_epochs", "1")
     drawn, counted = (load_file(tmp_path / name / "item_prior.safetensors")["log_q"] for name in ("run", "plain"))
     assert drawn[0] - counted[0] > 0.5  # a special token is never a target, and is drawn
+
+
+@pytest.mark.parametrize("flags", [(), ("--sampling_power", "0.5"), ("--sampling_power", "1")])
+def test_the_prior_is_that_of_the_candidates_that_were_scored(tmp_path, monkeypatch, flags):
+    """A catalogue of 6 items, of which 40 are drawn in each step: log q against all pools added up, and by hand."""
+    generator = np.random.default_rng(0)
+    users = [generator.choice(6, size=12, p=np.array([32, 16, 8, 4, 2, 1]) / 63) for _ in range(40)]
+    lines = [f"u{number} " + " ".join(f"i{item}" for item in user) for number, user in enumerate(users)]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    seen, scored = torch.zeros(9), headless.cwt_loss
+
+    def counted(outputs, target_ids, embed, pool, **kwargs):
+        seen.index_add_(0, pool.ids, pool.counts.float())
+        return scored(outputs, target_ids, embed, pool, **kwargs)
+
+    monkeypatch.setattr(headless, "cwt_loss", counted)
+    options = ("--sampled_negatives", "40", "--num_train_epochs", "30", "--early_stopping_patience", "0", "--keep_seen")
+    run(str(tmp_path / "lines.txt"), tmp_path / "run", *options, *flags, "--max_seq_length", "12", "--smoothing", "1")
+    log_q = load_file(tmp_path / "run" / "item_prior.safetensors")["log_q"]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    targets = torch.zeros(9)
+    for user in users:
+        for item in user[1:-2]:  # the last two are held out, and the first has nothing before it
+            targets[tokenizer.convert_tokens_to_ids(f"i{item}")] += 1
+    q = (targets + 1) / (targets + 1).sum()  # --smoothing
+    drawing = q ** (float(flags[1]) if flags else 0.0)
+    drawn = 40 * 5 * 30
+    by_hand = (30 * targets.sum() * q + drawn * drawing / drawing.sum()) / (30 * targets.sum() + drawn)
+    assert torch.allclose(log_q.exp(), by_hand, rtol=1e-4)
+    assert seen.sum() == 30 * targets.sum() + drawn
+    assert torch.allclose(log_q.exp(), seen / seen.sum(), atol=0.01)  # 6,000 are drawn
+
+
+@pytest.mark.parametrize("sizes", [1, 2, 3])
+def test_a_tiny_catalogue(tmp_path, sizes):
+    """Fewer items than are shown, and than are drawn."""
+    lines = [f"u{user} " + " ".join("abc"[(user + step) % sizes] for step in range(4 + user % 3)) for user in range(20)]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    flags = ("--sampled_negatives", "50", "--sampling_power", "1", "--num_train_epochs", "2", "--keep_seen")
+    found = run(str(tmp_path / "lines.txt"), tmp_path / "run", *flags)
+    assert found["items"] == sizes and found["test_recall@10"] == found["test_coverage@10"] == 1.0
+    arguments = ("--train_file", tmp_path / "lines.txt", "--output_dir", tmp_path / "other")
+    said = refused(items, *TINY, *arguments, *flags[:-1])
+    part = "test" if sizes == 3 else "validation"
+    assert said.startswith(
+        f"ValueError: keep_seen is False but every next item of {part} is one that its user had before,"
+    )
+    assert said.endswith("and those are not ranked: set --keep_seen.")
 
 
 def test_a_split_in_time(tmp_path):
