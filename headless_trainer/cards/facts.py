@@ -30,7 +30,7 @@ HYPERPARAMETERS = (
     "gradient_checkpointing", "train_sampling_strategy", "data_seed", "pool_size", "sampled_negatives",
     "sampling_power", "softmax_share", "temperature", "log_q_correction", "smoothing",
     "input_grad_scale", "next_token_share", "mlm_probability_end", "muon_learning_rate",
-    "sparse_embedding_updates", "head_bias",
+    "sparse_embedding_updates", "sparse_embedding_moments", "head_bias",
 )  # fmt: skip
 CURVE_POINTS = 6
 # Of an evaluation, whose figures may be in several logs.
