@@ -135,7 +135,11 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
             if "so the run stops" not in (folder / "console.log").read_text():
                 raise
             (folder / "diverged").touch()
-    return None if (folder / "diverged").is_file() else json.loads((folder / name).read_text())
+    if (folder / "diverged").is_file():
+        return None
+    if not (folder / name).is_file():  # SIGTERM and Ctrl-C end a run without an error
+        raise SystemExit(f"The run in {folder} was stopped before its end: the same command goes on from there.")
+    return json.loads((folder / name).read_text())
 
 
 def run_or_resume(command: list[str], folder: Path, jobs: int) -> None:

@@ -79,6 +79,13 @@ def test_runs_of_other_flags_are_not_mixed(study, tmp_path, monkeypatch):
         study.main(flags)
 
 
+def test_a_run_that_was_stopped_is_named(study, tmp_path):
+    with pytest.raises(
+        SystemExit, match="The run in .* was stopped before its end: the same command goes on from there."
+    ):
+        study.results_of([sys.executable, "-c", ""], tmp_path / "run", "items_results.json", 1)
+
+
 @pytest.mark.slow
 def test_a_study_goes_on_where_it_was_cut_off(tmp_path):
     lines = [f"u{user} " + " ".join(f"i{(user + step) % 20}" for step in range(5 + user % 6)) for user in range(40)]
