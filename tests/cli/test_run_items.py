@@ -222,16 +222,67 @@ def test_what_recommend_refuses(tmp_path, monkeypatch, flags, message):
     assert refused(recommend, *flags).startswith(message)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "lines.txt").write_text("".join(f"u{user} " + " ".join(["a", "b", "c", "d"]) + "\n" for user in range(9)))
+    run(str(folder / "lines.txt"), folder / "run", "--num_train_epochs", "1")
+    return folder / "run"
+
+
+@pytest.mark.parametrize("name, text, message", [
+    ("a.csv", "", "ValueError: history_file ['a.csv'] holds no interactions: every file is empty."),
+    ("a.csv", "user,thing,time\na,b,1\n", "ValueError: history_file 'a.csv' has no column 'item', only user, thing, time."),
+    ("a.txt", "u1\nu2\n", "ValueError: history_file ['a.txt'] holds no interactions. Name a file with some."),
+    ("a.txt", "u1 x\nu2 y z\n", "ValueError: history_file names no item that the model knows, 'x' for one"),
+])  # fmt: skip
+def test_histories_that_recommend_refuses(tmp_path, monkeypatch, trained, name, text, message):
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(text)
+    flags = ("--model_name_or_path", trained, "--history_file", name, "--output_file", "best.jsonl")
+    assert refused(recommend, *flags).startswith(message)
+    assert not Path("best.jsonl").exists()
+
+
+def test_users_with_one_event_and_rows_out_of_order(tmp_path, monkeypatch, trained, caplog):
+    """One event is enough to be recommended something; what is unsorted is sorted, unknown items and their users are said."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("user,item,time\none,a,1\ntwo,b,9\ntwo,a,3\nnone,z,1\n")
+    flags = ("--model_name_or_path", str(trained), "--history_file", "a.csv", "--output_file", "best.jsonl")
+    with caplog.at_level("INFO", "headless_trainer"):
+        recommend.main([*flags, "--top_k", "9"])
+    lines = {
+        line["user"]: sorted(line["items"]) for line in map(json.loads, Path("best.jsonl").read_text().splitlines())
+    }
+    assert lines == {"one": ["b", "c", "d"], "two": ["c", "d"]}
+    assert "history_file is not sorted by time (1 rows come after a later one of the same user)" in caplog.text
+    assert "1 of 4 interactions are with items that the model does not know: they are left out" in caplog.text
+
+
+@pytest.mark.parametrize("text, message", [
+    ("u1 a\nu2 b\n", "ValueError: No user has three items, one to train on, one to validate and one to test"),
+    ("u1 a b c\nu2 b a c\n", "ValueError: No user has two items to train on: give longer histories."),
+])  # fmt: skip
+def test_histories_that_are_too_short(tmp_path, text, message):
+    (tmp_path / "lines.txt").write_text(text)
+    said = refused(items, *TINY, "--train_file", tmp_path / "lines.txt", "--output_dir", tmp_path / "run")
+    assert said.startswith(message) and not (tmp_path / "run" / "items_results.json").exists()
+
+
 def test_an_item_must_not_be_called_like_a_special_token(tmp_path):
     (tmp_path / "lines.txt").write_text("u1 [PAD] a b\nu2 a b c\n")
     said = refused(items, *TINY, "--train_file", tmp_path / "lines.txt", "--output_dir", tmp_path / "run")
     assert said == "ValueError: An item is called like one of [UNK], [PAD], [MASK]: rename it."
 
 
+ROWS_ALONE = ("--sparse_embedding_updates", "true", "--sparse_embedding_moments", "compact", "--sampled_negatives", "8")
+
+
 @pytest.mark.slow
-def test_killed_and_resumed_equals_never_killed(tmp_path, corpus):
+@pytest.mark.parametrize("more", [(), ROWS_ALONE], ids=["dense", "compact rows"])
+def test_killed_and_resumed_equals_never_killed(tmp_path, corpus, more):
     """SIGKILL after the second checkpoint: weights and figures are those of a run left alone."""
-    flags = [*TINY, "--train_file", corpus, "--num_train_epochs", "6", "--dropout", "0.3", "--keep_seen"]
+    flags = [*TINY, "--train_file", corpus, "--num_train_epochs", "6", "--dropout", "0.3", "--keep_seen", *more]
 
     def start(folder: str, *more: str) -> subprocess.Popen:
         command = [sys.executable, "run_items.py", *flags, "--output_dir", str(tmp_path / folder), *more]
