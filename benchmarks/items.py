@@ -5,9 +5,9 @@
     python benchmarks/items.py --sizes 32000 1000000 --users 200
 
 Items follow Zipf's law over the whole catalogue, so a larger one has more distinct items in a step, which is said beside the
-time. Steps of each size are timed in turn with those of the smallest, each in a process of its own, and the ratio is the
-median over these turns; peak memory is that of the process, Python and its libraries included. Then the catalogue is ranked
-for users at tau 1, without what each of them had before.
+time; with --types there are as many at every size. Steps of each size are timed in turn with those of the smallest, each in a
+process of its own, and the ratio is the median over these turns; peak memory is that of the process, Python and its libraries
+included. Then the catalogue is ranked for users at tau 1, without what each of them had before.
 """
 
 import argparse
@@ -28,14 +28,12 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--batch_size", type=int, default=64, help="users in a step")
     parser.add_argument("--length", type=int, default=50, help="items of a user")
+    parser.add_argument("--types", type=int, help="Different items in the data, at every size. All of them by default.")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--users", type=int, default=1_000, help="for whom the catalogue is ranked")
     parser.add_argument("--memory_gib", type=float, default=12.0, help="Leave out what needs more.")
     args = parser.parse_args()
-    args.types, args.largest_vanilla = (
-        None,
-        0,
-    )  # of benchmarks/vocabulary.py: all are in use, and vanilla is not measured
+    args.largest_vanilla = 0  # of benchmarks/vocabulary.py, and not measured
     smallest = min(args.sizes)
     columns = (
         "items",
