@@ -19,8 +19,8 @@ from headless_trainer.cli import items, recommend
 from headless_trainer.items.item_arguments import ItemTrainingArguments
 from headless_trainer.items.ranking import TAUS
 from headless_trainer.measures import MEASURES
+from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.runtime.manifest import find_fault
-from headless_trainer.trainers import headless
 
 ROOT = Path(__file__).parents[2]
 TINY = [
@@ -119,13 +119,14 @@ def test_the_prior_is_that_of_the_candidates_that_were_scored(tmp_path, monkeypa
     users = [generator.choice(6, size=12, p=np.array([32, 16, 8, 4, 2, 1]) / 63) for _ in range(40)]
     lines = [f"u{number} " + " ".join(f"i{item}" for item in user) for number, user in enumerate(users)]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    seen, scored = torch.zeros(9), headless.cwt_loss
+    seen, with_drawn = torch.zeros(9), NegativePool.with_drawn
 
-    def counted(outputs, target_ids, embed, pool, **kwargs):
+    def counted(self, ids):
+        pool = with_drawn(self, ids)
         seen.index_add_(0, pool.ids, pool.counts.float())
-        return scored(outputs, target_ids, embed, pool, **kwargs)
+        return pool
 
-    monkeypatch.setattr(headless, "cwt_loss", counted)
+    monkeypatch.setattr(NegativePool, "with_drawn", counted)
     options = ("--sampled_negatives", "40", "--num_train_epochs", "30", "--early_stopping_patience", "0", "--keep_seen")
     run(str(tmp_path / "lines.txt"), tmp_path / "run", *options, *flags, "--max_seq_length", "12", "--smoothing", "1")
     log_q = load_file(tmp_path / "run" / "item_prior.safetensors")["log_q"]
