@@ -19,22 +19,31 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 METHODS = {
     "headless, sparse": dict(objective="headless", sparse_embedding_updates=True),
+    "headless, compact": dict(objective="headless", sparse_embedding_updates=True, sparse_embedding_moments="compact"),
     "headless, dense": dict(objective="headless"),
     "vanilla": dict(objective="vanilla"),
 }
 # Tables of the embedding's size held at once: weights and moments, then gradients and what they are summed from.
-TABLES = {"headless, sparse": 3, "headless, dense": 5, "vanilla": 7}
+TABLES = {"headless, sparse": 3, "headless, compact": 1.5, "headless, dense": 5, "vanilla": 7}
 BATCHES, SPECIAL, WARM_UP = 64, 5, 3
 STEPS = 3  # in a turn, of which the median counts; one where steps are long
 
 
-def state_bytes(vocab_size: int, width: int, rows: int | None) -> int:
+def state_bytes(method: str, vocab_size: int, width: int, rows: int) -> int:
     """Bytes of an embedding in training, float32: weights, moments, gradient, whose rows are those of a step if sparse."""
-    table = 4 * vocab_size * width
-    return 3 * table + (table if rows is None else 4 * vocab_size + rows * (4 * width + 8))
+    import torch
+
+    from headless_trainer.objective.sparse_adamw import moment_bytes
+
+    table, settings = 4 * vocab_size * width, METHODS[method]
+    if not settings.get("sparse_embedding_updates"):
+        return 4 * table
+    compact = settings.get("sparse_embedding_moments") == "compact"
+    return table + moment_bytes(torch.empty(vocab_size, width, device="meta"), compact) + rows * (4 * width + 8)
 
 
 def main() -> None:
@@ -49,6 +58,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--largest_vanilla", type=int, default=1_000_000, help="Largest vocabulary of vanilla.")
     parser.add_argument("--memory_gib", type=float, default=8.0, help="Leave out what needs more.")
+    parser.add_argument(
+        "--cpu_time",
+        action="store_true",
+        help="Time of the processor and not of the clock, where others use the machine.",
+    )
     parser.add_argument("--figure", default="docs/vocabulary.png")
     args = parser.parse_args()
     if min(args.sizes) < args.types + SPECIAL:
@@ -75,7 +89,8 @@ def why_not(method: str, vocab_size: int, args) -> str:
     return f"left out: about {needed:.1f} GiB, --memory_gib {args.memory_gib:g}" if needed > args.memory_gib else ""
 
 
-def measure(method: str, vocab_size: int, reference: "Worker", args) -> dict:
+def measure(method: str, vocab_size: int, reference: "Worker", args, then: Callable | None = None) -> dict:
+    """Steps of one configuration in turn with those of the reference, and what ``then`` finds of its model, if given."""
     worker = Worker(method, vocab_size, args)
     for _ in range(WARM_UP):
         own, peak, rows = worker.step()
@@ -87,12 +102,11 @@ def measure(method: str, vocab_size: int, reference: "Worker", args) -> dict:
         peak = own[-1][1]
         seconds.append(statistics.median(step[0] for step in own))
         ratios.append(seconds[-1] / statistics.median(step[0] for step in compared))
+    found = worker.ask(then) if then is not None else None
     worker.stop()
-    sparse = METHODS[method].get("sparse_embedding_updates", False)
-    state = state_bytes(vocab_size, args.width, round(rows) if sparse else None)
     return {
         "method": method, "vocab_size": vocab_size, "seconds": seconds, "ratio": statistics.median(ratios),
-        "peak": peak, "state": state, "rows": rows,
+        "peak": peak, "state": state_bytes(method, vocab_size, args.width, round(rows)), "rows": rows, "then": found,
     }  # fmt: skip
 
 
@@ -111,6 +125,11 @@ class Worker:
         self.connection.send("step")
         return self.connection.recv()
 
+    def ask(self, function: Callable):
+        """What a function finds of the model. It must have a name in a module, by which it is known in the process."""
+        self.connection.send(function)
+        return self.connection.recv()
+
     def stop(self) -> None:
         self.connection.send("stop")
         self.process.join()
@@ -123,6 +142,7 @@ def train(connection, method: str, vocab_size: int, args) -> None:
     from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
 
     rows, distinct = make_rows(vocab_size, args)
+    clock = time.process_time if args.cpu_time else time.perf_counter
 
     class Pace(TrainerCallback):
         """Waits between two steps, so that a step is all that the loop does: data, targets, forward to optimizer."""
@@ -132,14 +152,17 @@ def train(connection, method: str, vocab_size: int, args) -> None:
 
         def on_train_begin(self, arguments, state, control, **kwargs):
             connection.recv()
-            self.started = time.perf_counter()
+            self.started = clock()
 
         def on_step_end(self, arguments, state, control, **kwargs):
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            connection.send((time.perf_counter() - self.started, peak_gib(), distinct))
-            control.should_training_stop = connection.recv() == "stop"
-            self.started = time.perf_counter()
+            connection.send((clock() - self.started, peak_gib(), distinct))
+            while callable(message := connection.recv()):
+                trainer.rows.catch_up()
+                connection.send(message(trainer.model))
+            control.should_training_stop = message == "stop"
+            self.started = clock()
 
     def peak_gib() -> float:
         if torch.cuda.is_available():
@@ -178,10 +201,11 @@ def make_rows(vocab_size: int, args) -> tuple[list[dict], float]:
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    shares = 1.0 / (torch.arange(args.types) + 2.7)
+    types = args.types or vocab_size - SPECIAL
+    shares = 1.0 / (torch.arange(types) + 2.7)
     ranks = torch.multinomial(shares, BATCHES * args.batch_size * args.length, True, generator=generator)
-    spread = torch.randperm(args.types, generator=generator)[ranks]
-    ids = SPECIAL + spread * ((vocab_size - SPECIAL) // args.types)
+    spread = torch.randperm(types, generator=generator)[ranks]
+    ids = SPECIAL + spread * ((vocab_size - SPECIAL) // types)
     batches = ids.view(BATCHES, -1)
     distinct = statistics.mean(len(batch.unique()) for batch in batches)
     return [{"input_ids": row} for row in ids.view(-1, args.length)], distinct

@@ -296,6 +296,11 @@ class HeadlessTrainingArguments(TrainingArguments):
         help="headless only: gradients and AdamW touch the embedding's rows that a step reads, so that its cost does "
         "not grow with the vocabulary.",
     )
+    sparse_embedding_moments: Literal["full", "compact"] = HfArg(
+        default="full",
+        help="With sparse_embedding_updates: what AdamW keeps of a row. compact: one second moment for the whole row and "
+        "the first one in bfloat16, a quarter of the memory of full.",
+    )
     head_bias: Literal["none", "prior"] = HfArg(
         default="none", help="vanilla clm only: a trained head bias that starts at the log of token frequencies."
     )

@@ -171,6 +171,12 @@ PRETRAINING = (
         lambda args: args.log_q_correction,
     ),
     Refusal(
+        "sparse_embedding_moments",
+        "sparse_embedding_updates is False, so rows have no moments of their own: set --sparse_embedding_updates true, or "
+        "leave it out",
+        lambda args: not args.sparse_embedding_updates,
+    ),
+    Refusal(
         "softmax_share",
         "sparse_embedding_updates is True, and the exact loss gives every row a gradient: drop one of the two",
         lambda args: args.sparse_embedding_updates,

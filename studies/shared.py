@@ -98,29 +98,48 @@ def run_dir(args, recipe: str, rate: float, seed: int) -> Path:
 def pretrain(args, recipe: str, rate: float, seed: int) -> float:
     """Train if that was not done before; the held-out cross-entropy at the end, infinite where the run diverged."""
     folder = run_dir(args, recipe, rate, seed)
-    if not (folder / "eval_results.json").is_file() and not (folder / "diverged").is_file():
-        kind, overrides = SIZES[args.task, args.size]
-        flags = {
-            "task": args.task, "model_type": kind, "config_overrides": overrides, "output_dir": folder, "seed": seed,
-            "tokenizer_name": args.output_dir / f"{args.task}_tokenizer", "max_steps": args.max_steps, "learning_rate": rate,
-            "lr_scheduler_type": args.schedule, "warmup_steps": args.max_steps // 20, "weight_decay": 0.01, "adam_beta2": 0.98,
-            "per_device_train_batch_size": args.batch_size, "validation_split_percentage": 2, "max_eval_samples": 200,
-            "eval_strategy": "steps", "eval_steps": max(1, args.max_steps // 10), "logging_steps": 10,
-            "save_steps": args.max_steps, "save_total_limit": 1, "disable_tqdm": "true",
-        }  # fmt: skip
-        command = [sys.executable, "run_pretrain.py"]
-        command += [part for name, value in flags.items() for part in (f"--{name}", str(value))]
-        command += ["--train_file", *args.train_file] if args.train_file else []
-        command += [f"{float(flag[:-1]) * rate:g}" if flag.endswith("x") else flag for flag in flags_of(recipe)]
+    kind, overrides = SIZES[args.task, args.size]
+    flags = {
+        "task": args.task, "model_type": kind, "config_overrides": overrides, "output_dir": folder, "seed": seed,
+        "tokenizer_name": args.output_dir / f"{args.task}_tokenizer", "max_steps": args.max_steps, "learning_rate": rate,
+        "lr_scheduler_type": args.schedule, "warmup_steps": args.max_steps // 20, "weight_decay": 0.01, "adam_beta2": 0.98,
+        "per_device_train_batch_size": args.batch_size, "validation_split_percentage": 2, "max_eval_samples": 200,
+        "eval_strategy": "steps", "eval_steps": max(1, args.max_steps // 10), "logging_steps": 10,
+        "save_steps": args.max_steps, "save_total_limit": 1, "disable_tqdm": "true",
+    }  # fmt: skip
+    command = [sys.executable, "run_pretrain.py", *as_flags(flags)]
+    command += ["--train_file", *args.train_file] if args.train_file else []
+    command += [f"{float(flag[:-1]) * rate:g}" if flag.endswith("x") else flag for flag in flags_of(recipe)]
+    found = results_of(command, folder, "eval_results.json", args.jobs)
+    return math.inf if found is None else found["eval_cross_entropy"]
+
+
+def as_flags(settings: dict[str, object]) -> list[str]:
+    """Settings as a command takes them."""
+    return [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+
+
+def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict | None:
+    """What a training run found, which is run or resumed if that was not done before; None where it diverged.
+
+    Args:
+        command: without the checkpoint to resume from.
+        folder: output folder of the run.
+        name: of the file in it that a finished run writes last.
+        jobs: as in `run_or_resume`.
+    """
+    if not (folder / name).is_file() and not (folder / "diverged").is_file():
         try:
-            run_or_resume(command, folder, args.jobs)
+            run_or_resume(command, folder, jobs)
         except subprocess.CalledProcessError:
             if "so the run stops" not in (folder / "console.log").read_text():
                 raise
             (folder / "diverged").touch()
     if (folder / "diverged").is_file():
-        return math.inf
-    return json.loads((folder / "eval_results.json").read_text())["eval_cross_entropy"]
+        return None
+    if not (folder / name).is_file():  # SIGTERM and Ctrl-C end a run without an error
+        raise SystemExit(f"The run in {folder} was stopped before its end: the same command goes on from there.")
+    return json.loads((folder / name).read_text())
 
 
 def run_or_resume(command: list[str], folder: Path, jobs: int) -> None:

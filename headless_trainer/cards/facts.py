@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,13 @@ HYPERPARAMETERS = (
     "gradient_checkpointing", "train_sampling_strategy", "data_seed", "pool_size", "sampled_negatives",
     "sampling_power", "softmax_share", "temperature", "log_q_correction", "smoothing",
     "input_grad_scale", "next_token_share", "mlm_probability_end", "muon_learning_rate",
-    "sparse_embedding_updates", "head_bias",
+    "sparse_embedding_updates", "sparse_embedding_moments", "head_bias",
 )  # fmt: skip
 CURVE_POINTS = 6
+# Of an evaluation, whose figures may be in several logs.
+CURVE_NAMES = {"eval_loss"} | {each.name for each in shown_in(CURVE) if each.is_held_out}
+# What a row of the embedding stands for -> all of them.
+WHOLE = {"token": "vocabulary", "item": "catalogue"}
 
 
 def count(number: float, noun: str) -> str:
@@ -65,9 +70,13 @@ def file_name(path: str) -> str:
 
 
 def model_facts(
-    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, model_args: ModelArguments | None
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    model_args: ModelArguments | None,
+    unit: str = "token",
 ) -> dict[str, Any]:
-    """Architecture, tokenizer and parameters of what was saved in a folder."""
+    """Architecture, tokenizer and parameters of what was saved in a folder; ``unit`` is what a row of its embedding is."""
     config, architecture = model.config, type(model).__name__
     width = model.get_input_embeddings().embedding_dim
     known = {
@@ -83,9 +92,9 @@ def model_facts(
         "outputs": count(config.num_labels, "output"),
         "facts": {
             "Architecture": f"`{architecture}`, {', '.join(shape)}",
-            "Tokenizer": _tokenizer(tokenizer, model_args),
+            "Tokenizer": _tokenizer(tokenizer, model_args) if unit == "token" else None,
         },
-        "parameters": _parameters(folder, model),
+        "parameters": _parameters(folder, model, unit),
     }
 
 
@@ -103,18 +112,18 @@ def _tokenizer(tokenizer: PreTrainedTokenizerBase | None, model_args: ModelArgum
     return ", ".join(parts)
 
 
-def _parameters(folder: Path, model: PreTrainedModel) -> str | None:
+def _parameters(folder: Path, model: PreTrainedModel, unit: str) -> str | None:
     embedding, is_trunk = model.get_input_embeddings(), model.base_model is model
     rows, width = embedding.num_embeddings, embedding.embedding_dim
     trunk, head = parameter_counts(folder, None if is_trunk else model.base_model_prefix)
     if not trunk:
         return None
     lines = [
-        (f"token embedding, {rows:,} x {width:,}", f"{rows * width:,}"),
+        (f"{unit} embedding, {rows:,} x {width:,}", f"{rows * width:,}"),
         ("rest of the trunk", f"{trunk - rows * width:,}"),
     ]
     if is_trunk:
-        lines.append(("head", f"none; a vocabulary head of its own would have {rows * width:,}"))
+        lines.append(("head", f"none; one over the {WHOLE[unit]} would have {rows * width:,}"))
     elif model.get_output_embeddings() is not None and head < rows * width:
         lines.append(("head, which shares the embedding", f"{head:,} of its own"))
     else:
@@ -152,18 +161,23 @@ def data_name(data_args: DataArguments | None) -> str | None:
         return data_args.dataset_name if on_hub(data_args.dataset_name) else file_name(data_args.dataset_name)
     if not data_args.train_file:
         return "the documentation on the machine that trained it"
-    names = [file_name(path) for path in data_args.train_file]
+    return file_names(data_args.train_file)
+
+
+def file_names(paths: Sequence[str]) -> str:
+    """Names of files and folders, without their paths; of many, the first ones."""
+    names = [file_name(path) for path in paths]
     return ", ".join(names[:5]) + (f" and {count(len(names) - 5, 'other')}" if len(names) > 5 else "")
 
 
 def data_facts(trainer, totals: dict[str, float]) -> dict[str, str | None]:
-    """Where the texts came from, how many tokens there are and how many were seen, by label.
+    """Where the texts or the interactions came from, how many tokens there are and how many were seen, by label.
 
     ``totals`` are those that the trainer saved beside the token counts.
     """
-    args, rows = trainer.facts.data_args, trainer.train_dataset
-    facts = _texts(args) if args is not None else {}
-    seen = count(int(totals["tokens_seen"]), "token")
+    args, items, rows = trainer.facts.data_args, trainer.facts.items, trainer.train_dataset
+    facts = dict(items.data) if items is not None else _texts(args) if args is not None else {}
+    seen = count(int(totals["tokens_seen"]), "token" if items is None else "item")
     if hasattr(rows, "__len__"):
         if trainer.facts.training_set is None:
             trainer.facts.training_set = _size(rows)
@@ -204,16 +218,17 @@ def training_facts(trainer, totals: dict[str, float]) -> dict[str, Any]:
     """Objective, batch, settings and curve of a training run; ``totals`` as in `data_facts`."""
     args, history = trainer.args, trainer.state.log_history
     batch, accumulated, processes = args.train_batch_size, args.gradient_accumulation_steps, args.world_size
+    unit = "token" if trainer.facts.items is None else "item"
     split = f"{batch:,} a forward x {count(accumulated, 'forward')} x {count(processes, 'process')}"
     scope = NEGATIVES[args.negatives] + (" on the same process" if args.negatives == "step" and processes > 1 else "")
     if args.pool_size:
         scope += f", in groups of at most {count(args.pool_size, 'prediction')}"
     if args.sampled_negatives:
-        scope += f", and {count(args.sampled_negatives, 'token')} drawn in each step "
+        scope += f", and {count(args.sampled_negatives, unit)} drawn in each step "
         scope += (
             f"with their frequency to the power {args.sampling_power:g}"
             if args.sampling_power
-            else "from the vocabulary"
+            else f"from the {WHOLE[unit]}"
         )
     return {
         "args": args,
@@ -224,7 +239,7 @@ def training_facts(trainer, totals: dict[str, float]) -> dict[str, Any]:
         "steps": count(trainer.state.global_step, "optimizer step"),
         "rows": f"{count(batch * accumulated * processes, 'row')} ({split})",
         "settings": hyperparameters(args),
-        "curve": curve(history),
+        "curve": curve(history, unit),
     }
 
 
@@ -248,10 +263,13 @@ def hyperparameters(args) -> str | None:
     return table(("setting", "value"), rows)
 
 
-def curve(history: list[dict]) -> str | None:
+def curve(history: list[dict], unit: str = "token") -> str | None:
     """A few points of the log, evenly spread, the last one included: of the evaluations, where there are several."""
     trained = {logs["step"]: logs for logs in history if "loss" in logs}
-    held_out = {logs["step"]: logs for logs in history if "eval_loss" in logs}
+    held_out: dict[int, dict] = {}
+    for logs in history:
+        if CURVE_NAMES & logs.keys():  # the first of a step: one that comes after the run may be of the best weights
+            held_out[logs["step"]] = logs | held_out.get(logs["step"], {})
     chosen = sorted(held_out if len(held_out) > 1 and trained else trained)
     if len(chosen) > CURVE_POINTS:
         last = len(chosen) - 1
@@ -267,4 +285,4 @@ def curve(history: list[dict]) -> str | None:
         + tuple(each.form(point[each.name]) if each.name in point else "" for each in columns)
         for point in points
     ]
-    return table(("step", "tokens", *(each.labelled(each.label or each.short) for each in columns)), rows)
+    return table(("step", f"{unit}s", *(each.labelled(each.label or each.short) for each in columns)), rows)

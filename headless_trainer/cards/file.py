@@ -43,16 +43,20 @@ def never_raises(write: Callable[..., None]) -> Callable[..., None]:
 
 
 @cache
-def _template() -> jinja2.Template:
-    text = resources.files(__package__).joinpath(TEMPLATE_NAME).read_text(encoding="utf-8")
+def _template(name: str) -> jinja2.Template:
+    def load(name: str) -> str:
+        return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
     # A name that the template has and its caller has not is an error and no gap in the card.
     options = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = jinja2.Environment(keep_trailing_newline=True, **options)
+    environment = jinja2.Environment(loader=jinja2.FunctionLoader(load), keep_trailing_newline=True, **options)
     environment.filters["percent"] = lambda share: f"{round(100 * share, 6):g} %"
-    return environment.from_string(text)
+    return environment.get_template(name)
 
 
-def save_card(folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any]) -> None:
+def save_card(
+    folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any], template: str = TEMPLATE_NAME
+) -> None:
     """Write a card, unless the folder has a README.md that someone else wrote.
 
     Args:
@@ -64,7 +68,9 @@ def save_card(folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any
         logger.warning("%s is not a card of headless_trainer, so it is left as it is and no card is written.", path)
         return
     data = ModelCardData(**{name: value for name, value in metadata.items() if value is not None})
-    write_whole(path, f"---\n{data.to_yaml()}\n---\n\n{as_typed(_template().render(facts)).rstrip()}\n".encode())
+    write_whole(
+        path, f"---\n{data.to_yaml()}\n---\n\n{as_typed(_template(template).render(facts)).rstrip()}\n".encode()
+    )
 
 
 def read_card(folder: str | Path) -> ModelCard | None:

@@ -14,9 +14,9 @@ from ..measures import RESULTS, shown_in
 from ..models.fold import FOLD
 from ..runtime.checkpoints import load_token_counts, write_whole
 from . import facts as card_facts
-from . import run_facts
+from . import item_facts, run_facts
 from . import usage as card_usage
-from .file import OWN_TAG, finite, is_inside, never_raises, read_card, results_table, save_card
+from .file import OWN_TAG, TEMPLATE_NAME, finite, is_inside, never_raises, read_card, results_table, save_card
 
 SECTIONS = re.compile(r"^## (?:Pretraining|Fine-tuning)\b.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 PICTURE = "loss.png"
@@ -45,8 +45,14 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
     own_step = best or state.global_step
     logged = [logs for logs in state.log_history if "eval_loss" in logs and logs["step"] == own_step]
     figures = metrics if metrics is not None else logged[-1] if logged else {}
-    results = held_out_results(figures, trainer.task, run.data_args, kind)
+    metadata: dict[str, Any] = {"co2_eq_emissions": _emissions(totals, run.country, kind)}
     facts: dict[str, Any] = {"environment": run_facts.software()}
+    if run.items is None:
+        results = held_out_results(figures, trainer.task, run.data_args, kind)
+    else:  # what is ranked is no text: no task of the Hub fits
+        results = run.items.results
+        metadata |= {"pipeline_tag": None, "template": item_facts.TEMPLATE_NAME}
+        facts |= {"items": run.items, "folder": folder.resolve().name, "unit": "item"}
     if kind != "free_head":
         picture = PICTURE if (folder / PICTURE).is_file() else None
         facts["training"] = card_facts.training_facts(trainer, totals) | {"picture": picture, "best": best}
@@ -55,7 +61,7 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
     if isinstance(args, LMHeadArguments):
         facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)
     causal = trainer.task == "clm"
-    if metrics is not None and causal and kind != "trunk":
+    if metrics is not None and causal and kind != "trunk" and run.items is None:
         facts["sample"] = card_usage.sample(folder)
     write_card(
         folder,
@@ -68,7 +74,7 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
         dataset=run.data_args and run.data_args.dataset_name,
         results=results,
         facts=facts,
-        co2_eq_emissions=_emissions(totals, run.country, kind),
+        **metadata,
     )
 
 
@@ -107,6 +113,7 @@ def write_card(
     dataset: str | None = None,
     results: Sequence[EvalResult] = (),
     facts: dict[str, Any],
+    template: str = TEMPLATE_NAME,
     **metadata,
 ) -> None:
     """Put together what every kind of card has, and write it.
@@ -118,11 +125,13 @@ def write_card(
         model_args: name the checkpoint that the model was made of; None where a trainer was made by hand.
         dataset: that it was trained on.
         facts: names in the template that this kind has, or has other values for.
+        template: of the text.
         metadata: more of it, or other values.
     """
     if not isinstance(tokenizer, PreTrainedTokenizerBase):  # a trainer takes anything that pads
         tokenizer = None
     results, source = finite(results), model_args.model_name_or_path if model_args else None
+    unit = facts.get("unit", "token")
     facts = {
         "title": name,
         "name": name,
@@ -130,7 +139,9 @@ def write_card(
         "causal": causal,
         "language_model": "a causal language model" if causal else "a masked language model",
         "base": card_facts.linked(source) if source else None,
-        "model": card_facts.model_facts(folder, model, tokenizer, model_args),
+        "unit": unit,
+        "whole": card_facts.WHOLE[unit],
+        "model": card_facts.model_facts(folder, model, tokenizer, model_args, unit),
         "usage": card_usage.usage_facts(name, model, tokenizer) if tokenizer is not None else None,
         "sample": None,
         "folded": FOLD in config.read_text(encoding="utf-8") if (config := folder / "config.json").is_file() else False,
@@ -148,7 +159,8 @@ def write_card(
     }
     headless = kind not in ("vanilla", "classifier") or HEADLESS_TAG in data["tags"]
     data["tags"] = [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG]
-    save_card(folder, facts | {"headless": headless}, data | metadata)
+    data["tags"] += [item_facts.TAG] if unit == "item" else []
+    save_card(folder, facts | {"headless": headless}, data | metadata, template)
 
 
 def _inherited_metadata(model_args: ModelArguments | None, dataset: str | None) -> dict[str, Any]:

@@ -33,9 +33,7 @@ def main(argv: list[str] | None = None) -> None:
         prepared = prepare(arguments, args)
     with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
         trainer, resume, score = prepared
-        train(trainer, resume)
-        if not trainer.signal.stopped:
-            score()
+        train(trainer, resume, score)
         leave_together(trainer.signal.exit_code)
 
 
@@ -69,6 +67,8 @@ def prepare(arguments, args):
         split = splits.global_time(histories, arguments.test_share)
     else:
         split = splits.leave_one_out(histories)
+    if not arguments.keep_seen:
+        split.check_ranked(histories)
     tokenizer = item_tokenizer(histories.items, arguments.max_seq_length)
     mask_id = tokenizer.mask_token_id if args.task == "mlm" else None
     config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
@@ -103,6 +103,7 @@ def prepare(arguments, args):
         return target_ranks(ranker, histories, split.validation, TAUS, **options)
 
     trainer.add_callback(ChooseTau(search, trainer.log, TAUS, arguments.early_stopping_patience))
+    trainer.facts.items = item_facts(arguments, histories, split)
     run_folder.use_console(trainer)
     run_folder.announce(trainer)
     return trainer, resume, partial(score_and_save, trainer, arguments, ranker, histories, split, counts, options)
@@ -141,6 +142,29 @@ def new_model(config, objective: str):
     return kind.from_config(config)
 
 
+def item_facts(arguments, histories, split):
+    """What the model card says of the interactions, before anything is known of the run."""
+    from ..cards.facts import count, file_names
+    from ..cards.item_facts import ItemFacts
+
+    source = file_names(arguments.train_file)
+    users, items = count(len(histories.users), "user"), count(len(histories.items), "item")
+    scored = f"{count(len(split.validation), 'user')} in validation, {count(len(split.test), 'user')} in the test"
+    held_out = {
+        "leave_one_out": "the last item of each user is the test, the one before it validation",
+        "global_time": f"the last {arguments.test_share:g} of all interactions is the test, as many before it validation; "
+        "scored is the first item of a user in each",
+    }[arguments.split]
+    data = {
+        "Interactions": f"{count(len(histories.ids), 'interaction')} of {users} with {items}, from `{source}`",
+        "Rarest items": f"with {count(arguments.min_item_count, 'interaction')}" * (arguments.min_item_count > 1),
+        "Held out": f"{held_out} ({scored})",
+        "Ranked": f"all items{'' if arguments.keep_seen else ', without those that the user had before'}",
+        "Rows": f"one user in each, cut to the most recent {count(arguments.max_seq_length, 'item')}",
+    }
+    return ItemFacts(items, source, data)
+
+
 def score_and_save(trainer, arguments, ranker, histories, split, counts, options) -> None:
     """Figures of the best weights on validation and test, written with tau and log q beside the model."""
     import json
@@ -175,6 +199,7 @@ def score_and_save(trainer, arguments, ranker, histories, split, counts, options
     at_zero = full_figures(ranker, histories, split.test, own, 0.0, **options)
     found |= {f"test_{key}_at_tau_0": value for key, value in at_zero.items()}
     write_whole(folder / RESULTS_NAME, (json.dumps(found, indent=2) + "\n").encode())
+    trainer.facts.items.score(found, {"validation": len(split.validation), "test": len(split.test)})
     logger.info(
         "tau %.2f: test NDCG@10 %.4f, recall@10 %.4f, coverage@10 %.2f; without log q NDCG@10 %.4f",
         *(tau, found["test_ndcg@10"], found["test_recall@10"], found["test_coverage@10"], at_zero["ndcg@10"]),

@@ -160,8 +160,14 @@ def tokenized_rows(documents, tokenizer: PreTrainedTokenizerBase, model_args: Mo
 
 
 @lost_processes_named()
-def train(trainer: PretrainingTrainer, resume: str | None) -> None:
-    """Train, save, and only then evaluate, report and push: nothing after the training run can lose it."""
+def train(trainer: PretrainingTrainer, resume: str | None, score: Callable[[], None] | None = None) -> None:
+    """Train, save, and only then evaluate, report and push: nothing after the training run can lose it.
+
+    Args:
+        trainer: with its model and rows.
+        resume: the checkpoint to resume from, if any.
+        score: what else is measured of the weights that leave the run, and written beside them.
+    """
     trainer.train(resume_from_checkpoint=resume)
     if trainer.signal.stopped:
         if trainer.is_world_process_zero():
@@ -180,6 +186,8 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
         evaluate = False
     metrics = final_evaluation(trainer) if evaluate else {}
     run_folder.finish(trainer, metrics)
+    if score is not None:
+        score()
     write_model_card(trainer, metrics=metrics)
     if trainer.hub is not None:
         trainer.hub.push_run("End of training")  # with what was written since save_model

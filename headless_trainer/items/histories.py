@@ -147,18 +147,34 @@ def _read_table(argument: str, path: Path, columns: dict[str, str]) -> pa.Table:
         raise ValueError(f"{argument} {str(path)!r} cannot be read as {kind}: {error}. Check the file.") from error
     for setting, name in columns.items():
         if name not in known:
+            remedy = f"Name the column with --{setting}."
+            if kind == ".csv" and len(known) == 1:
+                remedy = "Separate the columns with commas."
+            raise ValueError(f"{argument} {str(path)!r} has no column {name!r}, only {', '.join(known)}. {remedy}")
+        if known.count(name) > 1:
             raise ValueError(
-                f"{argument} {str(path)!r} has no column {name!r}, only {', '.join(known)}. Name the column with --{setting}."
+                f"{argument} {str(path)!r} has {known.count(name)} columns {name!r}: rename the others, or name "
+                f"another one with --{setting}."
             )
         missing = table[name].null_count
+        if pa.types.is_string(table[name].type) or pa.types.is_large_string(table[name].type):
+            missing += pc.sum(pc.equal(table[name], ""), min_count=0).as_py()
         if missing:
             raise ValueError(
                 f"{argument} {str(path)!r} has {missing:,} rows without a value in the column {name!r}: fill or remove them."
             )
-    user, item, time = (table[name] for name in names)
-    return pa.table(
-        {"user": user.cast(pa.string()), "item": item.cast(pa.string()), "time": _as_time(time, path, names[2])}
-    )
+    user, item = (_as_names(argument, table[name], path, name) for name in names[:2])
+    return pa.table({"user": user, "item": item, "time": _as_time(table[names[2]], path, names[2])})
+
+
+def _as_names(argument: str, column: pa.ChunkedArray, path: Path, name: str) -> pa.ChunkedArray:
+    """Strings, and numbers as they are written."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowException as error:
+        raise ValueError(
+            f"{argument} {str(path)!r} has a column {name!r} that is neither strings nor numbers ({error}): convert it."
+        ) from error
 
 
 def _as_time(column: pa.ChunkedArray, path: Path, name: str) -> pa.ChunkedArray:
@@ -230,6 +246,10 @@ def _of_lines(argument: str, paths: list[Path], begin_with: str) -> Histories:
             f"lines_begin_with is 'user' but two lines of {argument} begin alike: give each user one line, or set "
             "--lines_begin_with item."
         )
+    alone = int((lengths == 1).sum())
+    if alone:
+        logger.warning("%s of %s lines of %s hold a user and no item: they are left out, that of %r for one",
+                       f"{alone:,}", f"{len(lengths):,}", argument, users[lengths == 1][0])  # fmt: skip
     starts = lengths.cumsum() - lengths
     is_item = np.ones(len(codes), dtype=bool)
     is_item[starts] = False

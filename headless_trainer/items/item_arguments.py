@@ -85,6 +85,8 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
     An evaluation and a checkpoint come after every epoch, and the best one by NDCG@10 on validation is what is saved.
     """
 
+    ranks_items = True  # what is logged of it is in the table of measures
+
     num_train_epochs: float = HfArg(default=50, help="Passes over the histories at most.")
     learning_rate: float = HfArg(default=1e-3, help="Peak learning rate.")
     lr_scheduler_type: str = HfArg(default="constant", help="Learning rate schedule.")

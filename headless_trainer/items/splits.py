@@ -31,6 +31,12 @@ class Targets:
     def __len__(self) -> int:
         return len(self.users)
 
+    def had_before(self, histories: Histories) -> np.ndarray:
+        """``(H,)`` bool, whether the next item stands in the history before it."""
+        lengths = self.places - self.starts
+        before, offsets = _spans(self.starts, lengths)
+        return counts_between(histories.ids[before] == np.repeat(histories.ids[self.places], lengths), offsets) > 0
+
 
 @dataclass(frozen=True)
 class Split:
@@ -45,6 +51,23 @@ class Split:
     train_ends: np.ndarray
     validation: Targets
     test: Targets
+
+    def check_ranked(self, histories: Histories) -> None:
+        """Say how many next items are never found, where what a user had before is not ranked.
+
+        Raises:
+            ValueError: if all of a part are.
+        """
+        for name, part in (("validation", self.validation), ("test", self.test)):
+            lost = int(part.had_before(histories).sum())
+            if lost == len(part):
+                raise ValueError(
+                    f"keep_seen is False but every next item of {name} is one that its user had before, and those are not "
+                    "ranked: set --keep_seen."
+                )
+            if lost:
+                logger.warning("%s of %s next items of %s are ones that their users had before: they are not ranked, so they "
+                               "are never found. --keep_seen ranks them", f"{lost:,}", f"{len(part):,}", name)  # fmt: skip
 
 
 def leave_one_out(histories: Histories) -> Split:
@@ -181,6 +204,11 @@ def _taken(
     histories: Histories, starts: np.ndarray, lengths: np.ndarray, first_id: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Token ids of parts of the histories, int32, one after the other, and where each begins and the last ends."""
-    offsets = np.append(0, lengths.cumsum())
-    places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+    places, offsets = _spans(starts, lengths)
     return (histories.ids[places] + first_id).astype(np.int32), offsets
+
+
+def _spans(starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of several parts one after the other, and where each of them begins among those and the last one ends."""
+    offsets = np.append(0, lengths.cumsum())
+    return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets

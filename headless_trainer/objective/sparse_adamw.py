@@ -38,18 +38,24 @@ class SparseAdamW(torch.optim.AdamW):
     A row is as dense AdamW would have it only once it is caught up: call `catch_up` with the ids that a forward will read,
     before it, and without ids before the whole table is read (evaluation, saving).
 
+    With ``compact`` moments a row has one second moment, the mean of those of its numbers, and its first moment in bfloat16:
+    all of the above holds with that one v in place of v, but for the rounding of m. Row-wise second moments are those of
+    https://docs.pytorch.org/FBGEMM/fbgemm_gpu/fbgemm-gpu-python-api/tbe_ops_training.html (PARTIAL_ROWWISE_ADAM). m needs no
+    stochastic rounding: in each step that reads the row, a share of 1 - b1 of it is new.
+
     Args:
         params: as for ``AdamW``; ``embedding`` is among them.
         embedding: ``(V, D)`` weight whose gradients are sparse, as those of ``nn.Embedding(sparse=True)``.
+        compact: whether moments of rows are compact.
         kwargs: everything else ``AdamW`` takes, except ``amsgrad`` and ``maximize``.
 
     Raises:
         ValueError: if the embedding is not among the parameters or a setting has no such sum.
     """
 
-    def __init__(self, params, *, embedding: nn.Parameter, **kwargs):
+    def __init__(self, params, *, embedding: nn.Parameter, compact: bool = False, **kwargs):
         super().__init__(params, **kwargs)
-        self.embedding = embedding
+        self.embedding, self.compact = embedding, compact
         # A scaler of float16 would leave the check for infinities to the fused kernel, which does not see the rows.
         self._step_supports_amp_scaling = False
         groups = [group for group in self.param_groups if any(param is embedding for param in group["params"])]
@@ -75,24 +81,33 @@ class SparseAdamW(torch.optim.AdamW):
         state = self.state[self.embedding]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float64)  # what dense AdamW can go on with
-            state["exp_avg"] = torch.zeros_like(self.embedding, memory_format=torch.contiguous_format)
-            state["exp_avg_sq"] = torch.zeros_like(self.embedding, memory_format=torch.contiguous_format)
+            for name, (shape, dtype) in moment_tables(self.embedding, self.compact).items():
+                state[name] = torch.zeros(shape, dtype=dtype, device=self.embedding.device)
             # On the CPU, where float64 always exists; a step needs a few numbers a row of it.
             state["last_step"] = torch.zeros(len(self.embedding), dtype=torch.int32)
             state["history"] = torch.zeros(64, MOMENTS + 1, dtype=torch.float64)
         return state
 
     def load_state_dict(self, state_dict: dict) -> None:
-        super().load_state_dict(state_dict)
         indices = [index for group in state_dict["param_groups"] for index in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]
         position = next(index for param, index in zip(params, indices, strict=True) if param is self.embedding)
+        # The parent would turn all of what the rows have into the type of the weights.
+        others = {index: each for index, each in state_dict["state"].items() if index != position}
+        super().load_state_dict({**state_dict, "state": others})
         saved = state_dict["state"].get(position)
         if not saved:
             return
         state = self.state[self.embedding]
+        for name, (shape, dtype) in moment_tables(self.embedding, self.compact).items():
+            if tuple(saved[name].shape) != shape:
+                raise ValueError(
+                    f"The saved state has {name} of shape {tuple(saved[name].shape)}, not {shape}: go on with the "
+                    "sparse_embedding_moments that it was saved with."
+                )
+            state[name] = saved[name].to(self.embedding.device, dtype)
         if "last_step" in saved:
-            for name in ("step", "last_step", "history"):  # which the parent turned into what the weights are
+            for name in ("step", "last_step", "history"):
                 state[name] = saved[name].to("cpu", copy=True)
         else:  # the state of dense AdamW, in which every row is up to date
             step = int(saved["step"])
@@ -134,7 +149,10 @@ class SparseAdamW(torch.optim.AdamW):
         weight, mean, square = self._rows(ids)
         weight.mul_(1 - rate * group["weight_decay"])
         mean.lerp_(gradient, 1 - beta1)
-        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        if self.compact:
+            square.mul_(beta2).add_(gradient.square().mean(1, keepdim=True), alpha=1 - beta2)
+        else:
+            square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         scale = square.sqrt().div_(math.sqrt(1 - beta2**step)).add_(group["eps"])
         weight.addcdiv_(mean, scale, value=-rate / (1 - beta1**step))
         self._put(ids, weight, mean, square)
@@ -207,6 +225,20 @@ class SparseAdamW(torch.optim.AdamW):
         state = self._row_state()
         for table, values in zip((self.embedding, state["exp_avg"], state["exp_avg_sq"]), rows, strict=True):
             table.index_copy_(0, ids, values.to(table.dtype))
+
+
+def moment_tables(embedding: Tensor, compact: bool) -> dict[str, tuple[tuple[int, int], torch.dtype]]:
+    """Shapes and types of the two moments of an embedding, ``(V, D)``, by their names in the optimizer's state."""
+    rows, width = embedding.shape
+    if not compact:
+        return dict.fromkeys(("exp_avg", "exp_avg_sq"), ((rows, width), embedding.dtype))
+    return {"exp_avg": ((rows, width), torch.bfloat16), "exp_avg_sq": ((rows, 1), _wide(embedding))}
+
+
+def moment_bytes(embedding: Tensor, compact: bool) -> int:
+    """Bytes of the moments of an embedding, and of the step in which each row was last touched."""
+    tables = moment_tables(embedding, compact).values()
+    return 4 * len(embedding) + sum(math.prod(shape) * dtype.itemsize for shape, dtype in tables)
 
 
 def check_settings(beta1: float, beta2: float, eps: float) -> None:

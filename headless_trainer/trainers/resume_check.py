@@ -13,7 +13,7 @@ from ..runtime.settings import read_settings
 logger = logging.getLogger(__name__)
 
 # With another value it would be another run.
-REFUSED = ("objective", "task", "optim", "sparse_embedding_updates", "head_bias")
+REFUSED = ("objective", "task", "optim", "sparse_embedding_updates", "sparse_embedding_moments", "head_bias")
 # Another order of the rows, or other masks: the place in the data would not be that of the checkpoint.
 REFUSED_WITH_PLACE = ("seed", "data_seed", "train_sampling_strategy", "dataloader_drop_last")
 # What the optimizer's state brings back, whatever the arguments say.

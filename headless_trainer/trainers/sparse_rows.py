@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
 from ..arguments import HeadlessTrainingArguments
-from ..objective.sparse_adamw import SparseAdamW, average_row_gradients, clip_gradients
+from ..objective.sparse_adamw import SparseAdamW, average_row_gradients, clip_gradients, moment_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class SparseRows(TrainerCallback):
                 f"multi-GPU configuration (DDP), or {REMEDY}"
             )
         self.model, self.args = model, args
+        self.compact = args.sparse_embedding_moments == "compact"
         self.weight = model.get_input_embeddings().weight
         self._optimizer: SparseAdamW | None = None
         self._received: list[int] = []
@@ -102,7 +103,7 @@ class SparseRows(TrainerCallback):
     def optimizer_class(self) -> tuple[type[torch.optim.Optimizer], dict]:
         """What `Trainer.optimizer_cls_and_kwargs` takes."""
         _, kwargs = Trainer.get_optimizer_cls_and_kwargs(self.args, self.model)
-        return SparseAdamW, kwargs | {"embedding": self.weight}
+        return SparseAdamW, kwargs | {"embedding": self.weight, "compact": self.compact}
 
     def use(self, optimizer: SparseAdamW) -> None:
         """Keep the rows by this optimizer, which was just made."""
@@ -111,7 +112,7 @@ class SparseRows(TrainerCallback):
             torch.distributed.broadcast(self.weight.data, 0)  # as the wrapper does with what it knows
         rows, width = self.weight.shape
         weights = self.weight.numel() * self.weight.element_size() / 2**20
-        moments = 2 * weights + 4 * rows / 2**20  # and the step in which each row was last touched
+        moments = moment_bytes(self.weight, self.compact) / 2**20
         logger.info("Embedding of %s x %s: %.1f MiB of weights, %.1f MiB of moments.", rows, width, weights, moments)
         logger.info("Its gradient has the rows that a step reads, where a dense one takes %.1f MiB.", weights)
 

@@ -226,7 +226,7 @@ def test_parameters_with_and_without_a_head(here):
     assert table[2:] == [
         f"| token embedding, {tokens} x 16 | {own:,} |",
         f"| rest of the trunk | {rest:,} |",
-        f"| head | none; a vocabulary head of its own would have {own:,} |",
+        f"| head | none; one over the vocabulary would have {own:,} |",
         f"| all | {own + rest:,} |",
     ]
     assert section(text_of(here / "decoder-lm"), "Model").endswith(f"| head | {own:,} |\n| all | {2 * own + rest:,} |")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,12 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 from headless_trainer.cli import items, recommend
 from headless_trainer.items.item_arguments import ItemTrainingArguments
 from headless_trainer.items.ranking import TAUS
+from headless_trainer.measures import MEASURES
+from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.runtime.manifest import find_fault
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +60,15 @@ def refused(command, *argv: object) -> str:
 def test_what_comes_next_is_learned_and_used(tmp_path, corpus, flags):
     folder = tmp_path / "run"
     epochs = 25 if "mlm" in flags else 12
-    options = ("--num_train_epochs", str(epochs), "--keep_seen", "--early_stopping_patience", "0")
+    options = (
+        "--num_train_epochs",
+        str(epochs),
+        "--keep_seen",
+        "--early_stopping_patience",
+        "0",
+        "--logging_steps",
+        "5",
+    )
     found = run(corpus, folder, *flags, *options)
     assert (found["users"], found["items"], found["interactions"]) == (USERS, ITEMS, sum(map(length, range(USERS))))
     names = [f"{name}@{k}" for name in ("recall", "ndcg") for k in (5, 10, 20)] + [
@@ -70,6 +82,9 @@ def test_what_comes_next_is_learned_and_used(tmp_path, corpus, flags):
     assert len(found["test_ndcg@10_by_popularity"]) == 10 and found["tau"] in TAUS
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     assert len([logs for logs in history if "eval_ndcg@10" in logs]) == epochs
+    args = torch.load(folder / "training_args.bin", weights_only=False)
+    names = {re.sub(r"layer_\d+_", "layer_<i>_", name) for logs in history for name in logs} - {"step"}
+    assert names == {each.name for each in MEASURES if each.is_logged(args)}
     assert found["validation_ndcg@10"] == pytest.approx(max(logs.get("eval_ndcg@10", 0) for logs in history), abs=1e-9)
 
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
@@ -95,6 +110,55 @@ def test_negatives_that_are_drawn_and_rows_that_are_updated_alone(tmp_path, corp
     run(corpus, tmp_path / "plain", "--num_train_epochs", "1")
     drawn, counted = (load_file(tmp_path / name / "item_prior.safetensors")["log_q"] for name in ("run", "plain"))
     assert drawn[0] - counted[0] > 0.5  # a special token is never a target, and is drawn
+
+
+@pytest.mark.parametrize("flags", [(), ("--sampling_power", "0.5"), ("--sampling_power", "1")])
+def test_the_prior_is_that_of_the_candidates_that_were_scored(tmp_path, monkeypatch, flags):
+    """A catalogue of 6 items, of which 40 are drawn in each step: log q against all pools added up, and by hand."""
+    generator = np.random.default_rng(0)
+    users = [generator.choice(6, size=12, p=np.array([32, 16, 8, 4, 2, 1]) / 63) for _ in range(40)]
+    lines = [f"u{number} " + " ".join(f"i{item}" for item in user) for number, user in enumerate(users)]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    seen, with_drawn = torch.zeros(9), NegativePool.with_drawn
+
+    def counted(self, ids):
+        pool = with_drawn(self, ids)
+        seen.index_add_(0, pool.ids, pool.counts.float())
+        return pool
+
+    monkeypatch.setattr(NegativePool, "with_drawn", counted)
+    options = ("--sampled_negatives", "40", "--num_train_epochs", "30", "--early_stopping_patience", "0", "--keep_seen")
+    run(str(tmp_path / "lines.txt"), tmp_path / "run", *options, *flags, "--max_seq_length", "12", "--smoothing", "1")
+    log_q = load_file(tmp_path / "run" / "item_prior.safetensors")["log_q"]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    targets = torch.zeros(9)
+    for user in users:
+        for item in user[1:-2]:  # the last two are held out, and the first has nothing before it
+            targets[tokenizer.convert_tokens_to_ids(f"i{item}")] += 1
+    q = (targets + 1) / (targets + 1).sum()  # --smoothing
+    drawing = q ** (float(flags[1]) if flags else 0.0)
+    drawn = 40 * 5 * 30
+    by_hand = (30 * targets.sum() * q + drawn * drawing / drawing.sum()) / (30 * targets.sum() + drawn)
+    assert torch.allclose(log_q.exp(), by_hand, rtol=1e-4)
+    assert seen.sum() == 30 * targets.sum() + drawn
+    assert torch.allclose(log_q.exp(), seen / seen.sum(), atol=0.01)  # 6,000 are drawn
+
+
+@pytest.mark.parametrize("sizes", [1, 2, 3])
+def test_a_tiny_catalogue(tmp_path, sizes):
+    """Fewer items than are shown, and than are drawn."""
+    lines = [f"u{user} " + " ".join("abc"[(user + step) % sizes] for step in range(4 + user % 3)) for user in range(20)]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    flags = ("--sampled_negatives", "50", "--sampling_power", "1", "--num_train_epochs", "2", "--keep_seen")
+    found = run(str(tmp_path / "lines.txt"), tmp_path / "run", *flags)
+    assert found["items"] == sizes and found["test_recall@10"] == found["test_coverage@10"] == 1.0
+    arguments = ("--train_file", tmp_path / "lines.txt", "--output_dir", tmp_path / "other")
+    said = refused(items, *TINY, *arguments, *flags[:-1])
+    part = "test" if sizes == 3 else "validation"
+    assert said.startswith(
+        f"ValueError: keep_seen is False but every next item of {part} is one that its user had before,"
+    )
+    assert said.endswith("and those are not ranked: set --keep_seen.")
 
 
 def test_a_split_in_time(tmp_path):
@@ -159,16 +223,67 @@ def test_what_recommend_refuses(tmp_path, monkeypatch, flags, message):
     assert refused(recommend, *flags).startswith(message)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "lines.txt").write_text("".join(f"u{user} " + " ".join(["a", "b", "c", "d"]) + "\n" for user in range(9)))
+    run(str(folder / "lines.txt"), folder / "run", "--num_train_epochs", "1")
+    return folder / "run"
+
+
+@pytest.mark.parametrize("name, text, message", [
+    ("a.csv", "", "ValueError: history_file ['a.csv'] holds no interactions: every file is empty."),
+    ("a.csv", "user,thing,time\na,b,1\n", "ValueError: history_file 'a.csv' has no column 'item', only user, thing, time."),
+    ("a.txt", "u1\nu2\n", "ValueError: history_file ['a.txt'] holds no interactions. Name a file with some."),
+    ("a.txt", "u1 x\nu2 y z\n", "ValueError: history_file names no item that the model knows, 'x' for one"),
+])  # fmt: skip
+def test_histories_that_recommend_refuses(tmp_path, monkeypatch, trained, name, text, message):
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(text)
+    flags = ("--model_name_or_path", trained, "--history_file", name, "--output_file", "best.jsonl")
+    assert refused(recommend, *flags).startswith(message)
+    assert not Path("best.jsonl").exists()
+
+
+def test_users_with_one_event_and_rows_out_of_order(tmp_path, monkeypatch, trained, caplog):
+    """One event is enough to be recommended something; what is unsorted is sorted, unknown items and their users are said."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("user,item,time\none,a,1\ntwo,b,9\ntwo,a,3\nnone,z,1\n")
+    flags = ("--model_name_or_path", str(trained), "--history_file", "a.csv", "--output_file", "best.jsonl")
+    with caplog.at_level("INFO", "headless_trainer"):
+        recommend.main([*flags, "--top_k", "9"])
+    lines = {
+        line["user"]: sorted(line["items"]) for line in map(json.loads, Path("best.jsonl").read_text().splitlines())
+    }
+    assert lines == {"one": ["b", "c", "d"], "two": ["c", "d"]}
+    assert "history_file is not sorted by time (1 rows come after a later one of the same user)" in caplog.text
+    assert "1 of 4 interactions are with items that the model does not know: they are left out" in caplog.text
+
+
+@pytest.mark.parametrize("text, message", [
+    ("u1 a\nu2 b\n", "ValueError: No user has three items, one to train on, one to validate and one to test"),
+    ("u1 a b c\nu2 b a c\n", "ValueError: No user has two items to train on: give longer histories."),
+])  # fmt: skip
+def test_histories_that_are_too_short(tmp_path, text, message):
+    (tmp_path / "lines.txt").write_text(text)
+    said = refused(items, *TINY, "--train_file", tmp_path / "lines.txt", "--output_dir", tmp_path / "run")
+    assert said.startswith(message) and not (tmp_path / "run" / "items_results.json").exists()
+
+
 def test_an_item_must_not_be_called_like_a_special_token(tmp_path):
     (tmp_path / "lines.txt").write_text("u1 [PAD] a b\nu2 a b c\n")
     said = refused(items, *TINY, "--train_file", tmp_path / "lines.txt", "--output_dir", tmp_path / "run")
     assert said == "ValueError: An item is called like one of [UNK], [PAD], [MASK]: rename it."
 
 
+ROWS_ALONE = ("--sparse_embedding_updates", "true", "--sparse_embedding_moments", "compact", "--sampled_negatives", "8")
+
+
 @pytest.mark.slow
-def test_killed_and_resumed_equals_never_killed(tmp_path, corpus):
+@pytest.mark.parametrize("more", [(), ROWS_ALONE], ids=["dense", "compact rows"])
+def test_killed_and_resumed_equals_never_killed(tmp_path, corpus, more):
     """SIGKILL after the second checkpoint: weights and figures are those of a run left alone."""
-    flags = [*TINY, "--train_file", corpus, "--num_train_epochs", "6", "--dropout", "0.3", "--keep_seen"]
+    flags = [*TINY, "--train_file", corpus, "--num_train_epochs", "6", "--dropout", "0.3", "--keep_seen", *more]
 
     def start(folder: str, *more: str) -> subprocess.Popen:
         command = [sys.executable, "run_items.py", *flags, "--output_dir", str(tmp_path / folder), *more]

@@ -133,6 +133,10 @@ REFUSED = [
     ("a.csv", "user,item,time\na,b\n", "cannot be read as .csv: .* Check the file"),
     ("a.parquet", "not parquet", "cannot be read as .parquet: .* Check the file"),
     ("a.jsonl", "{", "cannot be read as .jsonl: .* Check the file"),
+    ("a.csv", "user,item,time,time\na,b,1,2\n", "has 2 columns 'time': rename the others, or name another one with"),
+    ("a.csv", "user;item;time\na;b;1\n", "has no column 'user', only user;item;time. Separate the columns with commas"),
+    ("a.jsonl", '{"user": "", "item": "b", "time": 1}\n', "has 1 rows without a value in the column 'user': fill or"),
+    ("a.jsonl", '{"user": "a", "item": ["b"], "time": 1}\n', "has a column 'item' that is neither strings nor numbers .*: con"),
     ("a.tar", "x", "train_file must end in .txt, .json"),
 ]  # fmt: skip
 
@@ -142,6 +146,23 @@ def test_what_cannot_be_read_is_refused(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         read_histories("train_file", [str(tmp_path / name)])
+
+
+def test_names_that_are_no_text_are_refused(tmp_path):
+    columns = {"user": pa.array([b"\xff", b"a"]), "item": pa.array(["b", "c"]), "time": pa.array([1, 2])}
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(
+        ValueError, match="train_file .*a.parquet' has a column 'user' that is neither strings nor numbers"
+    ):
+        read_histories("train_file", [str(tmp_path / "a.parquet")])
+
+
+def test_lines_without_an_item_are_left_out_and_said(tmp_path, caplog):
+    (tmp_path / "a.txt").write_text("u1 a b\nu2\nu3 a\n")
+    assert as_lists(read_histories("history_file", [str(tmp_path / "a.txt")])) == {"u1": ["a", "b"], "u3": ["a"]}
+    assert (
+        "1 of 3 lines of history_file hold a user and no item: they are left out, that of 'u2' for one" in caplog.text
+    )
 
 
 def test_lines_that_are_no_text_are_refused(tmp_path):

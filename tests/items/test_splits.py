@@ -39,6 +39,23 @@ def test_leave_one_out(caplog):
     assert "2 of 4 users have fewer than two items to train on, so they give no row" in caplog.text
 
 
+def test_next_items_that_a_user_had_before_are_counted(caplog):
+    found = histories([0, 1, 0, 2], [3, 3, 3], [4, 5, 6, 4], [7, 6, 5])
+    split = leave_one_out(found)
+    assert split.validation.had_before(found).tolist() == [True, True, False, False]
+    assert split.test.had_before(found).tolist() == [False, True, True, False]
+    split.check_ranked(found)
+    said = (
+        "2 of 4 next items of {} are ones that their users had before: they are not ranked, so they are never found. "
+    )
+    assert all(said.format(part) + "--keep_seen ranks them" in caplog.text for part in ("validation", "test"))
+    found = histories([3, 3, 3], [4, 5, 4])
+    with pytest.raises(
+        ValueError, match="^keep_seen is False but every next item of test is one that its user had before"
+    ):
+        leave_one_out(found).check_ranked(found)
+
+
 def test_rows_hold_the_most_recent_items():
     found = histories([0, 1, 2, 3, 4, 5, 6])
     assert rows_of(training_rows(found, leave_one_out(found), 3, 3)) == [[5, 6, 7]]
