@@ -31,6 +31,7 @@ def test_a_curve_is_drawn_of_what_there_is(tmp_path, history, width):
     assert data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[16:20]) == width  # two panels, or one
 
 
+@pytest.mark.slow
 def test_pictures_leave_those_of_a_notebook_alone(tmp_path):
     """In a process of its own: which way pyplot draws is chosen once."""
     code = "import matplotlib; matplotlib.use('svg')\nfrom pathlib import Path\n"
