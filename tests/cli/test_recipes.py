@@ -19,7 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, pipeline
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    pipeline,
+)
 
 from headless_trainer.cli.main import command_of
 from headless_trainer.command_line import COMMANDS, PRESETS, Yaml
@@ -118,7 +125,11 @@ class World:
         """Make what the command names and is not there."""
         for flag in ("config_name", "tokenizer_name", "model_name_or_path"):
             for source in given.get(flag, []):
-                if not list(Path().glob(source)):
+                if list(Path().glob(source)):
+                    continue
+                if name == "glue" and predicts_alone(given):
+                    self.classifier(source)
+                else:
                     self.model(source.replace("*", "5"), "mlm" if name == "glue" else "clm")
         for source in given.get("dataset_name", []):
             config = given.get("dataset_config_name", ["default"])[0]
@@ -126,7 +137,7 @@ class World:
             (Path(source) / "README.md").write_text(
                 f"---\nconfigs:\n- config_name: {config}\n  data_files: train.jsonl\n---\n"
             )
-        for flag in ("train_file", "validation_file", "history_file", "data_files"):
+        for flag in ("train_file", "validation_file", "test_file", "history_file", "data_files"):
             for source in given.get(flag, []):
                 path = Path(source.rpartition("=")[2].replace("*", "1"))
                 if not path.exists():
@@ -156,6 +167,16 @@ class World:
 
             counts = torch.ones(len(tokenizer), dtype=torch.long)
             save_token_counts(Path(folder), counts, {"tokens_seen": 1000.0, "train_seconds": 1.0, "temperature": 1.0})
+
+    def classifier(self, folder: str) -> None:
+        """A fine-tuned model, as it is kept of a task of one's own."""
+        tokenizer = self.tokenizers["mlm"]
+        kind, sizes = KINDS["bert"]
+        labels = {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}
+        config = AutoConfig.for_model(kind, vocab_size=len(tokenizer), **sizes, **labels)
+        config.text_columns = ["text"]
+        AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
     def file(self, name: str, path: Path, given: dict[str, list]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -218,8 +239,15 @@ def world(tmp_path, monkeypatch, text_lines, clm_tokenizer, mlm_tokenizer) -> Wo
 # Running -----------------------------------------------------------------------------------------------------------------
 
 
+def predicts_alone(given: dict[str, list]) -> bool:
+    """Whether `glue` trains nothing."""
+    return "test_file" in given and "train_file" not in given
+
+
 def cuts(name: str, given: dict[str, list]) -> list[str]:
     """Flags that make a command small."""
+    if name == "glue" and predicts_alone(given):
+        return []
     if name not in ("pretrain", "lm-head"):
         flags = list(CUTS[name])
         if name == "glue" and "tasks" in given:
@@ -258,7 +286,10 @@ def check(name: str, given: dict[str, list], said: list[str]) -> None:
         assert len(generate("the miller", max_new_tokens=4, do_sample=False)[0]["generated_text"]) > len("the miller")
     if name == "items":
         assert math.isfinite(json.loads((folder / "items_results.json").read_text())["test_ndcg@10"])
-    if name == "glue":
+    if name == "glue" and "test_file" in given:
+        (predicted,) = (folder / "predictions").glob(f"*.{given.get('predictions_format', ['jsonl'])[0]}")
+        assert len(predicted.read_text().splitlines()) > 20
+    if name == "glue" and not predicts_alone(given):
         assert "|" in (folder / "results.md").read_text()
     if name == "glue" and "train_file" in given:  # a task of one's own is there to be used
         models = list(folder.rglob("model.safetensors"))
