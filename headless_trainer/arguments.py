@@ -60,7 +60,8 @@ class ModelArguments:
     )
     tie_word_embeddings: bool | None = HfArg(
         default=None,
-        help="vanilla only: share the head's matrix with the input embedding. The architecture's own choice by default.",
+        help="vanilla: share the head's matrix with the input embedding; the architecture's own choice by default. "
+        "headless: false gives candidates a matrix of their own, beside that of the inputs.",
     )
     tokenizer_name: str | None = HfArg(
         default=None, help="Tokenizer (Hub name or folder). That of the model by default."

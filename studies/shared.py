@@ -28,6 +28,7 @@ SIZES = {
 }
 BASES = {
     "headless": [],
+    "headless untied": ["--tie_word_embeddings", "false"],
     "vanilla tied": ["--objective", "vanilla", "--tie_word_embeddings", "true"],
     "vanilla untied": ["--objective", "vanilla", "--tie_word_embeddings", "false"],
 }

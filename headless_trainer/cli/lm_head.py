@@ -60,12 +60,12 @@ def check_arguments(model_args, data_args, args) -> None:
 
 def make_language_model(model_args, data_args, args) -> None:
     """The free head: no training, and no corpus unless the counts come from one."""
-    from transformers import AutoModel
 
     from ..cards.model_card import write_head_card
     from ..corpus import packing, texts
     from ..hub.pushes import HubPushes
     from ..models import loading
+    from ..models.candidate_matrix import load_trunk
     from ..models.lm_head import attach_lm_head
     from ..models.trunk import check_headless, infer_task
     from ..runtime import sources
@@ -86,7 +86,7 @@ def make_language_model(model_args, data_args, args) -> None:
     tokenizer = loading.load_tokenizer(model_args)
     name = model_args.model_name_or_path
     with sources.source("model_name_or_path", name):
-        trunk = AutoModel.from_pretrained(name, dtype="auto", **loading.hub_arguments(model_args))
+        trunk = load_trunk(name, dtype="auto", **loading.hub_arguments(model_args))
     counts, options = head_options(model_args, args)
     if options["init"] == "prior" and args.counts_from == "corpus":
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]

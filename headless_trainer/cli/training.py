@@ -139,10 +139,14 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
         raise ValueError(
             "isolate_documents is True but line_by_line is True, so no row holds two documents: drop one of the two."
         )
-    if model_args.tie_word_embeddings is not None and args.objective != "vanilla":
+    if model_args.tie_word_embeddings and args.objective != "vanilla":
         raise ValueError(
-            f"tie_word_embeddings is {model_args.tie_word_embeddings} but objective is {args.objective!r}, which has no head "
-            "to tie: drop one of the two."
+            f"tie_word_embeddings is True but objective is {args.objective!r}, which has no head to tie: leave it out."
+        )
+    if model_args.tie_word_embeddings is False and args.objective != "vanilla" and args.sparse_embedding_updates:
+        raise ValueError(
+            "tie_word_embeddings is False but sparse_embedding_updates is True, which knows one matrix: drop one of "
+            "the two."
         )
 
 

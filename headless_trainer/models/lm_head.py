@@ -11,10 +11,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, AutoModel, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 
 from ..objective.prior import DrawnNegatives, candidate_log_prior
 from ..runtime.checkpoints import load_token_counts
+from .candidate_matrix import MARK, load_trunk
+from .candidate_matrix import NAME as MATRIX
 from .fold import fold_bias, last_layer_norm, unfold, wide
 from .trunk import check_headless, find_embed, find_trunk, infer_task, probe, probe_ids
 from .vocabulary_head import LOGIT_TRANSFORMS, find_projection, watch_projection
@@ -72,7 +74,7 @@ def attach_lm_head(
     if init not in ("prior", "embeddings"):
         raise ValueError(f"init must be 'prior' or 'embeddings', got {init!r}.")
     if isinstance(trunk, (str, Path)):
-        folder, trunk = trunk, AutoModel.from_pretrained(trunk, dtype="auto")
+        folder, trunk = trunk, load_trunk(trunk, dtype="auto")
         check_headless(trunk.config, str(folder))
         token_counts = folder if token_counts is None else token_counts
     if isinstance(token_counts, (str, Path)):
@@ -96,7 +98,7 @@ def attach_lm_head(
     head = find_projection(model)
     if not _reads_trunk(model, head) and not (_pass_through(model, head) or new_layers):
         find_projection(model, of_trunk=True)  # which says why not
-    embed = find_embed(model.base_model)
+    embed = find_embed(trunk)
     weight = wide(embed(torch.arange(vocab_size, device=trunk.device))) / temperature  # (V, D)
     if weight.shape != head.weight.shape:  # a head narrower than the trunk, which ELECTRA and ALBERT tie to E itself
         weight = wide(model.get_input_embeddings().weight)
@@ -138,6 +140,7 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
             "language model (BERT, RoBERTa, ...) or a decoder (GPT-2, GPT-NeoX, Llama, ...)."
         )
     config.tie_word_embeddings = False
+    config.__dict__.pop(MARK, None)
     config.use_cache = True  # training turns it off, generating wants it
     for setting in LOGIT_TRANSFORMS:  # the objective knows the plain dot product
         if getattr(config, setting, None) is not None:
@@ -145,7 +148,8 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     # The dtype is set while the model is made: casting it later would also round tables such as the rotary frequencies.
     model = mapping[type(config)]._from_config(config, dtype=trunk.dtype).to(trunk.device)
     # A language model may have a pooler below its head, which the trunk has lost and nothing reads (FNet, LayoutLM).
-    model.base_model.load_state_dict(model.base_model.state_dict() | trunk.state_dict())
+    weights = {name: value for name, value in trunk.state_dict().items() if not name.startswith(f"{MATRIX}.")}
+    model.base_model.load_state_dict(model.base_model.state_dict() | weights)
     unfold(model.base_model)
     return model
 

@@ -22,6 +22,7 @@ from ..arguments import ModelArguments
 from ..corpus.tokenization import train_tokenizer
 from ..runtime import sources
 from ..runtime.checkpoint_aside import model_aside
+from .candidate_matrix import MARK, candidate_matrix, load_trunk, untie
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +132,7 @@ def load_model(
         ValueError: if a checkpoint's embedding has fewer rows than the tokenizer has tokens.
     """
     auto_class = VANILLA_CLASSES[task] if objective == "vanilla" else AutoModel
+    untied = objective != "vanilla" and args.tie_word_embeddings is False
     attention = {"attn_implementation": args.attn_implementation} if args.attn_implementation else {}
     if args.model_name_or_path is None:
         config.vocab_size = len(tokenizer)
@@ -138,11 +140,14 @@ def load_model(
             name = f"{role}_token_id"
             if hasattr(config, name):
                 setattr(config, name, getattr(tokenizer, name))
-        return auto_class.from_config(config, dtype=MASTER_DTYPE, trust_remote_code=args.trust_remote_code, **attention)
+        options = {"dtype": MASTER_DTYPE, "trust_remote_code": args.trust_remote_code, **attention}
+        model = auto_class.from_config(config, **options)
+        return untie(model) if untied else model
+    if objective == "vanilla":
+        config.__dict__.pop(MARK, None)  # of the headless run that the weights come from
+    load = auto_class.from_pretrained if objective == "vanilla" else load_trunk
     with sources.source("model_name_or_path", args.model_name_or_path):
-        model = auto_class.from_pretrained(
-            args.model_name_or_path, config=config, dtype=MASTER_DTYPE, **hub_arguments(args), **attention
-        )
+        model = load(args.model_name_or_path, config=config, dtype=MASTER_DTYPE, **hub_arguments(args), **attention)
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         if not args.resize_embeddings:
@@ -150,8 +155,13 @@ def load_model(
                 f"Tokenizer has {len(tokenizer):,} tokens but the embedding has {rows:,} rows. "
                 "Pass --resize_embeddings or use the matching tokenizer."
             )
+        if candidate_matrix(model) is not None:
+            raise ValueError(
+                "resize_embeddings is True but the checkpoint has a matrix of its own for candidates, which would keep its "
+                "rows: use the matching tokenizer."
+            )
         model.resize_token_embeddings(len(tokenizer))
-    return model
+    return untie(model, like_inputs=True) if untied and candidate_matrix(model) is None else model
 
 
 def check_model(args: ModelArguments, training_args, config: PreTrainedConfig) -> None:

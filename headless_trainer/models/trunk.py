@@ -12,6 +12,8 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPIN
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.pytorch_utils import Conv1D
 
+from .candidate_matrix import candidate_matrix
+
 # Where trunks whose embedding is narrower than their layers keep the projection that widens it (ELECTRA, ALBERT).
 INPUT_PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")
 
@@ -57,19 +59,24 @@ def _runs(trunk: PreTrainedModel) -> bool:
 def find_embed(trunk: PreTrainedModel) -> Callable[[Tensor], Tensor]:
     """The map from token ids to vectors of the trunk's output width, as the trunk itself embeds its inputs.
 
-    It is the embedding module; where the trunk widens its embeddings before its first layer (ELECTRA, ALBERT), the
-    embedding and that projection. No parameter is added, so the trained trunk is an ordinary checkpoint.
+    It is the matrix for candidates of a trunk that has one, otherwise the embedding module; where the trunk widens its
+    embeddings before its first layer (ELECTRA, ALBERT), the embedding and that projection, which add no parameter.
 
     Raises:
         ValueError: if the widths differ and no projection of the trunk makes up for it.
     """
     embedding = trunk.get_input_embeddings()
-    embed: Callable[[Tensor], Tensor] = embedding
+    embed: Callable[[Tensor], Tensor] = candidate_matrix(trunk) or embedding
     for path in INPUT_PROJECTIONS:
         try:
             projection = trunk.get_submodule(path)
         except AttributeError:
             continue
+        if candidate_matrix(trunk) is not None:
+            raise ValueError(
+                f"tie_word_embeddings is False but model {type(trunk).__name__} widens its embeddings before its first layer, "
+                "so that a second matrix would have another width: leave tie_word_embeddings out."
+            )
         embed = _Projected(embedding, projection)
     if not is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
         _check_widths(trunk, embed)

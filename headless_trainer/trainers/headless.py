@@ -5,11 +5,13 @@ Letters used in shapes: K predicted positions, U distinct targets, D width, V vo
 
 import logging
 import math
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..arguments import HeadlessTrainingArguments
+from ..models.candidate_matrix import candidate_matrix, split_off
 from ..models.fold import unfold
 from ..models.trunk import check_causal, find_embed, find_trunk, infer_task
 from ..objective.losses import candidate_loss, vocabulary_cross_entropy
@@ -76,6 +78,8 @@ class HeadlessTrainer(PretrainingTrainer):
         trunk = unfold(find_trunk(model))
         self.embed = find_embed(trunk)
         super().__init__(trunk, args, data_collator, **kwargs)
+        if candidate_matrix(trunk) is not None:
+            self._check_matrix()
         if args.log_q_correction:
             self.log_q = training_prior("log_q_correction is True", token_counts, args.smoothing).cpu()
         elif token_counts is not None and not args.sampling_power:
@@ -91,6 +95,22 @@ class HeadlessTrainer(PretrainingTrainer):
             if args.sampling_power:
                 log_q = training_prior(f"sampling_power is {args.sampling_power}", token_counts, args.smoothing).cpu()
             self.sampler = NegativeSampler(args.sampled_negatives, size, args.seed, args.sampling_power, log_q)
+
+    def _check_matrix(self) -> None:
+        problem = None
+        if self.args.sparse_embedding_updates:
+            problem = "sparse_embedding_updates is True, which knows one matrix alone"
+        elif self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            problem = "the run was started with DeepSpeed or FSDP, which would cut it into shards"
+        if problem is not None:
+            raise ValueError(
+                f"The model has a matrix of its own for candidates (tie_word_embeddings False) but {problem}: drop one of the "
+                "two."
+            )
+
+    def finish_weights(self, folder: Path) -> None:
+        if candidate_matrix(self.model) is not None:
+            split_off(folder)
 
     def objective_facts(self) -> dict[str, float]:
         facts = {"temperature": self.args.temperature, "log_q_correction": float(self.args.log_q_correction)}

@@ -602,6 +602,7 @@ class PretrainingTrainer(Trainer):
             state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
             if not self._is_finished(state):
                 resume_check.check_settings(checkpoint, self.args)
+                resume_check.check_matrix(checkpoint, self.model.config)
                 self._check_place(checkpoint)
             self._load_totals(checkpoint)
             if self._is_finished(state):  # the parent would train one step too many

@@ -1,13 +1,16 @@
 """What a run that goes on from a checkpoint has in common with the one that wrote it: settings and training rows."""
 
 import hashlib
+import json
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
 
+from ..models.candidate_matrix import MARK
 from ..runtime.settings import read_settings
 
 logger = logging.getLogger(__name__)
@@ -27,6 +30,22 @@ CHANGED = (
 )  # fmt: skip
 ROWS = "training_rows"  # fact of a checkpoint
 _PROBES = 64  # rows that stand for all of them
+
+
+def check_matrix(checkpoint: str, config) -> None:
+    """Refuse to go on with a matrix for candidates that the checkpoint does not have, or without the one that it has.
+
+    Raises:
+        ValueError: with what the checkpoint was written with.
+    """
+    path = Path(checkpoint, "config.json")
+    before = json.loads(path.read_text(encoding="utf-8")).get(MARK, False) if path.is_file() else False
+    if before != getattr(config, MARK, False):
+        raise ValueError(
+            f"The checkpoint {checkpoint!r} was written {'with' if before else 'without'} a matrix of its own for "
+            f"candidates, so it would not be the same run: {'set' if before else 'leave'} tie_word_embeddings "
+            f"{'to False' if before else 'out'}."
+        )
 
 
 def check_settings(checkpoint: str, args) -> None:

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("sklearn")
+
 from headless_trainer.fine_tuning.metrics import calibration
 
 

@@ -1,0 +1,144 @@
+"""Headless training with a second matrix, for candidates alone: as an untied head has it, and without the head."""
+
+import json
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from builders import tiny_model, trainer_for
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+
+from headless_trainer import attach_lm_head, load_token_counts
+from headless_trainer.cli import lm_head, pretrain
+from headless_trainer.models.candidate_matrix import candidate_matrix, load_trunk, untie
+from headless_trainer.objective.prior import log_prior
+from headless_trainer.trainers.step import CARRIED
+
+
+def untied_trainer(folder, task, tokenizer, **settings):
+    torch.manual_seed(0)
+    trunk = untie(tiny_model(task, len(tokenizer)))
+    run = trainer_for(folder, task, tokenizer, **settings)
+    return type(run)(
+        trunk, run.args, train_dataset=run.train_dataset, eval_dataset=run.eval_dataset, processing_class=tokenizer
+    )
+
+
+@pytest.fixture(params=["clm", "mlm"])
+def task(request):
+    return request.param
+
+
+@pytest.fixture
+def tokenizer(task, request):
+    return request.getfixturevalue(f"{task}_tokenizer")
+
+
+def test_loss_and_gradients_are_those_of_the_paper_s_loss_with_two_matrices(tmp_path, task, tokenizer):
+    run = untied_trainer(tmp_path, task, tokenizer)
+    model, matrix = run.model, candidate_matrix(run.model)
+    (batch,), _ = run.get_batch_samples(iter(run.get_train_dataloader()), 1, torch.device("cpu"))
+    run.compute_loss(model, batch).backward()
+    found = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    inputs = {name: value for name, value in batch.items() if name != CARRIED}
+    hidden = model(**inputs).last_hidden_state.flatten(0, 1)[batch[CARRIED].predicted]
+    scores = hidden @ matrix(batch[CARRIED].target_ids).T  # (K, K), of every target with every other
+    (scores.logsumexp(-1) - scores.diagonal()).mean().backward()
+    assert set(found) == {name for name, _ in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=1e-6)
+    seen = model.get_input_embeddings().weight.grad.norm(dim=-1) > 0
+    assert set(seen.nonzero().flatten().tolist()) <= set(inputs["input_ids"].flatten().tolist())  # the input role alone
+
+
+def test_what_leaves_the_run_is_an_ordinary_trunk_and_a_file(tmp_path, task, tokenizer, caplog):
+    run = untied_trainer(tmp_path, task, tokenizer)
+    run.train()
+    run.save_model()
+    matrix = candidate_matrix(run.model).weight
+    assert not torch.equal(matrix, run.model.get_input_embeddings().weight)
+    assert "candidate_embeddings.weight" not in load_file(tmp_path / "model.safetensors")
+    with caplog.at_level(logging.WARNING):
+        ordinary = AutoModel.from_pretrained(tmp_path)
+    assert "candidate_embeddings" not in caplog.text and candidate_matrix(ordinary) is None
+    trunk = load_trunk(tmp_path)
+    assert torch.equal(candidate_matrix(trunk).weight, matrix)
+    for name, value in run.model.state_dict().items():
+        assert torch.equal(trunk.state_dict()[name], value), name
+    (tmp_path / "candidate_embeddings.safetensors").unlink()
+    with pytest.raises(
+        ValueError, match="holds neither candidate_embeddings.safetensors nor model.safetensors with it"
+    ):
+        load_trunk(tmp_path)
+
+
+def test_the_free_head_scores_with_it(tmp_path, task, tokenizer):
+    run = untied_trainer(tmp_path, task, tokenizer)
+    run.train()
+    run.save_model()
+    model = attach_lm_head(tmp_path)
+    log_q = log_prior(load_token_counts(tmp_path)[0]).float()
+    ids = torch.tensor([[7, 9, 11, 13]])
+    with torch.no_grad():
+        expected = run.model.eval()(ids).last_hidden_state @ candidate_matrix(run.model).weight.T + log_q
+        torch.testing.assert_close(model(ids).logits.log_softmax(-1), expected.log_softmax(-1), rtol=1e-4, atol=1e-4)
+    model.save_pretrained(tmp_path / "lm")
+    kind = AutoModelForCausalLM if task == "clm" else AutoModelForMaskedLM
+    again, config = kind.from_pretrained(tmp_path / "lm"), json.loads((tmp_path / "lm" / "config.json").read_text())
+    assert torch.equal(again(ids).logits, model(ids).logits) and "has_candidate_embeddings" not in config
+    found = run.evaluate()["eval_cross_entropy"]
+    labels = run.eval_dataset[0]["input_ids"][None]
+    assert found > 0 and (task == "mlm" or F.cross_entropy(model(labels).logits[0, :-1], labels[0, 1:]) > 0)
+
+
+def test_resume_is_exact(tmp_path, task, tokenizer):
+    runs = []
+    for resume in (None, str(tmp_path / "0" / "checkpoint-1")):
+        run = untied_trainer(tmp_path / str(len(runs)), task, tokenizer, save_strategy="steps", save_steps=1)
+        run.train(resume_from_checkpoint=resume)
+        runs.append(run)
+    for (name, want), got in zip(runs[0].model.state_dict().items(), runs[1].model.state_dict().values(), strict=True):
+        assert torch.equal(want, got), name
+    trunk = load_trunk(tmp_path / "0" / "checkpoint-2")
+    assert torch.equal(candidate_matrix(trunk).weight, candidate_matrix(runs[0].model).weight)
+
+
+def test_a_run_does_not_go_on_with_one_matrix_more_or_less(tmp_path, clm_tokenizer):
+    settings = {"save_strategy": "steps", "save_steps": 1}
+    untied_trainer(tmp_path / "two", "clm", clm_tokenizer, **settings).train()
+    trainer_for(tmp_path / "one", "clm", clm_tokenizer, **settings).train()
+    with pytest.raises(ValueError, match="was written with a matrix of its own .* set tie_word_embeddings to False"):
+        trainer_for(tmp_path / "a", "clm", clm_tokenizer).train(str(tmp_path / "two" / "checkpoint-1"))
+    with pytest.raises(ValueError, match="was written without a matrix of its own .* leave tie_word_embeddings out"):
+        untied_trainer(tmp_path / "b", "clm", clm_tokenizer).train(str(tmp_path / "one" / "checkpoint-1"))
+
+
+def test_what_it_does_not_work_with_is_refused(tmp_path, clm_tokenizer):
+    with pytest.raises(ValueError, match="sparse_embedding_updates is True, which knows one matrix alone"):
+        untied_trainer(tmp_path, "clm", clm_tokenizer, sparse_embedding_updates=True)
+
+
+def test_from_the_command_line(tmp_path, text_lines):
+    (tmp_path / "a.txt").write_text("\n".join(text_lines))
+    flags = ["--train_file", str(tmp_path / "a.txt"), "--use_cpu", "true", "--report_to", "none", "--max_steps", "2"]
+    flags += ["--max_seq_length", "32", "--per_device_train_batch_size", "2", "--tie_word_embeddings", "false"]
+    sizes = "n_embd=16,n_head=2,n_layer=1,n_positions=32"
+    first = ["--model_type", "gpt2", "--config_overrides", sizes, "--train_tokenizer", "true", "--vocab_size", "300"]
+    pretrain.main([*flags, *first, "--output_dir", str(tmp_path / "run")])
+    lm_head.main(["--model_name_or_path", str(tmp_path / "run"), "--output_dir", str(tmp_path / "lm")])
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / "lm"),
+        AutoTokenizer.from_pretrained(tmp_path / "lm"),
+    )
+    ids = tokenizer("the", return_tensors="pt")["input_ids"]
+    expected = attach_lm_head(tmp_path / "run")(ids).logits
+    torch.testing.assert_close(model(ids).logits, expected)
+    pretrain.main([*flags, "--model_name_or_path", str(tmp_path / "run"), "--output_dir", str(tmp_path / "on")])
+    assert candidate_matrix(load_trunk(tmp_path / "on")) is not None
+    with pytest.raises(SystemExit, match="tie_word_embeddings is False but sparse_embedding_updates is True"):
+        pretrain.main([*flags, *first, "--sparse_embedding_updates", "true", "--output_dir", str(tmp_path / "no")])
+    with pytest.raises(SystemExit, match="tie_word_embeddings is True but objective is 'headless'"):
+        pretrain.main([*flags[:-1], "true", *first, "--output_dir", str(tmp_path / "no")])
