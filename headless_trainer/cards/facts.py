@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..arguments import DataArguments, ModelArguments
 from ..measures import CURVE, shown_in
+from ..models.candidate_matrix import candidate_matrix
 from ..runtime.run_folder import tokens_at
 from .file import table
 
@@ -230,6 +231,8 @@ def training_facts(trainer, totals: dict[str, float]) -> dict[str, Any]:
             if args.sampling_power
             else f"from the {WHOLE[unit]}"
         )
+    if candidate_matrix(trainer.model) is not None:
+        scope += "; candidates have a matrix of their own, beside the embedding of the inputs"
     return {
         "args": args,
         "data": data_facts(trainer, totals),

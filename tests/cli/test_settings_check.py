@@ -227,7 +227,8 @@ def test_what_run_glue_decides(tmp_path, name, value):
     [
         ({"streaming": True}, {}, {"train_sampling_strategy": "sequential"}, "train_sampling_strategy is 'sequential' but"),
         ({"line_by_line": True}, {}, {"isolate_documents": True}, "isolate_documents is True but line_by_line is True"),
-        ({}, {"tie_word_embeddings": False}, {}, "tie_word_embeddings is False but objective is 'headless'"),
+        ({}, {"tie_word_embeddings": True}, {}, "tie_word_embeddings is True but objective is 'headless'"),
+        ({}, {"tie_word_embeddings": False}, {"sparse_embedding_updates": True}, "tie_word_embeddings is False but sparse"),
         ({}, {}, {"metric_for_best_model": "f1"}, "metric_for_best_model is 'f1', which is none of accuracy, accuracy_w"),
         ({}, {}, {"metric_for_best_model": "perplexity"}, "metric_for_best_model is 'perplexity', which is none of"),
         ({}, {}, {"task": "clm", "mlm_probability": 0.3}, "mlm_probability is 0.3"),
