@@ -339,6 +339,7 @@ def test_an_upload_that_takes_too_long_is_ended(hub, folder, monkeypatch, caplog
     assert "not on the Hub: it took longer than 2 seconds" in messages(caplog)
 
 
+@pytest.mark.slow
 def test_a_hub_that_never_answers_is_given_up(hub, folder, monkeypatch, caplog):
     """Whatever the limit for its size is: an address is asked three times, and not five times three."""
     monkeypatch.setitem(hub_module.TRIES, "stall_seconds", 0.3)

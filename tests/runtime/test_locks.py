@@ -57,6 +57,7 @@ def trainer(folder: Path) -> HeadlessTrainer:
     return HeadlessTrainer(model, args, train_dataset=[{"input_ids": torch.arange(8)}] * 8)
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_and_told_who_is_there(tmp_path):
     with Holder(tmp_path / "run") as other:
         with pytest.raises(
@@ -71,6 +72,7 @@ def test_a_second_process_is_refused_and_told_who_is_there(tmp_path):
         assert list((tmp_path / "run").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_process_that_its_holder_forked_does_not_keep_it(tmp_path):
     """Such as a data loader's, which may outlive it."""
     with Holder(tmp_path, fork=True) as other:
