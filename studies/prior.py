@@ -12,13 +12,13 @@ import math
 from pathlib import Path
 
 import torch
+from shared import token_rows
 from torch import Tensor
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoTokenizer
 
 from headless_trainer import load_token_counts
-from headless_trainer.arguments import DataArguments
-from headless_trainer.corpus.packing import first_rows, tokenize_and_pack
-from headless_trainer.corpus.texts import load_texts
+from headless_trainer.models.candidate_matrix import load_trunk
+from headless_trainer.models.trunk import find_embed
 from headless_trainer.objective.prior import log_prior
 
 SCALES = (0.9, 1.0, 1.1)
@@ -36,17 +36,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=[25, 50, 100], help="of training the bias")
     args = parser.parse_args()
 
-    tokenizer, trunk = AutoTokenizer.from_pretrained(args.model), AutoModel.from_pretrained(args.model).eval()
-    embedding = trunk.get_input_embeddings().weight.detach()
+    tokenizer, trunk = AutoTokenizer.from_pretrained(args.model), load_trunk(args.model).eval()
     log_q = log_prior(load_token_counts(args.model)[0]).float()
-    texts = load_texts(
-        DataArguments(train_file=args.train_file, validation_split_percentage=args.validation_split_percentage)
-    )
+    embedding = find_embed(trunk)(torch.arange(len(log_q))).detach()
 
     def predictions(part: str, rows: int) -> tuple[Tensor, Tensor]:
         """``(K, D)`` outputs and ``(K,)`` next tokens of the first rows of a part."""
-        packed = first_rows(tokenize_and_pack(texts[part], tokenizer, max_seq_length=args.max_seq_length), rows)
-        ids = torch.tensor(packed["input_ids"][:])
+        sizes = {"length": args.max_seq_length, "held_out": args.validation_split_percentage}
+        ids = token_rows(args.train_file, tokenizer, part, rows, **sizes)
         with torch.no_grad():
             hidden = torch.cat(
                 [trunk(input_ids=batch).last_hidden_state[:, :-1].flatten(0, 1) for batch in ids.split(16)]

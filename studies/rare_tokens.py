@@ -14,19 +14,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shared import best_runs, model_arguments, spread
+from shared import best_runs, model_arguments, spread, token_rows
 from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from headless_trainer import attach_lm_head, load_token_counts
-from headless_trainer.arguments import DataArguments
-from headless_trainer.corpus.packing import first_rows, tokenize_and_pack
-from headless_trainer.corpus.texts import load_texts
+from headless_trainer.fine_tuning.metrics import calibration_of
 from headless_trainer.runtime import plotting
 from headless_trainer.trainers.evaluation import mean_cosine
 
 GROUPS = 10
-BINS = 15
 
 
 def main() -> None:
@@ -34,10 +31,8 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
     parser.add_argument("--held_out_rows", type=int, default=1_000)
     args = parser.parse_args()
-    texts = load_texts(DataArguments(train_file=args.train_file, validation_split_percentage=2))["validation"]
     tokenizer = AutoTokenizer.from_pretrained(args.output_dir / f"{args.task}_tokenizer")
-    rows = first_rows(tokenize_and_pack(texts, tokenizer, max_seq_length=128), args.held_out_rows)
-    ids = torch.tensor(rows["input_ids"][:])
+    ids = token_rows(args.train_file, tokenizer, "validation", args.held_out_rows)
     # Of one run for all: each has seen nearly the same rows.
     counts = load_token_counts(next(iter(best_runs(args, args.recipes[0]).values())))[0]
     group = frequency_groups(counts)
@@ -97,10 +92,8 @@ def measure(folder: Path, ids: Tensor, group: Tensor) -> dict:
 
 
 def calibration_error(confidence: Tensor, right: Tensor) -> float:
-    """Mean distance over bins of equal width, weighted by their numbers. Source: https://arxiv.org/abs/1706.04599."""
-    bins = (confidence * BINS).long().clamp(max=BINS - 1)
-    gaps = torch.zeros(BINS, dtype=torch.double).index_add_(0, bins, confidence.double() - right)
-    return (gaps.abs().sum() / len(right)).item()
+    """Expected calibration error of ``(K,)`` confidences, and whether each was right, 0 or 1."""
+    return calibration_of(confidence.double().numpy(), right.numpy() == 1)["expected_calibration_error"]
 
 
 def table(found: dict[str, list[dict]], sizes: list[int]) -> Iterator[str]:

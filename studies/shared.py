@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 from headless_trainer.runtime.run_folder import tokens_at
 
 # No dropout: every row is seen once, and it costs all recipes about a tenth of their perplexity.
@@ -26,6 +28,7 @@ SIZES = {
         f"hidden_size=256,num_hidden_layers=4,num_attention_heads=4,intermediate_size=1024,{BERT}",
     ),
 }
+HELD_OUT = 2  # percent of the documents
 BASES = {
     "headless": [],
     "headless untied": ["--tie_word_embeddings", "false"],
@@ -67,6 +70,17 @@ def model_arguments(description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def token_rows(train_file: list[str] | None, tokenizer, part: str, rows: int, *, length: int = 128, held_out=HELD_OUT):
+    """``(rows, length)`` int64 ids of the first rows of ``train`` or ``validation``, as the runs of a study have them."""
+    from headless_trainer.arguments import DataArguments
+    from headless_trainer.corpus.packing import first_rows, tokenize_and_pack
+    from headless_trainer.corpus.texts import load_texts
+
+    texts = load_texts(DataArguments(train_file=train_file, validation_split_percentage=held_out))[part]
+    packed = first_rows(tokenize_and_pack(texts, tokenizer, max_seq_length=length), rows)
+    return torch.tensor(packed["input_ids"][:])
+
+
 def flags_of(recipe: str) -> list[str]:
     """Flags of run_pretrain.py that a recipe stands for."""
     base, *ingredients = recipe.split(" + ")
@@ -104,7 +118,7 @@ def pretrain(args, recipe: str, rate: float, seed: int) -> float:
         "task": args.task, "model_type": kind, "config_overrides": overrides, "output_dir": folder, "seed": seed,
         "tokenizer_name": args.output_dir / f"{args.task}_tokenizer", "max_steps": args.max_steps, "learning_rate": rate,
         "lr_scheduler_type": args.schedule, "warmup_steps": args.max_steps // 20, "weight_decay": 0.01, "adam_beta2": 0.98,
-        "per_device_train_batch_size": args.batch_size, "validation_split_percentage": 2, "max_eval_samples": 200,
+        "per_device_train_batch_size": args.batch_size, "validation_split_percentage": HELD_OUT, "max_eval_samples": 200,
         "eval_strategy": "steps", "eval_steps": max(1, args.max_steps // 10), "logging_steps": 10,
         "save_steps": args.max_steps, "save_total_limit": 1, "disable_tqdm": "true",
     }  # fmt: skip

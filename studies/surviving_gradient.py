@@ -14,15 +14,14 @@ import json
 from pathlib import Path
 
 import torch
-from shared import best_runs, model_arguments, spread
+from shared import best_runs, model_arguments, spread, token_rows
 from torch import Tensor
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoTokenizer
 
 from headless_trainer import NegativePool, load_token_counts
-from headless_trainer.arguments import DataArguments
-from headless_trainer.corpus.packing import first_rows, tokenize_and_pack
-from headless_trainer.corpus.texts import load_texts
+from headless_trainer.models.candidate_matrix import load_trunk
 from headless_trainer.models.fold import unfold
+from headless_trainer.models.trunk import find_embed
 from headless_trainer.objective.prior import log_prior
 
 BATCHES = 4
@@ -32,10 +31,8 @@ def main() -> None:
     parser = model_arguments(__doc__)
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
     args = parser.parse_args()
-    texts = load_texts(DataArguments(train_file=args.train_file, validation_split_percentage=2))["train"]
     tokenizer = AutoTokenizer.from_pretrained(args.output_dir / f"{args.task}_tokenizer")
-    rows = first_rows(tokenize_and_pack(texts, tokenizer, max_seq_length=128), BATCHES * args.batch_size)
-    batches = torch.tensor(rows["input_ids"][:]).split(args.batch_size)
+    batches = token_rows(args.train_file, tokenizer, "train", BATCHES * args.batch_size).split(args.batch_size)
     found = {
         recipe: [measure(folder, batches) for folder in best_runs(args, recipe).values()] for recipe in args.recipes
     }
@@ -54,8 +51,9 @@ def main() -> None:
 @torch.no_grad()
 def measure(folder: Path, batches: tuple[Tensor, ...]) -> dict[str, dict[str, float]]:
     """Tokens scored and share that survives in percent, means over batches, for both losses on one model."""
-    trunk = unfold(AutoModel.from_pretrained(folder)).eval()
-    embedding, log_q = trunk.get_input_embeddings().weight, log_prior(load_token_counts(folder)[0]).float()
+    trunk = unfold(load_trunk(folder)).eval()
+    log_q = log_prior(load_token_counts(folder)[0]).float()
+    embedding = find_embed(trunk)(torch.arange(len(log_q)))
     sums = {"vocabulary head": [0.0, 0.0], "contrastive": [0.0, 0.0]}
     for batch in batches:
         hidden = trunk(input_ids=batch).last_hidden_state[:, :-1].flatten(0, 1)

@@ -84,6 +84,17 @@ def mlm_tokenizer(text_lines) -> PreTrainedTokenizerFast:
     )
 
 
+@pytest.fixture(params=["clm", "mlm"])
+def task(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def tokenizer(request, task) -> PreTrainedTokenizerFast:
+    """That of the task."""
+    return request.getfixturevalue(f"{task}_tokenizer")
+
+
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """A stand-in for the Hub, which the processes started from here talk to."""

@@ -239,7 +239,11 @@ def calibration(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -
         ``expected_calibration_error`` in [0, 1], and ``bins``: for each, in order, ``lower`` and ``upper`` edge, ``count``
         of rows, their mean ``confidence`` and their ``accuracy``, both None in an empty bin.
     """
-    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
+    return calibration_of(probabilities.max(axis=1), probabilities.argmax(axis=1) == labels, bins)
+
+
+def calibration_of(confidence: np.ndarray, right: np.ndarray, bins: int = 15) -> dict:
+    """`calibration` of ``(N,)`` confidences, and whether each was right, bool."""
     edges = np.linspace(0.0, 1.0, bins + 1)
     own_bin = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
     rows, error = [], 0.0
@@ -249,6 +253,6 @@ def calibration(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -
         means = {"confidence": None, "accuracy": None}
         if count:
             means = {"confidence": float(confidence[inside].mean()), "accuracy": float(right[inside].mean())}
-            error += count / labels.size * abs(means["confidence"] - means["accuracy"])
+            error += count / right.size * abs(means["confidence"] - means["accuracy"])
         rows.append({"lower": lower, "upper": upper, "count": count} | means)
     return {"expected_calibration_error": error, "bins": rows}

@@ -28,7 +28,7 @@ def choose_rates(grid: Grid) -> None:
             scores.setdefault(run.learning_rate, []).append(result["score"])
         means = {rate: statistics.fmean(found) for rate, found in scores.items()}
         first = results[0]
-        chosen = max(means, key=means.get) if best_of(first) is max else min(means, key=means.get)
+        chosen = best_of(first)(means, key=means.get)
         search = {"chosen": chosen, "scores": {f"{rate:g}": mean for rate, mean in means.items()}}
         for run, result in zip(runs, results, strict=True):
             if run.learning_rate == chosen:

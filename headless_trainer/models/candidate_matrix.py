@@ -10,14 +10,14 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 # The name of the submodule of a trunk, and where its weights lie beside those of a model that left its run: clients that
 # load the trunk know nothing of it.
 NAME = "candidate_embeddings"
 FILE_NAME = f"{NAME}.safetensors"
-WEIGHTS = "model.safetensors"
 # Of the configuration of a trunk that has one.
 MARK = "has_candidate_embeddings"
 
@@ -28,20 +28,19 @@ def candidate_matrix(trunk: nn.Module) -> nn.Embedding | None:
 
 
 @torch.no_grad()
-def untie(trunk: PreTrainedModel, *, like_inputs: bool = False) -> PreTrainedModel:
-    """Give a trunk, in place, a ``(V, D)`` matrix for candidates.
+def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedModel:
+    """Give a trunk, in place, a matrix for candidates.
 
     Args:
         trunk: model without a head.
-        like_inputs: start at the values of the input embedding, for a trunk that was trained with it; at random values
-            otherwise.
+        values: ``(V, D)`` that it starts at; random ones by default.
     """
-    embedding = trunk.get_input_embeddings()
-    matrix = nn.Embedding(*embedding.weight.shape, device=embedding.weight.device, dtype=embedding.weight.dtype)
-    if like_inputs:
-        matrix.weight.copy_(embedding.weight)
-    else:
+    weight = trunk.get_input_embeddings().weight
+    matrix = nn.Embedding(*weight.shape, device=weight.device, dtype=weight.dtype)
+    if values is None:
         matrix.weight.normal_(std=getattr(trunk.config, "initializer_range", None) or 0.02)
+    else:
+        matrix.weight.copy_(values)
     setattr(trunk, NAME, matrix)
     setattr(trunk.config, MARK, True)
     return trunk
@@ -58,18 +57,16 @@ def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
         return trunk
     where = {name: kwargs[name] for name in ("revision", "token", "cache_dir") if name in kwargs}
     name = f"{NAME}.weight"
-    for file in (FILE_NAME, WEIGHTS):  # of a model that left its run, of a checkpoint
+    for file in (FILE_NAME, SAFE_WEIGHTS_NAME):  # of a model that left its run, of a checkpoint
         path = _find(str(source), file, where)
         if path is None:
             continue
         with safe_open(path, framework="pt") as weights:
             if name in weights.keys():  # noqa: SIM118
-                untie(trunk, like_inputs=True)
-                candidate_matrix(trunk).weight.data.copy_(weights.get_tensor(name))
-                return trunk
+                return untie(trunk, weights.get_tensor(name))
     raise ValueError(
         f"model_name_or_path {str(source)!r} was trained with a matrix of its own for candidates, and holds neither "
-        f"{FILE_NAME} nor {WEIGHTS} with it: copy the whole folder."
+        f"{FILE_NAME} nor {SAFE_WEIGHTS_NAME} with it: copy the whole folder."
     )
 
 
@@ -85,7 +82,7 @@ def _find(source: str, file: str, where: dict) -> str | Path | None:
 
 def split_off(folder: Path) -> None:
     """Move the matrix out of the weights in a folder into a file of its own."""
-    weights = load_file(folder / WEIGHTS)
+    weights = load_file(folder / SAFE_WEIGHTS_NAME)
     matrix = weights.pop(f"{NAME}.weight")
     save_file({f"{NAME}.weight": matrix}, folder / FILE_NAME, metadata={"format": "pt"})
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    save_file(weights, folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})

@@ -132,6 +132,8 @@ def load_model(
         ValueError: if a checkpoint's embedding has fewer rows than the tokenizer has tokens.
     """
     auto_class = VANILLA_CLASSES[task] if objective == "vanilla" else AutoModel
+    if objective == "vanilla" or args.model_name_or_path is None:
+        config.__dict__.pop(MARK, None)  # of the headless run that the weights, or the configuration alone, come from
     untied = objective != "vanilla" and args.tie_word_embeddings is False
     attention = {"attn_implementation": args.attn_implementation} if args.attn_implementation else {}
     if args.model_name_or_path is None:
@@ -143,8 +145,6 @@ def load_model(
         options = {"dtype": MASTER_DTYPE, "trust_remote_code": args.trust_remote_code, **attention}
         model = auto_class.from_config(config, **options)
         return untie(model) if untied else model
-    if objective == "vanilla":
-        config.__dict__.pop(MARK, None)  # of the headless run that the weights come from
     load = auto_class.from_pretrained if objective == "vanilla" else load_trunk
     with sources.source("model_name_or_path", args.model_name_or_path):
         model = load(args.model_name_or_path, config=config, dtype=MASTER_DTYPE, **hub_arguments(args), **attention)
@@ -161,7 +161,9 @@ def load_model(
                 "rows: use the matching tokenizer."
             )
         model.resize_token_embeddings(len(tokenizer))
-    return untie(model, like_inputs=True) if untied and candidate_matrix(model) is None else model
+    if untied and candidate_matrix(model) is None:  # it goes on from what it was trained to score with
+        untie(model, model.get_input_embeddings().weight)
+    return model
 
 
 def check_model(args: ModelArguments, training_args, config: PreTrainedConfig) -> None:

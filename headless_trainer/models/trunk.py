@@ -12,7 +12,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPIN
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.pytorch_utils import Conv1D
 
-from .candidate_matrix import candidate_matrix
+from .candidate_matrix import MARK, candidate_matrix
 
 # Where trunks whose embedding is narrower than their layers keep the projection that widens it (ELECTRA, ALBERT).
 INPUT_PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")
@@ -63,16 +63,22 @@ def find_embed(trunk: PreTrainedModel) -> Callable[[Tensor], Tensor]:
     embeddings before its first layer (ELECTRA, ALBERT), the embedding and that projection, which add no parameter.
 
     Raises:
-        ValueError: if the widths differ and no projection of the trunk makes up for it.
+        ValueError: if the widths differ and no projection of the trunk makes up for it, or the trunk was trained with a matrix
+            for candidates that was not loaded with it: its embedding would score in that one's place.
     """
-    embedding = trunk.get_input_embeddings()
-    embed: Callable[[Tensor], Tensor] = candidate_matrix(trunk) or embedding
+    embedding, matrix = trunk.get_input_embeddings(), candidate_matrix(trunk)
+    if matrix is None and getattr(trunk.config, MARK, False):
+        raise ValueError(
+            f"model {type(trunk).__name__} was trained with a matrix of its own for candidates, which AutoModel does not load: "
+            "give its folder in place of the model, or load it with headless_trainer.models.candidate_matrix.load_trunk."
+        )
+    embed: Callable[[Tensor], Tensor] = matrix or embedding
     for path in INPUT_PROJECTIONS:
         try:
             projection = trunk.get_submodule(path)
         except AttributeError:
             continue
-        if candidate_matrix(trunk) is not None:
+        if matrix is not None:
             raise ValueError(
                 f"tie_word_embeddings is False but model {type(trunk).__name__} widens its embeddings before its first layer, "
                 "so that a second matrix would have another width: leave tie_word_embeddings out."

@@ -114,7 +114,7 @@ def read_run(folder: str | Path) -> Run:
             f"{str(found / STATE_NAME)!r} has no 'tokens_seen' in its logs: the run was not one of `headless-trainer "
             "pretrain` or `headless-trainer lm-head`, or ended before its first log (its logging_steps)."
         )
-    step = state["global_step"]
+    step, totals = state["global_step"], _totals(found)
     settings = next(filter(None, map(read_settings, (found, *places))), {})
     # With it the last evaluation is that of the weights of another step, which were scored before.
     if not settings.get("load_best_model_at_end"):
@@ -126,9 +126,9 @@ def read_run(folder: str | Path) -> Run:
         _read_json(found / "config.json") if (found / "config.json").is_file() else {},
         step,
         state.get("max_steps", step),
-        _clock(history, found, step),
+        _clock(history, totals, step),
         _tokenizer(found / TOKENIZER_NAME),
-        int(_totals(found).get("processes", 1)),
+        int(totals.get("processes", 1)),
     )
 
 
@@ -151,10 +151,9 @@ def _tokenizer(path: Path) -> str | None:
     return hashlib.sha256(json.dumps(vocabulary, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _clock(history: list[dict], folder: Path, step: int) -> numpy.ndarray:
+def _clock(history: list[dict], totals: dict[str, float], step: int) -> numpy.ndarray:
     rows = [(0, 0.0, 0.0)]
     rows += [(logs["step"], logs["tokens_seen"], logs["train_seconds"]) for logs in history if "tokens_seen" in logs]
-    totals = _totals(folder)
     if rows[-1][0] < step and {"tokens_seen", "train_seconds"} <= totals.keys():  # the steps since the last log
         rows.append((step, totals["tokens_seen"], totals["train_seconds"]))
     return numpy.array(rows, dtype=float)

@@ -61,7 +61,7 @@ from .held_out import COUNTS, HeldOutRows, held_out_loader
 from .late_check import LateCheck
 from .sharding import keep_embedding_apart, saves_whole_weights
 from .sparse_rows import SparseRows, check_rows, given_optimizer
-from .step import CARRIED, MicroBatch, Step, sent
+from .step import CARRIED, MicroBatch, Step, predictions, sent
 from .stream_place import Passes, StreamPlace
 from .targets import TargetMaker
 
@@ -240,12 +240,12 @@ class PretrainingTrainer(Trainer):
         # On the host, which has the sizes of everything at once, while the device is still busy with the step before.
         hosts = [{name: sent(value, torch.device("cpu")) for name, value in batch.items()} for batch in batches]
         made = [self.make_targets(batch, self.state.global_step, progress, device) for batch in hosts]
-        labels = [inputs.pop("labels") for inputs in made]
-        shared = self.share_step([each[each != IGNORE_INDEX] for each in labels])
+        predicted = [predictions(inputs.pop("labels")) for inputs in made]
+        shared = self.share_step([target_ids for _, target_ids in predicted])
         watched = (self.state.global_step + 1) % max(1, self.state.logging_steps) == 0
         drawn = [
-            MicroBatch.drawn(each, pools, divisor, watched, self.log_q)
-            for each, (pools, divisor) in zip(labels, shared, strict=True)
+            MicroBatch.drawn(*each, pools, divisor, watched, self.log_q)
+            for each, (pools, divisor) in zip(predicted, shared, strict=True)
         ]
         carrying = [
             {name: sent(value, device) for name, value in inputs.items()} | {CARRIED: each.to(device)}
@@ -396,12 +396,12 @@ class PretrainingTrainer(Trainer):
             self._evaluation.rows += len(labels)
         else:
             labels = torch.full_like(labels, IGNORE_INDEX)
-        predicted = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
+        predicted, target_ids = predictions(labels)
         with self.compute_loss_context_manager():
             hidden = self.predicted_hidden(model, batch, predicted)
             if self._evaluation.layers is None:
                 self._evaluation.layers = self._layer_cosines(model, batch)
-        scores = self.evaluation_scores(hidden, labels.flatten()[predicted], self._evaluation.pool)
+        scores = self.evaluation_scores(hidden, target_ids, self._evaluation.pool)
         self._evaluation.add(scores)
         loss = scores["loss"].mean() if len(predicted) else torch.zeros((), device=labels.device)
         return loss, None, None

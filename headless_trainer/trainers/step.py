@@ -26,6 +26,13 @@ def sent(value, device: torch.device):
     return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value.to(device)
 
 
+def predictions(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Where ``(B, T)`` labels are not -100, ``(K,)`` positions counted over all ``B * T``, and the ``(K,)`` ids there."""
+    labels = labels.flatten()
+    predicted = (labels != IGNORE_INDEX).nonzero()[:, 0]
+    return predicted, labels[predicted]
+
+
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """What one part of the predictions of a micro-batch is scored against.
@@ -70,15 +77,14 @@ class MicroBatch:
     @classmethod
     def drawn(
         cls,
-        labels: Tensor,
+        predicted: Tensor,
+        target_ids: Tensor,
         pools: tuple[NegativePool, ...],
         divisor: Tensor | float,
         watched: bool,
         log_q: Tensor | None = None,
     ) -> "MicroBatch":
-        """Of ``(B, T)`` labels, at each position the token its output must predict, or -100; ``log_q`` is ``(V,)``."""
-        predicted = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
-        target_ids = labels.flatten()[predicted]
+        """Of predictions and the pools that they are shared out among; ``log_q`` is ``(V,)``."""
         # Looked up once: each look-up has a gradient as large as the embedding, and an exchange where it is in shards.
         looked_up = (
             pools[0].ids if len(pools) == 1 else torch.cat([target_ids[:0], *(pool.ids for pool in pools)]).unique()

@@ -100,6 +100,12 @@ def trained(tmp_path_factory, models, text_lines):
     return train
 
 
+def files_of(root: Path) -> list:
+    """Flags that name the rows of a folder."""
+    files = {"train_file": "train", "validation_file": "dev", "test_file": "test"}
+    return [word for flag, name in files.items() for word in (f"--{flag}", root / f"{name}.jsonl")]
+
+
 def best_of(root: Path) -> Path:
     (folder,) = (root / "out").glob("*/*/*/best")
     return folder
@@ -277,15 +283,18 @@ def test_rows_to_predict_are_looked_at_before_anything_is_trained(models, tmp_pa
 def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(trained, models, tmp_path):
     root = trained("gpt2", "classes", "text")
     out = shutil.copytree(root / "out", tmp_path / "out")
-    files = [
-        "--train_file",
-        root / "train.jsonl",
-        "--validation_file",
-        root / "dev.jsonl",
-        "--test_file",
-        root / "test.jsonl",
+    flags = [
+        *files_of(root),
+        "--text_columns",
+        "text",
+        "--learning_rate",
+        "0.01",
+        "--seeds",
+        0,
+        1,
+        "--max_seq_length",
+        24,
     ]
-    flags = [*files, "--text_columns", "text", "--learning_rate", "0.01", "--seeds", 0, 1, "--max_seq_length", 24]
     command = ["--model_name_or_path", models["gpt2"], "--do_predict", *flags, "--output_dir", out]
     (out / "predictions" / "gpt2.jsonl").unlink()
     run(*command)
@@ -301,15 +310,17 @@ def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(train
 def test_two_processes_predict_what_one_does(trained, models, tmp_path):
     """After a search with early stopping, in which both follow the same scores."""
     root = trained("bert", "classes", "text")
-    files = [
-        "--train_file",
-        root / "train.jsonl",
-        "--validation_file",
-        root / "dev.jsonl",
-        "--test_file",
-        root / "test.jsonl",
+    flags = [
+        *files_of(root),
+        "--do_predict",
+        "--text_columns",
+        "text",
+        "--seeds",
+        0,
+        "--learning_rates",
+        "0.01",
+        "0.03",
     ]
-    flags = [*files, "--do_predict", "--text_columns", "text", "--seeds", 0, "--learning_rates", "0.01", "0.03"]
     flags += [
         "--early_stopping_patience",
         1,

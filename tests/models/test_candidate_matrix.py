@@ -26,16 +26,6 @@ def untied_trainer(folder, task, tokenizer, **settings):
     )
 
 
-@pytest.fixture(params=["clm", "mlm"])
-def task(request):
-    return request.param
-
-
-@pytest.fixture
-def tokenizer(task, request):
-    return request.getfixturevalue(f"{task}_tokenizer")
-
-
 def test_loss_and_gradients_are_those_of_the_paper_s_loss_with_two_matrices(tmp_path, task, tokenizer):
     run = untied_trainer(tmp_path, task, tokenizer)
     model, matrix = run.model, candidate_matrix(run.model)
@@ -122,6 +112,18 @@ def test_what_it_does_not_work_with_is_refused(tmp_path, clm_tokenizer):
         untied_trainer(tmp_path, "clm", clm_tokenizer, sparse_embedding_updates=True)
 
 
+def test_a_trunk_that_came_without_it_is_refused(tmp_path, clm_tokenizer):
+    """Its embedding would score in place of the matrix, and nobody would know."""
+    run = untied_trainer(tmp_path / "run", "clm", clm_tokenizer)
+    run.save_model()
+    trunk = AutoModel.from_pretrained(tmp_path / "run")
+    for use in (lambda: attach_lm_head(trunk, tmp_path / "run"), lambda: type(run)(trunk, run.args)):
+        with pytest.raises(
+            ValueError, match="trained with a matrix of its own for candidates, which AutoModel does not load"
+        ):
+            use()
+
+
 def test_from_the_command_line(tmp_path, text_lines):
     (tmp_path / "a.txt").write_text("\n".join(text_lines))
     flags = ["--train_file", str(tmp_path / "a.txt"), "--use_cpu", "true", "--report_to", "none", "--max_steps", "2"]
@@ -139,6 +141,10 @@ def test_from_the_command_line(tmp_path, text_lines):
     torch.testing.assert_close(model(ids).logits, expected)
     pretrain.main([*flags, "--model_name_or_path", str(tmp_path / "run"), "--output_dir", str(tmp_path / "on")])
     assert candidate_matrix(load_trunk(tmp_path / "on")) is not None
+    # A configuration alone brings no matrix along.
+    shape = ["--config_name", str(tmp_path / "run"), "--tokenizer_name", str(tmp_path / "run")]
+    pretrain.main([*flags[:-2], *shape, "--output_dir", str(tmp_path / "tied")])
+    assert candidate_matrix(load_trunk(tmp_path / "tied")) is None
     with pytest.raises(SystemExit, match="tie_word_embeddings is False but sparse_embedding_updates is True"):
         pretrain.main([*flags, *first, "--sparse_embedding_updates", "true", "--output_dir", str(tmp_path / "no")])
     with pytest.raises(SystemExit, match="tie_word_embeddings is True but objective is 'headless'"):

@@ -14,16 +14,6 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=["clm", "mlm"])
-def task(request):
-    return request.param
-
-
-@pytest.fixture
-def tokenizer(request, task):
-    return request.getfixturevalue(f"{task}_tokenizer")
-
-
 def test_a_longer_run_from_it_is_the_longer_run(tmp_path, task, tokenizer):
     short = trainer_for(tmp_path / "short", task, tokenizer, max_steps=8, save_total_limit=1, **SETTINGS)
     short.train()

@@ -26,11 +26,6 @@ CHECKPOINTING = sorted(
 )
 
 
-@pytest.fixture
-def tokenizer(request, task):
-    return request.getfixturevalue(f"{task}_tokenizer")
-
-
 def rows(tokenizer, count: int, lengths=(LENGTH,)) -> list[dict]:
     """Rows with documents that end inside them."""
     generator, end = torch.Generator().manual_seed(1), tokenizer.sep_token_id or tokenizer.eos_token_id

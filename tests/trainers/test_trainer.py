@@ -44,11 +44,6 @@ def assert_same_gradients(got, want, tolerance):
             assert (got[name] - expected).norm() <= 100 * tolerance * expected.norm(), name
 
 
-@pytest.fixture
-def tokenizer(request, task):
-    return request.getfixturevalue(f"{task}_tokenizer")
-
-
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("negatives", ["micro_batch", "step"])
 def test_floor_and_guess_are_those_of_the_logged_loss(tmp_path, clm_tokenizer, negatives, corrected):
