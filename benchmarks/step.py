@@ -7,11 +7,13 @@
 All methods share the trunk (BERT-small by default), the batch, the masks' rate and AdamW. They are timed in one process, in
 turn, after a warm-up; the medians are compared. "trunk only" runs forward, backward and optimizer of the trunk on a loss that
 costs nothing: what no objective can be cheaper than. "transformers" is ...ForMaskedLM / ...ForCausalLM as run_mlm / run_clm
-run it: logits at every position.
+run it: logits at every position. --pool_size adds headless steps whose predictions share pools of that size. Peak memory is
+that of three steps in a process of their own: with Python and its libraries on a CPU, of tensors alone on a GPU.
 """
 
 import argparse
 import functools
+import multiprocessing
 import os
 import platform
 import statistics
@@ -24,6 +26,7 @@ from loss import alternate
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
+from headless_trainer.trainers.diagnostics import peak_memory_mib
 
 MODELS = {
     "bert-small": (
@@ -59,15 +62,46 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--pool_size", type=int, nargs="*", default=[])
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--bf16", action="store_true")
     args = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batch = {"input_ids": zipf_ids(args, args.batch_size).to(device)}
+    batch, device = batch_of(args)
+    methods = methods_of(args)
+    memory = {name: in_a_process(peak_memory, args, name) for name in methods}
     with tempfile.TemporaryDirectory() as folder:
-        steps = {name: build(args, folder, device) for name, build in METHODS.items()}
+        steps = {name: build(args, folder, device) for name, build in methods.items()}
     runs = {name: functools.partial(timed, step, batch, device) for name, step in steps.items()}
-    seconds = alternate(runs, args.repeats, warm_up=2)
-    report(args, device, seconds)
+    report(args, device, alternate(runs, args.repeats, warm_up=2), memory)
+
+
+def methods_of(args) -> dict:
+    pools = {
+        f"headless, pools of {size:,}": our_step(HeadlessTrainer, lambda args: AutoModel, "headless", pool_size=size)
+        for size in args.pool_size
+    }
+    return {name: METHODS[name] for name in args.methods} | pools
+
+
+def batch_of(args) -> tuple[dict[str, torch.Tensor], torch.device]:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return {"input_ids": zipf_ids(args, args.batch_size).to(device)}, device
+
+
+def in_a_process(function, *arguments):
+    """What a function returns in a new process, whose peak is its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def peak_memory(args, name: str) -> float:
+    """MiB."""
+    batch, device = batch_of(args)
+    with tempfile.TemporaryDirectory() as folder:
+        step = methods_of(args)[name](args, folder, device)
+    for _ in range(3):
+        step(batch)
+    return peak_memory_mib(device)
 
 
 def timed(step, batch: dict[str, torch.Tensor], device: torch.device) -> float:
@@ -100,12 +134,12 @@ def tokenizer_of(args) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", mask_token="[MASK]", sep_token="[SEP]")
 
 
-def our_step(trainer_class, model_class, objective: str):
+def our_step(trainer_class, model_class, objective: str, **own_settings):
     def build(args, folder, device):
         torch.manual_seed(0)
         settings = HeadlessTrainingArguments(
             folder, objective=objective, task=MODELS[args.model][0], bf16=args.bf16, report_to="none", save_strategy="no",
-            use_cpu=device.type == "cpu", optim="adamw_torch_fused",
+            use_cpu=device.type == "cpu", optim="adamw_torch_fused", **own_settings,
         )  # fmt: skip
         with device:  # random weights are drawn where they are needed, which is seconds faster on a GPU
             model = model_class(args).from_config(config_of(args))
@@ -175,18 +209,21 @@ METHODS = {
 }
 
 
-def report(args, device, seconds: dict[str, list[float]]) -> None:
+def report(args, device, seconds: dict[str, list[float]], memory: dict[str, float]) -> None:
     hardware = (
         torch.cuda.get_device_name() if device.type == "cuda" else f"{os.cpu_count()} CPU cores ({platform.machine()})"
     )
     print(f"{args.model}, {args.batch_size} x {args.length} tokens, V = {args.vocab_size:,}, {hardware}, ", end="")
     print(f"{'bf16' if args.bf16 else 'float32'}, torch {torch.__version__}, transformers {transformers.__version__}\n")
-    print("| step | median ms | min ms | max ms | over headless, round by round (median) |")
-    print("|---|---|---|---|---|")
+    first = next(iter(seconds))
+    print(f"| step | median ms | min ms | max ms | over {first}, round by round (median) | peak MiB |")
+    print("|---|---|---|---|---|---|")
     for name, values in seconds.items():
-        ratio = statistics.median(value / own for value, own in zip(values, seconds["headless"], strict=True))
+        ratio = statistics.median(value / own for value, own in zip(values, seconds[first], strict=True))
         low, high = 1000 * min(values), 1000 * max(values)
-        print(f"| {name} | {1000 * statistics.median(values):.1f} | {low:.1f} | {high:.1f} | {ratio:.2f} |")
+        print(
+            f"| {name} | {1000 * statistics.median(values):.1f} | {low:.1f} | {high:.1f} | {ratio:.2f} | {memory[name]:,.0f} |"
+        )
 
 
 if __name__ == "__main__":
