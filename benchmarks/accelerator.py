@@ -170,7 +170,7 @@ def loss(part: Part) -> None:
         for name, method in exact_methods.items():
             with part.attempt(f"{name} in float64 at {size}"):
                 exact[name] = loss_and_gradients(method, in_float64(inputs))
-        for name, method in methods(part.device).items():
+        for name, method in methods(part.device, dtype).items():
             if name in part.without or part.late():
                 continue
             with part.attempt(name) as outcome:
@@ -183,7 +183,7 @@ def loss(part: Part) -> None:
                 errors[name], memory[name] = found, bytes_more
             elif not outcome["fits"]:
                 too_large.append(name)
-        runs = {name: functools.partial(run_once, methods(part.device)[name], inputs) for name in memory}
+        runs = {name: functools.partial(run_once, methods(part.device, dtype)[name], inputs) for name in memory}
         with part.attempt(f"times at {size}"):
             seconds = alternate(runs, 3 if part.scale == "cpu" or math.prod(size) > 1e13 else 5)
             distinct = len(inputs[1].unique())

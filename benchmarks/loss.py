@@ -25,8 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headless_trainer.objective.fused import KERNELS, LOW_PRECISION, check_backend
 from headless_trainer.objective.losses import cwt_loss, vocabulary_cross_entropy
-from headless_trainer.objective.negatives import NegativePool
 
 # Probability of the r-th token: r ** -1.2. Of 1,024, 16,384 and 65,536 targets, 340, 2,700 and 6,900 are then distinct; of
 # as many tokens of English text in a BPE of 32,000 tokens, 390, 2,550 and 5,270 are.
@@ -52,20 +52,10 @@ def contrastive(hidden: Tensor, targets: Tensor, weight: Tensor, backend: str) -
     return cwt_loss(hidden, targets, lambda ids: F.embedding(ids, weight), backend=backend)
 
 
-def torch_distinct(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
-    """The K x U problem through torch's own chunked function, which rounds the log counts to the dtype of the inputs."""
-    pool = NegativePool.from_targets(targets)
-    positions, log_counts = pool.positions(targets), pool.log_counts()
-    candidates = F.embedding(pool.ids, weight)
-    settings = {"linear_bias": log_counts.to(hidden.dtype), "options": torch.nn.LinearCrossEntropyOptions()}
-    return F.linear_cross_entropy(hidden, candidates, positions, **settings) + log_counts[positions].mean()
-
-
 CANDIDATE_METHODS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     REFERENCE: functools.partial(contrastive, backend="auto"),
     "K x U, cwt_loss dense": functools.partial(contrastive, backend="dense"),
     "K x U, cwt_loss chunked": functools.partial(contrastive, backend="chunked"),
-    "K x U, torch linear_cross_entropy": torch_distinct,
     "K x K, the paper's form": paper,
 }
 
@@ -131,13 +121,36 @@ def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
     return found, skipped
 
 
-def methods(device: str) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
+# The rows of the table that a run gets by its --loss_backend.
+BACKENDS = {
+    "headless": {f"K x U, cwt_loss {name}": name for name in ("dense", "chunked", *KERNELS)},
+    "vanilla": {
+        "K x V, cross_entropy": "dense",
+        "K x V, vocabulary_cross_entropy chunked": "chunked",
+        "K x V, torch linear_cross_entropy": "torch",
+        "K x V, Liger, float32 sums": "liger",
+        "K x V, CCE, unfiltered": "cce",
+    },
+}
+
+
+def methods(device: str, dtype: torch.dtype) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
     """Every method that can run on a device."""
-    made = dict(CANDIDATE_METHODS)
-    found, skipped = heads(device)
-    if "torch linear_cross_entropy" in skipped:
-        del made["K x U, torch linear_cross_entropy"]
-    return made | {f"K x V, {name}": head for name, head in found.items()}
+    kernels = {
+        f"K x U, cwt_loss {name}": functools.partial(contrastive, backend=name)
+        for name in KERNELS
+        if not why_not(name, device, dtype)
+    }
+    return CANDIDATE_METHODS | kernels | {f"K x V, {name}": head for name, head in heads(device)[0].items()}
+
+
+def why_not(backend: str, device: str, dtype: torch.dtype) -> str:
+    """Why the kernels of another library are not run; nothing if they are."""
+    try:
+        check_backend(backend, device, dtype in LOW_PRECISION)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def make_inputs(size: tuple[int, int, int], dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -192,7 +205,7 @@ def peak_of_this_process(method: Callable, size: tuple[int, int, int], dtype: to
 
 def measure(inputs: tuple[Tensor, Tensor, Tensor], repeats: int) -> list[tuple[str, list, float]]:
     """Seconds of each repeat and MiB, for each method that fits into the memory."""
-    found, memory = methods(inputs[0].device.type), {}
+    found, memory = methods(inputs[0].device.type, inputs[0].dtype), {}
     for name, method in found.items():
         try:
             memory[name] = extra_memory(name, method, inputs)
@@ -226,6 +239,17 @@ def print_rows(size: tuple[int, int, int], distinct: int, figures: list[tuple[st
         print(f"| {sizes} | {method} | {figure} |")
 
 
+def fastest_backends(size: tuple[int, int, int], figures: list[tuple[str, list, float]]) -> str:
+    """What to give as --loss_backend for a problem of this size on this device, headless and vanilla."""
+    seconds = {name: statistics.median(found) for name, found, _ in figures}
+    chosen = {}
+    for objective, names in BACKENDS.items():
+        there = [name for name in names if name in seconds]
+        chosen[objective] = names[min(there, key=seconds.get)]
+    found = ", ".join(f"{backend} ({objective})" for objective, backend in chosen.items())
+    return f"Fastest --loss_backend at K, D, V = {', '.join(f'{value:,}' for value in size)}: {found}."
+
+
 def machine(device: str) -> str:
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     if device == "cpu" and Path("/proc/cpuinfo").exists():
@@ -245,13 +269,17 @@ def main() -> None:
     sizes = [tuple(map(int, size.split(","))) for size in args.sizes or DEFAULT_SIZES[args.device]]
     dtype = getattr(torch, args.dtype or ("bfloat16" if args.device == "cuda" else "float32"))
     if args.memory_of:
-        print(peak_of_this_process(methods("cpu")[args.memory_of], sizes[0], dtype))
+        print(peak_of_this_process(methods("cpu", dtype)[args.memory_of], sizes[0], dtype))
         return
     print("| K | U | D | V | method | ms: median (range) | ratio | peak MiB | ratio |\n|" + "---|" * 9)
+    fastest = []
     for size in sizes:
         inputs = make_inputs(size, dtype, args.device)
-        print_rows(size, len(inputs[1].unique()), measure(inputs, args.repeats))
+        figures = measure(inputs, args.repeats)
+        print_rows(size, len(inputs[1].unique()), figures)
+        fastest.append(fastest_backends(size, figures))
     print(f"\n{str(dtype).removeprefix('torch.')}, ratios to {REFERENCE}. {machine(args.device)}.")
+    print("\n".join(fastest))
     for name, reason in heads(args.device)[1].items():
         print(f"Left out: {name}: {reason}.")
 

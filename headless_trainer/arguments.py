@@ -268,8 +268,10 @@ class HeadlessTrainingArguments(TrainingArguments):
         help="Added to every token's count where counts become log q, so that a token never seen keeps a chance. By "
         "default those seen give up a part of one occurrence to those never seen (absolute discounting).",
     )
-    loss_backend: Literal["auto", "dense", "chunked"] = HfArg(
-        default="auto", help="How the scores are computed: in one product, or in chunks that save memory."
+    loss_backend: Literal["auto", "dense", "chunked", "torch", "liger", "cce"] = HfArg(
+        default="auto",
+        help="How the scores are computed: in one product, in chunks that save memory, or by the kernels of torch, Liger or "
+        "Cut Cross-Entropy. auto: one of the first two, by size.",
     )
     mlm_probability: float = HfArg(default=0.15, help="Share of the tokens that are predicted (mlm).")
     mlm_probability_end: float | None = HfArg(
@@ -381,6 +383,10 @@ class HeadlessTrainingArguments(TrainingArguments):
             self._check_sparse_updates()
         if self.muon_learning_rate is not None:
             self._check_muon()
+        if self.loss_backend not in ("auto", "dense", "chunked"):
+            from .objective.fused import check_backend  # imports torch, which --help does without
+
+            check_backend(self.loss_backend, self.device.type, bool(self.bf16 or self.fp16))
         refuse(self, PRETRAINING)
         check_schedule(self)
         check_launch(self)

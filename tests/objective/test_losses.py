@@ -16,13 +16,16 @@ from headless_trainer.objective import losses
 from headless_trainer.objective.losses import cwt_loss, vocabulary_cross_entropy
 from headless_trainer.objective.negatives import NegativePool
 
+OWN = pytest.mark.parametrize("backend", ["dense", "chunked"], indirect=True)
 K, D, V = 47, 8, 30  # chunks of 5 rows leave a partial one
 FLOATS = {torch.float64: 1e-10, torch.float32: 1e-5}
 LOW = (torch.bfloat16, torch.float16)
 
 
-@pytest.fixture(params=["dense", "chunked"])
+@pytest.fixture(params=["dense", "chunked", "torch"])
 def backend(request, monkeypatch) -> str:
+    if request.param == "torch" and request.node.callspec.params.get("dtype") in LOW:
+        pytest.skip("torch's kernels are refused there")
     monkeypatch.setattr(losses, "CHUNK_ELEMENTS", 1)
     monkeypatch.setattr(losses, "MIN_CHUNK_ROWS", 5)
     return request.param
@@ -173,6 +176,7 @@ def test_the_incoming_gradient_is_not_rounded(backend, dtype):
     assert ratio.item() - 1 == pytest.approx(factor - 1, rel=0.5)
 
 
+@OWN
 def test_a_loss_scale_beyond_float16_reaches_the_gradients(backend):
     data = problem(torch.float16)
     hidden = data.hidden.requires_grad_()
@@ -310,6 +314,7 @@ def test_frozen_parts_get_no_gradient(backend):
         assert all(leaf.grad is None for name, leaf in leaves.items() if name != trained)
 
 
+@OWN
 def test_no_gradient_is_made_where_none_is_kept(backend):
     data = problem(torch.float32)
     embed = nn.Embedding.from_pretrained(data.weight, freeze=False)
@@ -320,6 +325,7 @@ def test_no_gradient_is_made_where_none_is_kept(backend):
     assert counter.get_total_flops() == 2 * K * D * len(data.targets.unique())  # the scores, and nothing else
 
 
+@OWN
 def test_the_graph_can_be_used_twice(backend):
     data = problem()
     hidden = data.hidden.requires_grad_()
@@ -345,7 +351,7 @@ def test_the_graph_can_be_used_twice(backend):
             "hidden has width 8 but the embeddings have width 6. Pass an embed that projects",
         ),
         ({"pool": NegativePool.from_targets(torch.tensor([1, 2]))}, "is not in the pool of 2 tokens"),
-        ({"backend": "fast"}, r"backend must be one of auto, dense, chunked, got 'fast'\."),
+        ({"backend": "fast"}, r"backend must be one of auto, dense, chunked, torch, liger, cce, got 'fast'\."),
         ({"reduction": "max"}, r"reduction must be mean, sum or none, got 'max'\."),
     ],
 )
@@ -397,6 +403,7 @@ def test_vocabulary_with_a_low_precision_bias(backend, dtype):
         assert difference(one, true) <= difference(naive, true) + torch.finfo(dtype).eps / 8
 
 
+@OWN
 def test_a_bias_of_its_own_dtype(backend):
     """A head in bfloat16 with its bias in float32, and the other way round."""
     for hidden_dtype, bias_dtype in ((torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)):
