@@ -325,7 +325,10 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     optim: OptimizerNames | str = HfArg(default="adamw_torch_fused", help="The optimizer.")
     remove_unused_columns: bool = HfArg(default=False, help="Drop the columns that the model's forward does not name.")
-    logging_first_step: bool = HfArg(default=True, help="Log after the first step too, whatever logging_steps says.")
+    logging_first_step: bool = HfArg(
+        default=True,
+        help="Log after the first step too, whatever logging_steps says; not where logging_strategy is no.",
+    )
     logging_nan_inf_filter: bool = HfArg(
         default=False,
         help="Leave losses that are not finite out of the log. They stop the run, so there is nothing to hide.",
@@ -344,6 +347,8 @@ class HeadlessTrainingArguments(TrainingArguments):
             raise ValueError("eval_steps is 0 but it must be above 0: for no evaluation, set eval_strategy 'no'.")
         connect(self)
         self._choose_precision()
+        if self.logging_strategy == "no":  # which transformers does not ask of the first step
+            self.logging_first_step = False
         super().__post_init__()
         if self.label_names is None:
             self.label_names = ["labels"]

@@ -44,6 +44,13 @@ def assert_same_gradients(got, want, tolerance):
             assert (got[name] - expected).norm() <= 100 * tolerance * expected.norm(), name
 
 
+@pytest.mark.parametrize("settings, steps", [({"logging_steps": 100}, [1]), ({"logging_strategy": "no"}, [])])
+def test_the_first_step_is_logged_unless_nothing_is(tmp_path, clm_tokenizer, settings, steps):
+    run = trainer_for(tmp_path, "clm", clm_tokenizer, **settings)
+    run.train()
+    assert [logs["step"] for logs in run.state.log_history if "loss" in logs] == steps
+
+
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("negatives", ["micro_batch", "step"])
 def test_floor_and_guess_are_those_of_the_logged_loss(tmp_path, clm_tokenizer, negatives, corrected):
