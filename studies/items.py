@@ -22,8 +22,8 @@ from shared import as_flags, results_of, spread
 
 METHODS = {
     "headless": [],
-    "headless, 512 uniform": ["--sampled_negatives", "512"],
-    "headless, 512 by frequency": ["--sampled_negatives", "512", "--sampling_power", "1"],
+    "headless, 4,096 uniform": ["--sampled_negatives", "4096"],
+    "headless, 4,096 by frequency": ["--sampled_negatives", "4096", "--sampling_power", "1"],
     # The exact steps are the last ones of a run, so it must come to its end.
     "headless, exact at the end": [
         *("--softmax_share", "0.4", "--num_train_epochs", "26", "--early_stopping_patience", "0"),

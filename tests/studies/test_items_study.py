@@ -91,7 +91,7 @@ def test_a_study_goes_on_where_it_was_cut_off(tmp_path):
     lines = [f"u{user} " + " ".join(f"i{(user + step) % 20}" for step in range(5 + user % 6)) for user in range(40)]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
     command = [sys.executable, SCRIPT, "--train_file", tmp_path / "lines.txt", "--output_dir", tmp_path / "study"]
-    command += [*ONE_RATE, "--seeds", "1", "2", "--methods", "headless, 512 by frequency"]
+    command += [*ONE_RATE, "--seeds", "1", "2", "--methods", "headless, 4,096 by frequency"]
     command += ["--hidden_size", "16", "--max_seq_length", "8", "--per_device_train_batch_size", "8", "--use_cpu"]
     command += ["--num_train_epochs", "2"]
 
@@ -102,11 +102,11 @@ def test_a_study_goes_on_where_it_was_cut_off(tmp_path):
         return json.loads((tmp_path / "study" / "lines" / "items.json").read_text())
 
     first = start()
-    row = first["headless, 512 by frequency"]
+    row = first["headless, 4,096 by frequency"]
     assert len(row["tried"]) == 2 and list(row["seeds"]) == ["1", "2"]
     runs = sorted((tmp_path / "study" / "lines").glob("*/*/items_results.json"))
     assert len(runs) == 3
     times = {path: path.stat().st_mtime_ns for path in runs}
     runs[0].unlink()  # as if it had been killed at its end
-    assert start()["headless, 512 by frequency"]["tried"] == row["tried"]
+    assert start()["headless, 4,096 by frequency"]["tried"] == row["tried"]
     assert [path for path in runs if path.stat().st_mtime_ns != times[path]] == [runs[0]]
