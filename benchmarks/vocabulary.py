@@ -24,11 +24,13 @@ from collections.abc import Callable
 METHODS = {
     "headless, sparse": dict(objective="headless", sparse_embedding_updates=True),
     "headless, compact": dict(objective="headless", sparse_embedding_updates=True, sparse_embedding_moments="compact"),
+    "untied, sparse": dict(objective="headless", sparse_embedding_updates=True),
     "headless, dense": dict(objective="headless"),
     "vanilla": dict(objective="vanilla"),
 }
+UNTIED = "untied, sparse"  # with a matrix of its own for candidates
 # Tables of the embedding's size held at once: weights and moments, then gradients and what they are summed from.
-TABLES = {"headless, sparse": 3, "headless, compact": 1.5, "headless, dense": 5, "vanilla": 7}
+TABLES = {"headless, sparse": 3, "headless, compact": 1.5, "untied, sparse": 6, "headless, dense": 5, "vanilla": 7}
 BATCHES, SPECIAL, WARM_UP = 64, 5, 3
 STEPS = 3  # in a turn, of which the median counts; one where steps are long
 
@@ -43,7 +45,8 @@ def state_bytes(method: str, vocab_size: int, width: int, rows: int) -> int:
     if not settings.get("sparse_embedding_updates"):
         return 4 * table
     compact = settings.get("sparse_embedding_moments") == "compact"
-    return table + moment_bytes(torch.empty(vocab_size, width, device="meta"), compact) + rows * (4 * width + 8)
+    own = table + moment_bytes(torch.empty(vocab_size, width, device="meta"), compact) + rows * (4 * width + 8)
+    return 2 * own if method == UNTIED else own  # the candidates' matrix, whose rows are about as many
 
 
 def main() -> None:
@@ -140,6 +143,7 @@ def train(connection, method: str, vocab_size: int, args) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model, TrainerCallback
 
     from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
+    from headless_trainer.models.candidate_matrix import untie
 
     rows, distinct = make_rows(vocab_size, args)
     clock = time.process_time if args.cpu_time else time.perf_counter
@@ -183,7 +187,7 @@ def train(connection, method: str, vocab_size: int, args) -> None:
         )  # fmt: skip
         headless = settings.objective == "headless"
         trainer_class, model_class = (HeadlessTrainer, GPT2Model) if headless else (VanillaTrainer, GPT2LMHeadModel)
-        model = model_class(config)
+        model = untie(model_class(config)) if method == UNTIED else model_class(config)
         trainer = trainer_class(model, settings, train_dataset=rows, processing_class=Tokenizer(), callbacks=[Pace()])
         # What comes after the last step is not measured.
         trainer._finalize_training = lambda *ignored: None

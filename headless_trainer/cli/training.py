@@ -143,11 +143,6 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
         raise ValueError(
             f"tie_word_embeddings is True but objective is {args.objective!r}, which has no head to tie: leave it out."
         )
-    if model_args.tie_word_embeddings is False and args.objective != "vanilla" and args.sparse_embedding_updates:
-        raise ValueError(
-            "tie_word_embeddings is False but sparse_embedding_updates is True, which knows one matrix: drop one of "
-            "the two."
-        )
 
 
 def tokenized_rows(documents, tokenizer: PreTrainedTokenizerBase, model_args: ModelArguments, data_args: DataArguments):

@@ -4,7 +4,7 @@ Letters used in shapes: V vocabulary size, D width, U distinct tokens of a step.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ MOMENTS, LOG_DECAY = 4, 4
 
 
 class SparseAdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW` that touches only the rows of one embedding that a step read, and updates them as if all had been.
+    """`torch.optim.AdamW` that touches only the rows of embeddings that a step read, and updates them as if all had been.
 
     Dense AdamW moves every row in every step: its weights decay, its moments decay, and what is left of its first moment
     still pushes it. Here a row is left alone until it is needed, then caught up for all the steps it missed at once. With
@@ -44,109 +44,111 @@ class SparseAdamW(torch.optim.AdamW):
     stochastic rounding: in each step that reads the row, a share of 1 - b1 of it is new.
 
     Args:
-        params: as for ``AdamW``; ``embedding`` is among them.
-        embedding: ``(V, D)`` weight whose gradients are sparse, as those of ``nn.Embedding(sparse=True)``.
+        params: as for ``AdamW``; ``embeddings`` are among them.
+        embeddings: ``(V, D)`` weights whose gradients are sparse, as those of ``nn.Embedding(sparse=True)``.
         compact: whether moments of rows are compact.
         kwargs: everything else ``AdamW`` takes, except ``amsgrad`` and ``maximize``.
 
     Raises:
-        ValueError: if the embedding is not among the parameters or a setting has no such sum.
+        ValueError: if an embedding is not among the parameters or a setting has no such sum.
     """
 
-    def __init__(self, params, *, embedding: nn.Parameter, compact: bool = False, **kwargs):
+    def __init__(self, params, *, embeddings: Sequence[nn.Parameter], compact: bool = False, **kwargs):
         super().__init__(params, **kwargs)
-        self.embedding, self.compact = embedding, compact
+        self.embeddings, self.compact = tuple(embeddings), compact
         # A scaler of float16 would leave the check for infinities to the fused kernel, which does not see the rows.
         self._step_supports_amp_scaling = False
-        groups = [group for group in self.param_groups if any(param is embedding for param in group["params"])]
-        if not groups:
-            raise ValueError("embedding is not among params: pass the weight of the embedding that they hold.")
-        group = groups[0]
-        for name in ("amsgrad", "maximize"):
-            if group[name]:
-                raise ValueError(f"{name} is True, which SparseAdamW does not support: leave it out.")
-        check_settings(*group["betas"], group["eps"])
-        beta1, beta2 = group["betas"]
-        self.window = _window(beta1, beta2)
-        gaps = torch.arange(self.window, 0, -1, dtype=torch.float64)  # to the steps before the current one
-        self._momentum = (beta1 / math.sqrt(beta2)) ** gaps
-        self._growth = beta2 ** (-gaps / 2)
+        for embedding in self.embeddings:
+            if not any(param is embedding for group in self.param_groups for param in group["params"]):
+                raise ValueError("embedding is not among params: pass the weight of the embedding that they hold.")
+            group = self._group(embedding)
+            for name in ("amsgrad", "maximize"):
+                if group[name]:
+                    raise ValueError(f"{name} is True, which SparseAdamW does not support: leave it out.")
+            check_settings(*group["betas"], group["eps"])
 
     # State -------------------------------------------------------------------------------------------------------------
 
-    def _group(self) -> dict:
-        return next(group for group in self.param_groups if any(param is self.embedding for param in group["params"]))
+    def _group(self, embedding: Tensor) -> dict:
+        return next(group for group in self.param_groups if any(param is embedding for param in group["params"]))
 
-    def _row_state(self) -> dict[str, Tensor]:
-        state = self.state[self.embedding]
+    def _row_state(self, embedding: Tensor) -> dict[str, Tensor]:
+        state = self.state[embedding]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float64)  # what dense AdamW can go on with
-            for name, (shape, dtype) in moment_tables(self.embedding, self.compact).items():
-                state[name] = torch.zeros(shape, dtype=dtype, device=self.embedding.device)
+            for name, (shape, dtype) in moment_tables(embedding, self.compact).items():
+                state[name] = torch.zeros(shape, dtype=dtype, device=embedding.device)
             # On the CPU, where float64 always exists; a step needs a few numbers a row of it.
-            state["last_step"] = torch.zeros(len(self.embedding), dtype=torch.int32)
+            state["last_step"] = torch.zeros(len(embedding), dtype=torch.int32)
             state["history"] = torch.zeros(64, MOMENTS + 1, dtype=torch.float64)
         return state
 
     def load_state_dict(self, state_dict: dict) -> None:
         indices = [index for group in state_dict["param_groups"] for index in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]
-        position = next(index for param, index in zip(params, indices, strict=True) if param is self.embedding)
+        own = {index: param for param, index in zip(params, indices, strict=True) if self._is_embedding(param)}
         # The parent would turn all of what the rows have into the type of the weights.
-        others = {index: each for index, each in state_dict["state"].items() if index != position}
+        others = {index: each for index, each in state_dict["state"].items() if index not in own}
         super().load_state_dict({**state_dict, "state": others})
-        saved = state_dict["state"].get(position)
-        if not saved:
-            return
-        state = self.state[self.embedding]
-        for name, (shape, dtype) in moment_tables(self.embedding, self.compact).items():
+        for index, embedding in own.items():
+            if saved := state_dict["state"].get(index):
+                self._load_rows(embedding, saved)
+
+    def _is_embedding(self, param: Tensor) -> bool:
+        return any(param is embedding for embedding in self.embeddings)
+
+    def _load_rows(self, embedding: Tensor, saved: dict[str, Tensor]) -> None:
+        state = self.state[embedding]
+        for name, (shape, dtype) in moment_tables(embedding, self.compact).items():
             if tuple(saved[name].shape) != shape:
                 raise ValueError(
                     f"The saved state has {name} of shape {tuple(saved[name].shape)}, not {shape}: go on with the "
                     "sparse_embedding_moments that it was saved with."
                 )
-            state[name] = saved[name].to(self.embedding.device, dtype)
+            state[name] = saved[name].to(embedding.device, dtype)
         if "last_step" in saved:
             for name in ("step", "last_step", "history"):
                 state[name] = saved[name].to("cpu", copy=True)
         else:  # the state of dense AdamW, in which every row is up to date
             step = int(saved["step"])
             state["step"] = torch.tensor(step, dtype=torch.float64)
-            state["last_step"] = torch.full((len(self.embedding),), step, dtype=torch.int32)
+            state["last_step"] = torch.full((len(embedding),), step, dtype=torch.int32)
             state["history"] = torch.zeros(step + 64, MOMENTS + 1, dtype=torch.float64)
 
     # Steps -------------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """One step of AdamW: everything else by the parent, the embedding on the rows of its gradient."""
+        """One step of AdamW: everything else by the parent, the embeddings on the rows of their gradients."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        gradient = self.embedding.grad
-        self.embedding.grad = None
+        gradients = [embedding.grad for embedding in self.embeddings]
+        for embedding in self.embeddings:
+            embedding.grad = None
         super().step()
-        self.embedding.grad = gradient
-        if gradient is None:
-            return loss
-        if not gradient.is_sparse:
-            raise ValueError(
-                "The gradient of the embedding is dense: something besides lookups reads it, or its sparse attribute is not "
-                "set. Leave sparse_embedding_updates out for this model."
-            )
-        gradient = gradient.coalesce()
-        self._update(gradient.indices()[0], gradient.values())
+        for embedding, gradient in zip(self.embeddings, gradients, strict=True):
+            embedding.grad = gradient
+            if gradient is None:
+                continue
+            if not gradient.is_sparse:
+                raise ValueError(
+                    "The gradient of the embedding is dense: something besides lookups reads it, or its sparse attribute is "
+                    "not set. Leave sparse_embedding_updates out for this model."
+                )
+            gradient = gradient.coalesce()
+            self._update(embedding, gradient.indices()[0], gradient.values())
         return loss
 
-    def _update(self, ids: Tensor, gradient: Tensor) -> None:
-        group, state = self._group(), self._row_state()
-        self._catch_up(ids)
+    def _update(self, embedding: Tensor, ids: Tensor, gradient: Tensor) -> None:
+        group, state = self._group(embedding), self._row_state(embedding)
+        self._catch_up(embedding, ids)
         beta1, beta2 = group["betas"]
         rate, step = float(group["lr"]), int(state["step"]) + 1
-        self._record(step, rate, group["weight_decay"], beta1, beta2)
-        gradient = gradient.to(_wide(self.embedding))
-        weight, mean, square = self._rows(ids)
+        _record(state, step, rate, group["weight_decay"], beta1, beta2)
+        gradient = gradient.to(_wide(embedding))
+        weight, mean, square = self._rows(embedding, ids)
         weight.mul_(1 - rate * group["weight_decay"])
         mean.lerp_(gradient, 1 - beta1)
         if self.compact:
@@ -155,47 +157,30 @@ class SparseAdamW(torch.optim.AdamW):
             square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         scale = square.sqrt().div_(math.sqrt(1 - beta2**step)).add_(group["eps"])
         weight.addcdiv_(mean, scale, value=-rate / (1 - beta1**step))
-        self._put(ids, weight, mean, square)
+        self._put(embedding, ids, weight, mean, square)
         state["step"].fill_(step)
         state["last_step"][ids.cpu()] = step
 
-    def _record(self, step: int, rate: float, weight_decay: float, beta1: float, beta2: float) -> None:
-        """Add a step to what the rows that miss it will be moved by."""
-        if not rate * weight_decay < 1:
-            raise ValueError(f"lr * weight_decay must be below 1, got {rate} * {weight_decay}: lower one of the two.")
-        state = self._row_state()
-        if step == len(state["history"]):
-            state["history"] = torch.cat([state["history"], torch.zeros_like(state["history"])])
-        history = state["history"]
-        history[step, LOG_DECAY] = history[step - 1, LOG_DECAY] + math.log1p(-rate * weight_decay)
-        first = max(0, step - self.window)
-        missed = step - first
-        unbiased = math.sqrt(1 - beta2**step)
-        undecayed = (history[first:step, LOG_DECAY] - history[step, LOG_DECAY]).exp()
-        move = rate * unbiased / (1 - beta1**step) * self._momentum[-missed:] * undecayed
-        epsilon = unbiased * self._growth[-missed:]
-        powers = torch.arange(-1, MOMENTS - 1, dtype=torch.float64)
-        history[first:step, :MOMENTS] += move[:, None] * epsilon[:, None] ** powers
-
     @torch.no_grad()
-    def catch_up(self, ids: Tensor | None = None) -> None:
+    def catch_up(self, *ids: Tensor) -> None:
         """Move rows to where dense AdamW would have them after the last step.
 
         Args:
-            ids: tokens of any shape, repeats allowed; all rows by default.
+            ids: rows of each embedding, in their order: tensors of any shape, repeats allowed; all rows by default.
         """
-        if not self.state.get(self.embedding):
-            return
-        if ids is not None:
-            self._catch_up(ids.unique())
-            return
-        state = self._row_state()
-        stale = (state["last_step"] < int(state["step"])).nonzero()[:, 0]
-        for chunk in stale.split(CHUNK_ROWS):
-            self._catch_up(chunk)
+        for number, embedding in enumerate(self.embeddings):
+            if not self.state.get(embedding):
+                continue
+            if ids:
+                self._catch_up(embedding, ids[number].unique())
+                continue
+            state = self._row_state(embedding)
+            stale = (state["last_step"] < int(state["step"])).nonzero()[:, 0]
+            for chunk in stale.split(CHUNK_ROWS):
+                self._catch_up(embedding, chunk)
 
-    def _catch_up(self, ids: Tensor) -> None:
-        group, state = self._group(), self._row_state()
+    def _catch_up(self, embedding: Tensor, ids: Tensor) -> None:
+        group, state = self._group(embedding), self._row_state(embedding)
         ids, step = ids.cpu(), int(state["step"])
         last = state["last_step"][ids].long()
         stale = last < step
@@ -207,23 +192,25 @@ class SparseAdamW(torch.optim.AdamW):
         missed = (step - last).double()
         beta1, beta2 = group["betas"]
         factors = torch.stack([decay, beta1**missed, beta2**missed, *quadrature(history[last], group["eps"])])
-        factors = factors.to(_wide(self.embedding)).to(self.embedding.device)  # (7, U)
+        factors = factors.to(_wide(embedding)).to(embedding.device)  # (7, U)
         decay, decay1, decay2, move1, epsilon1, move2, epsilon2 = factors[:, :, None]
-        rows = ids.to(self.embedding.device)
-        weight, mean, square = self._rows(rows)
+        rows = ids.to(embedding.device)
+        weight, mean, square = self._rows(embedding, rows)
         root = square.sqrt()
         push = move1 / (root + epsilon1) + move2 / (root + epsilon2)
         weight = weight.addcmul_(mean, push, value=-1).mul_(decay)
-        self._put(rows, weight, mean.mul_(decay1), square.mul_(decay2))
+        self._put(embedding, rows, weight, mean.mul_(decay1), square.mul_(decay2))
         state["last_step"][ids] = step
 
-    def _rows(self, ids: Tensor) -> list[Tensor]:
-        state, dtype = self._row_state(), _wide(self.embedding)
-        return [table[ids].to(dtype) for table in (self.embedding, state["exp_avg"], state["exp_avg_sq"])]
+    def _tables(self, embedding: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        state = self._row_state(embedding)
+        return embedding, state["exp_avg"], state["exp_avg_sq"]
 
-    def _put(self, ids: Tensor, *rows: Tensor) -> None:
-        state = self._row_state()
-        for table, values in zip((self.embedding, state["exp_avg"], state["exp_avg_sq"]), rows, strict=True):
+    def _rows(self, embedding: Tensor, ids: Tensor) -> list[Tensor]:
+        return [table[ids].to(_wide(embedding)) for table in self._tables(embedding)]
+
+    def _put(self, embedding: Tensor, ids: Tensor, *rows: Tensor) -> None:
+        for table, values in zip(self._tables(embedding), rows, strict=True):
             table.index_copy_(0, ids, values.to(table.dtype))
 
 
@@ -254,6 +241,25 @@ def check_settings(beta1: float, beta2: float, eps: float) -> None:
         )
     if not eps > 0:
         raise ValueError(f"adam_epsilon must be above 0 with sparse_embedding_updates, got {eps}.")
+
+
+def _record(state: dict[str, Tensor], step: int, rate: float, weight_decay: float, beta1: float, beta2: float) -> None:
+    """Add a step to what the rows that miss it will be moved by."""
+    if not rate * weight_decay < 1:
+        raise ValueError(f"lr * weight_decay must be below 1, got {rate} * {weight_decay}: lower one of the two.")
+    if step == len(state["history"]):
+        state["history"] = torch.cat([state["history"], torch.zeros_like(state["history"])])
+    history = state["history"]
+    history[step, LOG_DECAY] = history[step - 1, LOG_DECAY] + math.log1p(-rate * weight_decay)
+    window = _window(beta1, beta2)
+    first = max(0, step - window)
+    gaps = torch.arange(step - first, 0, -1, dtype=torch.float64)  # to the steps before this one
+    unbiased = math.sqrt(1 - beta2**step)
+    undecayed = (history[first:step, LOG_DECAY] - history[step, LOG_DECAY]).exp()
+    move = rate * unbiased / (1 - beta1**step) * (beta1 / math.sqrt(beta2)) ** gaps * undecayed
+    epsilon = unbiased * beta2 ** (-gaps / 2)
+    powers = torch.arange(-1, MOMENTS - 1, dtype=torch.float64)
+    history[first:step, :MOMENTS] += move[:, None] * epsilon[:, None] ** powers
 
 
 def _window(beta1: float, beta2: float) -> int:

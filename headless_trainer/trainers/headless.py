@@ -41,6 +41,22 @@ def check_trainable(model, tokenizer, args: HeadlessTrainingArguments) -> None:
         check_rows(trunk, args)
 
 
+def look_for_no_unused(args: HeadlessTrainingArguments) -> None:
+    """Set up DDP for a model with a matrix for candidates, which is read after the forward.
+
+    Looking for what the forward does not use, which transformers lets it do by default, DDP would take the matrix for unused.
+
+    Raises:
+        ValueError: if the arguments ask for that.
+    """
+    if args.ddp_find_unused_parameters:
+        raise ValueError(
+            "ddp_find_unused_parameters is True but the model has a matrix of its own for candidates (tie_word_embeddings "
+            "False), which would be taken for unused: leave ddp_find_unused_parameters out."
+        )
+    args.ddp_find_unused_parameters = False
+
+
 class HeadlessTrainer(PretrainingTrainer):
     """`Trainer` that pretrains a trunk with Contrastive Weight Tying: no vocabulary projection, before, during or after.
 
@@ -77,6 +93,8 @@ class HeadlessTrainer(PretrainingTrainer):
             args.task = args.task or infer_task(model)
         trunk = unfold(find_trunk(model))
         self.embed = find_embed(trunk)
+        if candidate_matrix(trunk) is not None and args is not None:
+            look_for_no_unused(args)
         super().__init__(trunk, args, data_collator, **kwargs)
         if candidate_matrix(trunk) is not None:
             self._check_matrix()
@@ -97,15 +115,10 @@ class HeadlessTrainer(PretrainingTrainer):
             self.sampler = NegativeSampler(args.sampled_negatives, size, args.seed, args.sampling_power, log_q)
 
     def _check_matrix(self) -> None:
-        problem = None
-        if self.args.sparse_embedding_updates:
-            problem = "sparse_embedding_updates is True, which knows one matrix alone"
-        elif self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            problem = "the run was started with DeepSpeed or FSDP, which would cut it into shards"
-        if problem is not None:
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
             raise ValueError(
-                f"The model has a matrix of its own for candidates (tie_word_embeddings False) but {problem}: drop one of the "
-                "two."
+                "The model has a matrix of its own for candidates (tie_word_embeddings False) but the run was started with "
+                "DeepSpeed or FSDP, which would cut it into shards: drop one of the two."
             )
 
     def finish_weights(self, folder: Path) -> None:

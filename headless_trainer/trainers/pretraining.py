@@ -229,7 +229,7 @@ class PretrainingTrainer(Trainer):
             # Not bincount, which goes over the whole vocabulary.
             self.token_counts.index_add_(0, drawn.target_ids, torch.ones_like(drawn.target_ids))
         if self.rows is not None:
-            self.rows.catch_up(step.rows())
+            self.rows.catch_up(step)
         return step.batches, None
 
     def draw_step(self, batches: list[dict[str, Tensor]]) -> Step:

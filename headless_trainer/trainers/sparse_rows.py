@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
 from ..arguments import HeadlessTrainingArguments
+from ..models.candidate_matrix import candidate_matrix
 from ..objective.sparse_adamw import SparseAdamW, average_row_gradients, clip_gradients, moment_bytes
+from .step import Step
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ def check_rows(trunk: nn.Module, args: HeadlessTrainingArguments, given: Mapping
 class SparseRows(TrainerCallback):
     """Updates of the embedding on the rows that a step reads, beside an ordinary optimizer for all other weights.
 
+    So are those of a matrix of candidates, where the model has one of its own.
+
     Before the forward of a step the rows it is going to read are brought up to date; before anything reads the whole table
     (evaluation, saving, the end of an epoch) all rows are. Between processes the rows' gradients are exchanged here, and the
     wrapper of the model leaves the embedding alone: gradients of dense layout would be exchanged in full, and NCCL has no
@@ -77,20 +81,23 @@ class SparseRows(TrainerCallback):
             )
         self.model, self.args = model, args
         self.compact = args.sparse_embedding_moments == "compact"
-        self.weight = model.get_input_embeddings().weight
+        # That of the inputs, and that of the candidates where it is another one.
+        matrix = candidate_matrix(model)
+        self.weights = [each.weight for each in (model.get_input_embeddings(), matrix) if each is not None]
         self._optimizer: SparseAdamW | None = None
         self._received: list[int] = []
 
     @contextmanager
     def updated_as_rows(self) -> Iterator[None]:
         """Within it the embedding's gradients are sparse and exchanged here. After it the model is an ordinary one."""
-        weight = self.weight
-        # More than one where an encoder has its own module on a shared weight.
-        modules = [each for each in self.model.modules() if isinstance(each, nn.Embedding) and each.weight is weight]
+        # More than one of a weight where an encoder has its own module on a shared weight.
+        modules = [
+            each for each in self.model.modules() if isinstance(each, nn.Embedding) and self._is_own(each.weight)
+        ]
         for module in modules:
             module.sparse = True
         if self.args.world_size > 1:
-            names = [name for name, parameter in self.model.named_parameters() if parameter is weight]
+            names = [name for name, parameter in self.model.named_parameters() if self._is_own(parameter)]
             nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, names)
         try:
             yield
@@ -98,35 +105,47 @@ class SparseRows(TrainerCallback):
             for module in modules:
                 module.sparse = False
             if self.args.world_size > 1:
-                del weight._ddp_ignored, self.model._ddp_params_and_buffers_to_ignore
+                for weight in self.weights:
+                    del weight._ddp_ignored
+                del self.model._ddp_params_and_buffers_to_ignore
+
+    def _is_own(self, parameter: Tensor) -> bool:
+        return any(parameter is weight for weight in self.weights)
 
     def optimizer_class(self) -> tuple[type[torch.optim.Optimizer], dict]:
         """What `Trainer.optimizer_cls_and_kwargs` takes."""
         _, kwargs = Trainer.get_optimizer_cls_and_kwargs(self.args, self.model)
-        return SparseAdamW, kwargs | {"embedding": self.weight, "compact": self.compact}
+        return SparseAdamW, kwargs | {"embeddings": self.weights, "compact": self.compact}
 
     def use(self, optimizer: SparseAdamW) -> None:
         """Keep the rows by this optimizer, which was just made."""
         self._optimizer = optimizer
         if self.args.world_size > 1:
-            torch.distributed.broadcast(self.weight.data, 0)  # as the wrapper does with what it knows
-        rows, width = self.weight.shape
-        weights = self.weight.numel() * self.weight.element_size() / 2**20
-        moments = moment_bytes(self.weight, self.compact) / 2**20
-        logger.info("Embedding of %s x %s: %.1f MiB of weights, %.1f MiB of moments.", rows, width, weights, moments)
-        logger.info("Its gradient has the rows that a step reads, where a dense one takes %.1f MiB.", weights)
+            for weight in self.weights:
+                torch.distributed.broadcast(weight.data, 0)  # as the wrapper does with what it knows
+        for name, weight in zip(("Embedding", "Candidates"), self.weights, strict=False):
+            rows, width = weight.shape
+            size = weight.numel() * weight.element_size() / 2**20
+            moments = moment_bytes(weight, self.compact) / 2**20
+            logger.info("%s of %s x %s: %.1f MiB of weights, %.1f MiB of moments.", name, rows, width, size, moments)
+            logger.info("Its gradient has the rows that a step reads, where a dense one takes %.1f MiB.", size)
 
-    def catch_up(self, ids: Tensor | None = None) -> None:
-        """Bring rows up to date, all of them by default; ``ids`` may name a row several times."""
-        if self._optimizer is not None:
-            self._optimizer.catch_up(ids)
+    def catch_up(self, step: Step | None = None) -> None:
+        """Bring rows up to date: those that a step is going to read, or all of them."""
+        if self._optimizer is None:
+            return
+        if step is None:
+            self._optimizer.catch_up()
+            return
+        read = step.embedded(), step.scored()
+        self._optimizer.catch_up(*(read if len(self.weights) > 1 else [torch.cat(read)]))
 
     def on_epoch_end(self, args, state, control, **kwargs):
         self.catch_up()  # before the best checkpoint is loaded, to which nothing is to be added
 
     def average(self, gather) -> None:
         """Average the rows' gradients of all processes; ``gather`` concatenates a tensor of each."""
-        self._received.append(average_row_gradients(self.weight, gather, self.args.world_size))
+        self._received.append(sum(average_row_gradients(each, gather, self.args.world_size) for each in self.weights))
 
     def clip(self, max_norm: float) -> Tensor:
         """Clip all gradients together, sparse ones too, and return their norm before it."""

@@ -118,11 +118,14 @@ class Step:
     input_ids: list[Tensor]
     drawn: list[MicroBatch]
 
-    def rows(self) -> Tensor:
-        """Ids of the embedding's rows that the step reads, as inputs or as candidates, some of them several times."""
+    def embedded(self) -> Tensor:
+        """Ids that the step reads as inputs, some of them several times."""
+        return torch.cat([ids.flatten() for ids in self.input_ids])
+
+    def scored(self) -> Tensor:
+        """Ids that it reads as candidates, some of them several times."""
         looked_up = {id(each.looked_up): each.looked_up for each in self.drawn}  # that of a pool of the whole step once
-        targets = [each.target_ids for each in self.drawn]
-        return torch.cat([*(ids.flatten() for ids in self.input_ids), *targets, *looked_up.values()])
+        return torch.cat([*(each.target_ids for each in self.drawn), *looked_up.values()])
 
 
 def _all_sent(value, device: torch.device):

@@ -29,6 +29,7 @@ def test_bytes_of_an_embedding_in_training(scripts):
     assert sizes == {
         "headless, sparse": 1000 * (3 * 32 + 4) + 400,
         "headless, compact": 1000 * (32 + 16 + 4 + 4) + 400,
+        "untied, sparse": 2 * (1000 * (3 * 32 + 4) + 400),
         "headless, dense": 1000 * 4 * 32,
         "vanilla": 1000 * 4 * 32,
     }

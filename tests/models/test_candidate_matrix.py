@@ -3,14 +3,15 @@
 import json
 import logging
 
+import processes
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import tiny_model, trainer_for
+from builders import Tokenizer, tiny_model, trainer_for
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from headless_trainer import attach_lm_head, load_token_counts
+from headless_trainer import HeadlessTrainer, attach_lm_head, load_token_counts
 from headless_trainer.cli import lm_head, pretrain
 from headless_trainer.models.candidate_matrix import candidate_matrix, load_trunk, untie
 from headless_trainer.objective.prior import log_prior
@@ -97,6 +98,25 @@ def test_resume_is_exact(tmp_path, task, tokenizer):
     assert torch.equal(candidate_matrix(trunk).weight, candidate_matrix(runs[0].model).weight)
 
 
+def _process(rank: int, folder: str) -> None:
+    run = untied_trainer(folder, "clm", Tokenizer(60), negatives="world", per_device_train_batch_size=2, max_steps=3)
+    run.train()
+    torch.save(run.model.state_dict(), f"{folder}/{rank}.pt")
+
+
+@pytest.mark.slow
+def test_two_processes_are_one(tmp_path):
+    processes.run(_process, 2, str(tmp_path))
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
+    one = untied_trainer(tmp_path / "one", "clm", Tokenizer(60), per_device_train_batch_size=4, max_steps=3)
+    before = {name: value.clone() for name, value in one.model.state_dict().items()}
+    one.train()
+    for name, want in one.model.state_dict().items():
+        assert torch.equal(found[0][name], found[1][name]), name
+        assert (found[0][name] - want).norm() <= 1e-3 * (want - before[name]).norm() + 1e-6, name
+    assert (candidate_matrix(one.model).weight - before["candidate_embeddings.weight"]).norm() > 1e-3
+
+
 def test_a_run_does_not_go_on_with_one_matrix_more_or_less(tmp_path, clm_tokenizer):
     settings = {"save_strategy": "steps", "save_steps": 1}
     untied_trainer(tmp_path / "two", "clm", clm_tokenizer, **settings).train()
@@ -107,9 +127,19 @@ def test_a_run_does_not_go_on_with_one_matrix_more_or_less(tmp_path, clm_tokeniz
         untied_trainer(tmp_path / "b", "clm", clm_tokenizer).train(str(tmp_path / "one" / "checkpoint-1"))
 
 
-def test_what_it_does_not_work_with_is_refused(tmp_path, clm_tokenizer):
-    with pytest.raises(ValueError, match="sparse_embedding_updates is True, which knows one matrix alone"):
-        untied_trainer(tmp_path, "clm", clm_tokenizer, sparse_embedding_updates=True)
+@pytest.mark.parametrize("kind", ["is_deepspeed_enabled", "is_fsdp_enabled"])
+def test_what_it_does_not_work_with_is_refused(tmp_path, clm_tokenizer, monkeypatch, kind):
+    created = HeadlessTrainer.create_accelerator_and_postprocess
+
+    def create(self):
+        created(self)
+        setattr(self, kind, True)
+
+    monkeypatch.setattr(HeadlessTrainer, "create_accelerator_and_postprocess", create)
+    with pytest.raises(ValueError, match="matrix of its own for candidates .* was started with DeepSpeed or FSDP"):
+        untied_trainer(tmp_path, "clm", clm_tokenizer)
+    with pytest.raises(ValueError, match="ddp_find_unused_parameters is True but the model has .*: leave ddp_find"):
+        untied_trainer(tmp_path, "clm", clm_tokenizer, ddp_find_unused_parameters=True)
 
 
 def test_a_trunk_that_came_without_it_is_refused(tmp_path, clm_tokenizer):
@@ -145,7 +175,8 @@ def test_from_the_command_line(tmp_path, text_lines):
     shape = ["--config_name", str(tmp_path / "run"), "--tokenizer_name", str(tmp_path / "run")]
     pretrain.main([*flags[:-2], *shape, "--output_dir", str(tmp_path / "tied")])
     assert candidate_matrix(load_trunk(tmp_path / "tied")) is None
-    with pytest.raises(SystemExit, match="tie_word_embeddings is False but sparse_embedding_updates is True"):
-        pretrain.main([*flags, *first, "--sparse_embedding_updates", "true", "--output_dir", str(tmp_path / "no")])
+    pretrain.main([*flags, *first, "--sparse_embedding_updates", "true", "--output_dir", str(tmp_path / "rows")])
+    for name, want in load_trunk(tmp_path / "run").state_dict().items():
+        torch.testing.assert_close(load_trunk(tmp_path / "rows").state_dict()[name], want, rtol=1e-3, atol=1e-6)
     with pytest.raises(SystemExit, match="tie_word_embeddings is True but objective is 'headless'"):
         pretrain.main([*flags[:-1], "true", *first, "--output_dir", str(tmp_path / "no")])

@@ -1,5 +1,6 @@
 """Updates of the embedding by rows are those of dense AdamW, and cost nothing that grows with the vocabulary."""
 
+import copy
 import math
 import os
 
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertForMaskedLM, TrainerCallback
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
+from headless_trainer.models.candidate_matrix import candidate_matrix, untie
 from headless_trainer.objective import sparse_adamw
 from headless_trainer.objective.sparse_adamw import (
     SparseAdamW,
@@ -36,7 +38,11 @@ def pair(dtype=torch.float64, **settings):
     tables = [nn.Parameter(torch.randn(ROWS, WIDTH, dtype=torch.float64).to(dtype)) for _ in range(2)]
     tables[1].data.copy_(tables[0].data)
     settings = {"lr": 1e-2, "weight_decay": 0.1} | settings
-    return tables, SparseAdamW([tables[0]], embedding=tables[0], **settings), torch.optim.AdamW([tables[1]], **settings)
+    return (
+        tables,
+        SparseAdamW([tables[0]], embeddings=[tables[0]], **settings),
+        torch.optim.AdamW([tables[1]], **settings),
+    )
 
 
 def train_pair(tables, ours, dense, steps: int, gradient_size=lambda shape, generator: 1.0):
@@ -84,7 +90,7 @@ def test_with_float32_rounding_is_all_that_differs():
     exact, _, reference = pair(torch.float64)
     exact[1].data.copy_(tables[0].data)
     train_pair(tables, ours, dense, 100)
-    train_pair((exact[0], exact[1]), SparseAdamW([exact[0]], embedding=exact[0]), reference, 100)
+    train_pair((exact[0], exact[1]), SparseAdamW([exact[0]], embeddings=[exact[0]]), reference, 100)
     ours.catch_up()
     ours_error, dense_error = ((table - exact[1]).abs().max().item() for table in tables)
     assert 0 < ours_error < 2 * dense_error < 1e-5
@@ -138,7 +144,7 @@ def test_a_row_never_read_decays_alone():
 def test_by_hand():
     """One row, a gradient of 2 in step 1, none in steps 2 and 3, lr 0.1: moments and moves worked out one by one."""
     table = nn.Parameter(torch.full((2, 1), 1.0, dtype=torch.float64))
-    ours = SparseAdamW([table], embedding=table, lr=0.1, weight_decay=0.0, betas=(0.9, 0.99), eps=1e-12)
+    ours = SparseAdamW([table], embeddings=[table], lr=0.1, weight_decay=0.0, betas=(0.9, 0.99), eps=1e-12)
     table.grad = sparse(torch.tensor([1]), torch.tensor([[2.0]]).double(), (2, 1))
     ours.step()
     assert table[1].item() == pytest.approx(1 - 0.1)
@@ -157,7 +163,7 @@ def train_compact(steps: int, betas) -> tuple[torch.Tensor, torch.Tensor, torch.
     """A table with compact moments; what it would be if all rows were updated in each step; what it was."""
     torch.manual_seed(0)
     table = nn.Parameter(torch.randn(ROWS, WIDTH, dtype=torch.float64))
-    ours = SparseAdamW([table], embedding=table, compact=True, lr=1e-2, weight_decay=0.1, betas=betas, eps=1e-16)
+    ours = SparseAdamW([table], embeddings=[table], compact=True, lr=1e-2, weight_decay=0.1, betas=betas, eps=1e-16)
     before, plain = table.detach().clone(), table.detach().clone()
     mean, square = torch.zeros_like(plain), torch.zeros(ROWS, 1, dtype=torch.float64)
     generator = torch.Generator().manual_seed(1)
@@ -185,7 +191,7 @@ def test_compact_moments_are_one_second_moment_a_row(monkeypatch, betas):
     assert (table - plain).abs().max() < 1e-12 < 0.01 < (plain - before)[:-1].abs().max()
     table, plain, before, ours = train_compact(150, betas)  # with the first moment in bfloat16
     assert (table - plain).norm() < 2e-3 * (plain - before).norm()
-    assert ours.state[ours.embedding]["exp_avg"].dtype == torch.bfloat16
+    assert ours.state[ours.embeddings[0]]["exp_avg"].dtype == torch.bfloat16
     assert sparse_adamw.moment_bytes(torch.zeros(ROWS, WIDTH), True) == ROWS * (2 * WIDTH + 4 + 4)
     assert sparse_adamw.moment_bytes(torch.zeros(ROWS, WIDTH), False) == ROWS * (8 * WIDTH + 4)
 
@@ -196,7 +202,7 @@ def test_other_parameters_are_the_parents():
     other = nn.Linear(WIDTH, 3)
     other.load_state_dict(linear.state_dict())
     groups = [{"params": [linear.bias], "weight_decay": 0.0}, {"params": [embedding.weight, linear.weight]}]
-    ours = SparseAdamW(groups, embedding=embedding.weight, lr=0.1, weight_decay=0.2)
+    ours = SparseAdamW(groups, embeddings=[embedding.weight], lr=0.1, weight_decay=0.2)
     want = torch.optim.AdamW([{"params": [other.bias], "weight_decay": 0.0}, {"params": [other.weight]}], lr=0.1)
     want.param_groups[1]["weight_decay"] = 0.2
     ids, frozen = torch.tensor([[3, 3, 5]]), embedding.weight.detach().clone()
@@ -210,6 +216,39 @@ def test_other_parameters_are_the_parents():
     assert torch.equal(linear.weight, other.weight) and torch.equal(linear.bias, other.bias)
     changed = (embedding.weight != frozen).any(-1).nonzero()[:, 0]
     assert changed.tolist() == [3, 5]
+
+
+def test_two_tables_are_kept_apart():
+    """Each has rows, moments and steps of its own, as if it had an optimizer of its own."""
+    tables, ours, _ = pair()
+    others = [nn.Parameter(table.detach()[:30].clone()) for table in tables]
+    settings = {"lr": 1e-2, "weight_decay": 0.1}
+    both = SparseAdamW([tables[1], others[0]], embeddings=[tables[1], others[0]], **settings)
+    alone = SparseAdamW([others[1]], embeddings=[others[1]], **settings)
+    generator = torch.Generator().manual_seed(1)
+    for step in range(6):
+        ids = [torch.randint(0, size, (5,), generator=generator).unique() for size in (ROWS, 30)]
+        both.catch_up(*ids)
+        ours.catch_up(ids[0])
+        alone.catch_up(ids[1])
+        for one, other, own, size in ((tables[0], tables[1], ids[0], ROWS), (others[1], others[0], ids[1], 30)):
+            one.grad = sparse(
+                own, torch.randn(len(own), WIDTH, generator=generator, dtype=torch.float64), (size, WIDTH)
+            )
+            other.grad = one.grad.clone()
+        if step == 3:  # a step that one of the two has no part in
+            others[0].grad = others[1].grad = None
+        for optimizer in (both, ours, alone):
+            optimizer.step()
+    for optimizer in (both, ours, alone):
+        optimizer.catch_up()
+    assert torch.equal(tables[0], tables[1]) and torch.equal(others[0], others[1])
+    copies = [nn.Parameter(each.detach().clone()) for each in (tables[1], others[0])]
+    loaded = SparseAdamW(copies, embeddings=copies, **settings)
+    loaded.load_state_dict(copy.deepcopy(both.state_dict()))
+    for own, saved in zip(copies, (tables[1], others[0]), strict=True):
+        for name, value in both.state[saved].items():
+            assert torch.equal(value, loaded.state[own][name]), name
 
 
 def test_gradients_of_micro_batches_and_of_both_lookups_add_up():
@@ -228,15 +267,15 @@ def test_gradients_of_micro_batches_and_of_both_lookups_add_up():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_state_goes_on_from_a_file_bit_by_bit(tmp_path, compact, dtype):
     tables, _, dense = pair(dtype)
-    ours = SparseAdamW([tables[0]], embedding=tables[0], lr=1e-2, weight_decay=0.1, compact=compact)
+    ours = SparseAdamW([tables[0]], embeddings=[tables[0]], lr=1e-2, weight_decay=0.1, compact=compact)
     train_pair(tables, ours, dense, 70)
     torch.save(ours.state_dict(), tmp_path / "optimizer.pt")
     copy = nn.Parameter(tables[0].detach().clone())
-    loaded = SparseAdamW([copy], embedding=copy, compact=compact)
+    loaded = SparseAdamW([copy], embeddings=[copy], compact=compact)
     loaded.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
-    kinds = [each.state[each.embedding]["exp_avg"].dtype for each in (ours, loaded)]
+    kinds = [each.state[each.embeddings[0]]["exp_avg"].dtype for each in (ours, loaded)]
     assert kinds == [torch.bfloat16 if compact else dtype] * 2
-    other = SparseAdamW([copy], embedding=copy, compact=not compact)
+    other = SparseAdamW([copy], embeddings=[copy], compact=not compact)
     with pytest.raises(ValueError, match="go on with the sparse_embedding_moments that it was saved with."):
         other.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
     history = loaded.state[copy]["history"]
@@ -253,7 +292,7 @@ def test_a_state_passes_to_and_from_dense_adamw(foreach):
     tables, ours, dense = pair(eps=1e-16)
     train_pair(tables, ours, dense, 70)
     ours.catch_up()
-    to_rows = SparseAdamW([tables[1]], embedding=tables[1])
+    to_rows = SparseAdamW([tables[1]], embeddings=[tables[1]])
     to_rows.load_state_dict(dense.state_dict())
     to_dense = torch.optim.AdamW([tables[0]], foreach=foreach)
     to_dense.load_state_dict(ours.state_dict() | {"param_groups": to_dense.state_dict()["param_groups"]})
@@ -266,7 +305,7 @@ def test_a_state_passes_to_and_from_dense_adamw(foreach):
 def test_a_float16_scaler_skips_the_step_of_an_infinite_row():
     torch.manual_seed(0)
     table, other = nn.Parameter(torch.randn(ROWS, WIDTH)), nn.Parameter(torch.ones(2))
-    ours = SparseAdamW([table, other], embedding=table, lr=0.1, fused=True)
+    ours = SparseAdamW([table, other], embeddings=[table], lr=0.1, fused=True)
     scaler, before = torch.amp.GradScaler("cpu", init_scale=4.0), table.detach().clone()
     for value in (math.inf, 8.0):
         table.grad = sparse(torch.tensor([1, 1]), torch.full((2, WIDTH), value))
@@ -296,7 +335,7 @@ def test_settings_it_refuses(settings, message):
 def test_what_else_it_refuses():
     tables, ours, _ = pair(lr=2.0, weight_decay=0.5)
     with pytest.raises(ValueError, match="embedding is not among params: pass"):
-        SparseAdamW([tables[1]], embedding=tables[0])
+        SparseAdamW([tables[1]], embeddings=[tables[0]])
     tables[0].grad = torch.ones(ROWS, WIDTH).double()
     with pytest.raises(ValueError, match="gradient of the embedding is dense.*Leave sparse_embedding_updates out"):
         ours.step()
@@ -356,9 +395,10 @@ def test_the_memory_of_the_embedding_is_said(tmp_path, caplog):
 VOCAB, LENGTH = 200, 12
 
 
-def trunk(task: str, dropout: float = 0.0, vocab_size: int = VOCAB):
+def trunk(task: str, dropout: float = 0.0, vocab_size: int = VOCAB, untied: bool = False):
     ids = {"bos_token_id": None, "eos_token_id": None} if task == "clm" else {}
-    return tiny_model(task, vocab_size, layers=1, positions=16, dropout=dropout, **ids)
+    model = tiny_model(task, vocab_size, layers=1, positions=16, dropout=dropout, **ids)
+    return untie(model) if untied else model
 
 
 def data() -> list[dict]:
@@ -367,14 +407,14 @@ def data() -> list[dict]:
     return [{"input_ids": 2 + torch.multinomial(shares, LENGTH, True, generator=generator)} for _ in range(24)]
 
 
-def trainer(folder, task: str, *, dropout=0.0, model=None, callbacks=(), **settings) -> HeadlessTrainer:
+def trainer(folder, task: str, *, dropout=0.0, model=None, untied=False, callbacks=(), **settings) -> HeadlessTrainer:
     settings = {
         "per_device_train_batch_size": 2, "max_steps": 8, "save_strategy": "no", "learning_rate": 1e-2, "weight_decay": 0.1,
         "lr_scheduler_type": "cosine", "warmup_steps": 3, "mlm_probability": 0.3 if task == "mlm" else 0.15, "task": task,
         "train_sampling_strategy": "sequential", "sparse_embedding_updates": True,
     } | settings  # fmt: skip
     parameters = {"eval_dataset": data()[:4], "processing_class": Tokenizer(VOCAB), "callbacks": list(callbacks)}
-    return make_trainer(folder, model or trunk(task, dropout), data(), settings, **parameters)
+    return make_trainer(folder, model or trunk(task, dropout, untied=untied), data(), settings, **parameters)
 
 
 def logged(run, name: str) -> list[float]:
@@ -403,6 +443,8 @@ class Layouts(TrainerCallback):
         ("mlm", {"gradient_accumulation_steps": 2, "max_grad_norm": 0.05}),
         ("clm", {"max_grad_norm": 0.0, "negatives": "step", "eval_strategy": "steps", "eval_steps": 3}),
         ("mlm", {"optim": "adamw_torch", "input_grad_scale": 2.0, "log_q_correction": False}),
+        ("clm", {"untied": True, "gradient_accumulation_steps": 2, "max_grad_norm": 0.05, "negatives": "step"}),
+        ("mlm", {"untied": True, "eval_strategy": "steps", "eval_steps": 3}),
     ],
 )
 def test_a_training_is_that_with_dense_updates(tmp_path, task, settings):
@@ -415,7 +457,7 @@ def test_a_training_is_that_with_dense_updates(tmp_path, task, settings):
     assert not rows.embedding.sparse
     for name in ("loss", "grad_norm", "eval_loss"):
         assert logged(rows, name) == pytest.approx(logged(dense, name), rel=2e-6), name
-    before, counted = trunk(task).state_dict(), 0
+    before, counted = trunk(task, untied=settings.get("untied", False)).state_dict(), 0
     for name, want in dense.model.state_dict().items():
         moved = (want - before[name]).norm()
         # The gradient of a key's bias is rounding alone, which AdamW makes into steps of its usual length.
@@ -437,10 +479,13 @@ def test_bfloat16_autocast_trains(tmp_path):
     assert logged(run, "loss") == pytest.approx(logged(dense, "loss"), rel=1e-3)
 
 
-@pytest.mark.parametrize("task, accumulation, moments", [("clm", 1, "full"), ("mlm", 2, "full"), ("clm", 2, "compact")])
-def test_resume_is_exact(tmp_path, task, accumulation, moments):
+@pytest.mark.parametrize(
+    "task, accumulation, moments, untied",
+    [("clm", 1, "full", False), ("mlm", 2, "full", False), ("clm", 2, "compact", False), ("clm", 2, "compact", True)],
+)
+def test_resume_is_exact(tmp_path, task, accumulation, moments, untied):
     settings = {
-        "sparse_embedding_moments": moments,
+        "sparse_embedding_moments": moments, "untied": untied,
         "dropout": 0.1, "save_strategy": "steps", "save_steps": 3, "train_sampling_strategy": "random", "max_steps": 10,
         "gradient_accumulation_steps": accumulation,
     }  # fmt: skip
@@ -507,8 +552,11 @@ def test_a_run_does_not_go_on_with_other_moments(tmp_path):
         other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
 
 
-@pytest.mark.parametrize("sparse_updates, moments", [(True, "full"), (True, "compact"), (False, "full")])
-def test_a_step_makes_nothing_of_the_vocabularys_size(tmp_path, sparse_updates, moments):
+@pytest.mark.parametrize(
+    "sparse_updates, moments, untied",
+    [(True, "full", False), (True, "compact", False), (False, "full", False), (True, "full", True)],
+)
+def test_a_step_makes_nothing_of_the_vocabularys_size(tmp_path, sparse_updates, moments, untied):
     size = 50_000
     watch = []
 
@@ -521,11 +569,13 @@ def test_a_step_makes_nothing_of_the_vocabularys_size(tmp_path, sparse_updates, 
                 watch[0].__exit__(None, None, None)
 
     def tables():
-        known = run.optimizer.optimizer.state[run.embedding.weight].values()
-        return [run.embedding.weight, run.token_counts, *known]
+        weights = [run.embedding.weight, *([candidate_matrix(run.model).weight] if untied else [])]
+        known = [each for weight in weights for each in run.optimizer.optimizer.state[weight].values()]
+        return [*weights, run.token_counts, *known]
 
     run = trainer(
-        tmp_path, "clm", model=trunk("clm", vocab_size=size), callbacks=[Watch()], max_steps=4, logging_strategy="no",
+        tmp_path, "clm", model=trunk("clm", vocab_size=size, untied=untied), callbacks=[Watch()], max_steps=4,
+        logging_strategy="no",
         sparse_embedding_updates=sparse_updates, sparse_embedding_moments=moments,
     )  # fmt: skip
     run.train()
@@ -605,10 +655,12 @@ def test_an_optimizer_of_ones_own_is_refused(tmp_path):
 # Processes -------------------------------------------------------------------------------------------------------------
 
 
-def _process(rank: int, folder: str, task: str, accumulation: int) -> None:
-    model = trunk(task)
+def _process(rank: int, folder: str, task: str, accumulation: int, untied: bool) -> None:
+    model = trunk(task, untied=untied)
     with torch.no_grad():
         model.get_input_embeddings().weight.add_(rank)  # what one process holds counts
+        if untied:
+            candidate_matrix(model).weight.add_(rank)
     settings = {"negatives": "world", "per_device_train_batch_size": 4 // accumulation // 2}
     run = trainer(folder, task, model=model, gradient_accumulation_steps=accumulation, **settings)
     run.train()
@@ -619,21 +671,22 @@ def _process(rank: int, folder: str, task: str, accumulation: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task, accumulation", [("clm", 1), ("clm", 2)])
-def test_two_processes_are_one(tmp_path, task, accumulation):
-    processes.run(_process, 2, str(tmp_path), task, accumulation)
+@pytest.mark.parametrize("task, accumulation, untied", [("clm", 1, False), ("clm", 2, False), ("clm", 2, True)])
+def test_two_processes_are_one(tmp_path, task, accumulation, untied):
+    processes.run(_process, 2, str(tmp_path), task, accumulation, untied)
     weights, state, losses, norms, exchanged = torch.load(tmp_path / "0.pt")
     other, other_state, *_ = torch.load(tmp_path / "1.pt")
     assert all(torch.equal(weights[name], other[name]) for name in weights)
     assert all(torch.equal(state[name], other_state[name]) for name in state)
-    one = trainer(
-        tmp_path / "one", task, per_device_train_batch_size=4, negatives="step", sparse_embedding_updates=False
-    )
+    settings = {"per_device_train_batch_size": 4, "negatives": "step", "sparse_embedding_updates": False}
+    one = trainer(tmp_path / "one", task, untied=untied, **settings)
     one.train()
     assert losses == pytest.approx(logged(one, "loss"), rel=1e-5)
     assert norms == pytest.approx(logged(one, "grad_norm"), rel=1e-5)
-    # Between one row and all that the other process's 24 tokens can be: an id and 16 numbers each.
-    assert len(exchanged) == 8 and all(8 + 64 < received <= 2 * 24 * (8 + 64) for received in exchanged)
+    # Between one row and all that can be: an id and 16 numbers for each of the other process's 24 inputs and of the
+    # candidates, which are the targets of both where they have rows of their own.
+    most = (24 + (48 if untied else 24)) * (8 + 64)
+    assert len(exchanged) == 8 and all(8 + 64 < received <= most for received in exchanged)
     moved = (weight_of(one) - trunk(task).get_input_embeddings().weight).norm()
     for name, want in one.model.state_dict().items():
         assert (weights[name] - want).norm() < 1e-3 * moved, name
