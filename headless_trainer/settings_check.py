@@ -79,6 +79,11 @@ RANGES = (
         "it must be above 0 where max_steps is not given",
         lambda args: args.max_steps < 1 and not args.num_train_epochs > 0,
     ),
+    Refusal(
+        "auto_find_batch_size",
+        "after a batch that did not fit, a run would begin again with the weights and counts it had: set a smaller "
+        "per_device_train_batch_size, and more gradient_accumulation_steps for as many rows in a step",
+    ),
     Refusal("dataloader_num_workers", "it must not be negative", lambda args: args.dataloader_num_workers < 0),
     *(
         Refusal(

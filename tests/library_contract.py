@@ -77,7 +77,6 @@ CALLED = {
 
 # Attributes that `Trainer` makes or reads, and that are read or set here.
 ATTRIBUTES = {
-    "_train_batch_size",
     "accelerator",
     "args",
     "callback_handler",
@@ -214,13 +213,6 @@ PRIVATE = (
         ("trainers.pretraining",),
         "checkpoints are written aside, with the place in the stream, and then renamed",
         "an event before and after a checkpoint is written, and a folder that can be chosen",
-    ),
-    Private(
-        "_train_batch_size",
-        "transformers.Trainer",
-        ("trainers.pretraining",),
-        "auto_find_batch_size changes it, and no argument says to what",
-        "a public attribute for the batch size that was found",
     ),
     Private(
         "_attn_implementation",

@@ -194,7 +194,7 @@ class PretrainingTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         if self.stream is not None:
-            return self.stream.loader(self._train_batch_size, self.data_collator)
+            return self.stream.loader(self.args.train_batch_size, self.data_collator)
         rows = self.train_dataset
         if isinstance(rows, IterableDataset) and not isinstance(rows, Passes) and not hasattr(rows, "__len__"):
             self.train_dataset = Passes(rows)
@@ -633,16 +633,13 @@ class PretrainingTrainer(Trainer):
         return state.global_step >= state.max_steps and state.num_train_epochs >= self.args.num_train_epochs
 
     def _rows_a_step(self) -> int:
-        return self._train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        return self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
 
     def _check_place(self, checkpoint: str) -> None:
         """Find the run's place in the data, or refuse to go on where it would lose it."""
         if self.args.ignore_data_skip:
             return
-        if not self.args.auto_find_batch_size:
-            check_processes(
-                read_facts(checkpoint), self.args.world_size, self._rows_a_step(), self.is_deepspeed_enabled
-            )
+        check_processes(read_facts(checkpoint), self.args.world_size, self._rows_a_step(), self.is_deepspeed_enabled)
         if self.stream is not None:
             self.stream.load(checkpoint)
         else:

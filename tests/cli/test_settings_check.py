@@ -39,7 +39,7 @@ WORKS = set(
     output_dir lr_scheduler_type lr_scheduler_kwargs optim
     bf16 fp16 bf16_full_eval fp16_full_eval tf32 activation_checkpointing activation_checkpointing_kwargs
     gradient_checkpointing gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
-    use_liger_kernel liger_kernel_config use_cache torch_empty_cache_steps auto_find_batch_size
+    use_liger_kernel liger_kernel_config use_cache torch_empty_cache_steps
     logging_strategy logging_first_step logging_nan_inf_filter
     log_on_each_node log_level log_level_replica disable_tqdm report_to run_name
     project trackio_space_id trackio_bucket_id trackio_static_space_id
@@ -100,6 +100,7 @@ def test_the_tables_name_settings_that_exist():
 
 
 REFUSED = [
+    ({"auto_find_batch_size": True}, "auto_find_batch_size is True but after a batch that .* set a smaller per_device"),
     ({"label_smoothing_factor": 0.1}, "label_smoothing_factor is 0.1 but the losses here .* leave it at 0"),
     ({"average_tokens_across_devices": False}, "average_tokens_across_devices is False but objective and negatives say"),
     ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint is True but SIGTERM ends a run with a whole checkpoint"),
@@ -187,6 +188,7 @@ def test_several_gpus_in_one_process_are_refused(tmp_path, clm_tokenizer, monkey
     "given, message",
     [
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor is 0.1 but"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size is True but after a batch that did not fit"),
         ({"average_tokens_across_devices": False}, "average_tokens_across_devices is False but"),
         ({"train_sampling_strategy": "sequential"}, "train_sampling_strategy is 'sequential' but batches are always"),
         ({"length_column_name": "n"}, "length_column_name is 'n' but"),
@@ -228,7 +230,6 @@ def test_what_run_glue_decides(tmp_path, name, value):
         ({"streaming": True}, {}, {"train_sampling_strategy": "sequential"}, "train_sampling_strategy is 'sequential' but"),
         ({"line_by_line": True}, {}, {"isolate_documents": True}, "isolate_documents is True but line_by_line is True"),
         ({}, {"tie_word_embeddings": True}, {}, "tie_word_embeddings is True but objective is 'headless'"),
-        ({}, {"tie_word_embeddings": False}, {"sparse_embedding_updates": True}, "tie_word_embeddings is False but sparse"),
         ({}, {}, {"metric_for_best_model": "f1"}, "metric_for_best_model is 'f1', which is none of accuracy, accuracy_w"),
         ({}, {}, {"metric_for_best_model": "perplexity"}, "metric_for_best_model is 'perplexity', which is none of"),
         ({}, {}, {"task": "clm", "mlm_probability": 0.3}, "mlm_probability is 0.3"),
