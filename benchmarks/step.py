@@ -3,12 +3,14 @@
 
     python benchmarks/step.py
     python benchmarks/step.py --vocab_size 120000
+    python benchmarks/step.py --length 512 --batch_size 1 2 4 8 --figure batch_size.png
 
 All methods share the trunk (BERT-small by default), the batch, the masks' rate and AdamW. They are timed in one process, in
 turn, after a warm-up; the medians are compared. "trunk only" runs forward, backward and optimizer of the trunk on a loss that
 costs nothing: what no objective can be cheaper than. "transformers" is ...ForMaskedLM / ...ForCausalLM as run_mlm / run_clm
 run it: logits at every position. --pool_size adds headless steps whose predictions share pools of that size. Peak memory is
-that of three steps in a process of their own: with Python and its libraries on a CPU, of tensors alone on a GPU.
+that of three steps in a process of their own: with Python and its libraries on a CPU, of tensors alone on a GPU. --figure draws
+time and memory against the batch size, as figure 3 of the paper.
 """
 
 import argparse
@@ -59,20 +61,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="bert-small")
     parser.add_argument("--vocab_size", type=int, default=50_304)
-    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--batch_size", type=int, nargs="+", default=[8])
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--pool_size", type=int, nargs="*", default=[])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--figure", help="PNG to write")
     args = parser.parse_args()
+    measured = {}
+    for batch_size in args.batch_size:
+        measured[batch_size] = measure(argparse.Namespace(**vars(args) | {"batch_size": batch_size}))
+    if args.figure:
+        draw(measured, args.figure)
+
+
+def measure(args) -> dict[str, tuple[float, float]]:
+    """Median milliseconds of a step and MiB of its peak, by method; the table is printed."""
     batch, device = batch_of(args)
     methods = methods_of(args)
     memory = {name: in_a_process(peak_memory, args, name) for name in methods}
     with tempfile.TemporaryDirectory() as folder:
         steps = {name: build(args, folder, device) for name, build in methods.items()}
     runs = {name: functools.partial(timed, step, batch, device) for name, step in steps.items()}
-    report(args, device, alternate(runs, args.repeats, warm_up=2), memory)
+    seconds = alternate(runs, args.repeats, warm_up=2)
+    report(args, device, seconds, memory)
+    return {name: (1000 * statistics.median(values), memory[name]) for name, values in seconds.items()}
 
 
 def methods_of(args) -> dict:
@@ -224,6 +238,19 @@ def report(args, device, seconds: dict[str, list[float]], memory: dict[str, floa
         print(
             f"| {name} | {1000 * statistics.median(values):.1f} | {low:.1f} | {high:.1f} | {ratio:.2f} | {memory[name]:,.0f} |"
         )
+    print()
+
+
+def draw(measured: dict[int, dict[str, tuple[float, float]]], path: str) -> None:
+    from headless_trainer.runtime.plotting import save, subplots
+
+    figure, axes = subplots(1, 2, figsize=(9, 3.6))
+    for axis, which, label in zip(axes, (0, 1), ("milliseconds of a step", "peak memory, MiB"), strict=True):
+        for name in next(iter(measured.values())):
+            axis.plot(list(measured), [found[name][which] for found in measured.values()], marker="o", label=name)
+        axis.set(xlabel="rows in a batch", ylabel=label, ylim=0)
+    axes[0].legend(frameon=False)
+    save(figure, path)
 
 
 if __name__ == "__main__":
