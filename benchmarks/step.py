@@ -248,7 +248,8 @@ def draw(measured: dict[int, dict[str, tuple[float, float]]], path: str) -> None
     for axis, which, label in zip(axes, (0, 1), ("milliseconds of a step", "peak memory, MiB"), strict=True):
         for name in next(iter(measured.values())):
             axis.plot(list(measured), [found[name][which] for found in measured.values()], marker="o", label=name)
-        axis.set(xlabel="rows in a batch", ylabel=label, ylim=0)
+        highest = max(found[name][which] for found in measured.values() for name in found)
+        axis.set(xlabel="rows in a batch", xticks=list(measured), ylabel=label, ylim=(0, 1.05 * highest))
     axes[0].legend(frameon=False)
     save(figure, path)
 
