@@ -1,8 +1,9 @@
 """What README.md and docs/ tell users to type and to open exists."""
 
+import contextlib
+import importlib
+import io
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -46,8 +47,11 @@ def options(script: str) -> set[str]:
     """Flags of a script: those of its --help, or of its text where it imports nothing of ours to define them."""
     path = ROOT / script
     if path.parent == ROOT:
-        text = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True, check=True).stdout
-        text = "".join(re.findall(r"^  -.*$", text, re.MULTILINE))
+        # Not in a process of its own, which would take a second for each script in each worker.
+        command = importlib.import_module(f"headless_trainer.cli.{path.stem.removeprefix('run_')}")
+        with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit):
+            command.main(["--help"])
+        text = "".join(re.findall(r"^  -.*$", shown.getvalue(), re.MULTILINE))
     else:
         text = path.read_text(encoding="utf-8")
         if "model_arguments(" in text:  # flags that studies have in common

@@ -127,8 +127,10 @@ def test_the_prior_is_that_of_the_candidates_that_were_scored(tmp_path, monkeypa
         return pool
 
     monkeypatch.setattr(NegativePool, "with_drawn", counted)
-    options = ("--sampled_negatives", "40", "--num_train_epochs", "30", "--early_stopping_patience", "0", "--keep_seen")
-    run(str(tmp_path / "lines.txt"), tmp_path / "run", *options, *flags, "--max_seq_length", "12", "--smoothing", "1")
+    epochs, steps = 8, 20  # of two users each
+    options = ("--sampled_negatives", "40", "--num_train_epochs", str(epochs), "--early_stopping_patience", "0")
+    options += ("--per_device_train_batch_size", "2", "--max_seq_length", "12", "--smoothing", "1", "--keep_seen")
+    run(str(tmp_path / "lines.txt"), tmp_path / "run", *options, *flags)
     log_q = load_file(tmp_path / "run" / "item_prior.safetensors")["log_q"]
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
     targets = torch.zeros(9)
@@ -137,11 +139,11 @@ def test_the_prior_is_that_of_the_candidates_that_were_scored(tmp_path, monkeypa
             targets[tokenizer.convert_tokens_to_ids(f"i{item}")] += 1
     q = (targets + 1) / (targets + 1).sum()  # --smoothing
     drawing = q ** (float(flags[1]) if flags else 0.0)
-    drawn = 40 * 5 * 30
-    by_hand = (30 * targets.sum() * q + drawn * drawing / drawing.sum()) / (30 * targets.sum() + drawn)
+    drawn, scored = 40 * steps * epochs, epochs * targets.sum()
+    by_hand = (scored * q + drawn * drawing / drawing.sum()) / (scored + drawn)
     assert torch.allclose(log_q.exp(), by_hand, rtol=1e-4)
-    assert seen.sum() == 30 * targets.sum() + drawn
-    assert torch.allclose(log_q.exp(), seen / seen.sum(), atol=0.01)  # 6,000 are drawn
+    assert seen.sum() == scored + drawn
+    assert torch.allclose(log_q.exp(), seen / seen.sum(), atol=0.01)  # 6,400 are drawn
 
 
 @pytest.mark.parametrize("sizes", [1, 2, 3])
