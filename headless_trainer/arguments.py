@@ -19,7 +19,16 @@ from .command_line import parse_yaml
 from .hub.names import repository_name
 from .measures import higher_is_better
 from .runtime.launch import check_launch, computes_on_cpu, connect
-from .settings_check import DATA, MODEL, PRETRAINING, check_schedule, refuse, warn
+from .settings_check import (
+    DATA,
+    MODEL,
+    PRETRAINING,
+    check_files_of_settings,
+    check_installed,
+    check_schedule,
+    refuse,
+    warn,
+)
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
@@ -345,6 +354,7 @@ class HeadlessTrainingArguments(TrainingArguments):
             self.greater_is_better = higher_is_better(self.metric_for_best_model)
         if self.eval_steps == 0:  # which TrainingArguments takes for logging_steps
             raise ValueError("eval_steps is 0 but it must be above 0: for no evaluation, set eval_strategy 'no'.")
+        check_files_of_settings(self)
         connect(self)
         self._choose_precision()
         if self.logging_strategy == "no":  # which transformers does not ask of the first step
@@ -352,7 +362,9 @@ class HeadlessTrainingArguments(TrainingArguments):
         super().__post_init__()
         if self.label_names is None:
             self.label_names = ["labels"]
-        self._check_trackers()
+        if self.report_to and self.run_name is None:
+            # A name of its own, so that an evaluation after the run joins it in every tracker.
+            self.run_name = "_".join(Path(self.output_dir).resolve().parts[-2:])
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         if self.push_to_hub:
@@ -394,6 +406,7 @@ class HeadlessTrainingArguments(TrainingArguments):
             check_backend(self.loss_backend, self.device.type, bool(self.bf16 or self.fp16))
         refuse(self, PRETRAINING)
         check_schedule(self)
+        check_installed(self)
         check_launch(self)
 
     def _choose_precision(self) -> None:
@@ -408,22 +421,6 @@ class HeadlessTrainingArguments(TrainingArguments):
             self.bf16 = self.fp16 is not True and has_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
         if self.fp16 == "auto":
             self.fp16 = has_gpu and not self.bf16
-
-    def _check_trackers(self) -> None:
-        if not self.report_to:
-            return
-        if self.run_name is None:  # a name of its own, so that an evaluation after the run joins it in every tracker
-            self.run_name = "_".join(Path(self.output_dir).resolve().parts[-2:])
-        from transformers.integrations import get_available_reporting_integrations, integration_utils
-
-        known = sorted(integration_utils.INTEGRATION_TO_CALLBACK)
-        for name in self.report_to:
-            if name not in known:
-                raise ValueError(f"report_to names {name!r}, which is none of {', '.join(known)}, all, none.")
-            if name in ("tensorboard", "wandb", "trackio") and name not in get_available_reporting_integrations():
-                raise ValueError(
-                    f"report_to names {name!r}, which is not installed or switched off: pip install {name}, or leave it out."
-                )
 
     def _check_decay(self) -> None:
         if self.lr_scheduler_type != "warmup_stable_decay":

@@ -51,29 +51,47 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
 
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = HfArgumentParser(dataclass_types, allow_abbrev=False, usage=argparse.SUPPRESS)  # one line for 200 flags
+    known = [f"--{each.name}" for each in itertools.chain(*map(fields, dataclass_types)) if each.init]
     if argv and not argv[0].startswith("-"):
-        argv = _file_as_flags(find_config(argv[0])) + argv[1:]
-    try:
-        *parsed, unknown = parser.parse_args_into_dataclasses(
-            argv, return_remaining_strings=True, look_for_args_file=False
-        )
-    except json.JSONDecodeError as error:  # of an argument that is a dictionary, which transformers does not name
-        flag = next((name for name, value in itertools.pairwise(argv) if value == error.doc), "an argument")
-        raise ValueError(f"{flag} must be a JSON object, got {error.doc!r} ({error.msg}).") from error
+        path = find_config(argv[0])
+        values = _read_config(path)
+        others = [name for name in values if f"--{name}" not in known]
+        if path in PRESETS.values() and others:
+            raise ValueError(
+                f"Preset {path.stem!r} is for another command: it sets {others[0]!r}, which this one does not have. "
+                "`headless-trainer presets` lists those of each command."
+            )
+        argv = _as_flags(values) + argv[1:]
+    unknown = parser.parse_known_args(argv)[1]  # now, since what a class of arguments refuses would hide them
     if unknown and (unknown[0] in PRESETS or Path(unknown[0]).suffix in CONFIG_SUFFIXES):
         raise ValueError(f"Preset or configuration file {unknown[0]!r} must be the first argument; flags follow it.")
     if unknown and not unknown[0].startswith("-"):
         raise ValueError(f"{unknown[0]!r} belongs to no argument: one that takes a single value was given several.")
     if unknown:
-        known = [f"--{each.name}" for each in itertools.chain(*map(fields, dataclass_types)) if each.init]
         flag = unknown[0].partition("=")[0]
         nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.0)
         raise ValueError(f"Unknown argument {flag!r}. The nearest known one is {nearest[0]!r}; --help lists all.")
+    try:
+        parsed = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
+    except json.JSONDecodeError as error:  # of an argument that is a dictionary, which transformers does not name
+        raise ValueError(_json_fault(argv, error)) from error
     for each in parsed:  # trackers such as wandb publish the command line
         for name in (field.name for field in fields(each) if field.name.endswith("token")):
             hidden = {getattr(each, name): "<token>", f"--{name}={getattr(each, name)}": f"--{name}=<token>"}
             sys.argv[1:] = [hidden.get(word, word) for word in sys.argv[1:]]
     return tuple(parsed)
+
+
+def _json_fault(argv: list[str], error: json.JSONDecodeError) -> str:
+    """Which argument is no JSON object, or names a file that holds none."""
+    given = [*itertools.pairwise(argv), *(word.partition("=")[::2] for word in argv)]
+    for flag, value in given:
+        if value == error.doc:
+            return f"{flag} must be a JSON object, got {error.doc!r} ({error.msg})."
+        if flag.startswith("--") and value.endswith(".json") and Path(value).is_file():
+            if Path(value).read_text(encoding="utf-8", errors="replace") == error.doc:
+                return f"{flag} {value!r}, line {error.lineno}, is not JSON: {error.msg}."
+    return f"an argument must be a JSON object, got {error.doc!r} ({error.msg})."
 
 
 def find_config(name: str) -> Path:
@@ -91,6 +109,11 @@ def find_config(name: str) -> Path:
     stem = path.stem if is_file else name
     if stem in PRESETS and (not is_file or path.parent.name == "configs"):
         return PRESETS[stem]
+    if path.exists():
+        raise ValueError(
+            f"{name!r} is neither a preset nor a file that ends in .json, .yaml or .yml, and only one of these stands before "
+            "the flags: name everything else with a flag."
+        )
     problem = f"Configuration file {name!r} does not exist." if is_file else f"There is no preset {name!r}."
     nearest = difflib.get_close_matches(stem, PRESETS, n=1, cutoff=0.0)[0]
     raise FileNotFoundError(f"{problem} The nearest preset is {nearest!r}; `headless-trainer presets` lists all.")
@@ -154,14 +177,19 @@ def parse_yaml(text: str, where: str) -> Any:
         raise ValueError(f"{where}{line}, is neither YAML nor JSON: {problem}.") from error
 
 
-def _file_as_flags(path: Path) -> list[str]:
+def _read_config(path: Path) -> dict:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"Configuration file {str(path)!r} is not UTF-8 text ({error}): save it as UTF-8.") from error
     values = parse_yaml(text, f"Configuration file {str(path)!r}")
     if not isinstance(values, dict):
-        raise ValueError(f"Configuration file {str(path)!r} must hold name: value pairs, got {type(values).__name__}.")
+        found = "nothing" if values is None else type(values).__name__
+        raise ValueError(f"Configuration file {str(path)!r} must hold name: value pairs, got {found}.")
+    return values
+
+
+def _as_flags(values: dict) -> list[str]:
     flags = []
     for name, value in values.items():
         if isinstance(value, list):
@@ -185,7 +213,8 @@ def _without_repetitions(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dic
     names = [loader.construct_object(name, deep=True) for name, _value in node.value]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
-        raise ValueError(f"{repeated!r} stands twice in the configuration{node.start_mark}: give it once.")
+        mark = [name.start_mark for name, _value in node.value][len(names) - 1 - names[::-1].index(repeated)]
+        raise yaml.constructor.ConstructorError(problem=f"{repeated!r} stands twice, give it once", problem_mark=mark)
     return loader.construct_mapping(node, deep=True)
 
 

@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .measures import EVALUATION
@@ -76,14 +77,15 @@ RANGES = (
     ),
     Refusal(
         "num_train_epochs",
-        "it must be above 0 where max_steps is not given",
-        lambda args: args.max_steps < 1 and not args.num_train_epochs > 0,
+        "it must be above 0 and finite where max_steps is not given",
+        lambda args: args.max_steps < 1 and not 0 < args.num_train_epochs < math.inf,
     ),
     Refusal(
         "auto_find_batch_size",
         "after a batch that did not fit, a run would begin again with the weights and counts it had: set a smaller "
         "per_device_train_batch_size, and more gradient_accumulation_steps for as many rows in a step",
     ),
+    Refusal("output_dir", "it must name a folder", lambda args: not args.output_dir),
     Refusal("dataloader_num_workers", "it must not be negative", lambda args: args.dataloader_num_workers < 0),
     *(
         Refusal(
@@ -147,6 +149,16 @@ PRETRAINING = (
         "load_best_model_at_end",
         "save_strategy is 'no', so there is none to load: set save_strategy and eval_strategy, or leave it out",
         lambda args: args.save_strategy == "no",
+    ),
+    Refusal(
+        "save_strategy",
+        "metric_for_best_model is not given, which says what is best: name a figure of the evaluation",
+        lambda args: args.save_strategy == "best" and args.metric_for_best_model is None,
+    ),
+    Refusal(
+        "hub_model_id",
+        "push_to_hub is False, so nothing is pushed: add --push_to_hub, or leave it out",
+        lambda args: not args.push_to_hub,
     ),
     Refusal("do_predict", "there is no test part: score held-out rows with --do_eval, and leave it out"),
     Refusal(
@@ -301,6 +313,69 @@ def check_schedule(args) -> None:
             f"lr_scheduler_kwargs is {args.lr_scheduler_kwargs!r}, with which lr_scheduler_type {kind!r} cannot be made: "
             f"{str(error).rstrip('.')}. Change one of the two."
         ) from error
+
+
+def check_installed(args) -> None:
+    """Refuse what needs a library that is not here, or that another setting names wrongly, before any data is read.
+
+    Raises:
+        ValueError: with the name, the value and the remedy.
+    """
+    if _optimizer(args) not in ("adamw_torch", "adamw_torch_fused"):
+        from transformers import Trainer  # not at the top: --help does without
+
+        try:
+            Trainer.get_optimizer_cls_and_kwargs(args, None)
+        except ImportError as error:
+            reason = str(error).rstrip(".")
+            raise ValueError(f"optim is {_optimizer(args)!r} but {reason}. Or choose adamw_torch.") from error
+        except (ValueError, RuntimeError, AttributeError):
+            pass  # it asks for the model, which says more of it
+    if args.use_liger_kernel:
+        from transformers.utils import is_liger_kernel_available
+
+        if not is_liger_kernel_available():
+            raise ValueError(
+                "use_liger_kernel is True but liger-kernel is not installed: pip install it, or leave it out."
+            )
+    if args.torch_compile_backend is not None or args.torch_compile_mode is not None:
+        import torch
+
+        known = {"backend": torch.compiler.list_backends(), "mode": list(torch._inductor.list_mode_options())}
+        for what, names in known.items():
+            value = getattr(args, f"torch_compile_{what}")
+            if value is not None and value not in names:
+                raise ValueError(f"torch_compile_{what} is {value!r}, which is none of {', '.join(names)}.")
+    _check_trackers(args)
+
+
+def _check_trackers(args) -> None:
+    names = [args.report_to] if isinstance(args.report_to, str) else args.report_to or []
+    names = [name for name in names if name != "none"]
+    if not names:
+        return
+    from transformers.integrations import get_available_reporting_integrations, integration_utils
+
+    known = sorted(integration_utils.INTEGRATION_TO_CALLBACK)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"report_to names {name!r}, which is none of {', '.join(known)}, all, none.")
+        if name in ("tensorboard", "wandb", "trackio") and name not in get_available_reporting_integrations():
+            raise ValueError(
+                f"report_to names {name!r}, which is not installed or switched off: pip install {name}, or leave it out."
+            )
+
+
+def check_files_of_settings(args) -> None:
+    """Refuse files of settings that are not there, before a library reads them.
+
+    Raises:
+        ValueError: with the name and the value.
+    """
+    for name in ("deepspeed", "accelerator_config", "fsdp_config"):
+        value = getattr(args, name)
+        if isinstance(value, str) and value.endswith(".json") and not Path(value).is_file():
+            raise ValueError(f"{name} {value!r} does not exist: name a file of settings in JSON.")
 
 
 def warn(args, table: Iterable[Refusal]) -> None:

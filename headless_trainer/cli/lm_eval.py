@@ -82,7 +82,9 @@ class ZeroShotArguments:
             raise ValueError(
                 f"compare takes two models or folders of results, got {len(self.compare)}: {self.compare}."
             )
-        if self.limit is not None and not (0 < self.limit < 1 or self.limit >= 1 and self.limit == int(self.limit)):
+        if self.compare and self.compare[0] == self.compare[1]:
+            raise ValueError(f"compare names {self.compare[0]!r} twice: name two.")
+        if self.limit is not None and not (0 < self.limit < 1 or self.limit >= 1 and self.limit.is_integer()):
             raise ValueError(f"limit must be a number of documents, or a share above 0 and below 1, got {self.limit}.")
         if self.batch_size != "auto" and not (self.batch_size.isdigit() and int(self.batch_size) > 0):
             raise ValueError(f"batch_size must be auto or a number above 0, got {self.batch_size!r}.")
@@ -109,13 +111,11 @@ def evaluate(args: ZeroShotArguments) -> None:
         raise OSError(f"{error}. Zero-shot scoring needs an extra: pip install 'headless_trainer[eval]'") from error
     from ..command_line import as_typed
     from ..runtime.checkpoints import write_whole
-    from ..runtime.run_folder import quiet_libraries
+    from ..runtime.run_folder import start_logging
     from ..scoring.score_comparison import CONSOLE_WIDTH, find_results, score_tables
 
-    logging.basicConfig(format="%(message)s")
-    logger.setLevel(logging.INFO)
+    start_logging()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    quiet_libraries()
     compared = {each: find_results(each) for each in args.compare or []}
     models = list(
         dict.fromkeys([*(args.model_name_or_path or []), *(each for each, found in compared.items() if not found)])

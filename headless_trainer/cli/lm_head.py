@@ -40,6 +40,8 @@ def main(argv: list[str] | None = None) -> None:
 
 def check_arguments(model_args, data_args, args) -> None:
     """Refuse what says two things at once."""
+    from ..settings_check import Refusal, refuse
+
     if model_args.model_name_or_path is None:
         raise ValueError("model_name_or_path is not given: name the headless checkpoint to make a language model of.")
     corpus = data_args.train_file or data_args.dataset_name
@@ -51,11 +53,15 @@ def check_arguments(model_args, data_args, args) -> None:
         )
     if args.counts_from == "corpus" and not corpus:
         raise ValueError("counts_from is 'corpus' but none is named: add --train_file or --dataset_name.")
-    for name in ("train_tokenizer", "tie_word_embeddings"):
-        if value := getattr(model_args, name):
+    for name, default in (("train_tokenizer", False), ("tie_word_embeddings", None)):
+        if (value := getattr(model_args, name)) is not default:
             raise ValueError(f"{name} is {value} but the head is made of the checkpoint's own tokens: leave it out.")
-    if args.max_steps > 0 and not args.do_train:
-        raise ValueError(f"max_steps is {args.max_steps} but nothing is trained: add --do_train or drop max_steps.")
+    if not args.do_train:
+        names = "max_steps num_train_epochs learning_rate muon_learning_rate resume_from_checkpoint"
+        refuse(args, [Refusal(names, "nothing is trained: add --do_train, or leave it out")])
+    if not (args.do_train or args.do_eval):
+        why = "no row is trained on or scored: add --do_train or --do_eval, or leave it out"
+        refuse(data_args, [Refusal("max_train_samples max_eval_samples validation_file", why)])
 
 
 def make_language_model(model_args, data_args, args) -> None:
@@ -72,12 +78,10 @@ def make_language_model(model_args, data_args, args) -> None:
     from ..runtime.checkpoint_aside import model_aside
     from ..runtime.checkpoints import check_output_dir
     from ..runtime.locks import alone_until_exit
-    from ..runtime.run_folder import quiet_libraries
+    from ..runtime.run_folder import start_logging
     from . import training
 
-    logging.basicConfig(format="%(message)s")
-    logger.setLevel(logging.INFO)
-    quiet_libraries()
+    start_logging()
     alone_until_exit(args.output_dir)
     check_output_dir(args.output_dir, None)
     pushes = HubPushes.of_run(args) if args.push_to_hub else None

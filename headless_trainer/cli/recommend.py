@@ -11,9 +11,12 @@ are left out of the list, and are not known to an index.
 
 import logging
 
+from ..runtime.signals import ended_by_signals
+
 logger = logging.getLogger("headless_trainer")
 
 
+@ended_by_signals("The same command starts anew")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 
@@ -26,17 +29,15 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def recommend(arguments) -> None:
-    from transformers.utils import logging as transformers_logging
-
     from ..items import vectors
     from ..items.catalogue import load_ranker
     from ..items.histories import read_histories
+    from ..runtime.run_folder import start_logging
 
-    logging.basicConfig(format="%(message)s")
-    logger.setLevel(logging.INFO)
-    transformers_logging.disable_progress_bar()
+    start_logging()
     ranker, items, tau = load_ranker(arguments.model_name_or_path)
     tau = tau if arguments.tau is None else arguments.tau
+    check_outputs(arguments)
     histories = None
     if arguments.history_file:
         histories = read_histories("history_file", arguments.history_file, **arguments.columns())
@@ -45,11 +46,38 @@ def recommend(arguments) -> None:
         options = {"keep_seen": arguments.keep_seen, "batch_size": arguments.batch_size}
         vectors.write_best(arguments.output_file, ranker, items, histories, tau, arguments.top_k, **options)
         logger.info(
-            "saved in %s: the best %s items of %s users", arguments.output_file, arguments.top_k, len(histories.users)
+            "saved in %s: the best %s items of %s users",
+            arguments.output_file,
+            arguments.top_k,
+            f"{len(histories.users):,}",
         )
     if arguments.vectors_dir:
         vectors.write_vectors(arguments.vectors_dir, ranker, items, histories, tau, arguments.batch_size)
         logger.info("saved in %s: vectors of %s items", arguments.vectors_dir, f"{len(items):,}")
+
+
+def check_outputs(arguments) -> None:
+    """Refuse files and folders that cannot be written, or that would replace what is read, before anything is scored.
+
+    Raises:
+        ValueError: if ``output_file`` is a folder or a file of histories.
+        PermissionError: if one cannot be written to.
+    """
+    from pathlib import Path
+
+    from ..corpus.texts import expand
+    from ..runtime.checkpoints import check_writable
+
+    if arguments.output_file:
+        path = Path(arguments.output_file)
+        if path.is_dir():
+            raise ValueError(f"output_file {arguments.output_file!r} is a folder: name a file in it.")
+        read = [file for name in arguments.history_file for file in expand("history_file", name)]
+        if path.exists() and any(path.samefile(file) for file in read):
+            raise ValueError(f"output_file {arguments.output_file!r} is a file of history_file: name another one.")
+        check_writable(path.parent, "output_file: the folder")
+    if arguments.vectors_dir:
+        check_writable(arguments.vectors_dir, "vectors_dir")
 
 
 if __name__ == "__main__":

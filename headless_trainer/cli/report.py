@@ -45,7 +45,7 @@ class ReportArguments:
     def __post_init__(self):
         if not self.runs:
             raise ValueError("runs is not given: name the output folders of the training runs to compare.")
-        if self.output_dir is None:
+        if not self.output_dir:
             raise ValueError("output_dir is not given: name the folder of the report.")
 
 

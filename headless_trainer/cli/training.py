@@ -14,7 +14,7 @@ from ..models import loading
 from ..models.trunk import infer_task
 from ..objective.prior import DrawnNegatives
 from ..runtime import run_folder
-from ..runtime.checkpoints import check_output_dir, checkpoint_to_resume
+from ..runtime.checkpoints import check_output_dir, check_writable, checkpoint_to_resume
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
 from ..runtime.processes import first_process_first, lost_processes_named
@@ -59,6 +59,8 @@ def prepare(
     alone_until_exit(args.output_dir)
     resume = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
     check_output_dir(args.output_dir, resume)
+    if model_args.cache_dir:
+        check_writable(model_args.cache_dir, "cache_dir")
     if data_args.streaming and args.max_steps <= 0:
         raise ValueError(
             f"streaming is True and max_steps is {args.max_steps}: a stream has no length, so set --max_steps."

@@ -15,6 +15,7 @@ from .text_stream import BYTE_ORDER_MARK, DAMAGED, positions
 
 # datasets 4 takes any key.
 _Key = getattr(datasets.builder, "Key", lambda *key: key)
+NO_TEXT = (b"%PDF", b"PK\x03\x04", b"\x7fELF", b"\x89PNG", b"\xff\xd8\xff", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
 _READ_AT_ONCE = 1_000_000  # characters
 _SEPARATORS = {"line": "\n", "paragraph": "\n\n", "document": None}
 FEATURES = datasets.Features(
@@ -60,7 +61,7 @@ class TextFiles(datasets.ArrowBasedBuilder):
     def _generate_tables(self, files: list[str]) -> Iterator[tuple[object, pa.Table]]:
         for shard, path in enumerate(files):
             with open(path, "rb") as raw:
-                file = io.TextIOWrapper(_unpacked(raw), encoding="utf-8")
+                file = io.TextIOWrapper(unpacked(raw), encoding="utf-8")
                 try:
                     for number, rows in enumerate(read_documents(file, self.config.sample_by, self.config.longest)):
                         columns = dict(zip(FEATURES, zip(*rows, strict=True), strict=True))
@@ -76,7 +77,8 @@ class TextFiles(datasets.ArrowBasedBuilder):
                     ) from error
 
 
-def _unpacked(raw: io.BufferedReader) -> io.BufferedIOBase:
+def unpacked(raw: io.BufferedReader) -> io.BufferedIOBase:
+    """What a file holds that is open for reading bytes, packed by gzip or not, whatever its name is."""
     packed = raw.read(2) == b"\x1f\x8b"
     raw.seek(0)
     return gzip.open(raw) if packed else raw
@@ -86,7 +88,7 @@ def encoding_fault(path: str | os.PathLike) -> str | None:
     """Where a file is not UTF-8, what it may be and how to convert it; None if it is UTF-8 as far as it can be unpacked."""
     decoder, lines, start = codecs.getincrementaldecoder("utf-8")(), 1, b""
     with open(path, "rb") as raw:
-        file = _unpacked(raw)
+        file = unpacked(raw)
         try:
             while some := file.read(_READ_AT_ONCE):
                 start = start or some[:100]
@@ -94,15 +96,13 @@ def encoding_fault(path: str | os.PathLike) -> str | None:
             decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
             line = lines + error.object[: error.start].count(b"\n")
-            guess = (
-                "UTF-16"
-                if b"\x00" in start or start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-                else "WINDOWS-1252"
-            )
-            return (
-                f"can't decode byte 0x{error.object[error.start]:02x} in line {line:,}. It may be {guess}: convert it, with "
-                f"iconv -f {guess} -t UTF-8, or leave it out."
-            )
+            said = f"can't decode byte 0x{error.object[error.start]:02x} in line {line:,}."
+            zeros = start.count(0)  # every other byte of a text of Latin letters in UTF-16
+            is_utf16 = start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or zeros > len(start) / 4
+            if not is_utf16 and (start.startswith(NO_TEXT) or zeros):
+                return f"{said} It seems to be no text: extract its text first, or leave it out."
+            guess = "UTF-16" if is_utf16 else "WINDOWS-1252"
+            return f"{said} It may be {guess}: convert it, with iconv -f {guess} -t UTF-8, or leave it out."
         except DAMAGED:
             pass
     return None

@@ -1,5 +1,6 @@
 """Texts from the Hub, from files or from this machine, in a training and a held-out part."""
 
+import functools
 import glob
 import logging
 import os
@@ -63,6 +64,7 @@ def _load_texts(args: DataArguments, cache_dir: str | None, token: str | None) -
         parts = {"train": _load_files("train_file", args.train_file, args, cache_dir)}
         source = f"train_file {args.train_file!r}"
         if args.validation_file:
+            _check_apart(args)
             parts["validation"] = _load_files("validation_file", args.validation_file, args, cache_dir)
     else:
         parts = demo_documents(args.validation_split_percentage, cache_dir=cache_dir)
@@ -161,7 +163,12 @@ def _load_files(argument: str, names: list[str], args: DataArguments, cache_dir:
     files = [glob.escape(os.path.abspath(path)) for path in paths]
     if builder == "text":
         return _load_text_files(argument, names, files, args, cache_dir)
-    return _load_rows(builder, files, streaming=args.streaming, cache_dir=cache_dir)
+    try:
+        return _load_rows(builder, files, streaming=args.streaming, cache_dir=cache_dir)
+    except ValueError as error:
+        if "corresponds to no data" in str(error):
+            raise ValueError(f"{argument} {names!r} holds no documents. Name a file with text.") from error
+        raise
 
 
 def _load_rows(builder: str, files: list[str], **settings):
@@ -288,6 +295,8 @@ def _holds_pieces(dataset: Dataset) -> bool:
 
 
 def _find_text_column(features: dict, text_column: str | None) -> str:
+    if set(features) == set(TEXT_FILES) and text_column != "text":
+        raise ValueError(f"text_column is {text_column!r} but .txt files have no columns: leave it out.")
     strings = [name for name, feature in features.items() if _is_string(feature)]
     listing = ", ".join(f"{name} ({getattr(f, 'dtype', type(f).__name__)})" for name, f in features.items()) or "none"
     name = text_column or ("text" if "text" in features else None)
@@ -299,7 +308,29 @@ def _find_text_column(features: dict, text_column: str | None) -> str:
         return name
     if len(strings) != 1:
         raise ValueError(f"text_column must name one of the {len(strings)} text columns. The columns are: {listing}.")
+    if len(features) == 1 and (wrong := next((each for each in ";\t|" if each in strings[0]), None)):
+        raise ValueError(
+            f"The data has one column, {strings[0]!r}, whose name holds {wrong!r}: separate columns with commas, or name it "
+            "with --text_column."
+        )
+    _say_column(strings[0])
     return strings[0]
+
+
+@functools.cache  # each part of the texts asks
+def _say_column(name: str) -> None:
+    logger.info("texts are those of the column %r", name)
+
+
+def _check_apart(args: DataArguments) -> None:
+    """Refuse files that are both trained on and held out."""
+    parts = ("train_file", args.train_file), ("validation_file", args.validation_file)
+    trained, held_out = ({path.resolve() for name in names for path in expand(part, name)} for part, names in parts)
+    if both := sorted(trained & held_out):
+        raise ValueError(
+            f"train_file and validation_file both name {str(both[0])!r}: held-out figures would be those of texts trained on. "
+            "Name different files."
+        )
 
 
 def _is_string(feature) -> bool:

@@ -9,7 +9,14 @@ from transformers.hf_argparser import HfArg
 from transformers.training_args import OptimizerNames
 
 from ..runtime.launch import check_launch, connect
-from ..settings_check import CLASSIFICATION, Refusal, check_schedule, refuse
+from ..settings_check import (
+    CLASSIFICATION,
+    Refusal,
+    check_files_of_settings,
+    check_installed,
+    check_schedule,
+    refuse,
+)
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
@@ -274,13 +281,16 @@ class GlueTrainingArguments(TrainingArguments):
     hub_token: str | None = HfArg(default=None, repr=False, help="Hub token to push with. The stored login by default.")
 
     def __post_init__(self):
+        refuse(self, DECIDED)  # before transformers speaks of settings that nobody gave
+        check_files_of_settings(self)
         connect(self)
         super().__post_init__()
         check_launch(self)
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
-        refuse(self, (*DECIDED, *CLASSIFICATION))
+        refuse(self, CLASSIFICATION)
         check_schedule(self)
+        check_installed(self)
 
 
 def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:

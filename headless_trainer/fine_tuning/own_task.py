@@ -16,6 +16,8 @@ from .tasks import Task
 
 logger = logging.getLogger(__name__)
 
+LABELS_SHOWN = 20  # in a message
+
 TEXT_COLUMNS = (("sentence1", "sentence2"), ("sentence1",), ("text",))  # what is looked for, in this order
 SEPARATOR = ","  # of several labels in one cell
 # Whole numbers of which there are more than this, and each is in fewer rows, are hardly classes.
@@ -140,9 +142,11 @@ def own_labels(task: Task, column: pa.ChunkedArray, where: str) -> pa.Array:
 
     def number(row: int, name: str) -> int:
         if name not in numbers:
-            raise ValueError(
-                f"row {row} of {where} has label {name!r}. Labels of the task are {', '.join(task.label_names)}."
+            names = task.label_names
+            listed = ", ".join(names[:LABELS_SHOWN]) + f" and {len(names) - LABELS_SHOWN} more" * (
+                len(names) > LABELS_SHOWN
             )
+            raise ValueError(f"row {row} of {where} has label {name!r}. Labels of the task are {listed}.")
         return numbers[name]
 
     if task.problem is SINGLE_LABEL:

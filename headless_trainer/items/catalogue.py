@@ -18,6 +18,7 @@ from transformers import (
 
 from ..models.trunk import infer_task
 from ..runtime.checkpoints import whole_file, write_whole
+from ..runtime.sources import source
 from .ranking import Ranker
 
 SPECIALS = {"unk_token": "[UNK]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
@@ -51,27 +52,48 @@ def load_ranker(folder: str | Path) -> tuple[Ranker, list[str], float]:
 
     Raises:
         FileNotFoundError: if the folder holds no model of items.
+        ValueError: if a file of it is missing, damaged, or of another model.
     """
     folder = Path(folder)
     if not (folder / FACTS_NAME).is_file():
         raise FileNotFoundError(
             f"model_name_or_path {str(folder)!r} holds no {FACTS_NAME}: name a folder that `headless-trainer items` wrote."
         )
-    facts = json.loads((folder / FACTS_NAME).read_text(encoding="utf-8"))
-    is_decoder = infer_task(AutoConfig.from_pretrained(folder)) == "clm"
-    kind = AutoModel
-    if facts["objective"] == "vanilla":
-        kind = AutoModelForCausalLM if is_decoder else AutoModelForMaskedLM
-    model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+    with source("model_name_or_path", str(folder), weights=True):
+        facts = _facts(folder / FACTS_NAME)
+        is_decoder = infer_task(AutoConfig.from_pretrained(folder)) == "clm"
+        kind = AutoModel
+        if facts["objective"] == "vanilla":
+            kind = AutoModelForCausalLM if is_decoder else AutoModelForMaskedLM
+        model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        log_q = load_file(folder / PRIOR_NAME)["log_q"]
+        if len(tokenizer) != len(log_q):  # without its files it is an empty one
+            raise ValueError(f"its tokenizer has {len(tokenizer)} tokens, and {PRIOR_NAME} is of {len(log_q)}")
     if torch.cuda.is_available():
         model = model.cuda()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
     ranker = Ranker(
         model,
-        load_file(folder / PRIOR_NAME)["log_q"],
+        log_q,
         first_id=FIRST_ID,
         mask_id=None if is_decoder else tokenizer.mask_token_id,
         max_seq_length=facts["max_seq_length"],
         temperature=facts["temperature"],
     )
     return ranker, tokenizer.convert_ids_to_tokens(range(FIRST_ID, len(ranker.log_q))), facts["tau"]
+
+
+def _facts(path: Path) -> dict:
+    """What `save_facts` wrote.
+
+    Raises:
+        ValueError: if it is something else.
+    """
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        missing = {"objective", "tau", "temperature", "max_seq_length"} - set(facts)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path.name} is damaged ({error})") from error
+    if missing:
+        raise ValueError(f"{path.name} lacks {', '.join(sorted(missing))}")
+    return facts

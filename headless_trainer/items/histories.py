@@ -3,7 +3,7 @@
 Letters used in shapes: U users, I items, N interactions.
 """
 
-import gzip
+import io
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, json, parquet
 
+from ..corpus.text_files import encoding_fault, unpacked
 from ..corpus.text_stream import DAMAGED
 from ..corpus.texts import expand, extension
 
 logger = logging.getLogger(__name__)
 
 TABLES = (".parquet", ".csv", ".jsonl", ".json")
+COLUMNS = {"user_column": "user", "item_column": "item", "time_column": "time"}  # by default
+NAMES_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,9 @@ def read_histories(
     argument: str,
     names: list[str],
     *,
-    user_column: str = "user",
-    item_column: str = "item",
-    time_column: str = "time",
+    user_column: str = COLUMNS["user_column"],
+    item_column: str = COLUMNS["item_column"],
+    time_column: str = COLUMNS["time_column"],
     lines_begin_with: str = "auto",
 ) -> Histories:
     """Read files of interactions.
@@ -106,7 +109,8 @@ def read_histories(
             lines it is the same.
 
     Raises:
-        ValueError: if the files have no interactions, lack a column or a value, or cannot be read.
+        ValueError: if the files have no interactions, lack a column or a value, or cannot be read, or a setting is for files of
+            the other kind.
         FileNotFoundError: if a name matches nothing.
     """
     paths = [path for name in names for path in expand(argument, name) if path.stat().st_size]
@@ -115,10 +119,24 @@ def read_histories(
     kinds = {extension(path) in TABLES for path in paths}
     if len(kinds) > 1:
         raise ValueError(f"{argument} {names!r} holds tables and .txt files: convert them to one of the two.")
+    columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
     if kinds == {True}:
-        columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
-        found = _of_table(argument, pa.concat_tables(_read_table(argument, path, columns) for path in paths), columns)
+        if lines_begin_with != "auto":
+            raise ValueError(
+                f"lines_begin_with is {lines_begin_with!r} but {argument} {names!r} holds tables, which have columns: leave it "
+                "out."
+            )
+        tables = [_read_table(argument, path, columns) for path in paths]
+        _check_times(argument, paths, [table["time"] for table in tables], time_column)
+        tables = [table.set_column(2, "time", _as_time(argument, table["time"], path, time_column))
+                  for table, path in zip(tables, paths, strict=True)]  # fmt: skip
+        found = _of_table(argument, pa.concat_tables(tables), columns)
     else:
+        for setting, name in columns.items():
+            if name != COLUMNS[setting]:
+                raise ValueError(
+                    f"{setting} is {name!r} but {argument} {names!r} holds .txt files, which have no columns: leave it out."
+                )
         found = _of_lines(argument, paths, lines_begin_with)
     if not len(found.ids):
         raise ValueError(f"{argument} {names!r} holds no interactions. Name a file with some.")
@@ -128,7 +146,7 @@ def read_histories(
 
 
 def _read_table(argument: str, path: Path, columns: dict[str, str]) -> pa.Table:
-    """The three columns of one file; users and items as strings."""
+    """The three columns of one file; users and items as strings, times as they are."""
     names, kind = list(columns.values()), extension(path)
     try:
         if kind == ".parquet":
@@ -144,13 +162,17 @@ def _read_table(argument: str, path: Path, columns: dict[str, str]) -> pa.Table:
             table = json.read_json(path)
             known = table.column_names
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{argument} {str(path)!r} cannot be read as {kind}: {error}. Check the file.") from error
+        fault = encoding_fault(path) if kind != ".parquet" else None
+        remedy = "Each line must be one JSON object." if kind in (".jsonl", ".json") else "Check the file."
+        reason = fault or f"{str(error).splitlines()[0].rstrip('.')}. {remedy}"
+        raise ValueError(f"{argument} {str(path)!r} cannot be read as {kind}: {reason}") from error
     for setting, name in columns.items():
         if name not in known:
             remedy = f"Name the column with --{setting}."
             if kind == ".csv" and len(known) == 1:
                 remedy = "Separate the columns with commas."
-            raise ValueError(f"{argument} {str(path)!r} has no column {name!r}, only {', '.join(known)}. {remedy}")
+            shown = ", ".join(map(repr, known[:NAMES_SHOWN])) + ", ..." * (len(known) > NAMES_SHOWN)
+            raise ValueError(f"{argument} {str(path)!r} has no column {name!r}, only {shown}. {remedy}")
         if known.count(name) > 1:
             raise ValueError(
                 f"{argument} {str(path)!r} has {known.count(name)} columns {name!r}: rename the others, or name "
@@ -164,7 +186,7 @@ def _read_table(argument: str, path: Path, columns: dict[str, str]) -> pa.Table:
                 f"{argument} {str(path)!r} has {missing:,} rows without a value in the column {name!r}: fill or remove them."
             )
     user, item = (_as_names(argument, table[name], path, name) for name in names[:2])
-    return pa.table({"user": user, "item": item, "time": _as_time(table[names[2]], path, names[2])})
+    return pa.table({"user": user, "item": item, "time": table[names[2]]})
 
 
 def _as_names(argument: str, column: pa.ChunkedArray, path: Path, name: str) -> pa.ChunkedArray:
@@ -177,9 +199,25 @@ def _as_names(argument: str, column: pa.ChunkedArray, path: Path, name: str) -> 
         ) from error
 
 
-def _as_time(column: pa.ChunkedArray, path: Path, name: str) -> pa.ChunkedArray:
+def _check_times(argument: str, paths: list[Path], columns: list[pa.ChunkedArray], name: str) -> None:
+    """Refuse numbers in one file and dates in another, whose order nobody knows."""
+    by_kind = {_is_number(column): path for path, column in zip(paths, columns, strict=True) if len(column)}
+    if len(by_kind) > 1:
+        raise ValueError(
+            f"{argument} holds numbers in the column {name!r} of {str(by_kind[True])!r} and dates in that of "
+            f"{str(by_kind[False])!r}: convert one of the two."
+        )
+
+
+def _is_number(column: pa.ChunkedArray) -> bool:
+    return pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
+
+
+def _as_time(argument: str, column: pa.ChunkedArray, path: Path, name: str) -> pa.ChunkedArray:
     """Seconds: numbers as they are, dates and times since 1970. float64 holds microseconds of this century."""
     try:
+        if pa.types.is_boolean(column.type):
+            raise pa.ArrowInvalid("true and false have no order in time")
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             column = column.cast(pa.timestamp("us"))
         if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
@@ -187,11 +225,13 @@ def _as_time(column: pa.ChunkedArray, path: Path, name: str) -> pa.ChunkedArray:
         column = column.cast(pa.float64(), safe=False)  # nanoseconds have more digits
     except pa.ArrowException as error:
         raise ValueError(
-            f"{str(path)!r} has a column {name!r} that is neither numbers nor dates ({error}): convert it, or name another "
-            "one with --time_column."
+            f"{argument} {str(path)!r} has a column {name!r} that is neither numbers nor dates ({error}): convert it, or name "
+            "another one with --time_column."
         ) from error
     if not pc.all(pc.is_finite(column), min_count=0).as_py():
-        raise ValueError(f"{str(path)!r} has times in the column {name!r} that are not finite: fill or remove them.")
+        raise ValueError(
+            f"{argument} {str(path)!r} has times in the column {name!r} that are not finite: fill or remove them."
+        )
     return column
 
 
@@ -201,6 +241,9 @@ def _of_table(argument: str, table: pa.Table, columns: dict[str, str]) -> Histor
     grouped = np.argsort(user_codes, kind="stable")
     same_user = user_codes[grouped][1:] == user_codes[grouped][:-1]
     unsorted = int(((np.diff(times[grouped]) < 0) & same_user).sum())
+    if same_user.any() and not (np.diff(times[grouped]) != 0)[same_user].any():
+        logger.warning("no user of %s has two different times in the column %r: the order is that of the file",
+                       argument, columns["time_column"])  # fmt: skip
     if unsorted:
         logger.info("%s is not sorted by %s (%s rows come after a later one of the same user): it is sorted now",
                     argument, columns["time_column"], f"{unsorted:,}")  # fmt: skip
@@ -221,15 +264,20 @@ def _of_lines(argument: str, paths: list[Path], begin_with: str) -> Histories:
     lines = []
     for path in paths:
         try:
-            with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+            with path.open("rb") as raw:  # a byte order mark is no part of the first name
+                file = io.TextIOWrapper(unpacked(raw), encoding="utf-8-sig")
                 lines += [line for line in file if not line.isspace()]
         except (*DAMAGED, OSError, UnicodeDecodeError) as error:
-            raise ValueError(
-                f"{argument} {str(path)!r} cannot be read as UTF-8 text: {error}. Check the file."
-            ) from error
+            fault = encoding_fault(path) or f"{error}. Check the file."
+            raise ValueError(f"{argument} {str(path)!r} cannot be read as UTF-8 text: {fault}") from error
     words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(pa.array(lines, pa.large_string())))
     words = words.cast(pa.large_list(pa.large_string()))
     lengths = pc.list_value_length(words).to_numpy(zero_copy_only=False)
+    if len(words) and lengths.max() == 1:
+        raise ValueError(
+            f"{argument} {[str(path) for path in paths]!r} has one word in each line, {words[0][0].as_py()!r} for one: "
+            "separate users and items with spaces."
+        )
     firsts = pc.list_element(words, 0) if len(words) else pa.array([], pa.large_string())
     if begin_with == "auto":
         begin_with = "user" if len(firsts.unique()) == len(firsts) else "item"

@@ -1,13 +1,41 @@
 """Arguments of `headless-trainer items`, and of `headless-trainer recommend`."""
 
+import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from transformers.hf_argparser import HfArg
 
 from ..arguments import HeadlessTrainingArguments
+from ..settings_check import Refusal, refuse
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
+
+SPLIT = (
+    Refusal(
+        "test_share",
+        "split is 'leave_one_out', which holds out the last two items of each user: set --split global_time, or leave it out",
+        lambda args: args.split != "global_time",
+    ),
+)
+TRAINING = (
+    Refusal("isolate_documents", "a row is the history of one user, and nothing else is in it: leave it out"),
+    Refusal(
+        "eval_strategy save_strategy",
+        "the weights of the best evaluation are saved: set eval_strategy and save_strategy both to epoch, or both to steps",
+        lambda args: args.eval_strategy == "no" or args.save_strategy not in (args.eval_strategy, "best"),
+    ),
+)
+NO_LIST = Refusal(
+    "top_k keep_seen", "output_file is not given, so no list is written: add it", lambda a: not a.output_file
+)
+NO_USERS = Refusal(
+    "tau batch_size user_column item_column time_column lines_begin_with",
+    "history_file is not given, so no user is read: add it",
+    lambda args: not args.history_file,
+)
+OTHER_FORMATS = (".csv", ".tsv", ".parquet", ".gz")
 
 
 @dataclass
@@ -20,6 +48,13 @@ class ColumnArguments:
     lines_begin_with: Literal["auto", "user", "item"] = HfArg(
         default="auto", help="What comes first in a line of a .txt file. auto: the user, if no two lines begin alike."
     )
+
+    def __post_init__(self):
+        names = {name: getattr(self, name) for name in ("user_column", "item_column", "time_column")}
+        for value in names.values():
+            alike = [each for each in names if names[each] == value]
+            if len(alike) > 1:
+                raise ValueError(f"{' and '.join(alike)} are both {value!r}: name different columns.")
 
     def columns(self) -> dict[str, str]:
         names = ("user_column", "item_column", "time_column", "lines_begin_with")
@@ -60,6 +95,7 @@ class ItemArguments(ColumnArguments):
     def __post_init__(self):
         if not self.train_file:
             raise ValueError("train_file is not given: name files of interactions with --train_file.")
+        super().__post_init__()
         for name in ("min_item_count", "hidden_size", "num_hidden_layers", "num_attention_heads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -76,6 +112,7 @@ class ItemArguments(ColumnArguments):
                 f"hidden_size is {self.hidden_size} but num_attention_heads is {self.num_attention_heads}, which does not "
                 "divide it: change one of the two."
             )
+        refuse(self, SPLIT)
 
 
 @dataclass
@@ -93,7 +130,7 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
     weight_decay: float = HfArg(default=0.01, help="Weight decay.")
     per_device_train_batch_size: int = HfArg(default=256, help="Histories in a batch.")
     per_device_eval_batch_size: int = HfArg(default=256, help="Histories in a batch of an evaluation.")
-    train_sampling_strategy: str = HfArg(
+    train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] = HfArg(
         default="group_by_length", help="Order of the histories. Those of one length together cost no padding."
     )
     eval_strategy: str = HfArg(default="epoch", help="When to evaluate.")
@@ -107,6 +144,7 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
     logging_steps: float = HfArg(default=100, help="Steps between two logs of the training.")
 
     def __post_init__(self):
+        refuse(self, TRAINING)  # before transformers speaks of settings that nobody gave
         super().__post_init__()
         decided = {"load_best_model_at_end": True, "metric_for_best_model": "ndcg@10", "greater_is_better": True}
         for name, value in decided.items():
@@ -145,6 +183,14 @@ class RecommendArguments(ColumnArguments):
             raise ValueError("model_name_or_path is not given: name a folder that `headless-trainer items` wrote.")
         if not (self.output_file or self.vectors_dir):
             raise ValueError("Neither output_file nor vectors_dir is given: name what is to be written.")
+        super().__post_init__()
+        refuse(self, (NO_LIST, NO_USERS))
+        if self.tau is not None and not math.isfinite(self.tau):
+            raise ValueError(f"tau must be finite, got {self.tau}.")
+        if self.output_file and Path(self.output_file).suffix in OTHER_FORMATS:
+            raise ValueError(
+                f"output_file is {self.output_file!r} but a line of JSON is written for each user: name a .jsonl file."
+            )
         if self.output_file and not self.history_file:
             raise ValueError(
                 f"output_file is {self.output_file!r} but history_file is not given: name the users with --history_file."

@@ -118,7 +118,7 @@ def global_time(histories: Histories, share: float) -> Split:
                     f"{int(((where == starts) & (where < until)).sum()):,}")  # fmt: skip
         if not len(part):
             raise ValueError(
-                f"test_share is {share} but no user has an item in the time of {name} and one before: raise it."
+                f"test_share is {share} but no user has an item in the time of {name} and one before: choose another one."
             )
     return Split(train_ends, *scored)
 

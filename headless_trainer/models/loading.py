@@ -57,6 +57,9 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
         raise ValueError("No model is named: give --model_name_or_path, --config_name or --model_type.")
     overrides = args.parsed_config_overrides()
     for name in overrides:
+        if name in ("model_type", "vocab_size"):
+            given = {"model_type": "--model_type", "vocab_size": "the tokenizer"}[name]
+            raise ValueError(f"config_overrides names {name!r}, which {given} says: leave it out.")
         if not hasattr(config, name):
             raise ValueError(
                 f"config_overrides names {name!r}, which a {config.model_type} configuration does not have. "
@@ -254,6 +257,8 @@ def check_length(config: PreTrainedConfig, max_seq_length: int, *, from_scratch:
 def usable_positions(config: PreTrainedConfig) -> int | None:
     """The longest row of tokens that a model has positions for, None if it has no limit."""
     positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and positions < 0:  # XLNet's way to say that there is no limit
+        return None
     return positions and positions - _unused_positions(config)
 
 

@@ -106,9 +106,18 @@ def read_run(folder: str | Path) -> Run:
             f"{str(folder)!r} is not a run: it lacks {STATE_NAME}, and no checkpoint in it has one. Name a folder that "
             "`headless-trainer pretrain` or `headless-trainer lm-head --do_train` wrote."
         )
+    for place, state in states.items():
+        logs = state.get("log_history") if isinstance(state, dict) else None
+        steps = (
+            [state.get("global_step"), *(each.get("step", 0) for each in logs)] if isinstance(logs, list) else [None]
+        )
+        if not all(isinstance(step, int) for step in steps):
+            raise ValueError(
+                f"{str(place / STATE_NAME)!r} is no file of a run: global_step and log_history are missing, or of another kind."
+            )
     found = max(states, key=lambda place: states[place]["global_step"])  # a finished run may have been gone on with
     state = states[found]
-    history = [logs for logs in state.get("log_history", []) if "step" in logs]
+    history = [logs for logs in state["log_history"] if "step" in logs]
     if not any("tokens_seen" in logs for logs in history):
         raise ValueError(
             f"{str(found / STATE_NAME)!r} has no 'tokens_seen' in its logs: the run was not one of `headless-trainer "

@@ -204,8 +204,12 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None)
     check_writable(folder)
 
 
-def check_writable(output_dir: str | Path) -> None:
+def check_writable(output_dir: str | Path, argument: str = "output_dir") -> None:
     """Make a folder for results, or refuse one that cannot be written to.
+
+    Args:
+        output_dir: the folder.
+        argument: that names it, or a file in it.
 
     Raises:
         PermissionError: with what the file system says.
@@ -217,7 +221,7 @@ def check_writable(output_dir: str | Path) -> None:
             pass
     except OSError as error:
         raise PermissionError(
-            f"output_dir {str(folder)!r} cannot be written to ({error}). Choose another one, or change its permissions."
+            f"{argument} {str(folder)!r} cannot be written to ({error}). Choose another one, or change its permissions."
         ) from error
 
 

@@ -39,9 +39,15 @@ def check_launch(args: TrainingArguments, environment: Mapping[str, str] | None 
 
     Raises:
         ValueError: if a launcher was asked for several processes and this one is alone, as one of several copies or as
-            the only one; if FSDP was asked for on a CPU, where accelerate falls back to DDP.
+            the only one; if FSDP was asked for on a CPU, where accelerate falls back to DDP; if DeepSpeed was asked for
+            without a launcher.
     """
     environment = os.environ if environment is None else environment
+    if args.deepspeed and not all(name in environment for name in RENDEZVOUS):
+        raise ValueError(
+            "deepspeed is given but this process was started alone, and DeepSpeed would look for MPI: start it with accelerate "
+            "launch --num_processes 1, or more, before the script."
+        )
     if args.device.type == "cpu" and (args.fsdp or environment.get("ACCELERATE_USE_FSDP") == "true"):
         raise ValueError(
             "FSDP was asked for on a CPU, where accelerate would train whole copies (DDP) instead of shards: start it on GPUs, "

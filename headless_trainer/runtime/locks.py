@@ -69,8 +69,9 @@ def _take(path: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        except OSError as error:  # a folder that cannot be written to is refused by who writes to it
-            _warn(path, error)
+        except OSError as error:
+            if path.parent.is_dir() and os.access(path.parent, os.W_OK):  # all others are refused by who writes to them
+                _warn(path, error)
             return
         try:
             is_ours = lock(descriptor)

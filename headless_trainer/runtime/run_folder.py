@@ -21,12 +21,19 @@ logger = logging.getLogger(__name__)
 PRECISIONS = {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
-def start_logging(args) -> None:
-    """Our own messages from the main process; those of the libraries, and of other processes, from warnings on."""
+def start_logging(args=None) -> None:
+    """Our own messages from the main process; those of the libraries, and of other processes, from warnings on.
+
+    Args:
+        args: settings of a training; None where nothing is trained.
+    """
     logging.basicConfig(handlers=[ConsoleHandler(sys.stderr)], level=logging.WARNING)
-    level = logging.INFO if args.log_level == "passive" else args.get_process_log_level()
-    logging.getLogger("headless_trainer").setLevel(level if args.process_index == 0 else logging.WARNING)
-    transformers_logging.set_verbosity_error() if args.process_index else transformers_logging.set_verbosity_warning()
+    level, process = logging.INFO, 0
+    if args is not None:
+        process = args.process_index
+        level = logging.INFO if args.log_level == "passive" else args.get_process_log_level()
+    logging.getLogger("headless_trainer").setLevel(logging.WARNING if process else level)
+    transformers_logging.set_verbosity_error() if process else transformers_logging.set_verbosity_warning()
     quiet_libraries()
 
 

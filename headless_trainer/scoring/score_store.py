@@ -23,7 +23,7 @@ class Store:
     def __init__(self, folder: Path, model: str):
         self.folder, self.model = folder, model
         path = folder / RESULTS_NAME
-        self.results = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        self.results = read_results(folder) if path.is_file() else {}
         self.results = {"model": model, "tasks": {}, "groups": {}} | self.results
 
     def has(self, task: str, settings: dict[str, Any]) -> bool:
@@ -99,8 +99,16 @@ def _plain(value):
 
 
 def read_results(folder: str | Path) -> dict[str, Any]:
-    """Content of a folder's results.json."""
-    return json.loads((Path(folder) / RESULTS_NAME).read_text(encoding="utf-8"))
+    """Content of a folder's results.json.
+
+    Raises:
+        ValueError: if it is not JSON.
+    """
+    path = Path(folder) / RESULTS_NAME
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} is not JSON ({error}): move it away, and score again.") from error
 
 
 def read_documents(folder: str | Path, entry: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 from headless_trainer.cli import items, recommend
-from headless_trainer.items.item_arguments import ItemTrainingArguments
 from headless_trainer.items.ranking import TAUS
 from headless_trainer.measures import MEASURES
 from headless_trainer.objective.negatives import NegativePool
@@ -181,70 +180,12 @@ def test_training_ends_early(tmp_path, corpus):
     assert state["epoch"] == 3 and state["best_global_step"] == 5
 
 
-REFUSED = [
-    ((), "ValueError: train_file is not given: name files of interactions with --train_file."),
-    (("--test_share", "0.5"), "ValueError: test_share must be above 0 and below 0.5, got 0.5."),
-    (("--dropout", "1"), "ValueError: dropout must be from 0 to below 1, got 1.0."),
-    (("--hidden_size", "10", "--num_attention_heads", "4"), "ValueError: hidden_size is 10 but num_attention_heads is 4,"),
-    (("--min_item_count", "0"), "ValueError: min_item_count must be at least 1, got 0."),
-    (("--max_seq_length", "1"), "ValueError: max_seq_length must be at least 2, got 1."),
-    (("--early_stopping_patience", "-1"), "ValueError: early_stopping_patience must not be negative, got -1."),
-    (("--load_best_model_at_end", "false"), "ValueError: load_best_model_at_end is False but NDCG@10 chooses"),
-    (("--task", "mlm", "--model_type", "gpt2"), "ValueError: task is 'mlm' but model_type is 'gpt2', which is trained"),
-    (("--split", "global_time"), "ValueError: split is 'global_time' but lines of text have no times"),
-    (("--objective", "vanilla", "--sampled_negatives", "4"), "ValueError: sampled_negatives is 4 but objective is 'vanilla'"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("flags, message", REFUSED)
-def test_what_is_refused(tmp_path, corpus, flags, message):
-    files = ("--train_file", corpus) if flags else ()
-    said = refused(items, *TINY, *files, "--output_dir", tmp_path / "run", *flags)
-    assert said.startswith(message)
-    assert not (tmp_path / "run" / "items_results.json").exists()
-
-
-def test_several_processes_are_refused(tmp_path, corpus, monkeypatch):
-    monkeypatch.setattr(ItemTrainingArguments, "world_size", 2)
-    said = refused(items, *TINY, "--train_file", corpus, "--output_dir", tmp_path / "run")
-    assert said == "ValueError: 2 processes were started, and items are ranked by one alone: start one."
-
-
-RECOMMEND_REFUSED = [
-    ((), "ValueError: model_name_or_path is not given: name a folder that `headless-trainer items` wrote."),
-    (("--model_name_or_path", "."), "ValueError: Neither output_file nor vectors_dir is given: name what is to be written."),
-    (("--model_name_or_path", ".", "--output_file", "a"), "ValueError: output_file is 'a' but history_file is not given"),
-    (("--model_name_or_path", ".", "--vectors_dir", "a", "--top_k", "0"), "ValueError: top_k must be at least 1, got 0."),
-    (("--model_name_or_path", ".", "--vectors_dir", "a"), "FileNotFoundError: model_name_or_path '.' holds no items.json"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("flags, message", RECOMMEND_REFUSED)
-def test_what_recommend_refuses(tmp_path, monkeypatch, flags, message):
-    monkeypatch.chdir(tmp_path)
-    assert refused(recommend, *flags).startswith(message)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     (folder / "lines.txt").write_text("".join(f"u{user} " + " ".join(["a", "b", "c", "d"]) + "\n" for user in range(9)))
     run(str(folder / "lines.txt"), folder / "run", "--num_train_epochs", "1")
     return folder / "run"
-
-
-@pytest.mark.parametrize("name, text, message", [
-    ("a.csv", "", "ValueError: history_file ['a.csv'] holds no interactions: every file is empty."),
-    ("a.csv", "user,thing,time\na,b,1\n", "ValueError: history_file 'a.csv' has no column 'item', only user, thing, time."),
-    ("a.txt", "u1\nu2\n", "ValueError: history_file ['a.txt'] holds no interactions. Name a file with some."),
-    ("a.txt", "u1 x\nu2 y z\n", "ValueError: history_file names no item that the model knows, 'x' for one"),
-])  # fmt: skip
-def test_histories_that_recommend_refuses(tmp_path, monkeypatch, trained, name, text, message):
-    monkeypatch.chdir(tmp_path)
-    Path(name).write_text(text)
-    flags = ("--model_name_or_path", trained, "--history_file", name, "--output_file", "best.jsonl")
-    assert refused(recommend, *flags).startswith(message)
-    assert not Path("best.jsonl").exists()
 
 
 def test_users_with_one_event_and_rows_out_of_order(tmp_path, monkeypatch, trained, caplog):
@@ -260,22 +201,6 @@ def test_users_with_one_event_and_rows_out_of_order(tmp_path, monkeypatch, train
     assert lines == {"one": ["b", "c", "d"], "two": ["c", "d"]}
     assert "history_file is not sorted by time (1 rows come after a later one of the same user)" in caplog.text
     assert "1 of 4 interactions are with items that the model does not know: they are left out" in caplog.text
-
-
-@pytest.mark.parametrize("text, message", [
-    ("u1 a\nu2 b\n", "ValueError: No user has three items, one to train on, one to validate and one to test"),
-    ("u1 a b c\nu2 b a c\n", "ValueError: No user has two items to train on: give longer histories."),
-])  # fmt: skip
-def test_histories_that_are_too_short(tmp_path, text, message):
-    (tmp_path / "lines.txt").write_text(text)
-    said = refused(items, *TINY, "--train_file", tmp_path / "lines.txt", "--output_dir", tmp_path / "run")
-    assert said.startswith(message) and not (tmp_path / "run" / "items_results.json").exists()
-
-
-def test_an_item_must_not_be_called_like_a_special_token(tmp_path):
-    (tmp_path / "lines.txt").write_text("u1 [PAD] a b\nu2 a b c\n")
-    said = refused(items, *TINY, "--train_file", tmp_path / "lines.txt", "--output_dir", tmp_path / "run")
-    assert said == "ValueError: An item is called like one of [UNK], [PAD], [MASK]: rename it."
 
 
 ROWS_ALONE = ("--sparse_embedding_updates", "true", "--sparse_embedding_moments", "compact", "--sampled_negatives", "8")
