@@ -55,6 +55,8 @@ def _outside(names: str, words: str, fits: Callable[[float], bool]) -> Iterable[
         yield Refusal(name, f"it must {words}", lambda args, name=name: not fits(getattr(args, name)))
 
 
+# Of torch.compile, in its documentation.
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 # Values that crash later, or mean something else than what they say.
 RANGES = (
     *_outside(
@@ -154,11 +156,6 @@ PRETRAINING = (
         "save_strategy",
         "metric_for_best_model is not given, which says what is best: name a figure of the evaluation",
         lambda args: args.save_strategy == "best" and args.metric_for_best_model is None,
-    ),
-    Refusal(
-        "hub_model_id",
-        "push_to_hub is False, so nothing is pushed: add --push_to_hub, or leave it out",
-        lambda args: not args.push_to_hub,
     ),
     Refusal("do_predict", "there is no test part: score held-out rows with --do_eval, and leave it out"),
     Refusal(
@@ -271,6 +268,7 @@ MODEL = (
         lambda a: not (a.model_name_or_path or a.config_name or a.tokenizer_name),
     ),
 )
+RUN = (Refusal("hub_model_id", "nothing is pushed: see --push_to_hub", lambda args: not args.push_to_hub),)
 DATA = (
     Refusal("dataset_config_name dataset_revision", "no --dataset_name is given", lambda a: not a.dataset_name),
     Refusal("text_column", "the documentation on this machine is read", lambda a: not (a.dataset_name or a.train_file)),
@@ -341,7 +339,7 @@ def check_installed(args) -> None:
     if args.torch_compile_backend is not None or args.torch_compile_mode is not None:
         import torch
 
-        known = {"backend": torch.compiler.list_backends(), "mode": list(torch._inductor.list_mode_options())}
+        known = {"backend": torch.compiler.list_backends(), "mode": COMPILE_MODES}
         for what, names in known.items():
             value = getattr(args, f"torch_compile_{what}")
             if value is not None and value not in names:

@@ -33,7 +33,7 @@ ALLOWED = {
     "models": {"objective", "runtime", "arguments", "corpus"},
     "cards": {"command_line", "measures", "runtime", "arguments", "models"},
     "trainers": {"settings_check", "objective", "runtime", "hub", "arguments", "corpus", "models", "cards"},
-    "items": {"objective", "runtime", "arguments", "corpus", "models"},
+    "items": {"objective", "runtime", "arguments", "settings_check", "corpus", "models"},
     "fine_tuning": {
         *("settings_check", "significance", "objective", "runtime", "hub", "arguments", "corpus", "models", "cards"),
     },

@@ -52,7 +52,7 @@ def prepare(arguments, args):
     from ..runtime.checkpoints import check_output_dir, checkpoint_to_resume
     from ..runtime.launch import check_devices
     from ..runtime.locks import alone_until_exit
-    from ..settings_check import PRETRAINING, refuse
+    from ..settings_check import PRETRAINING, RUN, refuse, warn
     from .training import TRAINERS
 
     run_folder.start_logging(args)
@@ -63,6 +63,7 @@ def prepare(arguments, args):
     set_seed(args.seed)
     config = model_config(arguments, args)
     refuse(args, PRETRAINING)  # again, since the task is known
+    warn(args, RUN)
     histories = read_histories("train_file", arguments.train_file, **arguments.columns())
     histories = histories.with_frequent_items(arguments.min_item_count)
     if arguments.split == "global_time":

@@ -57,7 +57,8 @@ def check_arguments(model_args, data_args, args) -> None:
         if (value := getattr(model_args, name)) is not default:
             raise ValueError(f"{name} is {value} but the head is made of the checkpoint's own tokens: leave it out.")
     if not args.do_train:
-        names = "max_steps num_train_epochs learning_rate muon_learning_rate resume_from_checkpoint"
+        names = "max_steps resume_from_checkpoint"
+        names += "" if args.do_eval else " num_train_epochs learning_rate muon_learning_rate"
         refuse(args, [Refusal(names, "nothing is trained: add --do_train, or leave it out")])
     if not (args.do_train or args.do_eval):
         why = "no row is trained on or scored: add --do_train or --do_eval, or leave it out"

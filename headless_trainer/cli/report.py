@@ -14,39 +14,9 @@ first argument may be a YAML or JSON file of arguments; flags that follow overri
 import itertools
 import sys
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
 
-from transformers.hf_argparser import HfArg
-
 from ..runtime.signals import ended_by_signals
-
-
-@dataclass
-class ReportArguments:
-    """Which runs are compared, with which scores, and where the report goes."""
-
-    runs: list[str] | None = HfArg(
-        default=None,
-        help="Output folders of training runs, or NAME=RUN1,RUN2 for the seeds of one. --runs may be left out before "
-        "the first.",
-    )
-    output_dir: str | None = HfArg(default=None, help="Folder of the report.")
-    title: str = HfArg(default="Pretraining runs compared", help="Heading of the page.")
-    glue: list[str] | None = HfArg(
-        default=None, help="Output folders of headless-trainer glue. Those beside the runs by default."
-    )
-    lm_eval: list[str] | None = HfArg(
-        default=None,
-        help="Output folders of headless-trainer lm-eval, those beside the runs by default; NAME=DIR or NAME@STEP=DIR "
-        "says which training run, and after how many steps, a language model was made of.",
-    )
-
-    def __post_init__(self):
-        if not self.runs:
-            raise ValueError("runs is not given: name the output folders of the training runs to compare.")
-        if not self.output_dir:
-            raise ValueError("output_dir is not given: name the folder of the report.")
 
 
 @ended_by_signals("The same command writes the report anew")
@@ -54,6 +24,8 @@ def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 
     show_usage(__doc__, argv)
+    from ..reporting.report_arguments import ReportArguments
+
     with errors_in_one_line(ValueError, OSError):
         (args,) = parse_args([ReportArguments], with_flag_of_runs(sys.argv[1:] if argv is None else argv))
         try:

@@ -19,7 +19,7 @@ from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
 from ..runtime.processes import first_process_first, lost_processes_named
 from ..runtime.signals import NAMES
-from ..settings_check import PRETRAINING, check_best_metric, refuse
+from ..settings_check import PRETRAINING, RUN, check_best_metric, refuse, warn
 from ..trainers.headless import HeadlessTrainer, check_trainable
 from ..trainers.pretraining import PretrainingTrainer
 from ..trainers.vanilla import VanillaTrainer
@@ -131,6 +131,7 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
     """
     check_devices(args)
     refuse(args, PRETRAINING)  # again, since the task is known
+    warn(args, RUN)
     check_best_metric(args)
     if data_args.streaming and args.train_sampling_strategy != "random":
         raise ValueError(

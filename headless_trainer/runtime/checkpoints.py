@@ -20,7 +20,7 @@ from transformers.trainer_utils import SaveStrategy
 
 from .manifest import MANIFEST_NAME, TOKEN_COUNTS_NAME, find_fault
 from .processes import HostExchange, on_first_process
-from .signals import NAMES
+from .signals import NAMES, say
 
 logger = logging.getLogger(__name__)
 
@@ -340,7 +340,4 @@ class StopOnSignal(TrainerCallback):
             again = self._before[number] is signal.default_int_handler
             signal.signal(number, signal.default_int_handler if again else signal.SIG_DFL)
             if os.environ.get("RANK", "0") == "0":
-                # Not by print, in which this may have come.
-                os.write(
-                    2, b"\nCtrl-C: the run ends after this step, with a checkpoint. A second Ctrl-C ends it at once.\n"
-                )
+                say("Ctrl-C: the run ends after this step, with a checkpoint. A second Ctrl-C ends it at once.")

@@ -20,6 +20,13 @@ logger = logging.getLogger(__name__)
 
 PRECISIONS = {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
+# What transformers says of what is as it should be, by the module that says it.
+TRANSFORMERS_SAYS = {
+    "tokenization_utils_base": "sequence length is longer",  # long texts are cut where they are used
+    "modeling_utils": "We strongly recommend passing in an `attention_mask`",  # rows that are full have none
+    "trainer_utils": "The tokenizer has new PAD/BOS/EOS tokens",  # those of the tokenizer that is saved with the model
+}
+
 
 def start_logging(args=None) -> None:
     """Our own messages from the main process; those of the libraries, and of other processes, from warnings on.
@@ -41,10 +48,8 @@ def quiet_libraries() -> None:
     """Leave out what libraries say at each start, or of what is as it should be."""
     # Said wherever DeepSpeed is installed, used or not.
     logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
-    # Long texts are cut where they are used.
-    logging.getLogger("transformers.tokenization_utils_base").addFilter(
-        lambda record: "sequence length is longer" not in record.getMessage()
-    )
+    for name, said in TRANSFORMERS_SAYS.items():
+        logging.getLogger(f"transformers.{name}").addFilter(lambda record, said=said: said not in record.getMessage())
     # DeepSpeed calls torch by names that torch would like to see changed, and torch says so at every step.
     warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
     transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training run is another

@@ -3,8 +3,9 @@
 import functools
 import multiprocessing
 import os
+import shutil
 import signal
-import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,16 @@ NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 class Stopped(SystemExit):
     """A signal ends the program; the code is 128 and its number, as shells have it."""
+
+
+def say(text: str) -> None:
+    """Write a message to stderr, on a line of its own and no wider than a terminal, at any moment: not by print, in which a
+    signal may have come.
+    """
+    if os.isatty(2):
+        width = shutil.get_terminal_size().columns
+        text = "\n" + "\n".join(textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False))
+    os.write(2, f"{text}\n".encode())
 
 
 @contextmanager
@@ -63,7 +74,7 @@ def ended_by_signals(to_go_on: str) -> Iterator[None]:
             yield
     except Stopped as stopped:
         if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
-            print(f"Stopped by {NAMES[stopped.code - 128]}. {to_go_on}", file=sys.stderr, flush=True)
+            say(f"Stopped by {NAMES[stopped.code - 128]}. {to_go_on}")
         raise
 
 

@@ -38,7 +38,8 @@ EXPENSIVE_METRICS = ("bleu", "chrf", "chrf++", "ter")
 def score_models(models: Sequence[str], args) -> list[str]:
     """Score models (Hub names or folders) on tasks, and write each result when it is there.
 
-    What a folder holds already, under the same settings, is not scored again. ``args`` are `cli.lm_eval.ZeroShotArguments`.
+    What a folder holds already, under the same settings, is not scored again. ``args`` are
+    `zero_shot_arguments.ZeroShotArguments`.
 
     Returns:
         What failed, one line each; the rest was scored and written.

@@ -22,8 +22,6 @@ import torch
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, LMHeadArguments, ModelArguments
-from headless_trainer.cli.lm_eval import ZeroShotArguments
-from headless_trainer.cli.report import ReportArguments
 from headless_trainer.command_line import COMMANDS
 from headless_trainer.corpus.text_files import encoding_fault
 from headless_trainer.corpus.texts import load_texts
@@ -31,8 +29,10 @@ from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrain
 from headless_trainer.fine_tuning.task_rows import read_hub
 from headless_trainer.items.catalogue import item_tokenizer, save_facts
 from headless_trainer.items.item_arguments import ItemArguments, ItemTrainingArguments, RecommendArguments
+from headless_trainer.reporting.report_arguments import ReportArguments
 from headless_trainer.runtime import sources
 from headless_trainer.runtime.checkpoints import save_token_counts
+from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
 
 ROOT = Path(__file__).parents[2]
 ARGPARSE = 2
@@ -240,7 +240,6 @@ PRETRAIN = {
     f"{RUN} --neftune_noise_alpha -1": "neftune_noise_alpha is -1.0 but it must not be negative",
     f"{RUN} --max_steps -1 --num_train_epochs inf": "num_train_epochs is inf but it must be above 0 and finite where",
     f"{RUN} --save_strategy best": "save_strategy is 'best' but metric_for_best_model is not given, which says what is best",
-    f"{RUN} --hub_model_id me/x": "hub_model_id is 'me/x' but push_to_hub is False, so nothing is pushed: add --push_to_hub",
     f"{RUN} --optim lomo": "optim is 'lomo' but You need to install `lomo_optim`",
     f"{RUN} --use_liger_kernel": "use_liger_kernel is True but liger-kernel is not installed: pip install it, or leave it out",
     f"{RUN} --torch_compile_backend foo": "torch_compile_backend is 'foo', which is none of ",
@@ -316,7 +315,6 @@ PRETRAIN = {
     f"{FILES} book.pdf.txt": "can't decode byte 0xe2 in line 2. It seems to be no text: extract its text first",
     f"{FILES} binary.txt": "can't decode byte 0xed in line 1. It seems to be no text",
     f"{RUN} --text_column body": "text_column is 'body' but .txt files have no columns: leave it out",
-    f"{RUN} --validation_file ./good.txt": "good.txt': held-out figures would be those of texts trained on. Name different",
     f"{FILES} numbers.csv": "text_column must name one of the 0 text columns",
     # Models and tokenizers
     f"{FROM} runs/missing": "model_name_or_path 'runs/missing' is not a folder here, and the Hub cannot be reached",
@@ -648,7 +646,6 @@ ITEMS = {
     f"{BOOKS} --temperature 0": "temperature must be above 0, got 0.0",
     f"{BOOKS} --keep_seen maybe": "argument --keep_seen/--keep-seen: Truthy value expected: got maybe",
     f"{BOOKS} --optim lomo": "optim is 'lomo' but You need to install `lomo_optim`",
-    f"{BOOKS} --hub_model_id me/x": "hub_model_id is 'me/x' but push_to_hub is False, so nothing is pushed",
     f"{BOOKS} --resume_from_checkpoint last": "resume_from_checkpoint is 'last' but output_dir",
     f"{BOOKS} --resume_from_checkpoint bert": "resume_from_checkpoint 'bert' is not a whole checkpoint",
     # Names, files of settings, folders

@@ -47,6 +47,14 @@ def test_every_command_has_its_module_and_its_script(name):
     assert f"from headless_trainer.cli.{module} import main" in (ROOT / f"run_{module}.py").read_text()
 
 
+def test_a_command_answers_signals_before_it_imports_what_takes_seconds():
+    modules = [f"headless_trainer.cli.{name.replace('-', '_')}" for name in COMMANDS]
+    code = f"import importlib, sys\nfor name in {modules}:\n    importlib.import_module(name)\n"
+    code += "print({'torch', 'transformers', 'numpy'} & set(sys.modules))"
+    end = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert end.stdout == "set()\n", end.stderr
+
+
 def test_lists_and_usage_need_no_torch():
     """They answer at once: torch and transformers take seconds to import."""
     code = "import sys\nfrom headless_trainer.cli import main\nfor name in ('--help', 'presets', 'launch-config'):\n"

@@ -30,13 +30,15 @@ from headless_trainer.settings_check import (
     CLASSIFICATION_PARAMETERS,
     PRETRAINING,
     PRETRAINING_PARAMETERS,
+    RUN,
     evaluation_metrics,
+    warn,
 )
 
 # Settings of TrainingArguments that do here what they do there: each was tried, or is read by the parent's loop alone.
 WORKS = set(
     """
-    output_dir lr_scheduler_type lr_scheduler_kwargs optim
+    lr_scheduler_type lr_scheduler_kwargs optim
     bf16 fp16 bf16_full_eval fp16_full_eval tf32 activation_checkpointing activation_checkpointing_kwargs
     gradient_checkpointing gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
     use_liger_kernel liger_kernel_config use_cache torch_empty_cache_steps
@@ -44,7 +46,7 @@ WORKS = set(
     log_on_each_node log_level log_level_replica disable_tqdm report_to run_name
     project trackio_space_id trackio_bucket_id trackio_static_space_id
     eval_strategy eval_on_start eval_use_gather_object prediction_loss_only
-    save_only_model save_strategy save_on_each_node
+    save_only_model save_on_each_node
     push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision
     metric_for_best_model greater_is_better ignore_data_skip
     restore_callback_states_from_checkpoint resume_from_checkpoint full_determinism use_cpu
@@ -62,7 +64,7 @@ PARAMETERS_THAT_WORK = set(
 ALSO_IN_CLASSIFICATION = set(
     """
     enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches remove_unused_columns
-    include_num_input_tokens_seen do_predict parallelism_config load_best_model_at_end
+    include_num_input_tokens_seen do_predict parallelism_config load_best_model_at_end save_strategy
     """.split()
 )
 HERE = {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
@@ -412,3 +414,10 @@ def test_a_classifier_that_is_made_anew(tmp_path, mlm_tokenizer):
     given = {"processing_class": mlm_tokenizer, "train_dataset": encoded_rows(CLASSES)}
     run = ClassificationTrainer(args=args, model_init=lambda: tiny_classifier(num_labels=3), **given)
     assert run.train().global_step == 1
+
+
+def test_a_name_on_the_hub_without_a_push_is_said(tmp_path, caplog):
+    args = HeadlessTrainingArguments(str(tmp_path), hub_model_id="me/x", **HERE)
+    with caplog.at_level("WARNING", "headless_trainer"):
+        warn(args, RUN)
+    assert "hub_model_id is 'me/x', which has no effect: nothing is pushed: see --push_to_hub" in caplog.text

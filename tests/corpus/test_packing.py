@@ -613,3 +613,17 @@ def test_rows_reach_the_model_through_worker_processes(clm, cache):
     loader = DataLoader(pickle.loads(pickle.dumps(rows)), batch_size=4, num_workers=2, collate_fn=PaddingCollator(clm))
     got = torch.cat([batch["input_ids"] for batch in loader])
     assert got.tolist() == rows_of(rows)
+
+
+def test_a_file_that_is_trained_on_and_held_out_is_said(tmp_path, text_file, caplog):
+    names = [str(text_file)], [str(text_file.parent / "." / text_file.name)]
+    with caplog.at_level("WARNING", "headless_trainer"):
+        load_texts(DataArguments(train_file=names[0], validation_file=names[1]), cache_dir=str(tmp_path / "cache"))
+    assert f"train_file and validation_file both name {str(text_file.resolve())!r}" in caplog.text
+
+
+def test_the_column_that_is_taken_for_the_text_is_said(tmp_path, caplog):
+    (tmp_path / "a.csv").write_text("phrase,n\none,1\ntwo,2\nthree,3\nfour,4\n")
+    with caplog.at_level("INFO", "headless_trainer"):
+        load_texts(DataArguments(train_file=[str(tmp_path / "a.csv")]), cache_dir=str(tmp_path / "cache"))
+    assert caplog.text.count("texts are those of the column 'phrase'") == 1

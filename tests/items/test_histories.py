@@ -124,17 +124,17 @@ REFUSED = [
     ("a.csv", "", "train_file .* holds no interactions: every file is empty"),
     ("a.txt", "", "train_file .* holds no interactions: every file is empty"),
     ("a.csv", "user,item,time\n", "train_file .* holds no interactions. Name a file with some"),
-    ("a.txt", "u1\nu2\n", "train_file .* holds no interactions. Name a file with some"),
-    ("a.csv", "user,thing,time\na,b,1\n", "has no column 'item', only user, thing, time. Name the column with --item_column"),
-    ("a.jsonl", '{"user": "a", "item": "b"}\n', "has no column 'time', only user, item. Name the column with --time_column"),
+    ("a.txt", "u1\nu2\n", "train_file .* has one word in each line, 'u1' for one: separate users and items"),
+    ("a.csv", "user,thing,time\na,b,1\n", "has no column 'item', only 'user', 'thing', 'time'. Name the column"),
+    ("a.jsonl", '{"user": "a", "item": "b"}\n', "has no column 'time', only 'user', 'item'. Name the column"),
     ("a.csv", "user,item,time\na,,1\nb,c,2\n", "has 1 rows without a value in the column 'item': fill or remove them"),
     ("a.csv", "user,item,time\na,b,soon\n", "has a column 'time' that is neither numbers nor dates .*--time_column"),
     ("a.csv", "user,item,time\na,b,1\na,b,nan\n", "has times in the column 'time' that are not finite: fill or remove them"),
     ("a.csv", "user,item,time\na,b\n", "cannot be read as .csv: .* Check the file"),
     ("a.parquet", "not parquet", "cannot be read as .parquet: .* Check the file"),
-    ("a.jsonl", "{", "cannot be read as .jsonl: .* Check the file"),
+    ("a.jsonl", "{", "cannot be read as .jsonl: .* Each line must be one JSON object"),
     ("a.csv", "user,item,time,time\na,b,1,2\n", "has 2 columns 'time': rename the others, or name another one with"),
-    ("a.csv", "user;item;time\na;b;1\n", "has no column 'user', only user;item;time. Separate the columns with commas"),
+    ("a.csv", "user;item;time\na;b;1\n", "has no column 'user', only 'user;item;time'. Separate the columns with commas"),
     ("a.jsonl", '{"user": "", "item": "b", "time": 1}\n', "has 1 rows without a value in the column 'user': fill or"),
     ("a.jsonl", '{"user": "a", "item": ["b"], "time": 1}\n', "has a column 'item' that is neither strings nor numbers .*: con"),
     ("a.tar", "x", "train_file must end in .txt, .json"),
@@ -168,8 +168,8 @@ def test_lines_without_an_item_are_left_out_and_said(tmp_path, caplog):
 def test_lines_that_are_no_text_are_refused(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"u1 caf\xe9 b\n")
     (tmp_path / "b.txt.gz").write_bytes(b"\x1f\x8b no more of it")
-    for name in ("a.txt", "b.txt.gz"):
-        with pytest.raises(ValueError, match=f"train_file .*{name}' cannot be read as UTF-8 text: .* Check the file"):
+    for name, said in (("a.txt", "can't decode byte 0xe9 in line 1"), ("b.txt.gz", ".* Check the file")):
+        with pytest.raises(ValueError, match=f"train_file .*{name}' cannot be read as UTF-8 text: {said}"):
             read_histories("train_file", [str(tmp_path / name)])
 
 
@@ -178,3 +178,17 @@ def test_lines_and_tables_are_not_mixed(tmp_path):
     write(tmp_path / "b.csv")
     with pytest.raises(ValueError, match="holds tables and .txt files: convert them to one of the two"):
         read_histories("train_file", [str(tmp_path)])
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfu1 a b\nu2 b c\n")
+    found = read_histories("train_file", [str(tmp_path / "a.txt")])
+    assert list(found.users) == ["u1", "u2"] and list(found.items) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("second, warned", [("1", True), ("2", False)])
+def test_times_that_order_nothing_are_said(tmp_path, caplog, second, warned):
+    (tmp_path / "a.csv").write_text(f"user,item,time\nu,a,1\nu,b,{second}\nv,a,5\n")
+    with caplog.at_level("WARNING", "headless_trainer"):
+        read_histories("train_file", [str(tmp_path / "a.csv")])
+    assert ("no user of train_file has two different times in the column 'time'" in caplog.text) == warned

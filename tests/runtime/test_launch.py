@@ -28,7 +28,7 @@ ALONE = {"ACCELERATE_USE_CPU": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT"
 
 
 def training(world_size: int, device: str = "cpu", fsdp: bool = False):
-    return SimpleNamespace(world_size=world_size, device=torch.device(device), fsdp=fsdp)
+    return SimpleNamespace(world_size=world_size, device=torch.device(device), fsdp=fsdp, deepspeed=None)
 
 
 class TestRefusal:

@@ -63,6 +63,9 @@ def test_names_in_pictures_are_no_formulas(tmp_path, name):
         ("DeepSpeed", "something else", True),
         ("transformers.tokenization_utils_base", "Token indices sequence length is longer than the specified", False),
         ("transformers.tokenization_utils_base", "something else", True),
+        ("transformers.modeling_utils", "We strongly recommend passing in an `attention_mask` since your", False),
+        ("transformers.trainer_utils", "The tokenizer has new PAD/BOS/EOS tokens that differ from the model", False),
+        ("transformers.trainer_utils", "something else", True),
     ],
 )
 def test_what_libraries_say_at_each_start_is_left_out(name, message, shown):

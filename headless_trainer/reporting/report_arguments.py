@@ -1,0 +1,34 @@
+"""Arguments of `headless-trainer report`."""
+
+from dataclasses import dataclass
+
+from transformers.hf_argparser import HfArg
+
+# `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
+
+
+@dataclass
+class ReportArguments:
+    """Which runs are compared, with which scores, and where the report goes."""
+
+    runs: list[str] | None = HfArg(
+        default=None,
+        help="Output folders of training runs, or NAME=RUN1,RUN2 for the seeds of one. --runs may be left out before "
+        "the first.",
+    )
+    output_dir: str | None = HfArg(default=None, help="Folder of the report.")
+    title: str = HfArg(default="Pretraining runs compared", help="Heading of the page.")
+    glue: list[str] | None = HfArg(
+        default=None, help="Output folders of headless-trainer glue. Those beside the runs by default."
+    )
+    lm_eval: list[str] | None = HfArg(
+        default=None,
+        help="Output folders of headless-trainer lm-eval, those beside the runs by default; NAME=DIR or NAME@STEP=DIR "
+        "says which training run, and after how many steps, a language model was made of.",
+    )
+
+    def __post_init__(self):
+        if not self.runs:
+            raise ValueError("runs is not given: name the output folders of the training runs to compare.")
+        if not self.output_dir:
+            raise ValueError("output_dir is not given: name the folder of the report.")

@@ -1,0 +1,78 @@
+"""Arguments of `headless-trainer lm-eval`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from transformers.hf_argparser import HfArg
+
+# `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
+
+
+@dataclass
+class ZeroShotArguments:
+    """Which models are scored, on which tasks, and where the results go."""
+
+    model_name_or_path: list[str] | None = HfArg(
+        default=None, help="Causal language models to score (Hub names or folders)."
+    )
+    tasks: list[str] = HfArg(
+        default_factory=lambda: ["lambada_openai"],
+        help="Tasks, groups or tags of the harness, or 'paper' for the paper's list and LAMBADA, with the paper's "
+        "accuracy for QASPER and fewer stereotypes as better.",
+    )
+    output_dir: str | None = HfArg(
+        default=None, help="Folder of the results. Needed unless two folders of results are compared."
+    )
+    compare: list[str] | None = HfArg(
+        default=None, help="Two models, scored now or earlier, or two folders of results: is one better than the other?"
+    )
+    significance: Literal["two_sided", "paper"] = HfArg(
+        default="two_sided",
+        help="The t-tests of --compare. paper: one-tailed, for the model with the better score, as in the paper's table "
+        "4; of equal models that finds one better in a tenth of the tasks, not a twentieth.",
+    )
+    data_files: list[str] | None = HfArg(
+        default=None,
+        help="task=file items: local .jsonl, .json or .parquet documents in the place of a task's dataset.",
+    )
+    include_path: str | None = HfArg(
+        default=None, help="Folder with task definitions of your own, in the harness's YAML."
+    )
+    num_fewshot: int | None = HfArg(default=None, help="Solved examples in each prompt. The task's own by default.")
+    limit: float | None = HfArg(
+        default=None, help="Score this many documents of each task, or this share if below 1. For trials."
+    )
+    batch_size: str = HfArg(
+        default="auto",
+        help="Inputs in a batch. auto: found by trying on an accelerator, from the free memory on a CPU.",
+    )
+    device: str | None = HfArg(default=None, help="Such as cuda:1. The accelerator if there is one by default.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = HfArg(
+        default="auto", help="Precision of the weights. auto: as they were saved."
+    )
+    max_length: int | None = HfArg(default=None, help="Longest input in tokens. The model's own by default.")
+    tokenizer_name: str | None = HfArg(default=None, help="Tokenizer. That of each model by default.")
+    seed: int | None = HfArg(
+        default=None, help="Seed of few-shot examples and shuffles. Those of the harness by default."
+    )
+    bootstrap_iters: int = HfArg(
+        default=100_000, help="Resamples behind standard errors without a formula, such as perplexity's."
+    )
+
+    def __post_init__(self):
+        if not self.model_name_or_path and not self.compare:
+            raise ValueError("model_name_or_path is not given: name the language models to score, or two to --compare.")
+        if self.compare and len(self.compare) != 2:
+            raise ValueError(
+                f"compare takes two models or folders of results, got {len(self.compare)}: {self.compare}."
+            )
+        if self.compare and self.compare[0] == self.compare[1]:
+            raise ValueError(f"compare names {self.compare[0]!r} twice: name two.")
+        if self.limit is not None and not (0 < self.limit < 1 or self.limit >= 1 and self.limit.is_integer()):
+            raise ValueError(f"limit must be a number of documents, or a share above 0 and below 1, got {self.limit}.")
+        if self.batch_size != "auto" and not (self.batch_size.isdigit() and int(self.batch_size) > 0):
+            raise ValueError(f"batch_size must be auto or a number above 0, got {self.batch_size!r}.")
+        for name, least in (("num_fewshot", 0), ("max_length", 2), ("bootstrap_iters", 0), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}.")
