@@ -86,6 +86,8 @@ def prepare(arguments, args):
         eval_dataset=held_out,
         processing_class=tokenizer,
     )
+    if resume:
+        trainer.check_resume(resume)  # now, so that another run is said before training
 
     def log_q():
         drawn = DrawnNegatives(trainer.window.drawn / max(1, trainer.window.candidates), args.sampling_power)

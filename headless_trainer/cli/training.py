@@ -115,8 +115,10 @@ def prepare(
         eval_dataset=rows["validation"],
         processing_class=tokenizer,
     )
-    if data_args.streaming and resume and not args.ignore_data_skip:
-        trainer.stream.load(resume)  # now, so that a place which cannot be found is said before training
+    if resume:
+        trainer.check_resume(
+            resume
+        )  # now, so that another run, or a place which cannot be found, is said before training
     trainer.facts.model_args, trainer.facts.data_args = model_args, data_args
     run_folder.use_console(trainer)
     run_folder.announce(trainer)

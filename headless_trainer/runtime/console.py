@@ -48,6 +48,16 @@ def _shortened(word: str, width: int) -> str:
     return word if len(word) <= width else f"{word[:begins]}...{word[begins + 3 - width :]}"
 
 
+def fitted(markdown: str, stream) -> str:
+    """A page as a terminal shows it: sentences broken where it ends, tables as they are, no pictures. A file gets it whole."""
+    width = terminal_width(stream)
+    if width is None:
+        return markdown
+    lines = [line for line in markdown.splitlines() if not line.startswith("![")]
+    options = {"break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(line if line.startswith("|") else textwrap.fill(line, width, **options) for line in lines)
+
+
 class ConsoleHandler(logging.StreamHandler):
     """Writes messages above the progress bar, where there is one."""
 

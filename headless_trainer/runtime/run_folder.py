@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -50,6 +51,7 @@ def quiet_libraries() -> None:
     logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
     for name, said in TRANSFORMERS_SAYS.items():
         logging.getLogger(f"transformers.{name}").addFilter(lambda record, said=said: said not in record.getMessage())
+    logging.getLogger("transformers.modeling_utils").addFilter(lambda record: not _is_of_pooler(record.getMessage()))
     # DeepSpeed calls torch by names that torch would like to see changed, and torch says so at every step.
     warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
     transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training run is another
@@ -57,6 +59,12 @@ def quiet_libraries() -> None:
         datasets.disable_progress_bars()
     # The error that follows says it.
     logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
+
+
+def _is_of_pooler(message: str) -> bool:
+    """Whether this is the report of a model that lacks a pooler alone, which no trunk has that was trained here."""
+    rows = re.findall(r"^(\S+) *\|.*(?:MISSING|UNEXPECTED|MISMATCH)", message, re.MULTILINE)
+    return "LOAD REPORT" in message and all(name.startswith("pooler.") for name in rows) and bool(rows)
 
 
 def use_console(trainer) -> None:

@@ -159,6 +159,7 @@ class PretrainingTrainer(Trainer):
         if args.sparse_embedding_updates:
             self.rows = SparseRows(self.model, args, sharded=self.is_deepspeed_enabled or self.is_fsdp_enabled)
         self.stream = StreamPlace(self.train_dataset, args) if isinstance(self.train_dataset, PackedStream) else None
+        self._compared_with: str | None = None  # checkpoint whose settings were compared
         for callback in (self.window, self.facts, self.signal, self.branch, self.rows, self.stream):
             if callback is not None:
                 self.add_callback(callback)
@@ -599,11 +600,7 @@ class PretrainingTrainer(Trainer):
         if self.stream is not None:
             self.stream.begin()
         if checkpoint is not None:
-            state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
-            if not self._is_finished(state):
-                resume_check.check_settings(checkpoint, self.args)
-                resume_check.check_matrix(checkpoint, self.model.config)
-                self._check_place(checkpoint)
+            state = self.check_resume(checkpoint)
             self._load_totals(checkpoint)
             if self._is_finished(state):  # the parent would train one step too many
                 logger.info("%s is the end of the run: nothing is left to train.", checkpoint)
@@ -634,6 +631,21 @@ class PretrainingTrainer(Trainer):
 
     def _rows_a_step(self) -> int:
         return self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+
+    def check_resume(self, checkpoint: str) -> TrainerState:
+        """Say which settings are not those of a checkpoint, once, and find the run's place in the data.
+
+        Raises:
+            ValueError: if it would not be the same run.
+        """
+        state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
+        if not self._is_finished(state):
+            if self._compared_with != checkpoint:
+                resume_check.check_settings(checkpoint, self.args)
+                self._compared_with = checkpoint
+            resume_check.check_matrix(checkpoint, self.model.config)
+            self._check_place(checkpoint)
+        return state
 
     def _check_place(self, checkpoint: str) -> None:
         """Find the run's place in the data, or refuse to go on where it would lose it."""

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,29 @@ def test_continue_from_a_checkpoint(tmp_path, text_file):
     main([*quick, *map(str, flags), "--learning_rate", "0"])
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_what_is_another_run_is_refused_in_one_line(tmp_path, text_file):
+    flags = [
+        *DECODER,
+        *QUICK,
+        "--output_dir",
+        tmp_path / "run",
+        "--save_strategy",
+        "steps",
+        "--save_steps",
+        "1",
+        "--max_steps",
+        "2",
+    ]
+    main([*map(str, flags), "--train_file", str(text_file)])
+    shutil.rmtree(tmp_path / "run" / "checkpoint-2")
+    again = [*flags, "--resume_from_checkpoint", "last", "--train_file"]
+    said = refused(*again, text_file, "--seed", "7")
+    assert said.startswith("ValueError: seed is 7 but the checkpoint") and "\n" not in said
+    (tmp_path / "other.txt").write_text(text_file.read_text() + "One line more, and another run.\n" * 9)
+    said = refused(*again, tmp_path / "other.txt")
+    assert said.startswith("ValueError: The checkpoint was written with other training rows (") and "\n" not in said
 
 
 def test_resume_from_the_last_checkpoint(tmp_path, text_file):

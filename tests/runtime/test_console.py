@@ -15,7 +15,7 @@ import pytest
 from builders import tiny_trainer
 
 from headless_trainer.runtime import run_folder
-from headless_trainer.runtime.console import ConsoleCallback, ConsoleHandler, compact, terminal_width
+from headless_trainer.runtime.console import ConsoleCallback, ConsoleHandler, compact, fitted, terminal_width
 
 COLUMNS = 80
 BAR = "%|"
@@ -174,3 +174,12 @@ def test_errors_keep_their_traceback():
         log.exception("failed")
     log.handlers.clear()
     assert "ValueError: " + "x " * 60 in terminal.text()
+
+
+def test_a_page_is_shown_as_wide_as_the_terminal(monkeypatch):
+    page = f"# Title\n\n{'word ' * 30}\n| {'cell ' * 30}|\n![A picture](it.png)"
+    assert fitted(page, io.StringIO()) == page
+    monkeypatch.setattr("headless_trainer.runtime.console.terminal_width", lambda stream: 40)
+    title, _, *sentence, table = fitted(page, io.StringIO()).splitlines()
+    assert title == "# Title" and table == f"| {'cell ' * 30}|"
+    assert len(sentence) == 4 and max(map(len, sentence)) <= 40

@@ -66,6 +66,17 @@ def test_names_in_pictures_are_no_formulas(tmp_path, name):
         ("transformers.modeling_utils", "We strongly recommend passing in an `attention_mask` since your", False),
         ("transformers.trainer_utils", "The tokenizer has new PAD/BOS/EOS tokens that differ from the model", False),
         ("transformers.trainer_utils", "something else", True),
+        (
+            "transformers.modeling_utils",
+            "BertModel LOAD REPORT\nKey | Status\npooler.dense.bias   | MISSING |\n",
+            False,
+        ),
+        (
+            "transformers.modeling_utils",
+            "BertModel LOAD REPORT\nKey\npooler.b | MISSING |\nencoder.w | MISSING |\n",
+            True,
+        ),
+        ("transformers.modeling_utils", "BertModel LOAD REPORT\nencoder.pooler.w | UNEXPECTED |\n", True),
     ],
 )
 def test_what_libraries_say_at_each_start_is_left_out(name, message, shown):

@@ -197,7 +197,7 @@ def test_the_script_resumes_a_stream(tmp_path, text_file, monkeypatch):
     main([*command, "--output_dir", str(tmp_path / "resumed"), "--resume_from_checkpoint", middle])
     want, got = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
     assert want.keys() == got.keys() and all(torch.equal(want[name], got[name]) for name in want)
-    with pytest.raises(SystemExit, match="ValueError: data_seed is 4 but the stream of the checkpoint was read with 3"):
+    with pytest.raises(SystemExit, match="ValueError: data_seed is 4 but the checkpoint .* was written with 3"):
         main([*command, "--output_dir", str(tmp_path / "b"), "--resume_from_checkpoint", middle, "--data_seed", "4"])
 
 
