@@ -53,6 +53,7 @@ CALLED = {
     "_get_dataloader": set(),
     "_get_grad_norm": {"model", "grad_norm"},
     "_get_output_dir": {"trial"},
+    "_get_train_sampler": {"train_dataset"},
     "_load_from_checkpoint": {"resume_from_checkpoint"},
     "_prepare_inputs": {"inputs"},
     "_save": {"output_dir", "state_dict"},
@@ -168,8 +169,8 @@ PRIVATE = (
     Private(
         "_get_train_sampler",
         "transformers.Trainer",
-        ("fine_tuning.classification",),
-        "the rows of a step are of similar length",
+        ("fine_tuning.classification", "trainers.pretraining"),
+        "the rows of a step are of similar length, in an order that a resumed run finds again",
         "a setting that takes a sampler",
     ),
     Private(

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 from ..arguments import with_settings
+from ..corpus.row_order import SimilarLengthSampler, longest_first
 from ..models.padding_row import free_padding_row, may_be_token
 from ..objective.losses import balanced_cross_entropy
 from ..runtime.checkpoint_aside import model_aside
@@ -17,7 +18,7 @@ from ..runtime.launch import check_devices
 from ..runtime.processes import HostExchange, lost_processes_named
 from ..runtime.signals import with_following_workers
 from ..settings_check import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
-from .classification_rows import ClassificationCollator, SimilarLengthSampler, longest_first
+from .classification_rows import ClassificationCollator
 from .problems import LOSSES, problem_of
 
 
@@ -91,7 +92,7 @@ class ClassificationTrainer(Trainer):
         dataset = self.train_dataset if train_dataset is None else train_dataset
         rows = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        return SimilarLengthSampler(dataset.lengths, rows, seed)
+        return SimilarLengthSampler(dataset.lengths, rows, seed, lambda: self.state.epoch)
 
     def _get_eval_sampler(self, eval_dataset):
         # Predictions leave in this order too, each beside its label: scores do not depend on it.

@@ -1,9 +1,7 @@
-"""Texts to classify as rows of token ids, padded no further than their batch, and the order in which batches see them.
+"""Texts to classify as rows of token ids, padded no further than their batch.
 
 Letters used in shapes: N rows, C candidates of a row (1 but for multiple choice), T tokens.
 """
-
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -15,8 +13,6 @@ from .problems import SINGLE_LABEL, Problem
 
 # Rows encoded at once: enough for the tokenizer's threads, few enough that their Python lists stay small.
 ENCODED_AT_ONCE = 4096
-# Batches whose rows are sorted by length together. More would pad less, and shuffle less.
-SORTED_TOGETHER = 50
 
 
 class EncodedRows(torch.utils.data.Dataset):
@@ -130,38 +126,3 @@ class ClassificationCollator:
         """``input_ids`` and what else the rows have, ``(N * C, T)`` int64, and ``labels`` as in `EncodedRows`."""
         batch = self.pad([candidate for row in rows for candidate in row["candidates"]])
         return batch | {"labels": torch.from_numpy(np.array([row["label"] for row in rows]))}
-
-
-class SimilarLengthSampler(torch.utils.data.Sampler):
-    """Row numbers in random order, but for rows of similar length being neighbours: little is padded.
-
-    Rows are shuffled, sorted by length within groups of `SORTED_TOGETHER` optimizer steps of ``rows`` rows (over all
-    micro-batches and processes), and cut into steps, which are shuffled. The order depends on seed and epoch alone. Rows
-    that do not fill a step are drawn before the sorting, so they are no longer and no shorter than others, and come last.
-    """
-
-    def __init__(self, lengths: np.ndarray, rows: int, seed: int):
-        self.lengths, self.rows, self.seed = lengths, rows, seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __iter__(self) -> Iterator[int]:
-        generator = np.random.default_rng([self.seed, self.epoch])
-        order = generator.permutation(len(self.lengths))
-        whole = len(order) - len(order) % self.rows
-        group = self.rows * SORTED_TOGETHER
-        parts = [order[start : min(start + group, whole)] for start in range(0, whole, group)]
-        parts = [part[np.argsort(self.lengths[part], kind="stable")] for part in parts]
-        steps = [step for part in parts for step in part.reshape(-1, self.rows)]
-        steps = [steps[index] for index in generator.permutation(len(steps))]
-        yield from np.concatenate([*steps, order[whole:]]).tolist()
-
-
-def longest_first(lengths: np.ndarray) -> list[int]:
-    """Row numbers from the longest row to the shortest, so that evaluation pads next to nothing."""
-    return np.argsort(-lengths, kind="stable").tolist()

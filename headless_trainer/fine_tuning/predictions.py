@@ -14,12 +14,13 @@ import pyarrow as pa
 import torch
 from transformers import AutoConfig, PrinterCallback, ProgressCallback
 
+from ..corpus.row_order import longest_first
 from ..models import loading
 from ..runtime import sources
 from ..runtime.checkpoints import check_writable, write_whole
 from . import classifiers
 from .classification import ClassificationTrainer
-from .classification_rows import encode_rows, longest_first
+from .classification_rows import encode_rows
 from .glue_arguments import GlueArguments, GlueTrainingArguments
 from .grid import Grid, model_names, test_source
 from .grid_report import metric_title

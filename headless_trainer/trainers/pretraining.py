@@ -27,6 +27,7 @@ from ..arguments import HeadlessTrainingArguments, with_settings
 from ..cards.model_card import write_model_card
 from ..cards.run_facts import RunFacts
 from ..corpus.collator import PaddingCollator
+from ..corpus.row_order import SimilarLengthSampler, row_lengths
 from ..corpus.streaming import PackedStream
 from ..hub.pushes import HubPushes
 from ..models.padding_row import free_padding_row
@@ -203,6 +204,15 @@ class PretrainingTrainer(Trainer):
         if isinstance(loader, DataLoaderShard):
             loader.device = None  # batches stay on the host until their targets are drawn
         return with_following_workers(loader)
+
+    def _get_train_sampler(self, train_dataset=None):
+        rows = self.train_dataset if train_dataset is None else train_dataset
+        if self.args.train_sampling_strategy != "group_by_length" or not hasattr(rows, "__len__"):
+            return super()._get_train_sampler(rows)
+        # The parent's has another order in a run that resumes in a later epoch.
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        lengths = row_lengths(rows, self.args.length_column_name)
+        return SimilarLengthSampler(lengths, self._rows_a_step(), seed, lambda: self.state.epoch)
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
         """Draw the targets of all micro-batches of the coming optimizer step, and what their losses have in common."""

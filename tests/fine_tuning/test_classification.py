@@ -21,13 +21,12 @@ from transformers import (
     TrainingArguments,
 )
 
+from headless_trainer.corpus.row_order import longest_first
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.fine_tuning.classification_rows import (
     ClassificationCollator,
     EncodedRows,
-    SimilarLengthSampler,
     encode_rows,
-    longest_first,
 )
 from headless_trainer.fine_tuning.classifiers import agree_on_tokens, describe_new_weights, load_classifier, load_config
 from headless_trainer.fine_tuning.problems import MULTI_LABEL, REGRESSION
@@ -117,42 +116,6 @@ def test_rows_must_have_as_many_candidates(clm_tokenizer, texts, numbers):
     rows = Dataset.from_dict({"texts": texts, "label": [0] * len(texts)})
     with pytest.raises(ValueError, match="same number of candidates, got " + numbers.replace("[", r"\[")):
         encode_rows(rows, clm_tokenizer, GPT2Config(), max_seq_length=8)
-
-
-# Order of rows ---------------------------------------------------------------------------------------------------------
-
-
-def epoch_order(sampler: SimilarLengthSampler, epoch: int) -> list[int]:
-    sampler.set_epoch(epoch)
-    return list(sampler)
-
-
-def test_similar_lengths_share_a_step_and_every_row_comes_once():
-    lengths = np.random.default_rng(0).integers(2, 100, size=1003)
-    sampler = SimilarLengthSampler(lengths, 10, seed=3)
-    order = epoch_order(sampler, 0)
-    assert sorted(order) == list(range(1003)) and len(sampler) == 1003
-    steps = lengths[np.array(order[:1000]).reshape(-1, 10)]
-    assert (steps.max(1) - steps.min(1)).mean() < 5  # 88 in random order
-    means = steps.mean(1)
-    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.3  # but steps are in no order
-
-
-def test_the_order_depends_on_seed_and_epoch_alone():
-    lengths = np.arange(100)
-    first, again, other = (SimilarLengthSampler(lengths, 8, seed) for seed in (0, 0, 1))
-    assert epoch_order(first, 1) == epoch_order(again, 1)
-    assert epoch_order(first, 0) != epoch_order(first, 1) != epoch_order(other, 1)
-
-
-def test_rows_left_over_are_neither_long_nor_short():
-    lengths = np.arange(103)
-    left = [lengths[epoch_order(SimilarLengthSampler(lengths, 100, seed), 0)[-3:]].mean() for seed in range(200)]
-    assert abs(np.mean(left) - 51) < 8
-
-
-def test_evaluation_goes_from_the_longest_row_to_the_shortest():
-    assert longest_first(np.array([3, 9, 1, 9])) == [1, 3, 0, 2]
 
 
 # The step --------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,71 @@
+"""The order in which a training run sees rows of different lengths, so that little is padded."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from datasets import Dataset
+
+# Steps whose rows are sorted by length together. More would pad less, and shuffle less.
+SORTED_TOGETHER = 50
+
+
+def row_lengths(rows, length_column: str | None = None) -> np.ndarray:
+    """Tokens of each row, ``(N,)`` int64.
+
+    Args:
+        rows: by index, with "input_ids".
+        length_column: of a `datasets.Dataset`, where the lengths are if it has that column.
+    """
+    if not isinstance(rows, Dataset):
+        return np.array([len(rows[index]["input_ids"]) for index in range(len(rows))])
+    column = length_column if length_column in rows.column_names else "input_ids"
+    parts = [np.empty(0, np.int64)]
+    for table in rows.select_columns(column).with_format("arrow").iter(batch_size=8192):
+        values = table[column] if column == length_column else pc.list_value_length(table[column])
+        parts.append(values.to_numpy())
+    return np.concatenate(parts).astype(np.int64)
+
+
+def padding_share(lengths: np.ndarray, batch_size: int) -> float:
+    """Share of the positions that are padding where rows of ``(N,)`` lengths are batched in their order."""
+    longest = np.maximum.reduceat(lengths, np.arange(0, len(lengths), batch_size))
+    rows = np.full(len(longest), batch_size)
+    rows[-1] = len(lengths) - batch_size * (len(longest) - 1)
+    return float(1 - lengths.sum() / (longest * rows).sum())
+
+
+class SimilarLengthSampler(torch.utils.data.Sampler):
+    """Row numbers in random order, but for rows of similar length being neighbours: little is padded.
+
+    Rows are shuffled, sorted by length within groups of `SORTED_TOGETHER` optimizer steps of ``rows`` rows (over all
+    micro-batches and processes), and cut into steps, which are shuffled. The order depends on seed and epoch alone. Rows
+    that do not fill a step are drawn before the sorting, so they are no longer and no shorter than others, and come last.
+
+    ``epoch`` is asked, when a pass begins, how many lie behind the run, parts of one included. It is no ``set_epoch``: that of
+    several processes which resume within a pass does not reach the sampler in accelerate.
+    https://github.com/huggingface/accelerate/blob/main/src/accelerate/data_loader.py
+    """
+
+    def __init__(self, lengths: np.ndarray, rows: int, seed: int, epoch: Callable[[], float | None]):
+        self.lengths, self.rows, self.seed, self.epoch = lengths, rows, seed, epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = np.random.default_rng([self.seed, int(self.epoch() or 0)])
+        order = generator.permutation(len(self.lengths))
+        whole = len(order) - len(order) % self.rows
+        group = self.rows * SORTED_TOGETHER
+        parts = [order[start : min(start + group, whole)] for start in range(0, whole, group)]
+        parts = [part[np.argsort(self.lengths[part], kind="stable")] for part in parts]
+        steps = [step for part in parts for step in part.reshape(-1, self.rows)]
+        steps = [steps[index] for index in generator.permutation(len(steps))]
+        yield from np.concatenate([*steps, order[whole:]]).tolist()
+
+
+def longest_first(lengths: np.ndarray) -> list[int]:
+    """Row numbers from the longest row to the shortest, so that evaluation pads next to nothing."""
+    return np.argsort(-lengths, kind="stable").tolist()

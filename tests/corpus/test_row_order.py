@@ -1,0 +1,54 @@
+"""Orders of rows by their length."""
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from headless_trainer.corpus.row_order import SimilarLengthSampler, longest_first, padding_share, row_lengths
+
+
+def order_of(lengths: np.ndarray, rows: int, seed: int, epoch: float | None) -> list[int]:
+    return list(SimilarLengthSampler(lengths, rows, seed, lambda: epoch))
+
+
+def test_similar_lengths_share_a_step_and_every_row_comes_once():
+    lengths = np.random.default_rng(0).integers(2, 100, size=1003)
+    order = order_of(lengths, 10, seed=3, epoch=0)
+    assert sorted(order) == list(range(1003)) and len(SimilarLengthSampler(lengths, 10, 3, lambda: 0)) == 1003
+    steps = lengths[np.array(order[:1000]).reshape(-1, 10)]
+    assert (steps.max(1) - steps.min(1)).mean() < 5  # 88 in random order
+    means = steps.mean(1)
+    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.3  # but steps are in no order
+
+
+def test_the_order_depends_on_seed_and_epoch_alone():
+    lengths = np.arange(100)
+    assert order_of(lengths, 8, 0, 1.0) == order_of(lengths, 8, 0, 1.75)  # begun anew in the middle of it
+    assert order_of(lengths, 8, 0, None) == order_of(lengths, 8, 0, 0.0) != order_of(lengths, 8, 0, 1.0)
+    assert order_of(lengths, 8, 0, 1.0) != order_of(lengths, 8, 1, 1.0)
+
+
+def test_rows_left_over_are_neither_long_nor_short():
+    lengths = np.arange(103)
+    left = [lengths[order_of(lengths, 100, seed, 0)[-3:]].mean() for seed in range(200)]
+    assert abs(np.mean(left) - 51) < 8
+
+
+def test_evaluation_goes_from_the_longest_row_to_the_shortest():
+    assert longest_first(np.array([3, 9, 1, 9])) == [1, 3, 0, 2]
+
+
+@pytest.mark.parametrize("column", [None, "length", "tokens"])
+def test_lengths_of_rows(column):
+    lengths = [3, 1, 7, 2, 9]
+    data = Dataset.from_dict({"input_ids": [list(range(length)) for length in lengths], "tokens": [5, 4, 3, 2, 1]})
+    want = [5, 4, 3, 2, 1] if column == "tokens" else lengths
+    assert row_lengths(data, column).tolist() == want
+    assert row_lengths(data.with_format("numpy").select([4, 0]), column).tolist() == [want[4], want[0]]
+    assert row_lengths(list(data), column).tolist() == lengths
+    assert row_lengths(data.select([]), column).tolist() == []
+
+
+def test_share_of_padding():
+    assert padding_share(np.array([1, 3, 2, 2, 5]), 2) == pytest.approx(2 / 15)  # 2 x 3, 2 x 2, 1 x 5
+    assert padding_share(np.array([4, 4]), 8) == 0
