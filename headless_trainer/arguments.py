@@ -187,7 +187,9 @@ class DataArguments:
     )
     max_seq_length: int = HfArg(default=128, aliases=["--block_size"], help="Tokens in a row.")
     line_by_line: bool = HfArg(
-        default=False, help="One document a row, cut and padded, instead of packing documents into full rows."
+        default=False,
+        help="One document a row, cut and padded, instead of packing documents into full rows. With isolate_documents as many "
+        "whole documents a row as fit, so that next to nothing is padded.",
     )
     max_train_samples: int | None = HfArg(default=None, help="Keep this many training rows.")
     max_eval_samples: int | None = HfArg(default=None, help="Keep this many evaluation rows.")

@@ -177,7 +177,13 @@ def data_facts(trainer, totals: dict[str, float]) -> dict[str, str | None]:
     ``totals`` are those that the trainer saved beside the token counts.
     """
     args, items, rows = trainer.facts.data_args, trainer.facts.items, trainer.train_dataset
-    facts = dict(items.data) if items is not None else _texts(args) if args is not None else {}
+    facts = (
+        dict(items.data)
+        if items is not None
+        else _texts(args, trainer.args.isolate_documents)
+        if args is not None
+        else {}
+    )
     seen = count(int(totals["tokens_seen"]), "token" if items is None else "item")
     if hasattr(rows, "__len__"):
         if trainer.facts.training_set is None:
@@ -188,7 +194,7 @@ def data_facts(trainer, totals: dict[str, float]) -> dict[str, str | None]:
     return facts | {"Seen in training": seen}
 
 
-def _texts(args: DataArguments) -> dict[str, str | None]:
+def _texts(args: DataArguments, isolated: bool = False) -> dict[str, str | None]:
     name, held_out = data_name(args), None
     if args.dataset_name:
         extra = {"configuration": args.dataset_config_name, "revision": args.dataset_revision}
@@ -199,7 +205,8 @@ def _texts(args: DataArguments) -> dict[str, str | None]:
         held_out = f"{args.validation_split_percentage:g} % of the documents"
     if args.validation_file:
         held_out = f"`{', '.join(map(file_name, args.validation_file))}`"
-    kind = "one document in each, cut" if args.line_by_line else "documents joined, then cut"
+    lines = "whole documents, as many as fit, each cut" if isolated else "one document in each, cut"
+    kind = lines if args.line_by_line else "documents joined, then cut"
     return {"Texts": texts, "Held out": held_out, "Rows": f"{kind} to {count(args.max_seq_length, 'token')}"}
 
 

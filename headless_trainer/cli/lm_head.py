@@ -95,7 +95,7 @@ def make_language_model(model_args, data_args, args) -> None:
     counts, options = head_options(model_args, args)
     if options["init"] == "prior" and args.counts_from == "corpus":
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
-        rows = training.tokenized_rows(documents, tokenizer, model_args, data_args)
+        rows = training.tokenized_rows(documents, tokenizer, model_args, data_args, args)
         embeddings = trunk.get_input_embeddings().num_embeddings
         packing.check_token_ids(rows, embeddings, tokenizer)
         counts = packing.target_counts(rows, embeddings, infer_task(config), tokenizer, args.isolate_documents)

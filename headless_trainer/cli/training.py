@@ -4,12 +4,13 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from ..arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from ..cards.model_card import write_model_card
-from ..corpus import packing, streaming, texts
+from ..corpus import packing, row_order, streaming, texts
 from ..models import loading
 from ..models.trunk import infer_task
 from ..objective.prior import DrawnNegatives
@@ -26,6 +27,7 @@ from ..trainers.vanilla import VanillaTrainer
 
 logger = logging.getLogger(__name__)
 
+MUCH_PADDING = 0.2  # share of the positions from which on it is said how there would be less
 TRAINERS = {"headless": HeadlessTrainer, "vanilla": VanillaTrainer}
 
 
@@ -88,8 +90,10 @@ def prepare(
     rows = {}
     with first_process_first(args):
         for split, limit in (("train", data_args.max_train_samples), ("validation", data_args.max_eval_samples)):
-            rows[split] = tokenized_rows(documents[split], tokenizer, model_args, data_args)
+            rows[split] = tokenized_rows(documents[split], tokenizer, model_args, data_args, args)
             rows[split] = packing.first_rows(rows[split], limit)
+    if data_args.line_by_line and not data_args.streaming:
+        _say_padding(rows["train"], args)
     embeddings = model.get_input_embeddings().num_embeddings
     packing.check_token_ids(rows["train"], embeddings, tokenizer)
     if token_counts is None and (args.head_bias == "prior" or args.log_q_correction or args.sampling_power):
@@ -100,6 +104,7 @@ def prepare(
             tokenizer,
             max_seq_length=data_args.max_seq_length,
             line_by_line=data_args.line_by_line,
+            share_rows=data_args.line_by_line and args.isolate_documents,
             shuffle_buffer_size=data_args.shuffle_buffer_size,
             seed=args.seed if args.data_seed is None else args.data_seed,
         )
@@ -140,27 +145,43 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
             f"train_sampling_strategy is {args.train_sampling_strategy!r} but streaming is True, and a stream has no sampler: "
             "set --shuffle_buffer_size (0 keeps the order of the files), and leave train_sampling_strategy out."
         )
-    if data_args.line_by_line and args.isolate_documents:
-        raise ValueError(
-            "isolate_documents is True but line_by_line is True, so no row holds two documents: drop one of the two."
-        )
     if model_args.tie_word_embeddings and args.objective != "vanilla":
         raise ValueError(
             f"tie_word_embeddings is True but objective is {args.objective!r}, which has no head to tie: leave it out."
         )
 
 
-def tokenized_rows(documents, tokenizer: PreTrainedTokenizerBase, model_args: ModelArguments, data_args: DataArguments):
-    """Packed rows of token ids of one split, as the arguments ask."""
+def tokenized_rows(
+    documents,
+    tokenizer: PreTrainedTokenizerBase,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: HeadlessTrainingArguments,
+):
+    """Rows of token ids of one split, as the arguments ask."""
     return packing.tokenize_and_pack(
         documents,
         tokenizer,
         max_seq_length=data_args.max_seq_length,
         line_by_line=data_args.line_by_line,
+        share_rows=data_args.line_by_line and args.isolate_documents,
         num_proc=data_args.preprocessing_num_workers,
         overwrite_cache=data_args.overwrite_cache,
         cache_dir=model_args.cache_dir,
     )
+
+
+def _say_padding(rows, args: HeadlessTrainingArguments) -> None:
+    if args.train_sampling_strategy != "random" or args.isolate_documents:
+        return
+    lengths = np.random.default_rng(0).permutation(row_order.row_lengths(rows))
+    share = row_order.padding_share(lengths, args.train_batch_size)
+    if share > MUCH_PADDING:
+        logger.info(
+            "line_by_line: %.0f %% of the positions will be padding. isolate_documents lets short documents share rows; "
+            "train_sampling_strategy 'group_by_length' puts those of similar length together.",
+            100 * share,
+        )
 
 
 @lost_processes_named()

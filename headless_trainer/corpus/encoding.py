@@ -1,5 +1,6 @@
 """Documents turned into arrays of token ids, each distinct word encoded once where the tokenizer allows it."""
 
+import functools
 import itertools
 import json
 import logging
@@ -47,15 +48,24 @@ class DocumentEncoder:
         self.eos_token_id = tokenizer.eos_token_id
         self.closing_ids = [i for i in (tokenizer.sep_token_id, tokenizer.eos_token_id) if i is not None]
         self.backend = None
-        self.by_word = False
         if getattr(tokenizer, "is_fast", False) and getattr(tokenizer, "backend_tokenizer", None) is not None:
             self.backend = tokenizer.backend_tokenizer
             if self.backend.truncation or self.backend.padding:  # left over from an earlier call of the tokenizer
                 self.backend = Tokenizer.from_str(self.backend.to_str())
                 self.backend.no_truncation()
                 self.backend.no_padding()
-            self.by_word = self._words_are_independent()
         self._checked = False
+
+    @functools.cached_property
+    def by_word(self) -> bool:
+        """Whether words are encoded one by one. Finding out reads all of the tokenizer, which not all users of it need."""
+        return self.backend is not None and self._words_are_independent()
+
+    @property
+    def ends_documents(self) -> bool:
+        """Whether every document ends in the sep or eos token."""
+        closing = self._frame()[1]
+        return bool(closing) and closing[-1] in self.closing_ids
 
     def __call__(self, documents: list[str], begins: bool = True, ends: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """Encode documents, or one piece of a document.

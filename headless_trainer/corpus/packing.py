@@ -3,6 +3,7 @@
 Everything here works on whole arrays: a Python object for each token would cost more than the tokenization itself.
 """
 
+import bisect
 import functools
 import itertools
 import logging
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 _BATCH_BYTES = 1_000_000  # of text for one step of a worker: large enough to hide the hand-over, small enough to hold
 _DOCUMENTS_AT_ONCE = 10_000
+_ROWS_AT_ONCE = 1_000
+_OPEN_ROWS = 64  # that documents share: enough for about 1 % of padding, few enough to hold
 _FIRST_ROWS = 1_000  # of a stream, in which unknown tokens are looked for
 # Shares of unknown tokens: from the first one on there is a warning, from the second one on an error.
 FEW_UNKNOWN, MOST_UNKNOWN = 0.01, 0.5
@@ -43,6 +46,7 @@ def tokenize_and_pack(
     *,
     max_seq_length: int,
     line_by_line: bool = False,
+    share_rows: bool = False,
     num_proc: int | None = None,
     overwrite_cache: bool = False,
     cache_dir: str | None = None,
@@ -64,6 +68,7 @@ def tokenize_and_pack(
         tokenizer: its truncation and padding settings play no part.
         max_seq_length: tokens in a row.
         line_by_line: one document a row instead, cut to ``max_seq_length`` tokens with its closing token kept.
+        share_rows: line by line, as many whole documents a row as fit (see `shared_rows`), for a model that keeps them apart.
         num_proc: processes that encode, one for each processor by default. Results do not depend on it.
         overwrite_cache: encode again even if the rows are on disk already.
         cache_dir: where the rows are kept, next to the texts by default.
@@ -72,14 +77,22 @@ def tokenize_and_pack(
         Rows with the one column "input_ids", int32 ``(max_seq_length,)``, or shorter ones line by line.
 
     Raises:
-        ValueError: if there are fewer tokens than one row takes.
+        ValueError: if there are fewer tokens than one row takes, or documents would share rows and have no end.
     """
-    pack = functools.partial(_rows, max_seq_length=max_seq_length, line_by_line=line_by_line)
+    if share_rows and not DocumentEncoder(tokenizer).ends_documents:
+        raise ValueError(
+            "isolate_documents is True with line_by_line but the tokenizer puts no eos or sep token after a document, by which "
+            "those of a row are told apart: use one that does, or leave isolate_documents out."
+        )
+    settings = {"max_seq_length": max_seq_length, "line_by_line": line_by_line}
+    if share_rows:  # and not as False, with which files of earlier versions would not be found
+        settings["share_rows"] = True
+    pack = functools.partial(_rows, **settings)
     row_type = datasets.Sequence(datasets.Value("int32"), length=-1 if line_by_line else max_seq_length)
     features = datasets.Features({"input_ids": row_type})
     if not isinstance(texts, Dataset):
-        settings = {"texts": texts, "tokenizer": tokenizer, "pack": pack}
-        return IterableDataset.from_generator(_stream_rows, features=features, gen_kwargs=settings)
+        given = {"texts": texts, "tokenizer": tokenizer, "pack": pack}
+        return IterableDataset.from_generator(_stream_rows, features=features, gen_kwargs=given)
     path = _cache_path(texts, tokenizer, cache_dir, pack.keywords)
     if _must_write(path, overwrite_cache):
         batches = _encoded_batches(texts, tokenizer, num_proc or available_processors(), line_by_line)
@@ -87,7 +100,7 @@ def tokenize_and_pack(
         return Dataset.from_file(str(path)).with_format("numpy")
     logger.info("Rows of tokens found in %s.", path)
     rows = Dataset.from_file(str(path))
-    if line_by_line:  # how many tokens were lost was said when the rows were made
+    if line_by_line and not share_rows:  # how many tokens were lost was said when the rows were made
         lengths = pc.list_value_length(rows.data["input_ids"])
         if full := pc.sum(pc.equal(lengths, max_seq_length)).as_py():
             logger.warning(
@@ -126,7 +139,11 @@ def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: s
 
 
 def _rows(
-    batches: Iterable[tuple[np.ndarray, np.ndarray]], *, max_seq_length: int, line_by_line: bool
+    batches: Iterable[tuple[np.ndarray, np.ndarray]],
+    *,
+    max_seq_length: int,
+    line_by_line: bool,
+    share_rows: bool = False,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Cut encoded documents, some at a time: their ids one after the other, int32 ``(tokens,)``, and the length of each.
 
@@ -135,17 +152,8 @@ def _rows(
         int32 ``(rows + 1,)``.
     """
     if line_by_line:
-        documents = cut = tokens = lost = 0
-        for ids, lengths in batches:
-            documents, cut = documents + len(lengths), cut + np.count_nonzero(lengths > max_seq_length)
-            tokens, lost = tokens + len(ids), lost + int((lengths - max_seq_length).clip(min=0).sum())
-            yield cut_documents(ids, lengths[lengths > 0], max_seq_length)
-        if lost:
-            logger.warning(
-                "line_by_line: %s of %s documents are longer than max_seq_length, %s. Of each the end is cut off, but for its "
-                "last token: %s of %s tokens (%.1f %%) are lost.",
-                *(f"{cut:,}", f"{documents:,}", max_seq_length, f"{lost:,}", f"{tokens:,}", 100 * lost / tokens),
-            )
+        lines = _lines(batches, max_seq_length)
+        yield from _together(shared_rows(documents_of(lines), max_seq_length)) if share_rows else lines
         return
     carried = np.empty(0, np.int32)
     tokens = 0
@@ -160,6 +168,23 @@ def _rows(
         raise ValueError(
             f"max_seq_length is {max_seq_length} but the texts hold only {tokens} tokens, less than one row. Give more "
             "text, a smaller --max_seq_length, or --line_by_line."
+        )
+
+
+def _lines(
+    batches: Iterable[tuple[np.ndarray, np.ndarray]], max_seq_length: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """One document a row, as `_rows` yields them."""
+    documents = cut = tokens = lost = 0
+    for ids, lengths in batches:
+        documents, cut = documents + len(lengths), cut + np.count_nonzero(lengths > max_seq_length)
+        tokens, lost = tokens + len(ids), lost + int((lengths - max_seq_length).clip(min=0).sum())
+        yield cut_documents(ids, lengths[lengths > 0], max_seq_length)
+    if lost:
+        logger.warning(
+            "line_by_line: %s of %s documents are longer than max_seq_length, %s. Of each the end is cut off, but for its "
+            "last token: %s of %s tokens (%.1f %%) are lost.",
+            *(f"{cut:,}", f"{documents:,}", max_seq_length, f"{lost:,}", f"{tokens:,}", 100 * lost / tokens),
         )
 
 
@@ -183,6 +208,53 @@ def cut_documents(ids: np.ndarray, lengths: np.ndarray, max_seq_length: int) -> 
     return kept, offsets.astype(np.int32)
 
 
+def documents_of(batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[np.ndarray]:
+    """Documents one by one, ``(tokens,)`` each, of ids one after the other and where each document begins and the last ends."""
+    for ids, offsets in batches:
+        for start, end in pairwise(offsets.tolist()):
+            yield ids[start:end]
+
+
+def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterator[np.ndarray]:
+    """Whole documents in rows of at most ``max_seq_length`` tokens, nearly all of them full.
+
+    Each document goes to the row in which it leaves the least room, of `_OPEN_ROWS` that are being filled. Where it fits into
+    none of as many, the fullest is handed out.
+
+    Args:
+        documents: ``(tokens,)`` each, none longer than a row.
+        max_seq_length: tokens in a row.
+
+    Yields:
+        Rows, the documents of each in their order.
+    """
+    open_rows: list[tuple[int, int, list[np.ndarray]]] = []  # sorted: room, number of the row, documents
+    numbers = itertools.count()
+    for document in documents:
+        place = bisect.bisect_left(open_rows, (len(document),))
+        if place < len(open_rows):
+            room, number, row = open_rows.pop(place)
+        else:
+            if len(open_rows) == _OPEN_ROWS:
+                yield np.concatenate(open_rows.pop(0)[2])
+            room, number, row = max_seq_length, next(numbers), []
+        row.append(document)
+        room -= len(document)
+        if room:
+            bisect.insort(open_rows, (room, number, row))
+        else:
+            yield np.concatenate(row)
+    for _, _, row in open_rows:
+        yield np.concatenate(row)
+
+
+def _together(rows: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows, some at a time, as `_rows` yields them."""
+    rows = iter(rows)
+    while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+        yield np.concatenate(some), np.cumsum([0, *map(len, some)], dtype=np.int32)
+
+
 def _stream_rows(texts: IterableDataset | TextStream, tokenizer: PreTrainedTokenizerBase, pack) -> Iterator[dict]:
     texts = texts if isinstance(texts, TextStream) else TextStream(texts)
     encode, line_by_line = DocumentEncoder(tokenizer), pack.keywords["line_by_line"]
@@ -190,9 +262,8 @@ def _stream_rows(texts: IterableDataset | TextStream, tokenizer: PreTrainedToken
     if line_by_line:
         read = ((some, True, True) for some, begins, _ in read if begins)
     batches = itertools.starmap(encode, read)
-    for ids, offsets in pack(batches):
-        for start, end in pairwise(offsets.tolist()):
-            yield {"input_ids": ids[start:end]}
+    for ids in documents_of(pack(batches)):
+        yield {"input_ids": ids}
 
 
 def available_processors() -> int:

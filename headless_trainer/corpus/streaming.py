@@ -12,13 +12,15 @@ from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from .encoding import DocumentEncoder
-from .packing import cut_documents
+from .packing import cut_documents, documents_of, shared_rows
 from .text_stream import LongDocument, TextStream
 
 PLACE = "stream_place"  # the column of a row, and the entry of a batch, that says where the stream stands after it
 _ENCODED_AT_ONCE = 256  # documents: enough for the encoder to be fast, few enough to have the first row soon
 _ENCODED_BYTES = 1_000_000  # of them
 _FILES_FOR_EACH_READER = 16  # files differ in size: from this many on, readers that share them out come out nearly even
+# Settings that earlier versions did not write, with what holds for their checkpoints.
+_BEFORE = {"blocks end by": "size", "isolate_documents with line_by_line": False}
 _UNSHUFFLED_BLOCK = 1000  # documents that are read at a time when their order is that of the files
 
 
@@ -30,7 +32,7 @@ class Place(NamedTuple):
         file: of the files it reads in this pass, in their order.
         block: of documents in the file.
         document: of those in the block that are this reader's, in their shuffled order.
-        token: of the document.
+        token: of the document; where documents share rows, how many rows of those that begin with it were handed out.
     """
 
     epoch: int = 0
@@ -61,6 +63,7 @@ class PackedStream(torch.utils.data.IterableDataset):
         tokenizer: what encodes them, see `DocumentEncoder`.
         max_seq_length: tokens in a row.
         line_by_line: one document a row instead, cut to ``max_seq_length`` with its closing token kept.
+        share_rows: line by line, as many whole documents a row as fit, of those that are encoded at a time.
         shuffle_buffer_size: documents shuffled among each other; 0 or 1 for the order of the files.
         seed: of the shuffling.
     """
@@ -72,12 +75,13 @@ class PackedStream(torch.utils.data.IterableDataset):
         *,
         max_seq_length: int,
         line_by_line: bool = False,
+        share_rows: bool = False,
         shuffle_buffer_size: int = 10_000,
         seed: int = 0,
     ):
         self.texts = texts if isinstance(texts, TextStream) else TextStream(texts)
         self.tokenizer = tokenizer
-        self.max_seq_length, self.line_by_line = max_seq_length, line_by_line
+        self.max_seq_length, self.line_by_line, self.share_rows = max_seq_length, line_by_line, share_rows
         self.shuffle_buffer_size, self.seed = shuffle_buffer_size, seed
         self._by_number = False  # whether its places are of a version that cut blocks by the number of documents alone
         self.deal()
@@ -100,6 +104,7 @@ class PackedStream(torch.utils.data.IterableDataset):
             "held out by": "text" if self.texts.share else None,
             "max_seq_length": self.max_seq_length,
             "line_by_line": self.line_by_line,
+            "isolate_documents with line_by_line": self.share_rows,
             "shuffle_buffer_size": self.shuffle_buffer_size,
             "data_seed": self.seed,
             "blocks end by": "size",
@@ -124,7 +129,7 @@ class PackedStream(torch.utils.data.IterableDataset):
             )
         self._by_number = "blocks end by" not in state["settings"]  # found to matter or not when the blocks are read
         for name, value in self.settings().items():
-            before = state["settings"].get(name, "size" if name == "blocks end by" else None)
+            before = state["settings"].get(name, _BEFORE.get(name))
             if value != before:
                 raise ValueError(
                     f"{name} is {value!r} but the stream of the checkpoint was read with {before!r}, in another order: resume "
@@ -190,6 +195,12 @@ class PackedStream(torch.utils.data.IterableDataset):
     def _cut(self, ids: np.ndarray, lengths: np.ndarray, place: Place) -> Iterator[tuple[np.ndarray, Place]]:
         filled = np.flatnonzero(lengths)
         ids, offsets = cut_documents(ids, lengths[filled], self.max_seq_length)
+        if self.share_rows:
+            rows = list(shared_rows(documents_of([(ids, offsets)]), self.max_seq_length))
+            after = [place._replace(token=number) for number in range(1, len(rows))]
+            after.append(place._replace(document=place.document + len(lengths), token=0))
+            yield from itertools.islice(zip(rows, after, strict=False), place.token, None)
+            return
         for number, (start, end) in zip(filled.tolist(), itertools.pairwise(offsets), strict=True):
             yield ids[start:end], place._replace(document=place.document + number + 1)
 

@@ -506,6 +506,15 @@ def test_a_name_on_the_hub_is_used_where_the_model_goes_there(tmp_path, clm_toke
     assert 'from_pretrained("copy")' in model_card_of["copy"]
 
 
+def test_rows_that_documents_share_are_named(tmp_path, clm_tokenizer):
+    trainer = trainer_by_hand(tmp_path, clm_tokenizer)
+    trainer.args.isolate_documents = True
+    trainer.facts.data_args = DataArguments(train_file=["a.txt"], max_seq_length=8, line_by_line=True)
+    trainer.train()
+    trainer.save_model()
+    assert "- Rows: whole documents, as many as fit, each cut to 8 tokens\n" in text_of(tmp_path)
+
+
 def test_sources_on_the_hub_are_linked(tmp_path, clm_tokenizer):
     trainer = trainer_by_hand(tmp_path, clm_tokenizer)
     source = {"dataset_name": "some/texts", "dataset_config_name": "en", "dataset_revision": "abc"}

@@ -104,7 +104,13 @@ def test_both_objectives_see_the_same_rows(tmp_path, text_file, objective):
 
 
 @pytest.mark.parametrize(
-    "flags", [["--streaming"], ["--line_by_line"], ["--isolate_documents"], ["--negatives", "step"]]
+    "flags",
+    [
+        *(["--streaming"], ["--line_by_line"], ["--isolate_documents"], ["--negatives", "step"]),
+        ["--line_by_line", "--isolate_documents"],
+        ["--line_by_line", "--isolate_documents", "--streaming"],
+        ["--line_by_line", "--train_sampling_strategy", "group_by_length"],
+    ],
 )
 @pytest.mark.parametrize("model", [DECODER, ENCODER])
 def test_options(tmp_path, text_file, model, flags):
@@ -112,6 +118,18 @@ def test_options(tmp_path, text_file, model, flags):
         text_file, tmp_path / "run", *model, *flags, "--gradient_accumulation_steps", "2", "--max_eval_samples", "8"
     )
     assert metrics["eval_predicted_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    "flags, said", [([], True), (["--isolate_documents"], False), (["--max_seq_length", "8"], False)]
+)
+def test_much_padding_is_said(tmp_path, text_lines, caplog, flags, said):
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(line * (1 + 5 * (i % 3 == 0)) for i, line in enumerate(text_lines)))
+    run(path, tmp_path / "run", *ENCODER, "--line_by_line", "--max_seq_length", "64", *flags)
+    assert (
+        "% of the positions will be padding. isolate_documents lets short documents share rows" in caplog.text
+    ) == said
 
 
 def test_continue_from_a_checkpoint(tmp_path, text_file):

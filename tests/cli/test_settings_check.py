@@ -230,7 +230,6 @@ def test_what_run_glue_decides(tmp_path, name, value):
     "data, own, settings, message",
     [
         ({"streaming": True}, {}, {"train_sampling_strategy": "sequential"}, "train_sampling_strategy is 'sequential' but"),
-        ({"line_by_line": True}, {}, {"isolate_documents": True}, "isolate_documents is True but line_by_line is True"),
         ({}, {"tie_word_embeddings": True}, {}, "tie_word_embeddings is True but objective is 'headless'"),
         ({}, {}, {"metric_for_best_model": "f1"}, "metric_for_best_model is 'f1', which is none of accuracy, accuracy_w"),
         ({}, {}, {"metric_for_best_model": "perplexity"}, "metric_for_best_model is 'perplexity', which is none of"),

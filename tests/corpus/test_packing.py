@@ -366,7 +366,57 @@ def test_line_by_line(name, request, cache):
     assert {len(row) for row in rows} > {20}
 
 
-@pytest.mark.parametrize("settings", [{}, {"line_by_line": True}])
+def test_shared_rows_by_hand():
+    """Where the least room is left; a full row is handed out at once, the others at the end, the fullest first."""
+    documents = [np.full(length, number) for number, length in enumerate([3, 6, 2, 5, 1, 4])]
+    rows = [row.tolist() for row in packing.shared_rows(documents, 8)]
+    assert rows == [[1] * 6 + [2] * 2, [0] * 3 + [3] * 5, [4] + [5] * 4]
+
+
+def test_of_too_many_open_rows_the_fullest_is_handed_out(monkeypatch):
+    monkeypatch.setattr(packing, "_OPEN_ROWS", 2)
+    rows = packing.shared_rows([np.full(length, length) for length in (5, 6, 7, 1)], 8)
+    assert [row.tolist() for row in rows] == [[6] * 6, [7] * 7 + [1], [5] * 5]
+
+
+@pytest.mark.parametrize("name", ["clm", "mlm"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_documents_that_share_rows_are_whole_and_all_there(name, processes, request, cache):
+    tokenizer, documents = request.getfixturevalue(name), DOCUMENTS * 40
+    rows = rows_of(
+        tokenize_and_pack(
+            Dataset.from_dict({"text": ["", *documents, " "]}),
+            tokenizer,
+            max_seq_length=256,
+            line_by_line=True,
+            share_rows=True,
+            num_proc=processes,
+            cache_dir=cache,
+        )  # fmt: skip
+    )
+    end = tokenizer.sep_token_id if name == "mlm" else tokenizer.eos_token_id
+    found = []
+    for row in rows:
+        assert row[-1] == end and len(row) <= 256
+        ends = [0, *(index + 1 for index, token in enumerate(row) if token == end)]
+        found += [row[start:stop] for start, stop in zip(ends[:-1], ends[1:], strict=True)]
+    cut = [naive_stream(tokenizer, [document]) for document in documents]
+    assert sorted(found) == sorted(row if len(row) <= 256 else [*row[:255], row[-1]] for row in cut)
+    assert sum(map(len, rows)) > 0.97 * 256 * len(rows)  # a tenth of it where each has a row of its own
+
+
+def test_documents_without_an_end_do_not_share_rows(cache):
+    tokenizer = train_tokenizer(DOCUMENTS, vocab_size=300)
+    tokenizer.eos_token = None
+    settings = {"max_seq_length": 64, "line_by_line": True, "cache_dir": cache}
+    with pytest.raises(
+        ValueError, match="isolate_documents is True with line_by_line but the tokenizer puts no eos or sep"
+    ):
+        tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, share_rows=True, **settings)
+    assert len(tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, **settings)) == 60
+
+
+@pytest.mark.parametrize("settings", [{}, {"line_by_line": True}, {"line_by_line": True, "share_rows": True}])
 def test_stream_equals_memory(settings, clm, cache):
     texts = Dataset.from_dict({"text": DOCUMENTS * 40})  # more than are encoded at a time
     memory = tokenize_and_pack(texts, clm, max_seq_length=32, cache_dir=cache, **settings)

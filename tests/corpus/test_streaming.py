@@ -100,12 +100,15 @@ def test_small_files_go_round(clm_tokenizer):
     assert counts == [8, 8, 8]
 
 
-@pytest.mark.parametrize("line_by_line", [False, True])
+SHARING = {"line_by_line": True, "share_rows": True, "max_seq_length": 64}
+
+
+@pytest.mark.parametrize("rows", [{}, {"line_by_line": True}, SHARING])
 @pytest.mark.parametrize("size", [0, 6, 1000])
 @pytest.mark.parametrize("files", [1, 3])
-def test_the_next_row_from_every_place(mlm_tokenizer, line_by_line, size, files, monkeypatch):
-    monkeypatch.setattr(streaming, "_ENCODED_AT_ONCE", 4)
-    texts, settings = source(files=files), {"line_by_line": line_by_line, "shuffle_buffer_size": size}
+def test_the_next_row_from_every_place(mlm_tokenizer, rows, size, files, monkeypatch):
+    monkeypatch.setattr(streaming, "_ENCODED_AT_ONCE", 10 if rows == SHARING else 4)
+    texts, settings = source(files=files), rows | {"shuffle_buffer_size": size}
     rows = first(150, stream(mlm_tokenizer, texts, **settings))
     assert rows[-1][1][1] > 0, "the rows end in a later pass"
     for count in range(1, 150, 7):
@@ -113,6 +116,23 @@ def test_the_next_row_from_every_place(mlm_tokenizer, line_by_line, size, files,
         resumed.advance(torch.tensor(rows[count - 1][1]))
         resumed.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
         assert first(150 - count, resumed) == rows[count:]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_documents_that_share_rows_come_once_in_a_pass(clm_tokenizer, processes):
+    """Whole, in rows that are nearly full."""
+    seen, rows = Counter(), []
+    for process in range(processes):
+        packed = stream(clm_tokenizer, **SHARING | {"shuffle_buffer_size": 1000})
+        packed.deal(process, processes)
+        mine = [row["input_ids"].tolist() for row in one_pass(packed)]
+        rows += mine
+    end = clm_tokenizer.eos_token_id
+    assert all(row[-1] == end and len(row) <= 64 for row in rows)
+    for row in rows:
+        seen.update(clm_tokenizer.decode(row).split("<|endoftext|>")[:-1])
+    assert seen == Counter(DOCUMENTS)
+    assert len(rows) < len(DOCUMENTS) / 1.5
 
 
 def test_a_document_of_many_rows_is_left_and_found_inside(clm_tokenizer):
@@ -227,6 +247,7 @@ def test_a_stream_ends_where_it_finds_less_than_a_row(clm_tokenizer):
         ),
         ((0, 1, 1), {"max_seq_length": 9}, "max_seq_length is 9 but .* was read with 8"),
         ((0, 1, 1), {"line_by_line": True}, "line_by_line is True but .* was read with False"),
+        ((0, 1, 1), {"share_rows": True}, "isolate_documents with line_by_line is True but .* was read with False"),
         ((0, 1, 1), {"shuffle_buffer_size": 7}, "shuffle_buffer_size is 7 but .* was read with 6"),
         ((0, 1, 1), {"seed": 4}, "data_seed is 4 but .* was read with 0"),
         ((0, 1, 1), {"texts": source(files=2)}, "number of files is 2 but .* was read with 3"),
