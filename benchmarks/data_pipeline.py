@@ -1,30 +1,45 @@
-"""Time from texts to packed rows: `tokenize_and_pack` against the two ``datasets.map`` passes of run_clm.py.
+"""Time from texts to packed rows: `tokenize_and_pack` beside the two ``datasets.map`` passes of run_clm.py.
 
-Every way gets the same texts, tokenizer and processors, starts without caches and runs in turn with the others:
+    python benchmarks/data_pipeline.py
+    python benchmarks/data_pipeline.py --train_file en.txt.gz de.txt.gz ja.txt.gz --tokenizers bpe wordpiece unigram
+    python benchmarks/data_pipeline.py --train_file en.txt.gz --start_mb 1000
 
-    python benchmarks/data_pipeline.py --train_file corpus.txt.gz --repeats 3
+Both ways get the same texts, tokenizer and number of processes, start without caches and take turns. Each file is a language
+by itself; without --train_file there are made-up words with spaces between them, and characters of a script without spaces. The
+Unigram tokenizer is one as SentencePiece makes them: its words begin with their space.
+
+With --start_mb the texts are repeated to that size, and two processes in turn load, tokenize and check them as a run does: the
+first without caches, the second with what the first has left. Time is that from the beginning of the loading; memory is the
+peak of the process and its workers together, shared pages counted once: what is theirs alone, and with the files that they
+have mapped (Linux alone, sampled).
 """
 
 import argparse
+import multiprocessing
+import os
+import random
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable
 from itertools import chain, islice
+from pathlib import Path
 
 import datasets
+import psutil
 from datasets import Dataset
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from headless_trainer.arguments import DataArguments
-from headless_trainer.corpus.packing import available_processors, tokenize_and_pack
+from headless_trainer.corpus.packing import available_processors, check_token_ids, tokenize_and_pack
 from headless_trainer.corpus.texts import load_texts
 from headless_trainer.corpus.tokenization import train_tokenizer
 
+OURS, RUN_CLM = "tokenize_and_pack", "run_clm"
 
-def run_clm(
-    texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, preprocessing_num_workers: int | None
-) -> Dataset:
+
+def run_clm(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, processes: int) -> Dataset:
     """What the language-modelling example of transformers does: tokenize 1,000 texts at a time, then regroup lists."""
 
     def tokenize(examples: dict) -> dict:
@@ -37,73 +52,183 @@ def run_clm(
         blocks["labels"] = blocks["input_ids"].copy()
         return blocks
 
-    settings = {"batched": True, "num_proc": preprocessing_num_workers}
+    settings = {"batched": True, "num_proc": processes}
     tokenized = texts.map(tokenize, remove_columns=texts.column_names, **settings)
     return tokenized.map(group_texts, **settings)
 
 
-def ways_to_compare(tokenizer: PreTrainedTokenizerBase, block_size: int) -> dict[str, Callable[[Dataset], Dataset]]:
-    """Functions from texts to rows by the name they have in the table; the first is what the others compare with."""
-    processors = available_processors()
+def ours(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, processes: int) -> Dataset:
+    return tokenize_and_pack(texts, tokenizer, max_seq_length=block_size, num_proc=processes, overwrite_cache=True)
 
-    def ours(num_proc: int) -> Callable[[Dataset], Dataset]:
-        return lambda texts: tokenize_and_pack(
-            texts, tokenizer, max_seq_length=block_size, num_proc=num_proc, overwrite_cache=True
+
+WAYS = {OURS: ours, RUN_CLM: run_clm}
+
+
+def made_up(spaces: bool, characters: int = 5_000_000) -> Dataset:
+    """Paragraphs of words, each as frequent as its rank in a language would have it, or of single characters."""
+    draw = random.Random(0)
+    if spaces:
+        lexicon = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(50_000)]
+    else:
+        lexicon = [chr(0x4E00 + i) for i in range(3000)]
+    weights = [1 / (i + 2.7) for i in range(len(lexicon))]
+    texts, size = [], 0
+    while size < characters:
+        texts.append((" " if spaces else "").join(draw.choices(lexicon, weights, k=draw.randint(20, 150))))
+        size += len(texts[-1])
+    return Dataset.from_dict({"text": texts})
+
+
+def tokenizer_of(kind: str, texts: Dataset, vocab_size: int, folder: str) -> PreTrainedTokenizerBase:
+    """Trained on the first ten million characters, and read back as any other."""
+    size, first = 0, []
+    for row in islice(texts, 100_000):
+        first.append(row["text"])
+        size += len(row["text"])
+        if size > 10_000_000:
+            break
+    if kind == "unigram":
+        backend = Tokenizer(models.Unigram())
+        backend.pre_tokenizer = pre_tokenizers.Metaspace()
+        special = ["<unk>", "</s>"]
+        trainer = trainers.UnigramTrainer(
+            vocab_size=vocab_size, special_tokens=special, unk_token="<unk>", show_progress=False
         )
-
-    ways = {f"tokenize_and_pack, {processors} processes (default)": ours(processors)}
-    if processors > 1:
-        ways["tokenize_and_pack, 1 process"] = ours(1)
-    ways["run_clm, default"] = lambda texts: run_clm(texts, tokenizer, block_size, None)
-    for workers in sorted({2, processors}):
-        name = f"run_clm, preprocessing_num_workers={workers}"
-        ways[name] = lambda texts, workers=workers: run_clm(texts, tokenizer, block_size, workers)
-    return ways
+        backend.train_from_iterator(first, trainer)
+        trained = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="</s>")
+    else:
+        trained = train_tokenizer(first, kind=kind, vocab_size=vocab_size, task="clm", max_seq_length=2**30)
+    trained.save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
 
 
-def measure(ways: dict[str, Callable[[Dataset], Dataset]], texts: Dataset, block_size: int, repeats: int) -> dict:
-    """Seconds of each repeat and tokens in the rows, for each way."""
-    for way in ways.values():  # imports, threads and page cache are paid for here
-        way(texts.select(range(max(1, len(texts) // 50))))
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+def measure(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, processes: int, repeats: int):
+    """Seconds of each repeat of both ways, and tokens in the rows of each."""
+    for way in WAYS.values():  # imports, threads and page cache are paid for here
+        way(texts.select(range(max(1, len(texts) // 50))), tokenizer, block_size, processes)
+    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
     tokens = {}
     for _ in range(repeats):
-        for name, way in ways.items():
+        for name, way in WAYS.items():
             start = time.perf_counter()
-            rows = way(texts)
+            rows = way(texts, tokenizer, block_size, processes)
             seconds[name].append(time.perf_counter() - start)
             tokens[name] = len(rows) * block_size
-    return {name: (seconds[name], tokens[name]) for name in ways}
+    return seconds, tokens
 
 
-def print_table(figures: dict) -> None:
-    rates = {name: tokens / statistics.median(seconds) for name, (seconds, tokens) in figures.items()}
-    first = next(iter(rates.values()))
-    print(f"{'':48}{'tokens':>12}{'seconds: median (range)':>26}{'tokens/s':>12}{'ratio':>8}")
-    for name, (seconds, tokens) in figures.items():
-        spread = f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
-        print(f"{name:48}{tokens:>12,}{spread:>26}{rates[name]:>12,.0f}{first / rates[name]:>8.2f}")
-    print(f"ratio: tokens/s of the first line divided by that of the line. Processors: {available_processors()}.")
+def compare(args) -> None:
+    datasets.disable_progress_bars()
+    corpora = {Path(name).name: [name] for name in args.train_file or ()} or {"made-up words": True, "no spaces": False}
+    print(f"As many processes for both, medians of {args.repeats} runs in turn; {available_processors()} processors.\n")
+    print("| texts | tokenizer | processes | ours, tokens/s | run_clm, tokens/s | run_clm's time over ours (range) |")
+    print("|---|---|---|---|---|---|")
+    for name, source in corpora.items():
+        datasets.enable_caching()  # the texts may be cached, the rows may not
+        texts = made_up(source) if args.train_file is None else load_texts(DataArguments(train_file=source))["train"]
+        datasets.disable_caching()
+        if args.max_documents:
+            texts = texts.select(range(min(args.max_documents, len(texts)))).flatten_indices()
+        for kind in args.tokenizers:
+            with tempfile.TemporaryDirectory() as folder:
+                tokenizer = tokenizer_of(kind, texts, args.vocab_size, folder)
+            for processes in args.processes:
+                seconds, tokens = measure(texts, tokenizer, args.block_size, processes, args.repeats)
+                ratios = [peer / own for own, peer in zip(seconds[OURS], seconds[RUN_CLM], strict=True)]
+                # Rates of each by its own tokens: run_clm leaves out the end of every 1,000 texts.
+                own, peer = (tokens[way] / statistics.median(seconds[way]) for way in WAYS)
+                ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+                print(f"| {name} | {kind} | {processes} | {own:,.0f} | {peer:,.0f} | {ratio} |", flush=True)
+
+
+# One start and the next -----------------------------------------------------------------------------------------------------
+
+
+def start(path: str, tokenizer_folder: str, cache_dir: str, block_size: int, answers) -> None:
+    """What a run does between its arguments and its trainer."""
+    datasets.disable_progress_bars()
+    began, busy = time.perf_counter(), time.process_time()
+    texts = load_texts(DataArguments(train_file=[path]), cache_dir=cache_dir)
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    rows = {
+        name: tokenize_and_pack(part, tokenizer, max_seq_length=block_size, cache_dir=cache_dir)
+        for name, part in texts.items()
+    }
+    check_token_ids(rows["train"], len(tokenizer), tokenizer)
+    answers.put((time.perf_counter() - began, time.process_time() - busy, len(rows["train"]) * block_size))
+
+
+def memory_of(process: psutil.Process) -> tuple[float, float]:
+    """GB of a process and its children: without files, and with what they have mapped of them."""
+    own = files = 0
+    for each in [process, *process.children(recursive=True)]:
+        try:
+            lines = Path(f"/proc/{each.pid}/smaps_rollup").read_text().splitlines()[1:]
+        except OSError:  # it has ended
+            continue
+        sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+        own += sizes["Pss_Anon"] + sizes["Pss_Shmem"]
+        files += sizes["Pss_File"]
+    return own / 1e6, (own + files) / 1e6
+
+
+def starts(args) -> None:
+    context = multiprocessing.get_context("spawn")
+    texts = made_up(True)
+    if args.train_file:  # both sides of the split, as a run finds them
+        texts = datasets.concatenate_datasets(list(load_texts(DataArguments(train_file=args.train_file)).values()))
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        tokenizer_of(args.tokenizers[0], texts, args.vocab_size, f"{folder}/tokenizer")
+        path, size = Path(folder, "texts.txt"), 0
+        with open(path, "w", encoding="utf-8") as file:
+            while size < args.start_mb * 1_000_000:
+                for row in texts:
+                    size += len(row["text"].encode()) + 1
+                    file.write(row["text"] + "\n")
+        print(f"{size / 1e6:,.0f} MB of text, {args.tokenizers[0]}, {available_processors()} processors\n")
+        print(
+            "| start | seconds | of its process's processor time | tokens | peak GB, own | peak GB, with mapped files |"
+        )
+        print("|---|---|---|---|---|---|")
+        for name in ("first", "second"):
+            answers = context.SimpleQueue()
+            process = context.Process(
+                target=start, args=(str(path), f"{folder}/tokenizer", folder, args.block_size, answers)
+            )
+            process.start()
+            peak, watched = [0.0, 0.0], psutil.Process(process.pid)
+
+            def watch(peak=peak, watched=watched, process=process):
+                while process.is_alive():
+                    peak[:] = map(max, peak, memory_of(watched))
+                    time.sleep(0.2)
+
+            watcher = threading.Thread(target=watch)
+            watcher.start()
+            process.join()
+            watcher.join()
+            if process.exitcode:
+                raise SystemExit(f"the {name} start failed with exit code {process.exitcode}")
+            seconds, busy, tokens = answers.get()
+            print(f"| {name} | {seconds:.1f} | {busy:.1f} | {tokens:,} | {peak[0]:.2f} | {peak[1]:.2f} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train_file", nargs="+", help="Texts. The demo corpus by default.")
+    parser.add_argument("--train_file", nargs="+", help="Texts, each file by itself. Made-up ones by default.")
+    parser.add_argument("--tokenizers", nargs="+", choices=("bpe", "wordpiece", "unigram"), default=["bpe"])
+    parser.add_argument("--processes", type=int, nargs="+", default=[available_processors()], help="Of both ways.")
     parser.add_argument("--repeats", type=int, default=3, help="Timed runs of each way; the median counts.")
-    parser.add_argument("--max_documents", type=int, help="Use this many documents.")
+    parser.add_argument("--max_documents", type=int, help="Use this many documents of each file.")
     parser.add_argument("--block_size", type=int, default=128, help="Tokens in a row.")
-    parser.add_argument("--vocab_size", type=int, default=32_000, help="Tokens of the byte-level BPE.")
+    parser.add_argument("--vocab_size", type=int, default=32_000)
+    parser.add_argument("--start_mb", type=int, help="Measure two starts with so much text instead.")
+    parser.add_argument(
+        "--folder", help="Where the files of --start_mb lie, three times its size. The usual one by default."
+    )
     args = parser.parse_args()
-    datasets.disable_progress_bars()
-    texts = load_texts(DataArguments(train_file=args.train_file))["train"]
-    datasets.disable_caching()  # after reading: the texts may be cached, the rows may not
-    if args.max_documents:
-        texts = texts.select(range(min(args.max_documents, len(texts))))
-    with tempfile.TemporaryDirectory() as folder:
-        first_part = islice((row["text"] for row in texts), min(60_000, len(texts)))
-        train_tokenizer(first_part, vocab_size=args.vocab_size, max_seq_length=2**30).save_pretrained(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    print_table(measure(ways_to_compare(tokenizer, args.block_size), texts, args.block_size, args.repeats))
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    (starts if args.start_mb else compare)(args)
 
 
 if __name__ == "__main__":

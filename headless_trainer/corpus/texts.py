@@ -278,9 +278,9 @@ def _rows_at_once(dataset: Dataset) -> int:
     unit, first, size = 64, 0, np.zeros(len(dataset) // 64 + 1)
     for chunk in dataset.data["text"].chunks:
         lengths = pc.fill_null(pc.binary_length(chunk), 0).to_numpy(zero_copy_only=False)
-        number = (first + np.arange(len(chunk))) // unit
         if len(chunk):
-            size[number[0] : number[-1] + 1] += np.bincount(number - number[0], lengths)
+            starts = np.unique(np.append(0, np.arange(-first % unit, len(chunk), unit)))
+            size[first // unit :][: len(starts)] += np.add.reduceat(lengths, starts, dtype=np.int64)
         first += len(chunk)
     while unit < 8192 and len(size) > 1:
         size = np.add.reduceat(size, np.arange(0, len(size), 2))
