@@ -13,7 +13,6 @@ import argparse
 import functools
 import inspect
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from torch import Tensor
 
 from headless_trainer.objective.fused import KERNELS, LOW_PRECISION, check_backend
 from headless_trainer.objective.losses import cwt_loss, vocabulary_cross_entropy
+from headless_trainer.trainers.diagnostics import peak_memory_mib
 
 # Probability of the r-th token: r ** -1.2. Of 1,024, 16,384 and 65,536 targets, 340, 2,700 and 6,900 are then distinct; of
 # as many tokens of English text in a BPE of 32,000 tokens, 390, 2,550 and 5,270 are.
@@ -197,10 +197,9 @@ def peak_of_this_process(method: Callable, size: tuple[int, int, int], dtype: to
     """MiB that the peak of this process rises by (0 for a problem smaller than what loading torch took)."""
     run_once(method, make_inputs((64, size[1], 512), dtype, "cpu"))
     inputs = make_inputs(size, dtype, "cpu")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory_mib(torch.device("cpu"))
     run_once(method, inputs)
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / unit
+    return peak_memory_mib(torch.device("cpu")) - before
 
 
 def measure(inputs: tuple[Tensor, Tensor, Tensor], repeats: int) -> list[tuple[str, list, float]]:

@@ -70,17 +70,16 @@ def main() -> None:
     parser.add_argument("--figure", help="PNG to write")
     args = parser.parse_args()
     problems = [argparse.Namespace(**vars(args) | {"batch_size": batch_size}) for batch_size in args.batch_size]
-    # First, while this process is small: on Linux a new one starts with the peak of the one that it comes from.
-    memory = [{name: in_a_process(peak_memory, each, name) for name in methods_of(each)} for each in problems]
-    measured = {each.batch_size: measure(each, *known) for each, *known in zip(problems, memory, strict=True)}
+    measured = {each.batch_size: measure(each) for each in problems}
     if args.figure:
         draw(measured, args.figure)
 
 
-def measure(args, memory: dict[str, float]) -> dict[str, tuple[float, float]]:
+def measure(args) -> dict[str, tuple[float, float]]:
     """Median milliseconds of a step and MiB of its peak, by method; the table is printed."""
     batch, device = batch_of(args)
     methods = methods_of(args)
+    memory = {name: in_a_process(peak_memory, args, name) for name in methods}
     with tempfile.TemporaryDirectory() as folder:
         steps = {name: build(args, folder, device) for name, build in methods.items()}
     runs = {name: functools.partial(timed, step, batch, device) for name, step in steps.items()}

@@ -14,9 +14,7 @@ import argparse
 import multiprocessing
 import os
 import platform
-import resource
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -144,6 +142,7 @@ def train(connection, method: str, vocab_size: int, args) -> None:
 
     from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
     from headless_trainer.models.candidate_matrix import untie
+    from headless_trainer.trainers.diagnostics import peak_memory_mib
 
     rows, distinct = make_rows(vocab_size, args)
     clock = time.process_time if args.cpu_time else time.perf_counter
@@ -161,18 +160,12 @@ def train(connection, method: str, vocab_size: int, args) -> None:
         def on_step_end(self, arguments, state, control, **kwargs):
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            connection.send((clock() - self.started, peak_gib(), distinct))
+            connection.send((clock() - self.started, peak_memory_mib(arguments.device) / 2**10, distinct))
             while callable(message := connection.recv()):
                 trainer.rows.catch_up()
                 connection.send(message(trainer.model))
             control.should_training_stop = message == "stop"
             self.started = clock()
-
-    def peak_gib() -> float:
-        if torch.cuda.is_available():
-            return torch.cuda.max_memory_allocated() / 2**30
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak / 2**30 if sys.platform == "darwin" else peak / 2**20
 
     torch.manual_seed(0)
     config = GPT2Config(

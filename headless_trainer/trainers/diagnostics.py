@@ -4,11 +4,13 @@ Letters used in shapes: B rows, T tokens in a row, U distinct target tokens, D w
 """
 
 import math
+import re
 import resource
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -239,5 +241,9 @@ def peak_memory_mib(device: torch.device) -> float:
     """Largest memory held so far, in MiB: by tensors on an accelerator, by the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, KiB elsewhere
+    try:  # on Linux getrusage begins with the peak of the process that started this one
+        peak = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)[1]
+        return int(peak) / 2**10
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, KiB elsewhere

@@ -1,6 +1,8 @@
 """What is logged beside the loss, number by number."""
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,6 +121,15 @@ def test_peak_memory_is_in_mib():
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))  # KiB
     assert peak_memory_mib(CPU) == pytest.approx(peak / 1024, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux says of the process")
+def test_the_peak_is_not_that_of_the_process_that_started_it():
+    torch.ones(2**28)  # 1 GiB, held for a moment
+    code = "import torch, headless_trainer.trainers.diagnostics as d; print(d.peak_memory_mib(torch.device('cpu')))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert 50 < float(shown.split()[-1]) < 1000 < peak_memory_mib(CPU)
 
 
 # Gradient shares -------------------------------------------------------------------------------------------------------
