@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 CHUNK_ELEMENTS = 2**20  # scores held at once: 4 MiB of float32, about what a processor's cache holds
 CUTS = (5, 10, 20)  # the k of recall@k and NDCG@k
-TAUS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+TAUS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 CHOSEN_BY = "ndcg@10"
 PARTS = 10  # of the users, by popularity of their next item
 
