@@ -58,10 +58,10 @@ def check_backend(backend: str, device_type: str, low_precision: bool) -> None:
         problem = "torch rounds the loss itself to bfloat16 or float16, by up to 0.4 %: train in float32"
     elif backend in PACKAGES:
         module, package = PACKAGES[backend]
-        if find_spec(module) is None:
-            problem = f"{module} is not installed: pip install {package}"
-        elif device_type != "cuda":
+        if device_type != "cuda":
             problem = f"its kernels need a GPU, and this runs on {device_type}: use another machine"
+        elif find_spec(module) is None:
+            problem = f"{module} is not installed: pip install {package}"
         elif backend == "cce" and not low_precision:
             problem = "its kernels read bfloat16 or float16 alone: add --bf16 auto"
     if problem is not None:

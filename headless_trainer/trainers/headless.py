@@ -38,17 +38,20 @@ def check_trainable(model, tokenizer, args: HeadlessTrainingArguments) -> None:
     TargetMaker(task, model, tokenizer, args)
     if args.objective != "vanilla":
         find_embed(trunk)
+        look_for_no_unused(trunk, args)
         check_rows(trunk, args)
 
 
-def look_for_no_unused(args: HeadlessTrainingArguments) -> None:
-    """Set up DDP for a model with a matrix for candidates, which is read after the forward.
+def look_for_no_unused(trunk, args: HeadlessTrainingArguments) -> None:
+    """Set up DDP for a model with a matrix for candidates, which is read after the forward; others are left as they are.
 
     Looking for what the forward does not use, which transformers lets it do by default, DDP would take the matrix for unused.
 
     Raises:
         ValueError: if the arguments ask for that.
     """
+    if candidate_matrix(trunk) is None:
+        return
     if args.ddp_find_unused_parameters:
         raise ValueError(
             "ddp_find_unused_parameters is True but the model has a matrix of its own for candidates (tie_word_embeddings "
@@ -93,8 +96,8 @@ class HeadlessTrainer(PretrainingTrainer):
             args.task = args.task or infer_task(model)
         trunk = unfold(find_trunk(model))
         self.embed = find_embed(trunk)
-        if candidate_matrix(trunk) is not None and args is not None:
-            look_for_no_unused(args)
+        if args is not None:
+            look_for_no_unused(trunk, args)
         super().__init__(trunk, args, data_collator, **kwargs)
         if candidate_matrix(trunk) is not None:
             self._check_matrix()
