@@ -391,8 +391,9 @@ class HeadlessTrainingArguments(TrainingArguments):
                 f"{self.mask_replace_prob} and {self.random_replace_prob}."
             )
         for name in ("sampled_negatives", "sampling_power"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} must not be negative, got {value}.")
         for name in ("eval_pool_size", "pool_size"):
             value = getattr(self, name)
             if value is not None and value < 1:

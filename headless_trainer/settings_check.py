@@ -339,7 +339,7 @@ def check_installed(args) -> None:
     if args.torch_compile_backend is not None or args.torch_compile_mode is not None:
         import torch
 
-        known = {"backend": torch.compiler.list_backends(), "mode": COMPILE_MODES}
+        known = {"backend": torch.compiler.list_backends(exclude_tags=()), "mode": COMPILE_MODES}
         for what, names in known.items():
             value = getattr(args, f"torch_compile_{what}")
             if value is not None and value not in names:

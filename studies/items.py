@@ -21,12 +21,13 @@ from pathlib import Path
 from shared import as_flags, results_of, spread
 
 METHODS = {
-    "headless": [],
+    "headless": ["--sampled_negatives", "0"],
     "headless, 4,096 uniform": ["--sampled_negatives", "4096"],
     "headless, 4,096 by frequency": ["--sampled_negatives", "4096", "--sampling_power", "1"],
     # The exact steps are the last ones of a run, so it must come to its end.
     "headless, exact at the end": [
-        *("--softmax_share", "0.4", "--num_train_epochs", "26", "--early_stopping_patience", "0"),
+        *("--sampled_negatives", "0", "--softmax_share", "0.4", "--num_train_epochs", "26"),
+        *("--early_stopping_patience", "0"),
     ],
     "full softmax": ["--objective", "vanilla"],
 }

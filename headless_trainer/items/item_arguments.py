@@ -12,6 +12,7 @@ from ..settings_check import Refusal, refuse
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
+DRAWN = 4096  # sampled_negatives by default
 SPLIT = (
     Refusal(
         "test_share",
@@ -124,6 +125,11 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
 
     ranks_items = True  # what is logged of it is in the table of measures
 
+    sampled_negatives: int | None = HfArg(
+        default=None,
+        help="Items drawn in each step as further candidates, since the rare ones are seldom among the batch's own. 4,096 by "
+        "default, and none where the loss has no room for them (vanilla, log_q_correction).",
+    )
     num_train_epochs: float = HfArg(default=50, help="Passes over the histories at most.")
     learning_rate: float = HfArg(default=1e-3, help="Peak learning rate.")
     lr_scheduler_type: str = HfArg(default="constant", help="Learning rate schedule.")
@@ -146,6 +152,8 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
     def __post_init__(self):
         refuse(self, TRAINING)  # before transformers speaks of settings that nobody gave
         super().__post_init__()
+        if self.sampled_negatives is None and self.objective == "headless" and not self.log_q_correction:
+            self.sampled_negatives = DRAWN
         decided = {"load_best_model_at_end": True, "metric_for_best_model": "ndcg@10", "greater_is_better": True}
         for name, value in decided.items():
             if getattr(self, name) != value:

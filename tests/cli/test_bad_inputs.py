@@ -630,7 +630,7 @@ ITEMS = {
     f"{BOOKS} --objective softmax": "argument --objective: invalid choice: 'softmax'",
     f"{BOOKS} --objective vanilla --sampled_negatives 4": "sampled_negatives is 4 but objective is 'vanilla', which has no",
     f"{BOOKS} --sampled_negatives -1": "sampled_negatives must not be negative, got -1",
-    f"{BOOKS} --sampling_power 0.5": "sampling_power is 0.5 but sampled_negatives is 0, so nothing is drawn",
+    f"{BOOKS} --sampled_negatives 0 --sampling_power 0.5": "sampling_power is 0.5 but sampled_negatives is 0, so nothing is",
     f"{BOOKS} --isolate_documents": "isolate_documents is True but a row is the history of one user",
     f"{BOOKS} --eval_strategy no": "eval_strategy is 'no' but the weights of the best evaluation are saved: set eval_strategy",
     f"{BOOKS} --save_strategy no": "save_strategy is 'no' but the weights of the best evaluation are saved: set eval_strategy",
