@@ -403,10 +403,9 @@ class HeadlessTrainingArguments(TrainingArguments):
             self._check_sparse_updates()
         if self.muon_learning_rate is not None:
             self._check_muon()
-        if self.loss_backend not in ("auto", "dense", "chunked"):
-            from .objective.fused import check_backend  # imports torch, which --help does without
+        from .objective.fused import check_backend  # imports torch, which --help does without
 
-            check_backend(self.loss_backend, self.device.type, bool(self.bf16 or self.fp16))
+        check_backend(self.loss_backend, self.device.type, bool(self.bf16 or self.fp16))
         refuse(self, PRETRAINING)
         check_schedule(self)
         check_installed(self)

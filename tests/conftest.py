@@ -95,6 +95,20 @@ def tokenizer(request, task) -> PreTrainedTokenizerFast:
     return request.getfixturevalue(f"{task}_tokenizer")
 
 
+@pytest.fixture(params=["is_deepspeed_enabled", "is_fsdp_enabled"])
+def sharded(request, monkeypatch) -> None:
+    """Trainers are told that their launcher cuts the model into shards."""
+    from headless_trainer import HeadlessTrainer
+
+    created = HeadlessTrainer.create_accelerator_and_postprocess
+
+    def create(self):
+        created(self)
+        setattr(self, request.param, True)
+
+    monkeypatch.setattr(HeadlessTrainer, "create_accelerator_and_postprocess", create)
+
+
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """A stand-in for the Hub, which the processes started from here talk to."""

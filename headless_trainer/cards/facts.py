@@ -177,13 +177,11 @@ def data_facts(trainer, totals: dict[str, float]) -> dict[str, str | None]:
     ``totals`` are those that the trainer saved beside the token counts.
     """
     args, items, rows = trainer.facts.data_args, trainer.facts.items, trainer.train_dataset
-    facts = (
-        dict(items.data)
-        if items is not None
-        else _texts(args, trainer.args.isolate_documents)
-        if args is not None
-        else {}
-    )
+    facts = {}
+    if items is not None:
+        facts = dict(items.data)
+    elif args is not None:
+        facts = _texts(args, trainer.args.isolate_documents)
     seen = count(int(totals["tokens_seen"]), "token" if items is None else "item")
     if hasattr(rows, "__len__"):
         if trainer.facts.training_set is None:

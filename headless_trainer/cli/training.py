@@ -120,10 +120,8 @@ def prepare(
         eval_dataset=rows["validation"],
         processing_class=tokenizer,
     )
-    if resume:
-        trainer.check_resume(
-            resume
-        )  # now, so that another run, or a place which cannot be found, is said before training
+    if resume:  # now, so that another run, or a place which cannot be found, is said before training
+        trainer.check_resume(resume)
     trainer.facts.model_args, trainer.facts.data_args = model_args, data_args
     run_folder.use_console(trainer)
     run_folder.announce(trainer)

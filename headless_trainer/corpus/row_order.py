@@ -51,6 +51,14 @@ class SimilarLengthSampler(torch.utils.data.Sampler):
     def __init__(self, lengths: np.ndarray, rows: int, seed: int, epoch: Callable[[], float | None]):
         self.lengths, self.rows, self.seed, self.epoch = lengths, rows, seed, epoch
 
+    @classmethod
+    def of_trainer(cls, trainer, lengths: np.ndarray) -> "SimilarLengthSampler":
+        """For the training rows of a `Trainer`, of these lengths."""
+        args = trainer.args
+        rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        seed = args.seed if args.data_seed is None else args.data_seed
+        return cls(lengths, rows, seed, lambda: trainer.state.epoch)
+
     def __len__(self) -> int:
         return len(self.lengths)
 

@@ -90,9 +90,7 @@ class ClassificationTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset=None):
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        rows = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        return SimilarLengthSampler(dataset.lengths, rows, seed, lambda: self.state.epoch)
+        return SimilarLengthSampler.of_trainer(self, dataset.lengths)
 
     def _get_eval_sampler(self, eval_dataset):
         # Predictions leave in this order too, each beside its label: scores do not depend on it.

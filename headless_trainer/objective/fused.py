@@ -100,9 +100,6 @@ def with_bias_columns(hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Ten
         columns.append(rest.to(weight.dtype))
         # The gradient of every column is that of the bias: it goes back through the first alone.
         rest = (rest - columns[-1].to(rest.dtype)).detach()
-    ones = hidden.new_ones(len(hidden), len(columns))
-    empty = BIAS_COLUMNS - len(columns)
-    return (
-        F.pad(torch.cat([hidden, ones], dim=1), (0, empty)),
-        F.pad(torch.cat([weight, torch.stack(columns, dim=1)], dim=1), (0, empty)),
-    )
+    empty = (0, BIAS_COLUMNS - len(columns))
+    ones = F.pad(hidden.new_ones(len(hidden), len(columns)), empty)
+    return torch.cat([hidden, ones], dim=1), torch.cat([weight, F.pad(torch.stack(columns, dim=1), empty)], dim=1)

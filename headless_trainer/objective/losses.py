@@ -169,20 +169,22 @@ def vocabulary_cross_entropy(
         dtype = torch.promote_types(hidden.dtype, weight.dtype)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
     rows = max(MIN_CHUNK_ROWS, CHUNK_ELEMENTS // weight.shape[0])
-    if backend == "auto":
+    if reduction == "none":
+        backend = "dense"
+    elif backend == "auto":
         backend = "chunked" if hidden.shape[0] > rows else "dense"
+    if bias is None and backend not in KERNELS:
+        bias = hidden.new_zeros(weight.shape[0], dtype=_widen(hidden).dtype)
     with torch.autocast(device_type, enabled=False):
-        if backend in KERNELS and reduction != "none":
+        if backend == "dense":
+            return F.cross_entropy(_scores(hidden, weight, bias), target_ids, reduction=reduction)
+        if backend in KERNELS:
             total = fused_cross_entropy(hidden, target_ids, weight, bias, backend)
-            return total / hidden.shape[0] if reduction == "mean" else total
-        if bias is None:
-            bias = hidden.new_zeros(weight.shape[0], dtype=_widen(hidden).dtype)
-        if backend == "chunked" and reduction != "none":
+        else:
             if not torch.is_grad_enabled():  # where a Function is still asked for the gradients of its inputs
                 hidden, weight, bias = hidden.detach(), weight.detach(), bias.detach()
             total = _ChunkedCrossEntropy.apply(hidden, weight, bias, target_ids, rows)
-            return total / hidden.shape[0] if reduction == "mean" else total
-        return F.cross_entropy(_scores(hidden, weight, bias), target_ids, reduction=reduction)
+        return total / hidden.shape[0] if reduction == "mean" else total
 
 
 def balanced_cross_entropy(logits: Tensor, labels: Tensor, class_counts: Tensor | None = None) -> Tensor:

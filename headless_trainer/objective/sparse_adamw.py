@@ -3,6 +3,7 @@
 Letters used in shapes: V vocabulary size, D width, U distinct tokens of a step.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 
@@ -86,16 +87,14 @@ class SparseAdamW(torch.optim.AdamW):
     def load_state_dict(self, state_dict: dict) -> None:
         indices = [index for group in state_dict["param_groups"] for index in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]
-        own = {index: param for param, index in zip(params, indices, strict=True) if self._is_embedding(param)}
+        embeddings = set(self.embeddings)
+        own = {index: param for param, index in zip(params, indices, strict=True) if param in embeddings}
         # The parent would turn all of what the rows have into the type of the weights.
         others = {index: each for index, each in state_dict["state"].items() if index not in own}
         super().load_state_dict({**state_dict, "state": others})
         for index, embedding in own.items():
             if saved := state_dict["state"].get(index):
                 self._load_rows(embedding, saved)
-
-    def _is_embedding(self, param: Tensor) -> bool:
-        return any(param is embedding for embedding in self.embeddings)
 
     def _load_rows(self, embedding: Tensor, saved: dict[str, Tensor]) -> None:
         state = self.state[embedding]
@@ -251,20 +250,24 @@ def _record(state: dict[str, Tensor], step: int, rate: float, weight_decay: floa
         state["history"] = torch.cat([state["history"], torch.zeros_like(state["history"])])
     history = state["history"]
     history[step, LOG_DECAY] = history[step - 1, LOG_DECAY] + math.log1p(-rate * weight_decay)
-    window = _window(beta1, beta2)
-    first = max(0, step - window)
-    gaps = torch.arange(step - first, 0, -1, dtype=torch.float64)  # to the steps before this one
+    momentum, growth = _decays(beta1, beta2)
+    missed = min(step, len(momentum))
+    first = step - missed
     unbiased = math.sqrt(1 - beta2**step)
     undecayed = (history[first:step, LOG_DECAY] - history[step, LOG_DECAY]).exp()
-    move = rate * unbiased / (1 - beta1**step) * (beta1 / math.sqrt(beta2)) ** gaps * undecayed
-    epsilon = unbiased * beta2 ** (-gaps / 2)
+    move = rate * unbiased / (1 - beta1**step) * momentum[-missed:] * undecayed
+    epsilon = unbiased * growth[-missed:]
     powers = torch.arange(-1, MOMENTS - 1, dtype=torch.float64)
     history[first:step, :MOMENTS] += move[:, None] * epsilon[:, None] ** powers
 
 
-def _window(beta1: float, beta2: float) -> int:
+@functools.cache
+def _decays(beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
+    """``r^k`` and ``b2^(-k / 2)``, float64, from the first step back whose push is not negligible to the last one, k = 1."""
     ratio = beta1 / math.sqrt(beta2)
-    return max(1, math.ceil(math.log(NEGLIGIBLE) / math.log(ratio))) if ratio > 0 else 1
+    window = max(1, math.ceil(math.log(NEGLIGIBLE) / math.log(ratio))) if ratio > 0 else 1
+    gaps = torch.arange(window, 0, -1, dtype=torch.float64)
+    return ratio**gaps, beta2 ** (-gaps / 2)
 
 
 def quadrature(moments: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -244,6 +244,6 @@ def peak_memory_mib(device: torch.device) -> float:
     try:  # on Linux getrusage begins with the peak of the process that started this one
         peak = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)[1]
         return int(peak) / 2**10
-    except OSError:
+    except (OSError, TypeError):  # another system, or a sandbox that does not say
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, KiB elsewhere

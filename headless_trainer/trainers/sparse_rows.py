@@ -91,13 +91,12 @@ class SparseRows(TrainerCallback):
     def updated_as_rows(self) -> Iterator[None]:
         """Within it the embedding's gradients are sparse and exchanged here. After it the model is an ordinary one."""
         # More than one of a weight where an encoder has its own module on a shared weight.
-        modules = [
-            each for each in self.model.modules() if isinstance(each, nn.Embedding) and self._is_own(each.weight)
-        ]
+        weights = set(self.weights)
+        modules = [each for each in self.model.modules() if isinstance(each, nn.Embedding) and each.weight in weights]
         for module in modules:
             module.sparse = True
         if self.args.world_size > 1:
-            names = [name for name, parameter in self.model.named_parameters() if self._is_own(parameter)]
+            names = [name for name, parameter in self.model.named_parameters() if parameter in weights]
             nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, names)
         try:
             yield
@@ -108,9 +107,6 @@ class SparseRows(TrainerCallback):
                 for weight in self.weights:
                     del weight._ddp_ignored
                 del self.model._ddp_params_and_buffers_to_ignore
-
-    def _is_own(self, parameter: Tensor) -> bool:
-        return any(parameter is weight for weight in self.weights)
 
     def optimizer_class(self) -> tuple[type[torch.optim.Optimizer], dict]:
         """What `Trainer.optimizer_cls_and_kwargs` takes."""

@@ -11,7 +11,7 @@ from builders import Tokenizer, tiny_model, trainer_for
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from headless_trainer import HeadlessTrainer, attach_lm_head, load_token_counts
+from headless_trainer import attach_lm_head, load_token_counts
 from headless_trainer.cli import lm_head, pretrain
 from headless_trainer.models.candidate_matrix import candidate_matrix, load_trunk, untie
 from headless_trainer.objective.prior import log_prior
@@ -127,15 +127,7 @@ def test_a_run_does_not_go_on_with_one_matrix_more_or_less(tmp_path, clm_tokeniz
         untied_trainer(tmp_path / "b", "clm", clm_tokenizer).train(str(tmp_path / "one" / "checkpoint-1"))
 
 
-@pytest.mark.parametrize("kind", ["is_deepspeed_enabled", "is_fsdp_enabled"])
-def test_what_it_does_not_work_with_is_refused(tmp_path, clm_tokenizer, monkeypatch, kind):
-    created = HeadlessTrainer.create_accelerator_and_postprocess
-
-    def create(self):
-        created(self)
-        setattr(self, kind, True)
-
-    monkeypatch.setattr(HeadlessTrainer, "create_accelerator_and_postprocess", create)
+def test_what_it_does_not_work_with_is_refused(tmp_path, clm_tokenizer, sharded):
     with pytest.raises(ValueError, match="matrix of its own for candidates .* was started with DeepSpeed or FSDP"):
         untied_trainer(tmp_path, "clm", clm_tokenizer)
     with pytest.raises(ValueError, match="ddp_find_unused_parameters is True but the model has .*: leave ddp_find"):

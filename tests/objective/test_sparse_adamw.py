@@ -615,15 +615,7 @@ def test_deepspeed_is_refused(tmp_path):
         args._check_sparse_updates()
 
 
-@pytest.mark.parametrize("kind", ["is_deepspeed_enabled", "is_fsdp_enabled"])
-def test_sharding_by_the_launcher_is_refused(tmp_path, monkeypatch, kind):
-    created = HeadlessTrainer.create_accelerator_and_postprocess
-
-    def create(self):
-        created(self)
-        setattr(self, kind, True)
-
-    monkeypatch.setattr(HeadlessTrainer, "create_accelerator_and_postprocess", create)
+def test_sharding_by_the_launcher_is_refused(tmp_path, sharded):
     with pytest.raises(ValueError, match="started with DeepSpeed or FSDP.*multi-GPU configuration"):
         trainer(tmp_path, "clm")
 

@@ -123,6 +123,17 @@ def test_peak_memory_is_in_mib():
     assert peak_memory_mib(CPU) == pytest.approx(peak / 1024, rel=0.05)
 
 
+@pytest.mark.parametrize("text", ["Name:\tpython\nVmRSS:\t5 kB\n", None])
+def test_peak_memory_where_the_system_does_not_say(monkeypatch, text):
+    def read(path):
+        if text is None:
+            raise FileNotFoundError(path)
+        return text
+
+    monkeypatch.setattr(diagnostics.Path, "read_text", read)
+    assert peak_memory_mib(CPU) > 50
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux says of the process")
 def test_the_peak_is_not_that_of_the_process_that_started_it():
