@@ -4,13 +4,19 @@ import argparse
 import json
 import math
 import os
+import re
+import shlex
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
+from headless_trainer.cards.run_facts import hardware, software
+from headless_trainer.runtime import plotting
+from headless_trainer.runtime.checkpoints import write_whole
 from headless_trainer.runtime.run_folder import tokens_at
 
 # No dropout: every row is seen once, and it costs all recipes about a tenth of their perplexity.
@@ -67,7 +73,50 @@ def model_arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--batch_size", type=int, default=32, help="rows of 128 tokens in a step")
     parser.add_argument("--vocab_size", type=int, default=8_000)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
+    results_argument(parser)
     return parser
+
+
+def results_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--results_dir", type=Path, help="folder for table, picture and results.json; one in --output_dir by default"
+    )
+
+
+def write_results(folder: Path, results: object, table: Iterable[str], figure=None, runs: Iterable[Path] = ()) -> None:
+    """Write ``results.json``, ``results.md`` and, of a figure of matplotlib, ``results.png``, and print the table.
+
+    Beside the results stands what they came from: the command with the names of its files alone, versions, commit and machine,
+    and of ``runs``, folders of models that were trained earlier, the commits that their cards name.
+    """
+    origin = {"Command": command_line(), **software(), "Machine": hardware(torch.device("cpu"))}
+    if commits := sorted(set(filter(None, map(commit_of_run, runs)))):
+        origin["Commits of the runs"] = ", ".join(commits)
+    text = "\n".join([*table, "", *(f"- {label}: {value}" for label, value in origin.items())]) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "results.json", (json.dumps({"origin": origin, "results": results}, indent=1) + "\n").encode())
+    write_whole(folder / "results.md", text.encode())
+    if figure is not None:
+        plotting.save(figure, folder / "results.png")
+    print(text)
+
+
+def command_line() -> str:
+    """The command that runs, without the folders of this machine."""
+    return shlex.join(["python", f"studies/{Path(sys.argv[0]).name}", *map(without_folders, sys.argv[1:])])
+
+
+def without_folders(text: object) -> str:
+    """A text in which each absolute path, also after an equals sign, is the name of its file or folder alone."""
+    return re.sub(r"(^|[=\s])/(?:[^/\s]+/)*(?=[^/])", r"\1", str(text).rstrip("/"))
+
+
+def commit_of_run(folder: Path) -> str | None:
+    """The commit at which a run was trained, where its card names one."""
+    card = folder / "README.md"
+    text = card.read_text(encoding="utf-8") if card.is_file() else ""
+    found = re.search(r"^- Commit of the working directory: (.+)$", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 def token_rows(train_file: list[str] | None, tokenizer, part: str, rows: int, *, length: int = 128, held_out=HELD_OUT):

@@ -54,7 +54,7 @@ def options(script: str) -> set[str]:
         text = "".join(re.findall(r"^  -.*$", shown.getvalue(), re.MULTILINE))
     else:
         text = path.read_text(encoding="utf-8")
-        if "model_arguments(" in text:  # flags that studies have in common
+        if "from shared import" in text:  # flags that studies have in common
             text += (ROOT / "studies" / "shared.py").read_text(encoding="utf-8")
     return set(re.findall(r"--([a-z_]+)", text))
 
