@@ -18,7 +18,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shared import run_or_resume
+from shared import plain_ticks, run_or_resume
 
 from headless_trainer.runtime import plotting
 
@@ -177,8 +177,7 @@ def draw(args, models: list[dict], lambada: bool) -> None:
                 model[name], ls=("--", ":", "-.")[index % 3], lw=1, color=f"C{2 + index}", label=model["label"]
             )
         axis.set(xlabel="steps of fine-tuning", title=title, yscale="log")
-        for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
-            ticks(lambda value, _: f"{value:,.0f}" if f"{value:e}"[0] in "1235" else "")
+        plain_ticks(axis.yaxis)
     figure.legend(
         *axes[0, 0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncol=2, fontsize=8
     )

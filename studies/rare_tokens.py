@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shared import best_runs, model_arguments, spread, token_rows
+from shared import best_runs, language_model, model_arguments, spread, token_rows
 from torch import Tensor
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 
-from headless_trainer import attach_lm_head, load_token_counts
+from headless_trainer import load_token_counts
 from headless_trainer.fine_tuning.metrics import calibration_of
 from headless_trainer.runtime import plotting
 from headless_trainer.trainers.evaluation import mean_cosine
@@ -60,9 +60,7 @@ def frequency_groups(counts: Tensor) -> Tensor:
 
 def scored(folder: Path, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Log-probabilities ``(K, V)`` and targets ``(K,)`` of some rows ``(B, T)`` at a time."""
-    headless = json.loads((folder / "settings.json").read_text()).get("objective", "headless") == "headless"
-    model = attach_lm_head(folder) if headless else AutoModelForCausalLM.from_pretrained(folder)
-    model.eval()
+    model = language_model(folder)
     for batch in ids.split(16):
         with torch.no_grad():
             logits = model(input_ids=batch).logits[:, :-1].flatten(0, 1)

@@ -74,7 +74,13 @@ def model_arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--vocab_size", type=int, default=8_000)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
     results_argument(parser)
+    parser.set_defaults(tokenizer_name=None, evaluations=10)  # of a folder, and along a run: for studies to choose
     return parser
+
+
+def variant(args: argparse.Namespace, name: str, **settings) -> argparse.Namespace:
+    """The same study with other settings, its runs in a folder of their own below ``--output_dir``."""
+    return argparse.Namespace(**vars(args) | {"output_dir": args.output_dir / name} | settings)
 
 
 def results_argument(parser: argparse.ArgumentParser) -> None:
@@ -130,6 +136,21 @@ def token_rows(train_file: list[str] | None, tokenizer, part: str, rows: int, *,
     return torch.tensor(packed["input_ids"][:])
 
 
+def held_out_documents(train_file: list[str] | None, least_bytes: int) -> list[str]:
+    """The first held-out documents, as many as have ``least_bytes`` bytes of UTF-8 together, or all."""
+    from headless_trainer.arguments import DataArguments
+    from headless_trainer.corpus.texts import load_texts
+
+    texts = load_texts(DataArguments(train_file=train_file, validation_split_percentage=HELD_OUT))["validation"]
+    documents, size = [], 0
+    for row in texts:
+        documents.append(row["text"])
+        size += len(row["text"].encode())
+        if size >= least_bytes:
+            break
+    return documents
+
+
 def flags_of(recipe: str) -> list[str]:
     """Flags of run_pretrain.py that a recipe stands for."""
     base, *ingredients = recipe.split(" + ")
@@ -141,9 +162,13 @@ def flags_of(recipe: str) -> list[str]:
     return [*BASES[base], *(flag for part in ingredients for flag in INGREDIENTS[part])]
 
 
+def tokenizer_folder(args) -> Path:
+    return args.output_dir / f"{args.task}_tokenizer"
+
+
 def prepare_tokenizer(args) -> None:
     """One tokenizer for all runs of a task: training it is no part of what is compared."""
-    folder = args.output_dir / f"{args.task}_tokenizer"
+    folder = tokenizer_folder(args)
     if (folder / "tokenizer.json").is_file():
         return
     from headless_trainer.arguments import DataArguments
@@ -165,10 +190,11 @@ def pretrain(args, recipe: str, rate: float, seed: int) -> float:
     kind, overrides = SIZES[args.task, args.size]
     flags = {
         "task": args.task, "model_type": kind, "config_overrides": overrides, "output_dir": folder, "seed": seed,
-        "tokenizer_name": args.output_dir / f"{args.task}_tokenizer", "max_steps": args.max_steps, "learning_rate": rate,
+        "tokenizer_name": args.tokenizer_name or tokenizer_folder(args), "max_steps": args.max_steps, "learning_rate": rate,
         "lr_scheduler_type": args.schedule, "warmup_steps": args.max_steps // 20, "weight_decay": 0.01, "adam_beta2": 0.98,
         "per_device_train_batch_size": args.batch_size, "validation_split_percentage": HELD_OUT, "max_eval_samples": 200,
-        "eval_strategy": "steps", "eval_steps": max(1, args.max_steps // 10), "logging_steps": 10,
+        "eval_strategy": "steps", "eval_steps": max(1, args.max_steps // args.evaluations),
+        "logging_steps": max(1, min(10, args.max_steps // 10)),
         "save_steps": args.max_steps, "save_total_limit": 1, "disable_tqdm": "true",
     }  # fmt: skip
     command = [sys.executable, "run_pretrain.py", *as_flags(flags)]
@@ -209,6 +235,9 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
 def run_or_resume(command: list[str], folder: Path, jobs: int) -> None:
     """Run one of our training runs, from its last checkpoint if it was interrupted, with its console in a file of its folder.
 
+    The processor time that it took goes into ``cpu_seconds`` there, a line for each start: the time of a clock says little on a
+    machine that does other work besides.
+
     Args:
         command: without the checkpoint to resume from.
         folder: output folder of the run.
@@ -216,10 +245,23 @@ def run_or_resume(command: list[str], folder: Path, jobs: int) -> None:
     """
     if any(folder.glob("checkpoint-*")):
         command = [*command, "--resume_from_checkpoint", "last"]
-    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
+    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} | os.environ
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "console.log", "a") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    with (
+        open(folder / "console.log", "a") as log,
+        subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment) as run,
+    ):
+        _, status, usage = os.wait4(run.pid, 0)  # which alone knows the time of one of several children
+        run.returncode = os.waitstatus_to_exitcode(status)
+    with open(folder / "cpu_seconds", "a") as file:
+        file.write(f"{usage.ru_utime + usage.ru_stime:.1f}\n")
+    if run.returncode:
+        raise subprocess.CalledProcessError(run.returncode, command)
+
+
+def cpu_seconds(folder: Path) -> float:
+    """Processor time of a run in all its starts, from its first import to its last evaluation."""
+    return sum(map(float, (folder / "cpu_seconds").read_text().split()))
 
 
 def held_out_points(folder: Path, tokens_per_second: float | None) -> list[dict]:
@@ -228,12 +270,27 @@ def held_out_points(folder: Path, tokens_per_second: float | None) -> list[dict]
     The pace is the 90th percentile of the logged tokens per second, so that what else the machine did in between does not
     count, or the one measured elsewhere.
     """
-    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    history = log_history(folder)
     paces = sorted(logs["tokens_per_second"] for logs in history if "tokens_per_second" in logs)
     pace = tokens_per_second or paces[int(0.9 * (len(paces) - 1))]
     points = [logs | {"tokens_seen": tokens_at(history, logs["step"])} for logs in history if "eval_accuracy" in logs]
     points = [point | {"seconds": point["tokens_seen"] / pace} for point in points]
     return points
+
+
+def log_history(folder: Path) -> list[dict]:
+    """All that a run has logged."""
+    return json.loads((folder / "trainer_state.json").read_text())["log_history"]
+
+
+def language_model(folder: Path):
+    """The causal language model that a run has left, in evaluation mode: of a headless one, with its free head."""
+    from transformers import AutoModelForCausalLM
+
+    from headless_trainer import attach_lm_head
+
+    headless = json.loads((folder / "settings.json").read_text()).get("objective", "headless") == "headless"
+    return (attach_lm_head(folder) if headless else AutoModelForCausalLM.from_pretrained(folder)).eval()
 
 
 def spread(values: list[float], digits: int) -> str:
@@ -242,6 +299,12 @@ def spread(values: list[float], digits: int) -> str:
     if len(values) < 2:
         return f"{mean:.{digits}f}"
     return f"{mean:.{digits}f} ({statistics.stdev(values) / math.sqrt(len(values)):.{digits}f})"
+
+
+def plain_ticks(axis) -> None:
+    """Plain numbers at some ticks of a logarithmic x or y axis: our pictures have no typesetting of formulas."""
+    for ticks in (axis.set_major_formatter, axis.set_minor_formatter):
+        ticks(lambda value, _: f"{value:,.0f}" if f"{value:e}"[0] in "1235" else "")
 
 
 def finished(args, recipe: str) -> dict[float, dict[int, Path]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from shared import best_runs, model_arguments, spread
+from shared import best_runs, log_history, model_arguments, spread
 from torch import Tensor
 from transformers import AutoModel
 
@@ -86,8 +86,7 @@ def nearest(rows: Tensor) -> Tensor:
 
 def output_share(folder: Path) -> float | None:
     """Mean share of the embedding's gradient that came from its output role, over the logs of a run."""
-    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    shares = [logs["target_gradient_share"] for logs in history if "target_gradient_share" in logs]
+    shares = [logs["target_gradient_share"] for logs in log_history(folder) if "target_gradient_share" in logs]
     return statistics.mean(shares) if shares else None
 
 

@@ -1,0 +1,93 @@
+"""studies/vocabulary_size.py: bits per byte of the same text, and a whole tiny study."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import harness_inputs
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_token_is_predicted_once(study, tmp_path, text_lines, clm_tokenizer):
+    """Rows of 6 over a text of several, against one prediction after another from what a row has before it."""
+    script = study("vocabulary_size")
+    script.LENGTH = 6
+    model = harness_inputs.train(clm_tokenizer, text_lines, steps=3)
+    harness_inputs.save(tmp_path, model, clm_tokenizer)
+    (tmp_path / "settings.json").write_text(json.dumps({"objective": "vanilla"}))
+    documents = text_lines[:3]
+    ids = script.one_text(documents, clm_tokenizer)
+    end = clm_tokenizer.eos_token_id
+    assert ids[0] == ids[-1] == end and (ids == end).sum() == 4
+    assert clm_tokenizer.decode(ids[1:-1]) == clm_tokenizer.eos_token.join(documents)
+    assert len(ids) > 20 and (len(ids) - 1) % 5  # a last row that is shorter
+    total = 0.0
+    for place in range(1, len(ids)):
+        begin = (place - 1) // 5 * 5
+        with torch.no_grad():
+            scores = model(input_ids=ids[None, begin:place]).logits[0, -1].log_softmax(-1)
+        total -= scores[ids[place]].item()
+    assert script.nats(tmp_path, ids) == pytest.approx(total, rel=1e-5)
+
+
+def test_a_table_of_bits(study, tmp_path, monkeypatch, capsys):
+    """Two tokenizers of the same 21 bytes, and models with 42 and 84 nats for them."""
+    script = study("vocabulary_size")
+    monkeypatch.setattr(script, "held_out_documents", lambda *_: ["a" * 9, "é" * 5])
+    monkeypatch.setattr(script, "cpu_seconds", lambda _: 30.0)
+    monkeypatch.setattr(script.AutoTokenizer, "from_pretrained", lambda folder: folder)
+    monkeypatch.setattr(script, "one_text", lambda _, folder: [0] * (8 if "vocabulary_300" in str(folder) else 4))
+    monkeypatch.setattr(script, "nats", lambda folder, _: 42.0 if "headless" in str(folder) else 84.0)
+    for size in (300, 600):
+        for name in ("headless", "vanilla_tied"):
+            folder = tmp_path / f"vocabulary_{size}" / "clm_small_cosine" / name / "0.008_0"
+            folder.mkdir(parents=True)
+            (folder / "eval_results.json").write_text("{}")
+    flags = ["--output_dir", str(tmp_path), "--recipes", "headless", "vanilla tied", "--vocab_sizes", "300", "600"]
+    script.main([*flags, "--seeds", "0", "--report_only"])
+    printed = capsys.readouterr().out
+    bits = 42 / math.log(2) / 21
+    assert f"| headless | 300 | 3.00 | 1.23 | 1 | {bits:.3f} | 30 |" in printed
+    assert f"| vanilla tied | 600 | 7.00 | 2.87 | 1 | {2 * bits:.3f} | 30 |" in printed
+    assert "the same 21 held-out bytes" in printed
+
+
+@pytest.mark.slow
+def test_a_whole_study(tmp_path, text_lines):
+    lines = [" ".join(text_lines[i : i + 12]) for i in range(200)]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    command = [sys.executable, "studies/vocabulary_size.py", "--train_file", tmp_path / "lines.txt"]
+    command += [
+        "--output_dir",
+        tmp_path / "runs",
+        "--recipes",
+        "headless",
+        "--vocab_sizes",
+        "270",
+        "300",
+        "--seeds",
+        "0",
+    ]
+    command += ["--max_steps", "4", "--batch_size", "4", "--held_out_bytes", "1000"]
+    with (tmp_path / "console.txt").open("w") as log:
+        done = subprocess.run([*map(str, command)], cwd=ROOT, stdout=log, stderr=log)
+    assert done.returncode == 0, (tmp_path / "console.txt").read_text()
+    found = json.loads((tmp_path / "runs" / "vocabulary_size" / "results.json").read_text())["results"]
+    assert [row["vocabulary"] for row in found] == [270, 300]
+    small, large = found
+    assert small["bytes_per_token"] < large["bytes_per_token"]
+    assert small["training_bytes"] == pytest.approx(4 * 4 * 128 * small["bytes_per_token"])
+    # Nothing is learnt in four steps: near 8 bits for what is nearly a byte a token, and never below what the text holds.
+    assert all(0.5 < row["bits"][0] < 8 for row in found)
+    assert (tmp_path / "runs" / "vocabulary_size" / "results.png").stat().st_size > 1000
+
+
+def test_an_encoder_has_no_bits_per_byte(study, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        study("vocabulary_size").main(["--task", "mlm", "--output_dir", str(tmp_path)])
+    assert "--task mlm: bits per byte are those of a decoder" in capsys.readouterr().err
