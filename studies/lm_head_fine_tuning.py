@@ -13,12 +13,10 @@ scores that are there are not repeated. Writes table.md and fine_tuning.png.
 
 import argparse
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shared import plain_ticks, run_or_resume
+from shared import free_head, from_checkpoint, held_out, plain_ticks, score_lambada, tune_head
 
 from headless_trainer.runtime import plotting
 
@@ -50,22 +48,14 @@ def main() -> None:
     tuned = [tuned_model(args, init, step) for init in LABELS for step in args.scored_steps]
     models = tuned + [other_model(args, *text.partition("=")[::2]) for text in args.others]
     if args.lambada_file:
-        score(args, models)
+        score_lambada(models, args.lambada_file, args.output_dir / "lambada", args.max_length)
     report(args, models)
 
 
 def fine_tune(args, init: str) -> None:
-    folder = args.output_dir / init
-    if (folder / "model.safetensors").is_file():
-        return
-    command = [sys.executable, "run_lm_head.py", "--model_name_or_path", args.model_name_or_path, "--init", init]
-    command += ["--output_dir", str(folder), *(["--train_file", *args.train_file] if args.train_file else [])]
-    command += ["--do_train", "--max_steps", str(args.max_steps), "--per_device_train_batch_size", "16"]
-    command += ["--learning_rate", args.learning_rate, "--warmup_steps", "10", "--seed", "1"]
-    command += ["--validation_split_percentage", "1", "--max_eval_samples", "200", "--eval_on_start", "true"]
-    command += ["--eval_strategy", "steps", "--eval_steps", str(args.eval_steps), "--logging_steps", "10"]
-    command += ["--save_steps", str(args.eval_steps), "--disable_tqdm", "true"]
-    run_or_resume(command, folder, args.jobs)
+    steps = {"max_steps": args.max_steps, "eval_steps": args.eval_steps, "save_steps": args.eval_steps}
+    settings = steps | {"learning_rate": args.learning_rate, "validation_split_percentage": 1, "max_eval_samples": 200}
+    tune_head(args.model_name_or_path, args.output_dir / init, init, args.train_file, args.jobs, settings)
 
 
 def tuned_model(args, init: str, step: int) -> dict:
@@ -90,48 +80,6 @@ def other_model(args, name: str, spec: str) -> dict:
     if not (folder / "model.safetensors").is_file():
         from_checkpoint(Path(run, f"checkpoint-{step}"), folder) if step else free_head(run, folder, "prior")
     return {"label": name, "folder": folder} | figures[int(step or max(figures))]
-
-
-def free_head(checkpoint: str, folder: Path, init: str) -> None:
-    command = [sys.executable, "run_lm_head.py", "--model_name_or_path", checkpoint, "--init", init]
-    subprocess.run([*command, "--output_dir", str(folder)], check=True)
-
-
-def from_checkpoint(checkpoint: Path, folder: Path) -> None:
-    """The language model of a checkpoint to resume from, whose head may have a bias that its class does not know."""
-    from safetensors.torch import load_file
-    from torch import nn
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from headless_trainer.models.fold import fold_head_bias
-
-    model, weights = AutoModelForCausalLM.from_pretrained(checkpoint), load_file(checkpoint / "model.safetensors")
-    if "lm_head.bias" in weights and model.get_output_embeddings().bias is None:
-        model.get_output_embeddings().bias = nn.Parameter(weights["lm_head.bias"])
-        model = fold_head_bias(model)
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
-
-
-def score(args, models: list[dict]) -> None:
-    """Add accuracy and perplexity on LAMBADA, as the LM Evaluation Harness computes them."""
-    command = [sys.executable, "run_lm_eval.py", "--tasks", "lambada_openai", "--max_length", args.max_length]
-    command += ["--data_files", f"lambada_openai={args.lambada_file}", "--output_dir", str(args.output_dir / "lambada")]
-    subprocess.run([*command, "--model_name_or_path", *(str(model["folder"]) for model in models)], check=True)
-    found = [json.loads(path.read_text()) for path in args.output_dir.glob("lambada/*/results.json")]
-    scores = {results["model"]: results["tasks"]["lambada_openai"]["metrics"] for results in found}
-    for model in models:
-        metrics = scores[str(model["folder"])]
-        model["lambada_accuracy"], model["lambada_perplexity"] = (
-            metrics[f"{name},none"]["value"] for name in ("acc", "perplexity")
-        )
-
-
-def held_out(run: Path) -> dict[int, dict]:
-    """Held-out accuracy and perplexity of a run by its optimizer steps."""
-    history = json.loads((run / "trainer_state.json").read_text())["log_history"]
-    names = ("eval_accuracy", "eval_perplexity")
-    return {logs["step"]: {name: logs[name] for name in names} for logs in history if "eval_accuracy" in logs}
 
 
 def steps_worth(args) -> int | None:

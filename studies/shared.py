@@ -283,6 +283,81 @@ def log_history(folder: Path) -> list[dict]:
     return json.loads((folder / "trainer_state.json").read_text())["log_history"]
 
 
+def tune_head(
+    checkpoint: str | Path, folder: Path, init: str, train_file: list[str] | None, jobs: int, settings: dict
+) -> None:
+    """Fine-tune a headless decoder with a head, in batches of 16 rows after 10 steps of warm-up, if that was not done before.
+
+    It is scored at step 0 and every ``eval_steps``.
+
+    Args:
+        checkpoint: folder of the decoder.
+        folder: output folder.
+        init: how the head starts, as --init of run_lm_head.py.
+        train_file: the corpus.
+        jobs: as in `run_or_resume`.
+        settings: further flags by name.
+    """
+    if (folder / "model.safetensors").is_file():
+        return
+    flags = {
+        "model_name_or_path": checkpoint, "init": init, "output_dir": folder, "per_device_train_batch_size": 16,
+        "warmup_steps": 10, "seed": 1, "eval_on_start": "true", "eval_strategy": "steps", "logging_steps": 10,
+        "disable_tqdm": "true",
+    }  # fmt: skip
+    command = [sys.executable, "run_lm_head.py", "--do_train", *as_flags(flags | settings)]
+    run_or_resume(command + (["--train_file", *train_file] if train_file else []), folder, jobs)
+
+
+def free_head(checkpoint: str | Path, folder: Path, init: str) -> None:
+    """A language model of a headless decoder without training."""
+    command = [sys.executable, "run_lm_head.py", "--model_name_or_path", str(checkpoint), "--init", init]
+    subprocess.run([*command, "--output_dir", str(folder)], check=True)
+
+
+def from_checkpoint(checkpoint: Path, folder: Path) -> None:
+    """The language model of a checkpoint to resume from, whose head may have a bias that its class does not know."""
+    from safetensors.torch import load_file
+    from torch import nn
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from headless_trainer.models.fold import fold_head_bias
+
+    model, weights = AutoModelForCausalLM.from_pretrained(checkpoint), load_file(checkpoint / "model.safetensors")
+    if "lm_head.bias" in weights and model.get_output_embeddings().bias is None:
+        model.get_output_embeddings().bias = nn.Parameter(weights["lm_head.bias"])
+        model = fold_head_bias(model)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
+
+
+def score_lambada(models: list[dict], documents: Path, folder: Path, max_length: str) -> None:
+    """Add accuracy and perplexity on LAMBADA, as the LM Evaluation Harness computes them, to what is known of models.
+
+    Args:
+        models: each with its ``folder``.
+        documents: JSON objects with ``text``, one a line.
+        folder: for the harness's results; what is there is not scored again.
+        max_length: longest input in tokens.
+    """
+    command = [sys.executable, "run_lm_eval.py", "--tasks", "lambada_openai", "--max_length", max_length]
+    command += ["--data_files", f"lambada_openai={documents}", "--output_dir", str(folder)]
+    subprocess.run([*command, "--model_name_or_path", *(str(model["folder"]) for model in models)], check=True)
+    found = [json.loads(path.read_text()) for path in folder.glob("*/results.json")]
+    scores = {results["model"]: results["tasks"]["lambada_openai"]["metrics"] for results in found}
+    for model in models:
+        metrics = scores[str(model["folder"])]
+        model["lambada_accuracy"], model["lambada_perplexity"] = (
+            metrics[f"{name},none"]["value"] for name in ("acc", "perplexity")
+        )
+
+
+def held_out(run: Path) -> dict[int, dict]:
+    """Held-out accuracy and perplexity of a run by its optimizer steps."""
+    names = ("eval_accuracy", "eval_perplexity")
+    return {logs["step"]: {name: logs[name] for name in names} for logs in log_history(run) if "eval_accuracy" in logs}
+
+
 def language_model(folder: Path):
     """The causal language model that a run has left, in evaluation mode: of a headless one, with its free head."""
     from transformers import AutoModelForCausalLM
