@@ -16,7 +16,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shared import held_out_points, prepare_tokenizer, run_or_resume
+from shared import held_out_points, prepare_tokenizer, results_argument, run_or_resume, write_results
 
 from headless_trainer.runtime import plotting
 
@@ -69,6 +69,7 @@ def main() -> None:
         help="paces measured on a quiet machine (benchmarks/step.py), instead of those the runs logged",
     )
     parser.add_argument("--report_only", action="store_true")
+    results_argument(parser)
     args = parser.parse_args()
     runs = [(variant, seed) for seed in args.seeds for variant in args.variants]
     if not args.report_only:
@@ -133,10 +134,9 @@ def report(args, runs: list[tuple[str, int]]) -> None:
             point = reading_at(points, "seconds", reference["seconds"])
             rows += [table_row(variant, seed, "headless's time", point)] if point else []
         rows.append(table_row(variant, seed, "the end", points[-1]))
-    table = "\n".join(rows)
-    (args.output_dir / f"{args.task}_table.md").write_text(table + "\n")
-    print(table)
-    draw(args, found)
+    results = [{"run": variant, "seed": seed, "points": points} for (variant, seed), points in found.items()]
+    folder = args.results_dir or args.output_dir / f"{args.task}_results"
+    write_results(folder, results, rows, draw(args, found), [folders[run] for run in found])
 
 
 def table_row(variant: str, seed: int, label: str, point: dict) -> str:
@@ -147,7 +147,7 @@ def table_row(variant: str, seed: int, label: str, point: dict) -> str:
     )
 
 
-def draw(args, found: dict) -> None:
+def draw(args, found: dict):
     figure, axes = plotting.subplots(1, 2, figsize=(10, 3.8), sharey=True)
     for (variant, seed), points in found.items():
         for axis, name, scale in zip(axes, ("tokens_seen", "seconds"), (1e6, 60), strict=True):
@@ -160,7 +160,7 @@ def draw(args, found: dict) -> None:
         axis.set_xlabel(label)
     axes[0].set_ylabel(f"held-out {'masked' if args.task == 'mlm' else 'next'}-token accuracy (%)")
     axes[0].legend(frameon=False)
-    plotting.save(figure, args.output_dir / f"{args.task}_accuracy.png")
+    return figure
 
 
 if __name__ == "__main__":

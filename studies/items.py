@@ -18,7 +18,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shared import as_flags, results_of, spread
+from shared import as_flags, results_argument, results_of, spread, write_results
 
 METHODS = {
     "headless": ["--sampled_negatives", "0"],
@@ -52,6 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
     parser.add_argument("--report_only", action="store_true")
+    results_argument(parser)
     args, args.flags = parser.parse_known_args(argv)
     if not args.report_only:
         for data in args.train_file:
@@ -117,7 +118,7 @@ def finished(args, data: Path, method: str, setting: tuple) -> dict[int, dict]:
 
 
 def report(args, data: Path) -> None:
-    """Write items.md and items.json of one data set, for the methods that have runs, each at its best setting."""
+    """Table and results of one data set, for the methods that have runs, each at its best setting."""
     rows = {}
     for method in args.methods:
         runs = {setting: finished(args, data, method, setting) for setting in settings_of(args)}
@@ -137,11 +138,7 @@ def report(args, data: Path) -> None:
         figures = f"{row['ndcg@10']:.4f}, {row['recall@10']:.4f}"
         table.append(f"| {row['method']} ({row['source']}) | | | | | {figures} | | | | | |")
     table += ["", *(f"{name}: {source}." for name, source in published["sources"].items())] if others else []
-    folder = args.output_dir / name_of(data)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "items.md").write_text("\n".join(table) + "\n")
-    (folder / "items.json").write_text(json.dumps(rows, indent=1))
-    print(f"{name_of(data)}\n\n" + "\n".join(table) + "\n")
+    write_results((args.results_dir or args.output_dir) / name_of(data), rows, [f"{name_of(data)}\n", *table])
 
 
 def table_row(method: str, row: dict) -> str:

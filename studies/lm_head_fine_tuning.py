@@ -8,15 +8,23 @@ Fine-tunes a headless decoder twice, its head starting at E^T + log q (the free 
 section 4.2), on other rows of its corpus than it was pretrained on, in batches of 16 x 128 tokens at the paper's learning
 rate. Held-out perplexity and accuracy come from the run itself, at step 0 and every --eval_steps; with --lambada_file, the
 models at --scored_steps and the runs under --others are scored on LAMBADA by the LM Evaluation Harness. Runs and
-scores that are there are not repeated. Writes table.md and fine_tuning.png.
-"""
+scores that are there are not repeated. """
 
 import argparse
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shared import free_head, from_checkpoint, held_out, plain_ticks, score_lambada, tune_head
+from shared import (
+    free_head,
+    from_checkpoint,
+    held_out,
+    plain_ticks,
+    results_argument,
+    score_lambada,
+    tune_head,
+    write_results,
+)
 
 from headless_trainer.runtime import plotting
 
@@ -42,6 +50,7 @@ def main() -> None:
     )
     parser.add_argument("--lambada_file", type=Path, help="LAMBADA documents, one JSON object with 'text' a line")
     parser.add_argument("--max_length", default="128", help="longest input on LAMBADA: that of the training rows")
+    results_argument(parser)
     args = parser.parse_args()
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(lambda init: fine_tune(args, init), LABELS))
@@ -101,13 +110,14 @@ def report(args, models: list[dict]) -> None:
     worth = steps_worth(args)
     reached = f"after {worth:,} steps" if worth is not None else f"not within {args.max_steps:,} steps"
     rows.append(f"\nFine-tuning from E^T reaches the held-out perplexity of the free head {reached}.")
-    table = "\n".join(rows)
-    (args.output_dir / "table.md").write_text(table + "\n")
-    print(table)
-    draw(args, models, lambada)
+    results = {"models": [{name: value for name, value in model.items() if name != "folder"} for model in models]}
+    results |= {"steps_worth": worth, "held_out": {init: held_out(args.output_dir / init) for init in LABELS}}
+    runs = [Path(run.partition("=")[2].partition("@")[0]) for run in args.others]
+    folder = args.results_dir or args.output_dir / "results"
+    write_results(folder, results, rows, draw(args, models, lambada), [Path(args.model_name_or_path), *runs])
 
 
-def draw(args, models: list[dict], lambada: bool) -> None:
+def draw(args, models: list[dict], lambada: bool):
     figure, axes = plotting.subplots(1, 1 + lambada, figsize=(5 + 4.5 * lambada, 4), squeeze=False)
     panels = [(axes[0, 0], "eval_perplexity", "held-out perplexity")]
     panels += [(axes[0, 1], "lambada_perplexity", "LAMBADA perplexity")] if lambada else []
@@ -129,7 +139,7 @@ def draw(args, models: list[dict], lambada: bool) -> None:
     figure.legend(
         *axes[0, 0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncol=2, fontsize=8
     )
-    plotting.save(figure, args.output_dir / "fine_tuning.png")
+    return figure
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import math
 from pathlib import Path
 
 import torch
-from shared import token_rows
+from shared import results_argument, token_rows, write_results
 from torch import Tensor
 from transformers import AutoTokenizer
 
@@ -20,6 +20,7 @@ from headless_trainer import load_token_counts
 from headless_trainer.models.candidate_matrix import load_trunk
 from headless_trainer.models.trunk import find_embed
 from headless_trainer.objective.prior import log_prior
+from headless_trainer.runtime import plotting
 
 SCALES = (0.9, 1.0, 1.1)
 TAUS = (0.8, 0.9, 1.0, 1.1, 1.2)
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--held_out_rows", type=int, default=200)
     parser.add_argument("--training_rows", type=int, default=1_000)
     parser.add_argument("--steps", type=int, nargs="+", default=[25, 50, 100], help="of training the bias")
+    results_argument(parser)
     args = parser.parse_args()
 
     tokenizer, trunk = AutoTokenizer.from_pretrained(args.model), load_trunk(args.model).eval()
@@ -60,31 +62,42 @@ def main() -> None:
         return torch.stack(sums).sum() / len(targets)
 
     held_out = predictions("validation", args.held_out_rows)
-    print("held-out perplexity by scale (rows) and weight of the prior (columns)\n")
-    print(f"| | {' | '.join(map(str, TAUS))} |\n|{'---|' * (len(TAUS) + 1)}")
+    table = ["Held-out perplexity by scale (rows) and weight of the prior (columns):", ""]
+    table += [f"| | {' | '.join(map(str, TAUS))} |", f"|{'---|' * (len(TAUS) + 1)}"]
+    grid, trained = {}, {}
     with torch.no_grad():
         for scale in SCALES:
-            row = [math.exp(cross_entropy(*held_out, scale, tau)) for tau in TAUS]
-            print(f"| **{scale}** | {' | '.join(f'{value:.1f}' for value in row)} |", flush=True)
+            grid[scale] = [math.exp(cross_entropy(*held_out, scale, tau)) for tau in TAUS]
+            table.append(f"| **{scale}** | {' | '.join(f'{value:.1f}' for value in grid[scale])} |")
 
     hidden, targets = predictions("train", args.training_rows)
     torch.manual_seed(0)
     learned = [torch.ones((), requires_grad=True), torch.ones((), requires_grad=True)]
     learned.append(torch.zeros_like(log_q, requires_grad=True))
     optimizer = torch.optim.Adam(learned, lr=0.02)
-    print("\nscale, weight of the prior and a bias trained on training rows, 4,096 predictions a step\n")
-    print("| steps | scale | weight of the prior | held-out perplexity |\n|---|---|---|---|")
+    table += ["", "Scale, weight of the prior and a bias trained on training rows, 4,096 predictions a step:", ""]
+    table += ["| steps | scale | weight of the prior | held-out perplexity |", "|---|---|---|---|"]
     for step in range(max(args.steps) + 1):
         if step in (0, *args.steps):
             scale, tau, bias = (value.detach() for value in learned)
-            print(
-                f"| {step} | {scale:.3f} | {tau:.3f} | {math.exp(cross_entropy(*held_out, scale, tau, bias)):.1f} |",
-                flush=True,
-            )
+            perplexity = math.exp(cross_entropy(*held_out, scale, tau, bias))
+            trained[step] = {"scale": scale.item(), "tau": tau.item(), "perplexity": perplexity}
+            table.append(f"| {step} | {scale:.3f} | {tau:.3f} | {perplexity:.1f} |")
         chosen = torch.randint(len(hidden), (4096,))
         optimizer.zero_grad()
         cross_entropy(hidden[chosen], targets[chosen], *learned).backward()
         optimizer.step()
+    results = {"taus": TAUS, "perplexity_by_scale": grid, "trained": trained}
+    write_results(args.results_dir or args.model / "prior", results, table, draw(grid), [args.model])
+
+
+def draw(grid: dict[float, list[float]]):
+    figure, axis = plotting.subplots(figsize=(5, 3.5))
+    for scale, perplexities in grid.items():
+        axis.plot(TAUS, perplexities, "o-", ms=3, label=f"scale {scale}")
+    axis.set(xlabel="weight of log q", ylabel="held-out perplexity")
+    axis.legend(frameon=False)
+    return figure
 
 
 if __name__ == "__main__":

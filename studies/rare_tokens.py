@@ -8,13 +8,13 @@ each with about a tenth of all targets of training. Calibration is that of the m
 between how likely it is held to be and how often it is right, over 15 bins.
 """
 
-import json
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-from shared import best_runs, language_model, model_arguments, spread, token_rows
+from shared import best_runs, language_model, model_arguments, spread, token_rows, write_results
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
@@ -36,17 +36,12 @@ def main() -> None:
     # Of one run for all: each has seen nearly the same rows.
     counts = load_token_counts(next(iter(best_runs(args, args.recipes[0]).values())))[0]
     group = frequency_groups(counts)
-    found = {
-        recipe: [measure(folder, ids, group) for folder in best_runs(args, recipe).values()] for recipe in args.recipes
-    }
-    folder = args.output_dir / "rare_tokens"
-    folder.mkdir(parents=True, exist_ok=True)
+    runs = {recipe: best_runs(args, recipe).values() for recipe in args.recipes}
+    found = {recipe: [measure(folder, ids, group) for folder in folders] for recipe, folders in runs.items()}
     sizes = torch.bincount(group, minlength=GROUPS).tolist()
-    text = "\n".join(table(found, sizes)) + "\n\n" + "\n".join(summary(found)) + "\n"
-    (folder / "rare_tokens.md").write_text(text)
-    (folder / "results.json").write_text(json.dumps({"tokens": sizes, "recipes": found}, indent=1))
-    draw(found, folder / "rare_tokens.png")
-    print(text)
+    text = [*table(found, sizes), "", *summary(found)]
+    folder = args.results_dir or args.output_dir / "rare_tokens"
+    write_results(folder, {"tokens": sizes, "recipes": found}, text, draw(found), itertools.chain(*runs.values()))
 
 
 def frequency_groups(counts: Tensor) -> Tensor:
@@ -116,7 +111,7 @@ def summary(found: dict[str, list[dict]]) -> Iterator[str]:
         yield f"| {recipe} | {' | '.join(spread([seed[name] for seed in seeds], 2) for name in names)} |"
 
 
-def draw(found: dict[str, list[dict]], path: Path) -> None:
+def draw(found: dict[str, list[dict]]):
     figure, axes = plotting.subplots(1, 2, figsize=(9, 3.5))
     first, *_ = means = {
         recipe: {name: np.mean([seed[name] for seed in seeds], axis=0) for name in ("cross_entropy", "norm")}
@@ -130,7 +125,7 @@ def draw(found: dict[str, list[dict]], path: Path) -> None:
         axis.set_xlabel("tenths of all targets, from rare to frequent tokens")
         axis.set_ylabel(label)
     axes[0].legend(frameon=False, fontsize=8)
-    plotting.save(figure, path)
+    return figure
 
 
 if __name__ == "__main__":

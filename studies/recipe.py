@@ -8,11 +8,9 @@ seeds are trained at the best one. The rows, their order and the held-out rows a
 are finished are not repeated, those cut off go on. ``--report_only`` makes table and picture of what is there.
 """
 
-import json
 import math
 import statistics
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from shared import (
     BASES,
@@ -26,6 +24,7 @@ from shared import (
     pretrain,
     run_dir,
     spread,
+    write_results,
 )
 
 from headless_trainer.reporting.run_comparison import first_reaching
@@ -67,13 +66,14 @@ def search(args, recipe: str) -> None:
 
 
 def report(args) -> None:
-    """Write recipe.md, recipe.json and recipe.png for the recipes that have runs, each at its best rate."""
-    rows = {}
+    """Table and picture of the recipes that have runs, each at its best rate."""
+    rows, folders = {}, []
     for recipe in args.recipes:
         runs = finished(args, recipe)
         if not runs:
             continue
         rate, losses = best_rate(args, runs)
+        folders += runs[rate].values()
         curves = {seed: held_out_points(folder, None) for seed, folder in sorted(runs[rate].items())}
         ends = [curve[-1] for curve in curves.values()]
         rows[recipe] = {
@@ -97,12 +97,8 @@ def report(args) -> None:
             f"| {recipe} | {row['rate']:g} | {len(row['seeds'])} | {spread(row['perplexity'], 1)} | {spread(accuracy, 2)} "
             f"| {shown[0]} | {shown[1]} |"
         )
-    folder = run_dir(args, "x", 0.0, 0).parents[1]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "recipe.md").write_text("\n".join(table) + "\n")
-    (folder / "recipe.json").write_text(json.dumps(rows, indent=1))
-    print("\n".join(table))
-    draw(rows, folder / "recipe.png")
+    folder = args.results_dir or run_dir(args, "x", 0.0, 0).parents[1]
+    write_results(folder, rows, table, draw(rows), folders)
 
 
 def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
@@ -120,7 +116,7 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
     return reached / baseline["tokens"], reached / row["tokens"] * row["seconds"] / baseline["seconds"]
 
 
-def draw(rows: dict, path: Path) -> None:
+def draw(rows: dict):
     figure, axes = plotting.subplots(1, 2, figsize=(10, 4), sharey=True)
     for recipe, row in rows.items():
         curve = next(iter(row["curves"].values()))
@@ -134,7 +130,7 @@ def draw(rows: dict, path: Path) -> None:
             ticks("{x:.0f}")
     axes[0].set_ylabel("held-out perplexity")
     axes[0].legend(frameon=False, fontsize=7)
-    plotting.save(figure, path)
+    return figure
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def variant(args: argparse.Namespace, name: str, **settings) -> argparse.Namespa
 
 def results_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--results_dir", type=Path, help="folder for table, picture and results.json; one in --output_dir by default"
+        "--results_dir", type=Path, help="folder for table, picture and results.json; one beside the runs by default"
     )
 
 

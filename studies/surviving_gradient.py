@@ -10,11 +10,12 @@ the share of the norm that lies in the columns, over predictions of training bat
 the same ``--output_dir``. Each is also asked what the other loss would give; what is added to the scores of the head is log q.
 """
 
-import json
+import itertools
+import statistics
 from pathlib import Path
 
 import torch
-from shared import best_runs, model_arguments, spread, token_rows
+from shared import best_runs, model_arguments, spread, token_rows, write_results
 from torch import Tensor
 from transformers import AutoTokenizer
 
@@ -23,6 +24,7 @@ from headless_trainer.models.candidate_matrix import load_trunk
 from headless_trainer.models.fold import unfold
 from headless_trainer.models.trunk import find_embed
 from headless_trainer.objective.prior import log_prior
+from headless_trainer.runtime import plotting
 
 BATCHES = 4
 
@@ -33,19 +35,28 @@ def main() -> None:
     args = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(args.output_dir / f"{args.task}_tokenizer")
     batches = token_rows(args.train_file, tokenizer, "train", BATCHES * args.batch_size).split(args.batch_size)
-    found = {
-        recipe: [measure(folder, batches) for folder in best_runs(args, recipe).values()] for recipe in args.recipes
-    }
+    runs = {recipe: best_runs(args, recipe).values() for recipe in args.recipes}
+    found = {recipe: [measure(folder, batches) for folder in folders] for recipe, folders in runs.items()}
     text = ["| decoder | loss | tokens scored | surviving share of the norm (%) |", "|---|---|---|---|"]
     for recipe, seeds in found.items():
         for loss in seeds[0]:
             scored, share = ([seed[loss][name] for seed in seeds] for name in ("tokens", "share"))
             text.append(f"| {recipe} | {loss} | {spread(scored, 0)} | {spread(share, 1)} |")
-    folder = args.output_dir / "surviving_gradient"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "surviving_gradient.md").write_text("\n".join(text) + "\n")
-    (folder / "results.json").write_text(json.dumps(found, indent=1))
-    print("\n".join(text))
+    folder = args.results_dir or args.output_dir / "surviving_gradient"
+    write_results(folder, found, text, draw(found), itertools.chain(*runs.values()))
+
+
+def draw(found: dict[str, list[dict]]):
+    """A bar for each decoder and loss: the mean over seeds."""
+    figure, axis = plotting.subplots(figsize=(6, 3))
+    names = list(found)
+    for place, loss in enumerate(found[names[0]][0]):
+        shares = [statistics.mean(seed[loss]["share"] for seed in found[name]) for name in names]
+        axis.barh([index + 0.4 * place for index in range(len(names))], shares, height=0.35, label=loss)
+    axis.set_yticks([index + 0.2 for index in range(len(names))], names, fontsize=8)
+    axis.set_xlabel("share of the norm that reaches the trunk (%)")
+    axis.legend(frameon=False, fontsize=8)
+    return figure
 
 
 @torch.no_grad()

@@ -11,12 +11,11 @@ alone.
 
 import csv
 import gzip
-import json
 from pathlib import Path
 
 import numpy as np
 import torch
-from shared import best_runs, model_arguments, spread
+from shared import best_runs, model_arguments, spread, write_results
 from transformers import AutoModel, AutoTokenizer
 
 from headless_trainer.runtime import plotting
@@ -28,9 +27,10 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
     args = parser.parse_args()
     pairs = read_pairs(args.synonyms)
-    rows, drawn = {}, {}
+    rows, drawn, folders = {}, {}, []
     for recipe in args.recipes:
         for seed, folder in sorted(best_runs(args, recipe).items()):
+            folders.append(folder)
             for group, cosines in pair_cosines(folder, pairs).items():
                 row = rows.setdefault(
                     (recipe, group), {"pairs": len(cosines["synonyms"]), "synonyms": [], "other pairs": []}
@@ -47,14 +47,9 @@ def main() -> None:
         difference = [a - b for a, b in zip(row["synonyms"], row["other pairs"], strict=True)]
         cells = (recipe, group, f"{row['pairs']:,}", *(spread(row[kind], 2) for kind in ("synonyms", "other pairs")))
         table.append(f"| {' | '.join(cells)} | {spread(difference, 2)} |")
-    folder = args.output_dir / "synonyms"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "synonyms.md").write_text("\n".join(table) + "\n")
-    (folder / "results.json").write_text(
-        json.dumps([{"recipe": a, "words": b} | row for (a, b), row in rows.items()], indent=1)
-    )
-    draw(drawn, folder / "synonyms.png")
-    print("Mean cosine x 100; mean over pretraining seeds, in brackets its standard error.\n\n" + "\n".join(table))
+    table.append("\nMean cosine x 100; mean over pretraining seeds, in brackets its standard error.")
+    results = [{"recipe": recipe, "words": words} | row for (recipe, words), row in rows.items()]
+    write_results(args.results_dir or args.output_dir / "synonyms", results, table, draw(drawn), folders)
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
@@ -81,7 +76,7 @@ def pair_cosines(folder: Path, pairs: list[tuple[str, str]]) -> dict[str, dict[s
     return result
 
 
-def draw(drawn: dict[str, dict[str, np.ndarray]], path: Path) -> None:
+def draw(drawn: dict[str, dict[str, np.ndarray]]):
     figure, axes = plotting.subplots(1, len(drawn), figsize=(5 * len(drawn), 3.5), sharex=True, sharey=True)
     for axis, (recipe, cosines) in zip(np.atleast_1d(axes), drawn.items(), strict=True):
         for kind, values in cosines.items():
@@ -89,7 +84,7 @@ def draw(drawn: dict[str, dict[str, np.ndarray]], path: Path) -> None:
         axis.set_title(recipe, fontsize=9)
         axis.set_xlabel("cosine")
     np.atleast_1d(axes)[0].legend(frameon=False)
-    plotting.save(figure, path)
+    return figure
 
 
 if __name__ == "__main__":

@@ -10,17 +10,17 @@ nearest of each. Only tokens that were targets ten times take part: the rows of 
 the share of the embedding's gradient that came from its output role, where the run logged it.
 """
 
-import json
 import statistics
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from shared import best_runs, log_history, model_arguments, spread
+from shared import best_runs, log_history, model_arguments, spread, write_results
 from torch import Tensor
 from transformers import AutoModel
 
 from headless_trainer import load_token_counts
+from headless_trainer.runtime import plotting
 from headless_trainer.runtime.checkpoints import last_checkpoint
 
 LEAST = 10
@@ -32,10 +32,12 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
     parser.add_argument("--untied", default="vanilla untied + bias log q + Muon")
     args = parser.parse_args()
-    untied = {seed: matrices(folder) for seed, folder in best_runs(args, args.untied).items()}
+    untied_runs = best_runs(args, args.untied)
+    untied, folders = {seed: matrices(folder) for seed, folder in untied_runs.items()}, [*untied_runs.values()]
     found: dict[str, dict] = {}
     for recipe in args.recipes:
         for seed, folder in best_runs(args, recipe).items():
+            folders.append(folder)
             often = load_token_counts(folder)[0] >= LEAST
             tied = AutoModel.from_pretrained(folder).get_input_embeddings().weight.detach()[often]
             for role, matrix in untied[seed].items():
@@ -48,11 +50,23 @@ def main() -> None:
     for name in found[args.recipes[0]]:
         cells = [spread([100 * value for value in row[name]], 1) if name in row else "–" for row in found.values()]
         table.append(f"| {name} | {' | '.join(cells)} |")
-    folder = args.output_dir / "tying"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tying.md").write_text("\n".join(table) + "\n")
-    (folder / "results.json").write_text(json.dumps(found, indent=1))
-    print("x 100; mean over seeds, in brackets its standard error\n\n" + "\n".join(table))
+    table.append("\nx 100; mean over seeds, in brackets its standard error.")
+    write_results(args.results_dir or args.output_dir / "tying", found, table, draw(found), folders)
+
+
+def draw(found: dict[str, dict]):
+    """How near each recipe's matrix is to both of the untied model, in all four ways."""
+    figure, axes = plotting.subplots(1, 2, figsize=(9, 3.2), sharey=True)
+    for axis, role in zip(axes, ("input", "output"), strict=True):
+        for place, (recipe, row) in enumerate(found.items()):
+            values = {name.partition(", ")[2]: each for name, each in row.items() if name.startswith(role + ",")}
+            means = [100 * statistics.mean(each) for each in values.values()]
+            axis.bar([index + 0.4 * place for index in range(len(means))], means, width=0.35, label=recipe)
+        axis.set_xticks([index + 0.2 for index in range(len(means))], list(values), fontsize=8)
+        axis.set_title(f"with the untied {role} matrix", fontsize=9)
+    axes[0].set_ylabel("cosine, or share in common, x 100")
+    axes[0].legend(frameon=False, fontsize=8)
+    return figure
 
 
 def matrices(folder: Path) -> dict[str, Tensor]:

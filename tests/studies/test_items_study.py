@@ -54,7 +54,9 @@ def test_the_setting_is_chosen_on_validation_at_the_first_seed(study, tmp_path, 
     flags = ["--train_file", str(tmp_path / "Beauty.txt.gz"), "--output_dir", str(tmp_path), "--methods", "headless"]
     study.main([*flags, *grid, "--seeds", "1", "2", "3"])
     assert asked == [*((*setting, 1) for setting in validation), (1, 0.02, 0.1, 2), (1, 0.02, 0.1, 3)]
-    table = (tmp_path / "Beauty" / "items.md").read_text().splitlines()
+    text = (tmp_path / "Beauty" / "results.md").read_text()
+    assert text.startswith("Beauty\n\n") and "\n- Command: python studies/" in text
+    table = text.split("\n\n", 1)[1].partition("\n\n- Command")[0].splitlines()
     assert table[2] == (
         "| headless | 1, 0.02, 0.1 (3) | 3 | 1.00 (0.29) | 0.0600 (0.0000) | 0.0540 (0.0012), 0.1080 (0.0023) "
         "| 0.0270 (0.0006), 0.0540 (0.0012) | 50% | 10.0 (0.0) | 2.5 (0.0) | 500 |"
@@ -63,7 +65,7 @@ def test_the_setting_is_chosen_on_validation_at_the_first_seed(study, tmp_path, 
     assert own in table and table[-1].startswith("calculated: arXiv 2508.06450")
     assert all(line.count(" | ") in (0, 10) or line.count("|") == 12 for line in table)
     assert table[2] in capsys.readouterr().out
-    tried = json.loads((tmp_path / "Beauty" / "items.json").read_text())["headless"]["tried"]
+    tried = json.loads((tmp_path / "Beauty" / "results.json").read_text())["results"]["headless"]["tried"]
     assert [(row["learning_rate"], row["dropout"], row["validation_ndcg@10"]) for row in tried] == [
         (0.02, 0.1, 0.06), (0.02, 0.3, 0.05), (0.04, 0.3, 0.01)
     ]  # fmt: skip
@@ -99,7 +101,7 @@ def test_a_study_goes_on_where_it_was_cut_off(tmp_path):
         with (tmp_path / "console.txt").open("w") as log:
             done = subprocess.run([*map(str, command)], cwd=ROOT, stdout=log, stderr=log)
         assert done.returncode == 0, (tmp_path / "console.txt").read_text()
-        return json.loads((tmp_path / "study" / "lines" / "items.json").read_text())
+        return json.loads((tmp_path / "study" / "lines" / "results.json").read_text())["results"]
 
     first = start()
     row = first["headless, 4,096 by frequency"]
