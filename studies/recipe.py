@@ -11,11 +11,13 @@ are finished are not repeated, those cut off go on. ``--report_only`` makes tabl
 import math
 import statistics
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from shared import (
     BASES,
     INGREDIENTS,
     best_rate,
+    cpu_seconds,
     finished,
     flags_of,
     held_out_points,
@@ -74,7 +76,9 @@ def report(args) -> None:
             continue
         rate, losses = best_rate(args, runs)
         folders += runs[rate].values()
-        curves = {seed: held_out_points(folder, None) for seed, folder in sorted(runs[rate].items())}
+        # Processor time, since a clock also counts what else the machine did. Runs of an earlier version did not note it.
+        times = [cpu_seconds(folder) for folder in runs[rate].values() if (folder / "cpu_seconds").is_file()]
+        curves = {seed: curve_of(folder) for seed, folder in sorted(runs[rate].items())}
         ends = [curve[-1] for curve in curves.values()]
         rows[recipe] = {
             "rate": rate,
@@ -83,15 +87,15 @@ def report(args) -> None:
             "perplexity": [math.exp(end["eval_cross_entropy"]) for end in ends],
             "accuracy": [end["eval_accuracy"] for end in ends],
             "tokens": ends[0]["tokens_seen"],
-            "seconds": statistics.mean(end["seconds"] for end in ends),
+            "cpu_seconds": statistics.mean(times) if times else None,
             "curves": curves,
         }
     baseline = rows.get(args.baseline)
-    table = ["| recipe | rate | seeds | perplexity | accuracy (%) | tokens for the baseline's end | its time |"]
+    table = ["| recipe | rate | seeds | perplexity | accuracy (%) | tokens for the baseline's end | its CPU time |"]
     table.append("|---|---|---|---|---|---|---|")
     for recipe, row in rows.items():
         shares = reaching(row, baseline) if baseline else None
-        shown = ["never", "never"] if shares is None else [f"{share:.0%}" for share in shares]
+        shown = ["never", "never"] if shares is None else ["–" if each is None else f"{each:.0%}" for each in shares]
         accuracy = [100 * value for value in row["accuracy"]]
         table.append(
             f"| {recipe} | {row['rate']:g} | {len(row['seeds'])} | {spread(row['perplexity'], 1)} | {spread(accuracy, 2)} "
@@ -101,10 +105,17 @@ def report(args) -> None:
     write_results(folder, rows, table, draw(rows), folders)
 
 
-def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
-    """Shares of the baseline's tokens and of its time after which the mean curve is as good as the baseline's end.
+def curve_of(folder: Path) -> list[dict]:
+    """Tokens seen and held-out figures at each evaluation of a run."""
+    names = ("tokens_seen", "eval_cross_entropy", "eval_accuracy")
+    return [{name: point[name] for name in names} for point in held_out_points(folder, None)]
 
-    The curve is read on straight lines between its evaluations. Time is the tokens at the pace that the run logged.
+
+def reaching(row: dict, baseline: dict) -> tuple[float, float | None] | None:
+    """Shares of the baseline's tokens and of its CPU time after which the mean curve is as good as the baseline's end.
+
+    The curve is read on straight lines between its evaluations. The time is that of whole runs, starts and evaluations
+    included, None where it is not known.
     """
     wanted = statistics.mean(math.log(value) for value in baseline["perplexity"])
     curves = [[point["eval_cross_entropy"] for point in curve] for curve in row["curves"].values()]
@@ -113,23 +124,22 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
     reached = first_reaching(list(zip(tokens, losses, strict=True)), wanted)
     if reached is None:
         return None
-    return reached / baseline["tokens"], reached / row["tokens"] * row["seconds"] / baseline["seconds"]
+    known = row["cpu_seconds"] and baseline["cpu_seconds"]
+    time = reached / row["tokens"] * row["cpu_seconds"] / baseline["cpu_seconds"] if known else None
+    return reached / baseline["tokens"], time
 
 
 def draw(rows: dict):
-    figure, axes = plotting.subplots(1, 2, figsize=(10, 4), sharey=True)
+    """Held-out perplexity of each recipe at its first seed, against tokens."""
+    figure, axis = plotting.subplots(figsize=(6, 4))
     for recipe, row in rows.items():
         curve = next(iter(row["curves"].values()))
-        for axis, name, scale in zip(axes, ("tokens_seen", "seconds"), (1e6, 60), strict=True):
-            points = [math.exp(point["eval_cross_entropy"]) for point in curve]
-            axis.plot([point[name] / scale for point in curve], points, "o-", ms=2, label=recipe)
-    for axis, label in zip(axes, ("tokens seen (millions)", "training time (minutes)"), strict=True):
-        axis.set_xlabel(label)
-        axis.set_yscale("log")
-        for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
-            ticks("{x:.0f}")
-    axes[0].set_ylabel("held-out perplexity")
-    axes[0].legend(frameon=False, fontsize=7)
+        points = [math.exp(point["eval_cross_entropy"]) for point in curve]
+        axis.plot([point["tokens_seen"] / 1e6 for point in curve], points, "o-", ms=2, label=recipe)
+    axis.set(xlabel="tokens seen (millions)", ylabel="held-out perplexity", yscale="log")
+    for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+        ticks("{x:.0f}")
+    axis.legend(frameon=False, fontsize=7)
     return figure
 
 
