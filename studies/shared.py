@@ -35,6 +35,8 @@ SIZES = {
     ),
 }
 HELD_OUT = 2  # percent of the documents
+# Asked when a study starts: what is changed while it runs is not what runs.
+SOFTWARE = software()
 BASES = {
     "headless": [],
     "headless untied": ["--tie_word_embeddings", "false"],
@@ -95,7 +97,7 @@ def write_results(folder: Path, results: object, table: Iterable[str], figure=No
     Beside the results stands what they came from: the command with the names of its files alone, versions, commit and machine,
     and of ``runs``, folders of models that were trained earlier, the commits that their cards name.
     """
-    origin = {"Command": command_line(), **software(), "Machine": hardware(torch.device("cpu"))}
+    origin = {"Command": command_line(), **SOFTWARE, "Machine": hardware(torch.device("cpu"))}
     if commits := sorted(set(filter(None, map(commit_of_run, runs)))):
         origin["Commits of the runs"] = ", ".join(commits)
     text = "\n".join([*table, "", *(f"- {label}: {value}" for label, value in origin.items())]) + "\n"
