@@ -1,0 +1,30 @@
+"""studies/results/: what is committed of the studies says what it came from."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+RESULTS = Path(__file__).parents[2] / "studies" / "results"
+FOLDERS = sorted(path.parent for path in RESULTS.glob("**/results.json"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(RESULTS)))
+def test_results_name_their_origin_and_no_machine_s_folders(folder):
+    origin = json.loads((folder / "results.json").read_text())["origin"]
+    script = re.match(r"python (studies/\w+\.py) ", origin["Command"])[1]
+    assert (RESULTS.parents[1] / script).is_file()
+    assert "transformers " in origin["Versions"]
+    commits = [origin["Commit of the working directory"], *origin.get("Commits of the runs", "").split(", ")]
+    assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in filter(None, commits))  # none "with changes"
+    table = (folder / "results.md").read_text()
+    assert table.startswith(("|", "Held-out")) and f"- Command: {origin['Command']}\n" in table
+    for name in ("results.json", "results.md"):
+        assert not re.search(r"(?<![\w.])/(?:tmp|work|home|root|data|Users)/", (folder / name).read_text())
+    assert (folder / "results.png").stat().st_size < 300_000
+    assert {path.name for path in folder.iterdir()} == {"results.json", "results.md", "results.png"}
+
+
+def test_there_are_results():
+    assert len(FOLDERS) >= 8
