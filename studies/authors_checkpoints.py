@@ -10,8 +10,9 @@ Models and data sets come from the Hub, or are named by the flags. No checkpoint
 - The encoder's loss trained its trunk alone, so its masked-language-modelling head is left aside: run_glue.py fine-tunes the
   trunk under a new classifier, as the paper did (preset paper_glue_balanced).
 - The head of the decoder was fine-tuned by the authors, and is scored as it is.
-- The head of the raw decoder, which was not fine-tuned, is E^T alone, as in the paper. The free head would add log q, for which
-  the counts are missing; ``headless-trainer lm-head --counts_from corpus`` takes them from texts.
+- The raw decoder was not fine-tuned. It is scored with the head that it was saved with, taken for the paper's, E^T alone. The
+  free head would add log q, for which the counts are missing; ``headless-trainer lm-head --counts_from corpus`` takes them
+  from texts.
 
 What is scored already in the same ``--output_dir`` is not scored again. The rows of the paper's validation perplexity are not
 published, so that figure has no counterpart. The cards of the checkpoints do not say after how many tokens they were saved:
