@@ -94,8 +94,8 @@ def results_argument(parser: argparse.ArgumentParser) -> None:
 def write_results(folder: Path, results: object, table: Iterable[str], figure=None, runs: Iterable[Path] = ()) -> None:
     """Write ``results.json``, ``results.md`` and, of a figure of matplotlib, ``results.png``, and print the table.
 
-    Beside the results stands what they came from: the command with the names of its files alone, versions, commit and machine,
-    and of ``runs``, folders of models that were trained earlier, the commits that their cards name.
+    Beside the results stands what they came from: the command with short names of its files, versions, commit and machine, and
+    of ``runs``, folders of models that were trained earlier, the commits that their cards name.
     """
     origin = {"Command": command_line(), **SOFTWARE, "Machine": hardware(torch.device("cpu"))}
     if commits := sorted(set(filter(None, map(commit_of_run, runs)))):
@@ -110,13 +110,17 @@ def write_results(folder: Path, results: object, table: Iterable[str], figure=No
 
 
 def command_line() -> str:
-    """The command that runs, without the folders of this machine."""
+    """The command that runs, without the places of its files on this machine."""
     return shlex.join(["python", f"studies/{Path(sys.argv[0]).name}", *map(without_folders, sys.argv[1:])])
 
 
 def without_folders(text: object) -> str:
-    """A text in which each absolute path, also after an equals sign, is the name of its file or folder alone."""
-    return re.sub(r"(^|[=\s])/(?:[^/\s]+/)*(?=[^/])", r"\1", str(text).rstrip("/"))
+    """A text in which absolute paths, also after an equals sign, are their last two names: a run, and whose it is."""
+
+    def last_names(path: re.Match) -> str:
+        return path[1] + "/".join(path[2].split("/")[-2:])
+
+    return re.sub(r"(^|[=\s])/(\S+)", last_names, str(text).rstrip("/"))
 
 
 def commit_of_run(folder: Path) -> str | None:

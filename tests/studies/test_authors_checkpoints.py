@@ -95,8 +95,8 @@ def test_three_checkpoints_on_local_tasks(tmp_path, text_lines, mlm_tokenizer, c
     text = (tmp_path / "out" / "authors_checkpoints" / "results.json").read_text()
     found = json.loads(text)
     assert str(tmp_path) not in text and found["origin"]["Versions"].startswith("Python 3.")
-    assert found["origin"]["Command"].startswith("python studies/authors_checkpoints.py --tables 1 3 --encoder=encoder")
-    rows = {(row["model"], row["figure"]): row for row in found["results"]}
+    assert found["origin"]["Command"].startswith("python studies/authors_checkpoints.py --tables 1 3 --enc")
+    rows = {(row["model"].rpartition("/")[2], row["figure"]): row for row in found["results"]}
     runs = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("glue_*/balanced/*/cola/seed_*.json")]
     scores = [100 * run["score"] for run in runs]
     assert len(scores) == 3  # the preset's seeds

@@ -16,16 +16,16 @@ def test_results_say_what_they_came_from(study, tmp_path, monkeypatch, capsys):
     for name, at in (("a", "0123, with changes"), ("b", "4567"), ("c", "4567")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "README.md").write_text(card.format(at))
-    argv = ["/home/x/studies/tying.py", "--train_file", "/data/en.txt.gz", "--output_dir", f"{tmp_path}/", "--others"]
-    monkeypatch.setattr(sys, "argv", [*argv, "vanilla, tied=/runs/v@69", "b=runs/v", "--flags=--data_dir /data/x --y"])
+    argv = ["/home/x/studies/tying.py", "--train_file", "/a/data/en.txt.gz", "--output_dir", f"{tmp_path}/", "--others"]
+    monkeypatch.setattr(sys, "argv", [*argv, "vanilla, tied=/a/b/c/v@69", "b=a/b/c", "--flags=--data_dir /a/b/c --y"])
     runs = [tmp_path / name for name in ("a", "b", "c", "without_a_card")]
     shared.write_results(tmp_path / "out", {"perplexity": [1.5]}, ["| a |", "|---|"], runs=runs)
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     assert found["results"] == {"perplexity": [1.5]}
     origin = found["origin"]
     assert origin["Command"] == (
-        f"python studies/tying.py --train_file en.txt.gz --output_dir {tmp_path.name} --others 'vanilla, tied=v@69' b=runs/v "
-        "'--flags=--data_dir x --y'"
+        f"python studies/tying.py --train_file data/en.txt.gz --output_dir {tmp_path.parent.name}/{tmp_path.name} "
+        "--others 'vanilla, tied=c/v@69' b=a/b/c '--flags=--data_dir b/c --y'"
     )
     assert origin["Versions"] == versions() and origin["Commit of the working directory"] == commit()
     assert origin["Commits of the runs"] == "0123, with changes, 4567"
