@@ -20,6 +20,8 @@ from pathlib import Path
 
 from shared import as_flags, results_argument, results_of, spread, write_results
 
+from headless_trainer.runtime import plotting
+
 METHODS = {
     "headless": ["--sampled_negatives", "0"],
     "headless, 4,096 uniform": ["--sampled_negatives", "4096"],
@@ -119,7 +121,7 @@ def finished(args, data: Path, method: str, setting: tuple) -> dict[int, dict]:
 
 def report(args, data: Path) -> None:
     """Table and results of one data set, for the methods that have runs, each at its best setting."""
-    rows = {}
+    rows, folders = {}, []
     for method in args.methods:
         runs = {setting: finished(args, data, method, setting) for setting in settings_of(args)}
         tried = {setting: by_seed.get(args.seeds[0]) for setting, by_seed in runs.items()}
@@ -130,6 +132,7 @@ def report(args, data: Path) -> None:
                 {**dict(zip(GRID, each, strict=True)), "validation_ndcg@10": score} for each, score in scores.items()
             ]
             rows[method] = {"setting": dict(zip(GRID, best, strict=True)), "tried": named, "seeds": runs[best]}
+            folders += [run_dir(args, data, method, best, seed) for seed in runs[best]]
     published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
     others = published["rows"].get(name_of(data), [])
     table = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
@@ -138,7 +141,22 @@ def report(args, data: Path) -> None:
         figures = f"{row['ndcg@10']:.4f}, {row['recall@10']:.4f}"
         table.append(f"| {row['method']} ({row['source']}) | | | | | {figures} | | | | | |")
     table += ["", *(f"{name}: {source}." for name, source in published["sources"].items())] if others else []
-    write_results((args.results_dir or args.output_dir) / name_of(data), rows, [f"{name_of(data)}\n", *table])
+    table.append(f"\nData set: {name_of(data)}.")
+    write_results((args.results_dir or args.output_dir) / name_of(data), rows, table, draw(rows, others), folders)
+
+
+def draw(rows: dict, others: list[dict]):
+    """NDCG@10 on the test: of each method all seeds and their mean, and what others have published."""
+    ours = {method: [result["test_ndcg@10"] for result in row["seeds"].values()] for method, row in rows.items()}
+    names = [*ours, *(f"{row['method']} ({row['source']})" for row in others)]
+    figure, axis = plotting.subplots(figsize=(8, 1 + 0.3 * len(names)))
+    for place, values in enumerate(ours.values()):
+        axis.plot(values, [place] * len(values), ".", color="grey")
+        axis.plot(statistics.mean(values), place, "o", color="C0")
+    axis.plot([row["ndcg@10"] for row in others], range(len(ours), len(names)), "o", color="C1", mfc="none")
+    axis.set(xlabel="test NDCG@10", yticks=range(len(names)), yticklabels=names)
+    axis.invert_yaxis()
+    return figure
 
 
 def table_row(method: str, row: dict) -> str:

@@ -55,8 +55,8 @@ def test_the_setting_is_chosen_on_validation_at_the_first_seed(study, tmp_path, 
     study.main([*flags, *grid, "--seeds", "1", "2", "3"])
     assert asked == [*((*setting, 1) for setting in validation), (1, 0.02, 0.1, 2), (1, 0.02, 0.1, 3)]
     text = (tmp_path / "Beauty" / "results.md").read_text()
-    assert text.startswith("Beauty\n\n") and "\n- Command: python studies/" in text
-    table = text.split("\n\n", 1)[1].partition("\n\n- Command")[0].splitlines()
+    assert "\n\nData set: Beauty.\n\n- Command: python studies/" in text
+    table = text.partition("\n\nData set")[0].splitlines()
     assert table[2] == (
         "| headless | 1, 0.02, 0.1 (3) | 3 | 1.00 (0.29) | 0.0600 (0.0000) | 0.0540 (0.0012), 0.1080 (0.0023) "
         "| 0.0270 (0.0006), 0.0540 (0.0012) | 50% | 10.0 (0.0) | 2.5 (0.0) | 500 |"
