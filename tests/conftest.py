@@ -4,23 +4,27 @@ import gc
 import os
 import sys
 
-# Before the first import of torch, transformers or datasets, which read them once.
+import pytest
+from hub_standin import StandIn, clean_environment
+
+# Fixtures import libraries when they are used: the process that only hands out tests to others needs none. So these are set
+# before the first import of torch, transformers or datasets, which read them once.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"  # one worker of pytest-xdist for each core already keeps the cores busy
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # runs that are to be bit-identical on a GPU
 
-import pytest
-import torch
-from builders import byte_level_bpe
-from hub_standin import StandIn, clean_environment
-from tokenizers import processors
-from transformers import PreTrainedTokenizerFast
+# Compiled modules are kept also where the environment says not to: each worker would compile all tests again, for 5 s.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-torch.set_num_threads(1)
-
-
+gc.disable()  # until the first test: modules are no garbage
 MODULES_AT_LAST_FREEZE = 0
+
+
+@pytest.hookimpl(tryfirst=True)  # before that which hands out the tests
+def pytest_runtestloop():
+    gc.enable()
 
 
 def pytest_runtest_setup(item):
@@ -29,13 +33,20 @@ def pytest_runtest_setup(item):
     `Trainer` asks for a collection in each training, which takes up to 0.4 s with all that is imported by then: again whenever
     a test has imported a large library.
     """
-    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a GPU")
     global MODULES_AT_LAST_FREEZE
     if len(sys.modules) > MODULES_AT_LAST_FREEZE + 100:
         gc.collect()
         gc.freeze()
         MODULES_AT_LAST_FREEZE = len(sys.modules)
+
+
+def pytest_unconfigure():
+    gc.freeze()  # the process ends: nothing is worth a collection
 
 
 SUBJECTS = ["the miller", "a grey heron", "my sister", "the old clock", "every student", "a small boat"]
@@ -58,16 +69,23 @@ def text_file(tmp_path, text_lines):
 
 
 @pytest.fixture(scope="session")
-def clm_tokenizer(text_lines) -> PreTrainedTokenizerFast:
+def clm_tokenizer(text_lines):
     """300 tokens, GPT-2's way: one special token, <|endoftext|>, nothing added around a text."""
+    from builders import byte_level_bpe
+    from transformers import PreTrainedTokenizerFast
+
     end = "<|endoftext|>"
     tokenizer = byte_level_bpe(text_lines, [end])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end)
 
 
 @pytest.fixture(scope="session")
-def mlm_tokenizer(text_lines) -> PreTrainedTokenizerFast:
+def mlm_tokenizer(text_lines):
     """300 tokens, BERT's way: [CLS] and [SEP] around a text, a mask and a padding token."""
+    from builders import byte_level_bpe
+    from tokenizers import processors
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = byte_level_bpe(text_lines, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -90,7 +108,7 @@ def task(request) -> str:
 
 
 @pytest.fixture
-def tokenizer(request, task) -> PreTrainedTokenizerFast:
+def tokenizer(request, task):
     """That of the task."""
     return request.getfixturevalue(f"{task}_tokenizer")
 
