@@ -20,10 +20,11 @@ RESULTS_NAME = "items_results.json"
 
 @ended_by_signals("To go on: the same command and --resume_from_checkpoint auto")
 def main(argv: list[str] | None = None) -> None:
-    from ..command_line import errors_in_one_line, parse_args, show_usage
+    from ..command_line import errors_in_one_line, importing, parse_args, show_usage
 
     show_usage(__doc__, argv)
-    from ..items.item_arguments import ItemArguments, ItemTrainingArguments
+    with importing():
+        from ..items.item_arguments import ItemArguments, ItemTrainingArguments
 
     with errors_in_one_line(ValueError, OSError):
         arguments, args = parse_args([ItemArguments, ItemTrainingArguments], argv)

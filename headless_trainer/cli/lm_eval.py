@@ -22,10 +22,11 @@ logger = logging.getLogger("headless_trainer")
 
 @ended_by_signals("To go on: the same command, which skips the tasks that are scored")
 def main(argv: list[str] | None = None) -> None:
-    from ..command_line import errors_in_one_line, parse_args, show_usage
+    from ..command_line import errors_in_one_line, importing, parse_args, show_usage
 
     show_usage(__doc__, argv)
-    from ..scoring.zero_shot_arguments import ZeroShotArguments
+    with importing():
+        from ..scoring.zero_shot_arguments import ZeroShotArguments
 
     with errors_in_one_line(ValueError, OSError):
         evaluate(*parse_args([ZeroShotArguments], argv))

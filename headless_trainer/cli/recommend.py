@@ -18,10 +18,11 @@ logger = logging.getLogger("headless_trainer")
 
 @ended_by_signals("The same command starts anew")
 def main(argv: list[str] | None = None) -> None:
-    from ..command_line import errors_in_one_line, parse_args, show_usage
+    from ..command_line import errors_in_one_line, importing, parse_args, show_usage
 
     show_usage(__doc__, argv)
-    from ..items.item_arguments import RecommendArguments
+    with importing():
+        from ..items.item_arguments import RecommendArguments
 
     with errors_in_one_line(ValueError, OSError):
         (arguments,) = parse_args([RecommendArguments], argv)

@@ -1,5 +1,6 @@
 """`headless-trainer`: its commands, presets and launch configurations, from a checkout and from a wheel alone."""
 
+import gc
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from headless_trainer.cli import main as entry
-from headless_trainer.command_line import COMMANDS, PRESETS, as_typed, errors_in_one_line, find_config
+from headless_trainer.command_line import COMMANDS, PRESETS, as_typed, errors_in_one_line, find_config, importing
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +54,19 @@ def test_a_command_answers_signals_before_it_imports_what_takes_seconds():
     code += "print({'torch', 'transformers', 'numpy'} & set(sys.modules))"
     end = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert end.stdout == "set()\n", end.stderr
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_modules_are_left_out_of_garbage_collections_unless_the_program_has_them(is_first, monkeypatch):
+    if is_first:
+        monkeypatch.delitem(sys.modules, "transformers")
+    gc.collect()
+    frozen = gc.get_freeze_count()
+    with pytest.raises(ImportError), importing():
+        assert gc.isenabled() is not is_first
+        made = [[] for _ in range(10_000)]
+        raise ImportError
+    assert gc.isenabled() and (gc.get_freeze_count() - frozen >= len(made)) is is_first
 
 
 def test_lists_and_usage_need_no_torch():
