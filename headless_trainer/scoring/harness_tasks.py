@@ -3,9 +3,10 @@
 import difflib
 import random
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import lm_eval.tasks
@@ -72,20 +73,23 @@ def open_tasks(names: list[str], include_path: str | None = None) -> TaskManager
 
 
 def _folders(names: list[str]) -> list[Path]:
-    """Folders of the harness that define these tasks, if each is a plain task defined once; else none.
+    """Folders of the harness that define these tasks, if each is a plain task defined once; else none."""
+    found = [_definitions().get(name, []) for name in set(names)]
+    return sorted({folder for (folder,) in found}) if all(len(folders) == 1 for folders in found) else []
 
-    The index of everything reads 14,686 definitions and takes 4 s, to find one line.
+
+@cache
+def _definitions() -> dict[str, list[Path]]:
+    """Folders of the harness in which each plain task is defined.
+
+    Its own index reads 14,686 definitions for 4 s, to find one line of each.
     """
-    pattern = re.compile(
-        rb"^task:[ \t]*[\"']?(%s)[\"']?[ \t\r]*$" % b"|".join(re.escape(name.encode()) for name in names), re.M
-    )
-    found = [
-        (match[1].decode(), path.parent)
-        for path in Path(lm_eval.tasks.__file__).parent.glob("**/*.yaml")
-        if (match := pattern.search(path.read_bytes()))
-    ]
-    folders = sorted({folder for _, folder in found})
-    return folders if sorted(name for name, _ in found) == sorted(set(names)) else []
+    pattern = re.compile(rb"^task:[ \t]*([\"']?)([^\"'\[\s]+)\1[ \t\r]*$", re.M)
+    folders = defaultdict(list)
+    for path in Path(lm_eval.tasks.__file__).parent.glob("**/*.yaml"):
+        if match := pattern.search(path.read_bytes()):
+            folders[match[2].decode()].append(path.parent)
+    return folders
 
 
 def leaf_names(manager: TaskManager, name: str) -> list[str]:
