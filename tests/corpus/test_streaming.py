@@ -78,10 +78,12 @@ def test_every_document_once_in_a_pass(clm_tokenizer, monkeypatch, documents, pr
     for process in range(processes):
         packed = stream(clm_tokenizer, texts, max_seq_length=99, line_by_line=True, shuffle_buffer_size=size)
         packed.deal(process, processes, workers)
-        for reader, epoch in itertools.product(range(workers), seen):
+        for reader in range(workers):
+            rows = itertools.takewhile(lambda row: row[1].epoch < 2, packed._rows(reader))
             try:
-                seen[epoch].update(documents_of(one_pass(packed, reader, epoch), clm_tokenizer))
-                readers += epoch == 0
+                for ids, place in rows:
+                    seen[place.epoch].update(documents_of([{"input_ids": ids}], clm_tokenizer))
+                readers += 1
             except ValueError as error:  # more readers than documents
                 assert "finds 0 tokens" in str(error)
     want = Counter(documents if isinstance(documents[0], str) else sum(documents, []))
@@ -109,13 +111,13 @@ SHARING = {"line_by_line": True, "share_rows": True, "max_seq_length": 64}
 def test_the_next_row_from_every_place(mlm_tokenizer, rows, size, files, monkeypatch):
     monkeypatch.setattr(streaming, "_ENCODED_AT_ONCE", 10 if rows == SHARING else 4)
     texts, settings = source(files=files), rows | {"shuffle_buffer_size": size}
-    rows = first(150, stream(mlm_tokenizer, texts, **settings))
-    assert rows[-1][1][1] > 0, "the rows end in a later pass"
+    rows = first(190, stream(mlm_tokenizer, texts, **settings))
+    assert rows[149][1][1] > 0, "the rows end in a later pass"
     for count in range(1, 150, 7):
         resumed = stream(mlm_tokenizer, texts, **settings)
         resumed.advance(torch.tensor(rows[count - 1][1]))
         resumed.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
-        assert first(150 - count, resumed) == rows[count:]
+        assert first(40, resumed) == rows[count : count + 40]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
