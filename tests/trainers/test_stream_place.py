@@ -51,7 +51,7 @@ def test_resumed_equals_never_stopped(tmp_path, text_lines, task, workers):
     for step in (5, 15, 20):
         checkpoint = tmp_path / "whole" / f"checkpoint-{step}"
         passes.append(json.loads((checkpoint / "stream_0.json").read_text())["places"][0]["epoch"])
-        resumed = trainer(tmp_path / f"from-{step}", text_lines, task, **settings)
+        resumed = trainer(tmp_path / f"from-{step}", text_lines, task, save_strategy="no", **settings)
         resumed.train(resume_from_checkpoint=str(checkpoint))
         assert logs_of(resumed) == logs_of(whole) and len(logs_of(whole)) == STEPS
         for name, weight in whole.model.state_dict().items():
@@ -130,11 +130,12 @@ def unsized_run(folder, count: int, *, sized: bool = False, resume=None, **setti
 @pytest.mark.parametrize("count", [10, 11, 5])
 def test_a_dataset_without_a_length_has_whole_steps(tmp_path, count, negatives):
     """A step takes 8 rows: a pass ends inside of a step, inside of a batch (11), and before the first step does (5)."""
-    want = unsized_run(tmp_path / "list", count, sized=True, negatives=negatives)
+    want = unsized_run(tmp_path / "list", count, sized=True, negatives=negatives, save_strategy="no")
     got = unsized_run(tmp_path / "stream", count, negatives=negatives)
     assert got == want and [seen for _, seen in got.values()] == [8 * 9 * step for step in range(1, 8)]
     # In a later pass as well a run that was stopped goes on at its row.
-    again = unsized_run(tmp_path / "b", count, resume=str(tmp_path / "stream" / "checkpoint-5"), negatives=negatives)
+    checkpoint = str(tmp_path / "stream" / "checkpoint-5")
+    again = unsized_run(tmp_path / "b", count, resume=checkpoint, negatives=negatives, save_strategy="no")
     assert again == want
 
 
