@@ -1,8 +1,12 @@
 """Run a function in several processes that can train together, on CPUs with gloo or on GPUs with NCCL."""
 
+import functools
 import os
 import socket
+import sys
 from collections.abc import Callable
+from multiprocessing import forkserver
+from unittest import mock
 
 import torch
 
@@ -15,10 +19,25 @@ def free_port() -> int:
 
 def run(function: Callable, processes: int, *arguments) -> None:
     """Call ``function(rank, *arguments)`` in each; it leaves its results in files."""
-    torch.multiprocessing.spawn(_enter, (free_port(), processes, function, arguments), nprocs=processes)
+    method = "spawn" if torch.cuda.is_available() else forks()  # a fork cannot use CUDA
+    entry = free_port(), processes, dict(os.environ), function, arguments
+    torch.multiprocessing.start_processes(_enter, entry, nprocs=processes, start_method=method)
 
 
-def _enter(rank: int, port: int, processes: int, function: Callable, arguments: tuple) -> None:
+@functools.cache
+def forks() -> str:
+    """A start method of processes that have the libraries already: they are forks of one that has nothing else.
+
+    Imports are most of the time of a process that trains a tiny model.
+    """
+    forkserver.set_forkserver_preload(["headless_trainer.cli.training", "builders"])
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
+        forkserver.ensure_running()
+    return "forkserver"
+
+
+def _enter(rank: int, port: int, processes: int, environment: dict, function: Callable, arguments: tuple) -> None:
+    os.environ.update(environment)
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes), LOCAL_WORLD_SIZE=str(processes),
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),

@@ -3,6 +3,7 @@
 import json
 import os
 
+import datasets
 import processes
 import pytest
 import torch
@@ -230,7 +231,8 @@ def test_two_processes_resume_exactly(tmp_path, text_lines):
         one.train(resume_from_checkpoint=str(checkpoint))
 
 
-def _script(rank: int, command: list[str]) -> None:
+def _script(rank: int, cache: str, command: list[str]) -> None:
+    datasets.config.HF_DATASETS_CACHE = cache
     main(command)
 
 
@@ -239,17 +241,13 @@ def test_the_script_streams_on_two_processes(tmp_path):
     """One document a row, of many lengths, trained on and held out."""
     lines = [f"a document of {'many ' * (i % 9)}words, number {i}" for i in range(120)]
     (tmp_path / "texts.txt").write_text("\n".join(lines))
-    os.environ["HF_DATASETS_CACHE"] = str(tmp_path / "cache")  # for the processes, which import the library anew
     command = [
         *(*DECODER, "--train_file", str(tmp_path / "texts.txt"), "--train_tokenizer", "--vocab_size", "300"),
         *("--streaming", "--line_by_line", "--max_seq_length", "32", "--max_steps", "6", "--logging_steps", "2"),
         *("--use_cpu", "--do_eval", "--validation_split_percentage", "20", "--per_device_train_batch_size", "4"),
         *("--disable_tqdm", "true", "--save_steps", "6", "--output_dir", str(tmp_path / "run")),
     ]
-    try:
-        processes.run(_script, 2, command)
-    finally:
-        del os.environ["HF_DATASETS_CACHE"]
+    processes.run(_script, 2, str(tmp_path / "cache"), command)
     assert json.loads((tmp_path / "run" / "eval_results.json").read_text())["eval_predicted_tokens"] > 0
     states = [json.loads((tmp_path / f"run/checkpoint-6/stream_{rank}.json").read_text()) for rank in range(2)]
     assert [state["places"][0]["document"] for state in states] == [24, 24]
