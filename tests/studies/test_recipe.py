@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytest.importorskip("scipy")
+
 
 def made_run(folder, perplexities: list[float], cpu: float | None = None) -> None:
     """A run of 10 steps of 4,096 tokens for each evaluation."""
