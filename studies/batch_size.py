@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from shared import (
     INGREDIENTS,
-    cpu_seconds,
+    at_scale,
     flags_of,
     held_out_points,
     model_arguments,
@@ -31,15 +31,15 @@ from shared import (
     prepare_tokenizer,
     pretrain,
     run_dir,
+    seconds_of,
     spread,
-    tokenizer_folder,
+    tokenizer_of,
     variant,
     write_results,
 )
 
 from headless_trainer.runtime import plotting
 
-LENGTH = 128  # tokens in a row
 DRAWN = "4096 by frequency"
 
 
@@ -47,10 +47,10 @@ def main(argv: list[str] | None = None) -> None:
     parser = model_arguments(__doc__)
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
     parser.add_argument("--batch_sizes", nargs="+", type=int, default=[8, 32, 128], help="rows, ascending")
-    parser.add_argument("--rate", type=float, default=8e-3, help="learning rate at --batch_size rows")
+    parser.add_argument("--rate", type=float, help="learning rate at --batch_size rows: that of the scale by default")
     parser.add_argument("--report_only", action="store_true")
-    parser.set_defaults(max_steps=144, evaluations=6)
-    args = parser.parse_args(argv)
+    args = at_scale(parser.parse_args(argv), evaluations=6, max_steps=144, learning_rate=8e-3)
+    args.rate = args.rate or args.settings["learning_rate"]
     runs = planned(args)
     if not args.report_only:
         prepare_tokenizer(args)
@@ -66,8 +66,8 @@ def planned(args) -> list[tuple[str, int, int]]:
     for recipe in args.recipes:
         if not recipe.startswith("vanilla"):
             for rows in args.batch_sizes[:-1]:
-                name = f"pools of {targets(rows)}"
-                INGREDIENTS[name] = ["--pool_size", str(targets(rows))]
+                name = f"pools of {targets(args, rows)}"
+                INGREDIENTS[name] = ["--pool_size", str(targets(args, rows))]
                 pairs.append((f"{recipe} + {name}", largest))
             pairs.append((f"{recipe} + {DRAWN}", smallest))
     for recipe, rows in pairs:
@@ -80,9 +80,9 @@ def planned(args) -> list[tuple[str, int, int]]:
     return [(recipe, rows, seed) for seed in args.seeds for recipe, rows in pairs]
 
 
-def targets(rows: int) -> int:
+def targets(args, rows: int) -> int:
     """Predictions of a batch of a decoder."""
-    return rows * (LENGTH - 1)
+    return rows * (args.settings["max_seq_length"] - 1)
 
 
 def rate_of(args, rows: int) -> float:
@@ -92,7 +92,7 @@ def rate_of(args, rows: int) -> float:
 def of_size(args, rows: int) -> argparse.Namespace:
     """Settings of the runs with so many rows in a batch, and as many tokens in all."""
     steps = args.max_steps * args.batch_size // rows
-    settings = {"batch_size": rows, "max_steps": steps, "tokenizer_name": tokenizer_folder(args)}
+    settings = {"batch_size": rows, "max_steps": steps, "tokenizer_name": tokenizer_of(args)}
     return variant(args, f"batch_{rows}", **settings)
 
 
@@ -107,15 +107,15 @@ def report(args, runs: list[tuple[str, int, int]]) -> None:
             row["perplexity"].append(
                 math.exp(json.loads((folder / "eval_results.json").read_text())["eval_cross_entropy"])
             )
-            row["cpu_seconds"].append(cpu_seconds(folder))
+            row["seconds"].append(seconds_of(args, folder))
             row["curves"].append(
                 [[point["tokens_seen"], point["eval_cross_entropy"]] for point in held_out_points(folder, None)]
             )
-    table = ["| model | rows | targets in a pool | steps | rate | seeds | perplexity | CPU seconds |", "|" + "---|" * 8]
+    table = ["| model | rows | targets in a pool | steps | rate | seeds | perplexity | seconds |", "|" + "---|" * 8]
     for row in found.values():
         name = f"{row['recipe']}" if row["pool"] is None else row["recipe"].partition(" + pools")[0]
         cells = [name, row["rows"], row["pool"] or "all tokens", row["steps"], f"{row['rate']:g}", len(row["curves"])]
-        cells += [spread(row["perplexity"], 1), f"{statistics.mean(row['cpu_seconds']):,.0f}"]
+        cells += [spread(row["perplexity"], 1), f"{statistics.mean(row['seconds']):,.0f}"]
         table.append(f"| {' | '.join(map(str, cells))} |")
     folder = args.results_dir or args.output_dir / "batch_size"
     write_results(folder, list(found.values()), table, draw(args, found), folders)
@@ -123,11 +123,11 @@ def report(args, runs: list[tuple[str, int, int]]) -> None:
 
 def new_row(args, recipe: str, rows: int) -> dict:
     """What was asked for; ``pool`` is the number of targets that stand together, None for the whole vocabulary."""
-    pool = None if recipe.startswith("vanilla") else targets(rows)
+    pool = None if recipe.startswith("vanilla") else targets(args, rows)
     if " + pools of " in recipe:
         pool = int(recipe.rpartition(" ")[2])
     facts = {"recipe": recipe, "rows": rows, "pool": pool, "steps": args.max_steps * args.batch_size // rows}
-    return facts | {"rate": rate_of(args, rows), "perplexity": [], "cpu_seconds": [], "curves": []}
+    return facts | {"rate": rate_of(args, rows), "perplexity": [], "seconds": [], "curves": []}
 
 
 def draw(args, found: dict[tuple[str, int], dict]):
@@ -136,9 +136,9 @@ def draw(args, found: dict[tuple[str, int], dict]):
     for recipe in args.recipes:
         cut = {row["pool"]: row for (name, _), row in found.items() if name.startswith(f"{recipe} + pools of ")}
         own = {rows: found[recipe, rows] for rows in args.batch_sizes if (recipe, rows) in found}
-        points(axes[0], [targets(rows) for rows in own], own.values(), recipe)
+        points(axes[0], [targets(args, rows) for rows in own], own.values(), recipe)
         if cut and largest in own:
-            cut[targets(largest)] = own[largest]
+            cut[targets(args, largest)] = own[largest]
             label = f"{recipe}, batches of {largest} in pools"
             points(axes[0], cut, cut.values(), label, linestyle="--")
         for rows, row in own.items():

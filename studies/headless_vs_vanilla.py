@@ -73,6 +73,7 @@ def main() -> None:
     args = parser.parse_args()
     runs = [(variant, seed) for seed in args.seeds for variant in args.variants]
     if not args.report_only:
+        args.tokenizer_name, args.settings = None, {"train_file": args.train_file, "max_seq_length": 128}
         prepare_tokenizer(args)
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(lambda run: pretrain(args, *run), runs))

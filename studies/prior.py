@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from headless_trainer import load_token_counts
+from headless_trainer.arguments import DataArguments
 from headless_trainer.models.candidate_matrix import load_trunk
 from headless_trainer.models.trunk import find_embed
 from headless_trainer.objective.prior import log_prior
@@ -38,14 +39,18 @@ def main() -> None:
     results_argument(parser)
     args = parser.parse_args()
 
+    data = DataArguments(
+        train_file=args.train_file,
+        validation_split_percentage=args.validation_split_percentage,
+        max_seq_length=args.max_seq_length,
+    )
     tokenizer, trunk = AutoTokenizer.from_pretrained(args.model), load_trunk(args.model).eval()
     log_q = log_prior(load_token_counts(args.model)[0]).float()
     embedding = find_embed(trunk)(torch.arange(len(log_q))).detach()
 
     def predictions(part: str, rows: int) -> tuple[Tensor, Tensor]:
         """``(K, D)`` outputs and ``(K,)`` next tokens of the first rows of a part."""
-        sizes = {"length": args.max_seq_length, "held_out": args.validation_split_percentage}
-        ids = token_rows(args.train_file, tokenizer, part, rows, **sizes)
+        ids = token_rows(data, tokenizer, part, rows)
         with torch.no_grad():
             hidden = torch.cat(
                 [trunk(input_ids=batch).last_hidden_state[:, :-1].flatten(0, 1) for batch in ids.split(16)]

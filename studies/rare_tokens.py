@@ -14,7 +14,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shared import best_runs, language_model, model_arguments, spread, token_rows, write_results
+from shared import (
+    at_scale,
+    best_runs,
+    data_arguments,
+    language_model,
+    model_arguments,
+    spread,
+    token_rows,
+    write_results,
+)
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
@@ -30,11 +39,12 @@ def main() -> None:
     parser = model_arguments(__doc__)
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
     parser.add_argument("--held_out_rows", type=int, default=1_000)
-    args = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(args.output_dir / f"{args.task}_tokenizer")
-    ids = token_rows(args.train_file, tokenizer, "validation", args.held_out_rows)
+    args = at_scale(parser.parse_args())
+    first = next(iter(best_runs(args, args.recipes[0]).values()))
+    tokenizer = AutoTokenizer.from_pretrained(first)
+    ids = token_rows(data_arguments(args), tokenizer, "validation", args.held_out_rows)
     # Of one run for all: each has seen nearly the same rows.
-    counts = load_token_counts(next(iter(best_runs(args, args.recipes[0]).values())))[0]
+    counts = load_token_counts(first)[0]
     group = frequency_groups(counts)
     runs = {recipe: best_runs(args, recipe).values() for recipe in args.recipes}
     found = {recipe: [measure(folder, ids, group) for folder in folders] for recipe, folders in runs.items()}

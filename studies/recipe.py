@@ -16,8 +16,8 @@ from pathlib import Path
 from shared import (
     BASES,
     INGREDIENTS,
+    at_scale,
     best_rate,
-    cpu_seconds,
     finished,
     flags_of,
     held_out_points,
@@ -25,6 +25,7 @@ from shared import (
     prepare_tokenizer,
     pretrain,
     run_dir,
+    seconds_of,
     spread,
     write_results,
 )
@@ -39,11 +40,14 @@ def main() -> None:
     parser.add_argument(
         "--recipes", nargs="+", default=["vanilla tied + bias log q", "headless"], help=ingredients.replace("%", "%%")
     )
-    parser.add_argument("--rates", nargs="+", type=float, default=[2e-3, 4e-3, 8e-3], help="the grid, ascending")
+    parser.add_argument(
+        "--rates", nargs="+", type=float, help="the grid: half, once and twice the rate of the scale by default"
+    )
     parser.add_argument("--extensions", type=int, default=3, help="times the grid may grow beyond an edge that is best")
     parser.add_argument("--baseline", default="vanilla tied + bias log q")
     parser.add_argument("--report_only", action="store_true")
-    args = parser.parse_args()
+    args = at_scale(parser.parse_args())
+    args.rates = args.rates or [factor * args.settings["learning_rate"] for factor in (0.5, 1.0, 2.0)]
     for recipe in args.recipes:
         flags_of(recipe)
     if not args.report_only:
@@ -76,8 +80,8 @@ def report(args) -> None:
             continue
         rate, losses = best_rate(args, runs)
         folders += runs[rate].values()
-        # Processor time, since a clock also counts what else the machine did. Runs of an earlier version did not note it.
-        times = [cpu_seconds(folder) for folder in runs[rate].values() if (folder / "cpu_seconds").is_file()]
+        # Runs of an earlier version did not note it.
+        times = [seconds_of(args, folder) for folder in runs[rate].values() if (folder / "cpu_seconds").is_file()]
         curves = {seed: curve_of(folder) for seed, folder in sorted(runs[rate].items())}
         ends = [curve[-1] for curve in curves.values()]
         rows[recipe] = {
@@ -87,11 +91,11 @@ def report(args) -> None:
             "perplexity": [math.exp(end["eval_cross_entropy"]) for end in ends],
             "accuracy": [end["eval_accuracy"] for end in ends],
             "tokens": ends[0]["tokens_seen"],
-            "cpu_seconds": statistics.mean(times) if times else None,
+            "seconds": statistics.mean(times) if times else None,
             "curves": curves,
         }
     baseline = rows.get(args.baseline)
-    table = ["| recipe | rate | seeds | perplexity | accuracy (%) | tokens for the baseline's end | its CPU time |"]
+    table = ["| recipe | rate | seeds | perplexity | accuracy (%) | tokens for the baseline's end | its time |"]
     table.append("|---|---|---|---|---|---|---|")
     for recipe, row in rows.items():
         shares = reaching(row, baseline) if baseline else None
@@ -112,10 +116,9 @@ def curve_of(folder: Path) -> list[dict]:
 
 
 def reaching(row: dict, baseline: dict) -> tuple[float, float | None] | None:
-    """Shares of the baseline's tokens and of its CPU time after which the mean curve is as good as the baseline's end.
+    """Shares of the baseline's tokens and of its time after which the mean curve is as good as the baseline's end.
 
-    The curve is read on straight lines between its evaluations. The time is that of whole runs, starts and evaluations
-    included, None where it is not known.
+    The curve is read on straight lines between its evaluations. The time is None where it is not known.
     """
     wanted = statistics.mean(math.log(value) for value in baseline["perplexity"])
     curves = [[point["eval_cross_entropy"] for point in curve] for curve in row["curves"].values()]
@@ -124,8 +127,8 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float | None] | None:
     reached = first_reaching(list(zip(tokens, losses, strict=True)), wanted)
     if reached is None:
         return None
-    known = row["cpu_seconds"] and baseline["cpu_seconds"]
-    time = reached / row["tokens"] * row["cpu_seconds"] / baseline["cpu_seconds"] if known else None
+    known = row["seconds"] and baseline["seconds"]
+    time = reached / row["tokens"] * row["seconds"] / baseline["seconds"] if known else None
     return reached / baseline["tokens"], time
 
 

@@ -1,6 +1,7 @@
 """What studies share: small models pretrained in comparable ways, each once, and how results are written down."""
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -15,26 +16,34 @@ from pathlib import Path
 import torch
 
 from headless_trainer.cards.run_facts import hardware, software
+from headless_trainer.command_line import PRESETS, parse_yaml
 from headless_trainer.runtime import plotting
 from headless_trainer.runtime.checkpoints import write_whole
 from headless_trainer.runtime.run_folder import tokens_at
 
-# No dropout: every row is seen once, and it costs all recipes about a tenth of their perplexity.
-GPT2 = "resid_pdrop=0,embd_pdrop=0,attn_pdrop=0"
-BERT = "hidden_dropout_prob=0,attention_probs_dropout_prob=0"
-SIZES = {
-    ("clm", "small"): ("gpt2", f"n_embd=128,n_head=2,n_layer=2,{GPT2}"),
-    ("clm", "medium"): ("gpt2", f"n_embd=192,n_head=3,n_layer=3,{GPT2}"),
-    ("mlm", "small"): (
-        "bert",
-        f"hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512,{BERT}",
-    ),
-    ("mlm", "medium"): (
-        "bert",
-        f"hidden_size=256,num_hidden_layers=4,num_attention_heads=4,intermediate_size=1024,{BERT}",
-    ),
+# What run_pretrain.py is given at --scale cpu. No dropout: every row is seen once, and it costs all recipes about a tenth of
+# their perplexity.
+CPU = {
+    "max_seq_length": 128, "vocab_size": 8_000, "validation_split_percentage": 2, "max_eval_samples": 200,
+    "per_device_train_batch_size": 32, "max_steps": 300, "learning_rate": 4e-3, "lr_scheduler_type": "cosine",
+    "warmup_steps": 15, "weight_decay": 0.01, "adam_beta2": 0.98, "logging_steps": 10, "save_steps": 0.5, "save_total_limit": 1,
+}  # fmt: skip
+CPU_MODELS = {
+    "clm": {
+        "model_type": "gpt2",
+        "config_overrides": "n_embd=128,n_head=2,n_layer=2,resid_pdrop=0,embd_pdrop=0,attn_pdrop=0",
+    },
+    "mlm": {
+        "model_type": "bert",
+        "config_overrides": "hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512,"
+        "hidden_dropout_prob=0,attention_probs_dropout_prob=0",
+    },
 }
-HELD_OUT = 2  # percent of the documents
+# At the other scales: what the paper gave its baselines.
+SCALES = {
+    "small": {"clm": "paper_small_decoder_vanilla", "mlm": "paper_small_encoder_vanilla"},
+    "paper": {"clm": "paper_decoder_vanilla", "mlm": "paper_encoder_vanilla"},
+}
 # Asked when a study starts: what is changed while it runs is not what runs.
 SOFTWARE = software()
 BASES = {
@@ -65,19 +74,58 @@ INGREDIENTS = {
 def model_arguments(description: str) -> argparse.ArgumentParser:
     """A parser with the settings that decide which pretrained models a study has. Studies with the same ones share them."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train_file", nargs="+", help="the corpus; the documentation on this machine by default")
+    parser.add_argument(
+        "--train_file", nargs="+", help="the corpus; by default the scale's, at cpu this machine's documentation"
+    )
     parser.add_argument("--output_dir", required=True, type=Path)
     parser.add_argument("--task", choices=["clm", "mlm"], default="clm")
-    parser.add_argument("--size", choices=["small", "medium"], default="small")
-    parser.add_argument("--schedule", default="cosine", help="as --lr_scheduler_type")
+    parser.add_argument(
+        "--scale", choices=["cpu", *SCALES], default="cpu",
+        help="cpu: two layers of width 128, minutes a run. small: the paper's models of figures 7 and 8. paper: BERT-base and "
+        "Pythia-70M. These are the presets paper_small_* and paper_*, of which the flags below change what they say",
+    )  # fmt: skip
+    parser.add_argument("--schedule", help="as --lr_scheduler_type")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--max_steps", type=int, default=300, help="optimizer steps of every run")
-    parser.add_argument("--batch_size", type=int, default=32, help="rows of 128 tokens in a step")
-    parser.add_argument("--vocab_size", type=int, default=8_000)
+    parser.add_argument("--max_steps", type=int, help="optimizer steps of every run")
+    parser.add_argument("--batch_size", type=int, help="rows of one process in a forward pass")
+    parser.add_argument("--vocab_size", type=int, help="of a tokenizer that is trained on the corpus")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
+    parser.add_argument(
+        "--launcher", default="", help="what starts a run instead of python: 'accelerate launch --multi_gpu'"
+    )
     results_argument(parser)
-    parser.set_defaults(tokenizer_name=None, evaluations=10)  # of a folder, and along a run: for studies to choose
     return parser
+
+
+def at_scale(args: argparse.Namespace, evaluations: int = 10, **cpu) -> argparse.Namespace:
+    """The arguments of a study, in which what was not given is what the scale says.
+
+    Args:
+        args: as parsed. ``settings`` is added, all that run_pretrain.py is given unless a study says otherwise.
+        evaluations: along a run.
+        cpu: settings of this study at --scale cpu.
+    """
+    if args.scale == "cpu":
+        settings = CPU | CPU_MODELS[args.task] | cpu
+    else:
+        preset = SCALES[args.scale][args.task]
+        settings = parse_yaml(PRESETS[preset].read_text(encoding="utf-8"), preset)
+        del settings["output_dir"], settings["objective"]  # those of a recipe
+    if args.train_file:
+        settings = {name: value for name, value in settings.items() if name not in ("dataset_name", "text_column")}
+        settings["train_file"] = args.train_file
+    args.tokenizer_name = None if args.vocab_size else settings.pop("tokenizer_name", None)
+    if not args.tokenizer_name:  # a mask token belongs to a tokenizer that has none
+        settings = {name: value for name, value in settings.items() if name not in ("tokenizer_name", "mask_token")}
+    names = {
+        "max_steps": "max_steps", "batch_size": "per_device_train_batch_size", "schedule": "lr_scheduler_type",
+        "vocab_size": "vocab_size",
+    }  # fmt: skip
+    for name, setting in names.items():
+        if getattr(args, name) is None:
+            setattr(args, name, settings.get(setting))
+    args.settings, args.evaluations = settings, evaluations
+    return args
 
 
 def variant(args: argparse.Namespace, name: str, **settings) -> argparse.Namespace:
@@ -131,25 +179,30 @@ def commit_of_run(folder: Path) -> str | None:
     return found[1] if found else None
 
 
-def token_rows(train_file: list[str] | None, tokenizer, part: str, rows: int, *, length: int = 128, held_out=HELD_OUT):
-    """``(rows, length)`` int64 ids of the first rows of ``train`` or ``validation``, as the runs of a study have them."""
+def data_arguments(args: argparse.Namespace):
+    """Where the texts and rows of a study's runs come from."""
     from headless_trainer.arguments import DataArguments
+
+    names = {field.name for field in dataclasses.fields(DataArguments)}
+    return DataArguments(**{name: value for name, value in args.settings.items() if name in names})
+
+
+def token_rows(data, tokenizer, part: str, rows: int) -> torch.Tensor:
+    """``(rows, max_seq_length)`` int64 ids of the first rows of ``train`` or ``validation``, as runs with ``data`` have."""
     from headless_trainer.corpus.packing import first_rows, tokenize_and_pack
     from headless_trainer.corpus.texts import load_texts
 
-    texts = load_texts(DataArguments(train_file=train_file, validation_split_percentage=held_out))[part]
-    packed = first_rows(tokenize_and_pack(texts, tokenizer, max_seq_length=length), rows)
+    texts = load_texts(data)[part]
+    packed = first_rows(tokenize_and_pack(texts, tokenizer, max_seq_length=data.max_seq_length), rows)
     return torch.tensor(packed["input_ids"][:])
 
 
-def held_out_documents(train_file: list[str] | None, least_bytes: int) -> list[str]:
+def held_out_documents(data, least_bytes: int) -> list[str]:
     """The first held-out documents, as many as have ``least_bytes`` bytes of UTF-8 together, or all."""
-    from headless_trainer.arguments import DataArguments
     from headless_trainer.corpus.texts import load_texts
 
-    texts = load_texts(DataArguments(train_file=train_file, validation_split_percentage=HELD_OUT))["validation"]
     documents, size = [], 0
-    for row in texts:
+    for row in load_texts(data)["validation"]:
         documents.append(row["text"])
         size += len(row["text"].encode())
         if size >= least_bytes:
@@ -168,43 +221,41 @@ def flags_of(recipe: str) -> list[str]:
     return [*BASES[base], *(flag for part in ingredients for flag in INGREDIENTS[part])]
 
 
-def tokenizer_folder(args) -> Path:
-    return args.output_dir / f"{args.task}_tokenizer"
+def tokenizer_of(args) -> str:
+    """Name or folder of the tokenizer of all runs of a task: training it is no part of what is compared."""
+    return str(args.tokenizer_name or args.output_dir / f"{args.task}_tokenizer")
 
 
 def prepare_tokenizer(args) -> None:
-    """One tokenizer for all runs of a task: training it is no part of what is compared."""
-    folder = tokenizer_folder(args)
-    if (folder / "tokenizer.json").is_file():
+    """Train the tokenizer, where it is not one that has a name or is there already."""
+    if args.tokenizer_name or (Path(tokenizer_of(args)) / "tokenizer.json").is_file():
         return
-    from headless_trainer.arguments import DataArguments
     from headless_trainer.corpus.texts import load_texts
     from headless_trainer.corpus.tokenization import train_tokenizer
 
-    texts = load_texts(DataArguments(train_file=args.train_file))["train"]
-    train_tokenizer(texts, vocab_size=args.vocab_size, task=args.task, max_seq_length=128).save_pretrained(folder)
+    data, kind = data_arguments(args), args.settings.get("tokenizer_type", "bpe")
+    settings = {"kind": kind, "vocab_size": args.vocab_size, "task": args.task, "max_seq_length": data.max_seq_length}
+    train_tokenizer(load_texts(data)["train"], **settings).save_pretrained(tokenizer_of(args))
 
 
 def run_dir(args, recipe: str, rate: float, seed: int) -> Path:
     name = "".join(letter if letter.isalnum() else "_" for letter in recipe.replace(" + ", "_"))
-    return args.output_dir / f"{args.task}_{args.size}_{args.schedule}" / name / f"{rate:g}_{seed}"
+    return args.output_dir / f"{args.task}_{args.scale}_{args.schedule}" / name / f"{rate:g}_{seed}"
 
 
 def pretrain(args, recipe: str, rate: float, seed: int) -> float:
     """Train if that was not done before; the held-out cross-entropy at the end, infinite where the run diverged."""
-    folder = run_dir(args, recipe, rate, seed)
-    kind, overrides = SIZES[args.task, args.size]
-    flags = {
-        "task": args.task, "model_type": kind, "config_overrides": overrides, "output_dir": folder, "seed": seed,
-        "tokenizer_name": args.tokenizer_name or tokenizer_folder(args), "max_steps": args.max_steps, "learning_rate": rate,
-        "lr_scheduler_type": args.schedule, "warmup_steps": args.max_steps // 20, "weight_decay": 0.01, "adam_beta2": 0.98,
-        "per_device_train_batch_size": args.batch_size, "validation_split_percentage": HELD_OUT, "max_eval_samples": 200,
+    folder, scale = run_dir(args, recipe, rate, seed), args.settings
+    flags = scale | {
+        "task": args.task, "output_dir": folder, "seed": seed, "tokenizer_name": tokenizer_of(args),
+        "max_steps": args.max_steps, "warmup_steps": args.max_steps * scale["warmup_steps"] // scale["max_steps"],
+        "learning_rate": rate, "lr_scheduler_type": args.schedule, "per_device_train_batch_size": args.batch_size,
         "eval_strategy": "steps", "eval_steps": max(1, args.max_steps // args.evaluations),
-        "logging_steps": max(1, min(10, args.max_steps // 10)),
-        "save_steps": args.max_steps, "save_total_limit": 1, "disable_tqdm": "true",
+        "logging_steps": max(1, min(scale["logging_steps"], args.max_steps // 10)), "disable_tqdm": "true",
     }  # fmt: skip
-    command = [sys.executable, "run_pretrain.py", *as_flags(flags)]
-    command += ["--train_file", *args.train_file] if args.train_file else []
+    for name in ("train_tokenizer", "tokenizer_type", "vocab_size"):  # done before
+        flags.pop(name, None)
+    command = [*(shlex.split(args.launcher) or [sys.executable]), "run_pretrain.py", *as_flags(flags)]
     command += [f"{float(flag[:-1]) * rate:g}" if flag.endswith("x") else flag for flag in flags_of(recipe)]
     found = results_of(command, folder, "eval_results.json", args.jobs)
     return math.inf if found is None else found["eval_cross_entropy"]
@@ -212,7 +263,11 @@ def pretrain(args, recipe: str, rate: float, seed: int) -> float:
 
 def as_flags(settings: dict[str, object]) -> list[str]:
     """Settings as a command takes them."""
-    return [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    flags = []
+    for name, value in settings.items():
+        values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
+        flags += [f"--{name}", *map(str, values)]
+    return flags
 
 
 def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict | None:
@@ -223,13 +278,22 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
         folder: output folder of the run.
         name: of the file in it that a finished run writes last.
         jobs: as in `run_or_resume`.
+
+    Raises:
+        SystemExit: with the run's own message, if it failed.
     """
     if not (folder / name).is_file() and not (folder / "diverged").is_file():
+        log = folder / "console.log"
+        before = len(log.read_text()) if log.is_file() else 0
         try:
             run_or_resume(command, folder, jobs)
-        except subprocess.CalledProcessError:
-            if "so the run stops" not in (folder / "console.log").read_text():
-                raise
+        except subprocess.CalledProcessError as error:
+            console = log.read_text()[before:]
+            if "so the run stops" not in console:
+                found = re.search(r"^\S*(?:Error|Exception)\b.*", console, re.MULTILINE)
+                raise SystemExit(
+                    f"The run in {folder} failed, see its console.log: {found[0] if found else error}"
+                ) from None
             (folder / "diverged").touch()
     if (folder / "diverged").is_file():
         return None
@@ -268,6 +332,14 @@ def run_or_resume(command: list[str], folder: Path, jobs: int) -> None:
 def cpu_seconds(folder: Path) -> float:
     """Processor time of a run in all its starts, from its first import to its last evaluation."""
     return sum(map(float, (folder / "cpu_seconds").read_text().split()))
+
+
+def seconds_of(args, folder: Path) -> float:
+    """What a run took: at --scale cpu processor time, from its first import to its last evaluation, else time of training.
+
+    A clock would also count what else those cores did.
+    """
+    return cpu_seconds(folder) if args.scale == "cpu" else held_out_points(folder, None)[-1]["seconds"]
 
 
 def held_out_points(folder: Path, tokens_per_second: float | None) -> list[dict]:

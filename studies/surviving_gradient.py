@@ -15,7 +15,7 @@ import statistics
 from pathlib import Path
 
 import torch
-from shared import best_runs, model_arguments, spread, token_rows, write_results
+from shared import at_scale, best_runs, data_arguments, model_arguments, spread, token_rows, write_results
 from torch import Tensor
 from transformers import AutoTokenizer
 
@@ -32,10 +32,10 @@ BATCHES = 4
 def main() -> None:
     parser = model_arguments(__doc__)
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
-    args = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(args.output_dir / f"{args.task}_tokenizer")
-    batches = token_rows(args.train_file, tokenizer, "train", BATCHES * args.batch_size).split(args.batch_size)
+    args = at_scale(parser.parse_args())
     runs = {recipe: best_runs(args, recipe).values() for recipe in args.recipes}
+    tokenizer = AutoTokenizer.from_pretrained(next(iter(runs[args.recipes[0]])))
+    batches = token_rows(data_arguments(args), tokenizer, "train", BATCHES * args.batch_size).split(args.batch_size)
     found = {recipe: [measure(folder, batches) for folder in folders] for recipe, folders in runs.items()}
     text = ["| decoder | loss | tokens scored | surviving share of the norm (%) |", "|---|---|---|---|"]
     for recipe, seeds in found.items():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shared import best_runs, model_arguments, spread, write_results
+from shared import at_scale, best_runs, model_arguments, spread, write_results
 from transformers import AutoModel, AutoTokenizer
 
 from headless_trainer.runtime import plotting
@@ -25,7 +25,7 @@ def main() -> None:
     parser = model_arguments(__doc__)
     parser.add_argument("--synonyms", required=True, type=Path, help=".tsv or .tsv.gz with columns word1 and word2")
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
-    args = parser.parse_args()
+    args = at_scale(parser.parse_args())
     pairs = read_pairs(args.synonyms)
     rows, drawn, folders = {}, {}, []
     for recipe in args.recipes:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from shared import best_runs, log_history, model_arguments, spread, write_results
+from shared import at_scale, best_runs, log_history, model_arguments, spread, write_results
 from torch import Tensor
 from transformers import AutoModel
 
@@ -31,7 +31,7 @@ def main() -> None:
     parser = model_arguments(__doc__)
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
     parser.add_argument("--untied", default="vanilla untied + bias log q + Muon")
-    args = parser.parse_args()
+    args = at_scale(parser.parse_args())
     untied_runs = best_runs(args, args.untied)
     untied, folders = {seed: matrices(folder) for seed, folder in untied_runs.items()}, [*untied_runs.values()]
     found: dict[str, dict] = {}

@@ -8,8 +8,8 @@ same number of steps and so of tokens: with a larger vocabulary these are more t
 
 Perplexities of different tokens cannot be compared, so every model scores the same held-out bytes: the first held-out
 documents, an end of text after each, the last token of a row again as the first of the next, so that each token is predicted
-once, from up to 127 before it. The nats of all these predictions over ln 2 and over the bytes of the texts, an end as one
-byte, are bits per byte.
+once, from those before it in its row. The nats of all these predictions over ln 2 and over the bytes of the texts, an end as
+one byte, are bits per byte.
 
 The speed is the processor time of the whole run, start and the one evaluation included; ``benchmarks/vocabulary.py`` measures
 single steps. Runs that are finished are not repeated, those cut off go on. ``--report_only`` makes table and picture of what
@@ -25,18 +25,21 @@ from pathlib import Path
 
 import torch
 from shared import (
-    cpu_seconds,
+    at_scale,
+    data_arguments,
     flags_of,
     held_out_documents,
+    held_out_points,
     language_model,
     model_arguments,
     plain_ticks,
     prepare_tokenizer,
     pretrain,
     run_dir,
+    seconds_of,
     spread,
     token_rows,
-    tokenizer_folder,
+    tokenizer_of,
     variant,
     write_results,
 )
@@ -45,18 +48,16 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from headless_trainer.runtime import plotting
 
-LENGTH = 128  # tokens in a row
-
 
 def main(argv: list[str] | None = None) -> None:
     parser = model_arguments(__doc__)
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
     parser.add_argument("--vocab_sizes", nargs="+", type=int, default=[5_000, 15_000, 50_000], help="ascending")
-    parser.add_argument("--rate", type=float, default=8e-3, help="learning rate of all")
+    parser.add_argument("--rate", type=float, help="learning rate of all: that of the scale by default")
     parser.add_argument("--held_out_bytes", type=int, default=100_000, help="least number of bytes that models score")
     parser.add_argument("--report_only", action="store_true")
-    parser.set_defaults(max_steps=100, evaluations=1)
-    args = parser.parse_args(argv)
+    args = at_scale(parser.parse_args(argv), evaluations=1, max_steps=100, learning_rate=8e-3)
+    args.rate = args.rate or args.settings["learning_rate"]
     if args.task != "clm":
         parser.error("--task mlm: bits per byte are those of a decoder, which predicts every token once.")
     for recipe in args.recipes:
@@ -67,18 +68,19 @@ def main(argv: list[str] | None = None) -> None:
             one = of_size(args, size)
             prepare_tokenizer(one)
             # So that the first run of a size does not turn texts into rows for all.
-            token_rows(args.train_file, AutoTokenizer.from_pretrained(tokenizer_folder(one)), "train", 1)
+            token_rows(data_arguments(one), AutoTokenizer.from_pretrained(tokenizer_of(one)), "train", 1)
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(lambda run: pretrain(of_size(args, run[1]), run[2], args.rate, run[0]), runs))
     report(args, runs)
 
 
 def of_size(args, size: int) -> argparse.Namespace:
-    return variant(args, f"vocabulary_{size}", vocab_size=size)
+    return variant(args, f"vocabulary_{size}", vocab_size=size, tokenizer_name=None)
 
 
 def report(args, runs: list[tuple[int, int, str]]) -> None:
-    documents = held_out_documents(args.train_file, args.held_out_bytes)
+    length = args.settings["max_seq_length"]
+    documents = held_out_documents(data_arguments(args), args.held_out_bytes)
     size_in_bytes = sum(len(text.encode()) + 1 for text in documents)
     found: dict[tuple[str, int], dict] = {}
     folders = []
@@ -87,19 +89,17 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
         if (folder / "eval_results.json").is_file():
             folders.append(folder)
             ids = one_text(documents, AutoTokenizer.from_pretrained(folder))
-            row = found.setdefault(
-                (recipe, size), {"recipe": recipe, "vocabulary": size, "bits": [], "cpu_seconds": []}
-            )
+            row = found.setdefault((recipe, size), {"recipe": recipe, "vocabulary": size, "bits": [], "seconds": []})
             row["bytes_per_token"] = size_in_bytes / (len(ids) - 1)
-            row["training_bytes"] = args.max_steps * args.batch_size * LENGTH * row["bytes_per_token"]
-            row["bits"].append(nats(folder, ids) / math.log(2) / size_in_bytes)
-            row["cpu_seconds"].append(cpu_seconds(folder))
-    table = ["| model | vocabulary | bytes a token | text read (MB) | seeds | bits per byte | CPU seconds |"]
+            row["training_bytes"] = held_out_points(folder, None)[-1]["tokens_seen"] * row["bytes_per_token"]
+            row["bits"].append(nats(folder, ids, length) / math.log(2) / size_in_bytes)
+            row["seconds"].append(seconds_of(args, folder))
+    table = ["| model | vocabulary | bytes a token | text read (MB) | seeds | bits per byte | seconds |"]
     table.append("|" + "---|" * 7)
     for row in found.values():
         cells = [row["recipe"], f"{row['vocabulary']:,}", f"{row['bytes_per_token']:.2f}"]
         cells += [f"{row['training_bytes'] / 1e6:.2f}", len(row["bits"]), spread(row["bits"], 3)]
-        cells.append(f"{statistics.mean(row['cpu_seconds']):,.0f}")
+        cells.append(f"{statistics.mean(row['seconds']):,.0f}")
         table.append(f"| {' | '.join(map(str, cells))} |")
     table.append(f"\nEvery model scored the same {size_in_bytes:,} held-out bytes.")
     folder = args.results_dir or args.output_dir / "vocabulary_size"
@@ -114,10 +114,10 @@ def one_text(documents: list[str], tokenizer: PreTrainedTokenizerBase) -> Tensor
 
 
 @torch.no_grad()
-def nats(folder: Path, ids: Tensor) -> float:
-    """Sum of the cross-entropies of all ``(N + 1,)`` ids but the first, each predicted once."""
+def nats(folder: Path, ids: Tensor, length: int) -> float:
+    """Sum of the cross-entropies of all ``(N + 1,)`` ids but the first, each predicted once, in rows of ``length``."""
     model = language_model(folder)
-    rows = [ids[start : start + LENGTH] for start in range(0, len(ids) - 1, LENGTH - 1)]
+    rows = [ids[start : start + length] for start in range(0, len(ids) - 1, length - 1)]
     total = 0.0
     for _, group in itertools.groupby(rows, len):  # all but the last are of one length
         for batch in torch.stack(list(group)).split(4):
@@ -129,7 +129,7 @@ def nats(folder: Path, ids: Tensor) -> float:
 def draw(args, found: dict[tuple[str, int], dict]):
     figure, axes = plotting.subplots(1, 2, figsize=(9, 3.5))
     for axis, name, label in zip(
-        axes, ("bits", "cpu_seconds"), ("held-out bits per byte", "CPU seconds of a run"), strict=True
+        axes, ("bits", "seconds"), ("held-out bits per byte", "seconds of a run"), strict=True
     ):
         for recipe in args.recipes:
             rows = [row for (each, _), row in found.items() if each == recipe]

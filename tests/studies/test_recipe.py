@@ -27,7 +27,7 @@ def made_run(folder, perplexities: list[float], cpu: float | None = None) -> Non
 def test_time_is_that_of_the_processor_and_left_out_where_it_is_not_known(study, tmp_path, monkeypatch, known):
     """Headless is at vanilla's end after half of its tokens, and takes half of vanilla's time in all."""
     script = study("recipe")
-    runs = tmp_path / "clm_small_cosine"
+    runs = tmp_path / "clm_cpu_cosine"
     made_run(runs / "vanilla_tied" / "0.01_0", [400.0, 100.0], cpu=80 if known else None)
     made_run(runs / "vanilla_tied" / "0.02_0", [400.0, 150.0])
     made_run(runs / "headless" / "0.01_0", [100.0, 50.0], cpu=40)

@@ -54,3 +54,127 @@ def test_processor_time_of_all_starts_and_a_failure_that_is_heard(study, tmp_pat
     times = [float(line) for line in (tmp_path / "cpu_seconds").read_text().splitlines()]
     assert len(times) == 3 and 0.2 <= times[0] < 60
     assert shared.cpu_seconds(tmp_path) == sum(times)
+
+
+def flags_given(command: list[str]) -> dict[str, list[str]]:
+    """What a command line gives by the names of its flags; where one stands twice, the last."""
+    found: dict[str, list[str]] = {}
+    for word in command:
+        if word.startswith("--"):
+            values = found[word[2:]] = []
+        elif found:
+            values.append(word)
+    return found
+
+
+@pytest.fixture
+def commands(study, monkeypatch):
+    """The module and the commands that it would have run, all of which come to their end at once."""
+    shared, started = study("shared"), []
+
+    def run(command, folder, jobs):
+        started.append(command)
+        folder.mkdir(parents=True)
+        (folder / "eval_results.json").write_text('{"eval_cross_entropy": 2.5}')
+
+    monkeypatch.setattr(shared, "run_or_resume", run)
+    return shared, started
+
+
+def study_of(shared, tmp_path, *flags: str, **settings):
+    parser = shared.model_arguments("A study.")
+    return shared.at_scale(parser.parse_args(["--output_dir", str(tmp_path), *flags]), **settings)
+
+
+def test_paper_scale_is_the_preset_of_the_baseline_for_all_recipes(commands, tmp_path):
+    shared, started = commands
+    launcher = "accelerate launch --num_processes 8"
+    args = study_of(shared, tmp_path, "--scale", "paper", "--launcher", launcher, max_steps=100)
+    assert (args.max_steps, args.batch_size, args.schedule) == (143_000, 8, "cosine")
+    assert "objective" not in args.settings  # which the preset of the baseline has
+    shared.prepare_tokenizer(args)  # which has a name: nothing to train
+    assert shared.pretrain(args, "headless + Muon", 2e-3, 1) == 2.5
+    assert started[0][:5] == [*launcher.split(), "run_pretrain.py"] and not (tmp_path / "clm_tokenizer").exists()
+    given = flags_given(started[0])
+    expected = {
+        "config_name": "EleutherAI/pythia-70m-deduped", "tokenizer_name": "EleutherAI/pythia-70m-deduped",
+        "dataset_name": "Skylion007/openwebtext", "max_seq_length": "2048", "gradient_accumulation_steps": "8",
+        "max_steps": "143000", "warmup_steps": "1430", "learning_rate": "0.002", "adam_beta2": "0.95", "weight_decay": "0.1",
+        "save_steps": "5000", "eval_steps": "14300", "muon_learning_rate": "0.004", "seed": "1",
+        "output_dir": str(tmp_path / "clm_paper_cosine" / "headless_Muon" / "0.002_1"),
+    }  # fmt: skip
+    assert {name: given[name] for name in expected} == {name: [value] for name, value in expected.items()}
+    assert shared.pretrain(args, "vanilla untied", 1e-3, 0) == 2.5
+    assert flags_given(started[1])["objective"] == ["vanilla"]
+
+
+def test_flags_change_what_a_scale_says(commands, tmp_path):
+    """A corpus of one's own, fewer steps with as large a share of warm-up, and a tokenizer of another size."""
+    shared, started = commands
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"the {word} of a {word}\n" for word in "one two three four five six seven eight".split()))
+    flags = [
+        "--scale",
+        "paper",
+        "--task",
+        "mlm",
+        "--train_file",
+        str(lines),
+        "--vocab_size",
+        "300",
+        "--max_steps",
+        "1000",
+    ]
+    args = study_of(shared, tmp_path, *flags, "--batch_size", "4", "--schedule", "constant_with_warmup")
+    shared.prepare_tokenizer(args)
+    shared.pretrain(args, "vanilla tied", 1e-4, 0)
+    given = flags_given(started[0])
+    assert given["train_file"] == [str(lines)] and not {"dataset_name", "text_column", "mask_token", "vocab_size"} & {
+        *given
+    }
+    assert given["tokenizer_name"] == [str(tmp_path / "mlm_tokenizer")] and (tmp_path / "mlm_tokenizer").is_dir()
+    assert (given["max_steps"], given["warmup_steps"], given["eval_steps"]) == (["1000"], ["10"], ["100"])
+    assert (given["per_device_train_batch_size"], given["lr_scheduler_type"]) == (["4"], ["constant_with_warmup"])
+    assert given["config_name"] == ["google-bert/bert-base-uncased"]
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+@pytest.mark.parametrize("scale", ["cpu", "small", "paper"])
+def test_every_scale_gives_flags_that_pretraining_takes(commands, tmp_path, scale, task):
+    from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
+    from headless_trainer.command_line import parse_args
+
+    shared, started = commands
+    args = study_of(shared, tmp_path, "--scale", scale, "--task", task)
+    shared.pretrain(args, "headless", 1e-3, 0)
+    model, data, training = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], started[0][2:])
+    assert (training.objective, training.task, training.max_steps) == ("headless", task, args.max_steps)
+    assert data.max_seq_length == (2048 if (scale, task) == ("paper", "clm") else 128)
+    assert (
+        model.parsed_config_overrides().get("n_embd") == {"cpu": 128, "small": 192, "paper": None}[scale]
+        or task == "mlm"
+    )
+
+
+def test_settings_of_a_study_are_those_at_cpu_scale_alone(commands, tmp_path):
+    shared, _ = commands
+    assert study_of(shared, tmp_path, max_steps=144).max_steps == 144
+    assert study_of(shared, tmp_path, "--max_steps", "7", max_steps=144).max_steps == 7
+    assert study_of(shared, tmp_path, "--scale", "small", max_steps=144).max_steps == 1_000_000
+    assert study_of(shared, tmp_path).settings["learning_rate"] == 4e-3
+
+
+def test_a_run_that_fails_says_why_and_one_that_diverged_is_known(study, tmp_path, monkeypatch):
+    shared = study("shared")
+    failing = [sys.executable, "-c", "import os; raise ValueError(os.environ['WHY'])"]
+    for why in ("no rows", "no GPU"):  # the second start has the first one's words before it
+        monkeypatch.setenv("WHY", why)
+        with pytest.raises(SystemExit, match=rf"{tmp_path}/a failed, see its console\.log: ValueError: {why}$"):
+            shared.results_of(failing, tmp_path / "a", "results.json", 1)
+    monkeypatch.setenv("WHY", "the loss is nan, so the run stops.")
+    assert shared.results_of(failing, tmp_path / "b", "results.json", 1) is None
+    monkeypatch.setenv("WHY", "not started again")
+    assert shared.results_of(failing, tmp_path / "b", "results.json", 1) is None
+    silent = [sys.executable, "-c", "raise SystemExit(3)"]
+    with pytest.raises(SystemExit, match=r"console\.log: Command .* returned non-zero exit status 3\.$"):
+        shared.results_of(silent, tmp_path / "c", "results.json", 1)

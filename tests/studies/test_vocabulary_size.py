@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[2]
 def test_every_token_is_predicted_once(study, tmp_path, text_lines, clm_tokenizer):
     """Rows of 6 over a text of several, against one prediction after another from what a row has before it."""
     script = study("vocabulary_size")
-    script.LENGTH = 6
     model = harness_inputs.train(clm_tokenizer, text_lines, steps=3)
     harness_inputs.save(tmp_path, model, clm_tokenizer)
     (tmp_path / "settings.json").write_text(json.dumps({"objective": "vanilla"}))
@@ -32,20 +31,21 @@ def test_every_token_is_predicted_once(study, tmp_path, text_lines, clm_tokenize
         with torch.no_grad():
             scores = model(input_ids=ids[None, begin:place]).logits[0, -1].log_softmax(-1)
         total -= scores[ids[place]].item()
-    assert script.nats(tmp_path, ids) == pytest.approx(total, rel=1e-5)
+    assert script.nats(tmp_path, ids, 6) == pytest.approx(total, rel=1e-5)
 
 
 def test_a_table_of_bits(study, tmp_path, monkeypatch, capsys):
     """Two tokenizers of the same 21 bytes, and models with 42 and 84 nats for them."""
     script = study("vocabulary_size")
     monkeypatch.setattr(script, "held_out_documents", lambda *_: ["a" * 9, "é" * 5])
-    monkeypatch.setattr(script, "cpu_seconds", lambda _: 30.0)
+    monkeypatch.setattr(script, "seconds_of", lambda *_: 30.0)
+    monkeypatch.setattr(script, "held_out_points", lambda *_: [{"tokens_seen": 409_600.0}])
     monkeypatch.setattr(script.AutoTokenizer, "from_pretrained", lambda folder: folder)
     monkeypatch.setattr(script, "one_text", lambda _, folder: [0] * (8 if "vocabulary_300" in str(folder) else 4))
-    monkeypatch.setattr(script, "nats", lambda folder, _: 42.0 if "headless" in str(folder) else 84.0)
+    monkeypatch.setattr(script, "nats", lambda folder, *_: 42.0 if "headless" in str(folder) else 84.0)
     for size in (300, 600):
         for name in ("headless", "vanilla_tied"):
-            folder = tmp_path / f"vocabulary_{size}" / "clm_small_cosine" / name / "0.008_0"
+            folder = tmp_path / f"vocabulary_{size}" / "clm_cpu_cosine" / name / "0.008_0"
             folder.mkdir(parents=True)
             (folder / "eval_results.json").write_text("{}")
     flags = ["--output_dir", str(tmp_path), "--recipes", "headless", "vanilla tied", "--vocab_sizes", "300", "600"]
