@@ -1,6 +1,7 @@
 """Settings and small inputs that the tests share. Nothing here touches the network."""
 
 import gc
+import itertools
 import os
 import shutil
 import sys
@@ -26,6 +27,7 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 gc.disable()  # until the first test: modules are no garbage
+TESTS = itertools.count(1)
 MODULES_AT_LAST_FREEZE = 0
 
 
@@ -35,10 +37,10 @@ def pytest_runtestloop():
 
 
 def pytest_runtest_setup(item):
-    """Skip what needs a GPU where there is none, and leave what is imported out of garbage collections.
+    """Skip what needs a GPU where there is none, and leave what stays out of garbage collections.
 
     `Trainer` asks for a collection in each training, which takes up to 0.4 s with all that is imported by then: again whenever
-    a test has imported a large library.
+    a test has imported a large library, and now and then, since pytest and caches of libraries keep more and more objects.
     """
     if item.get_closest_marker("gpu"):
         import torch
@@ -46,7 +48,7 @@ def pytest_runtest_setup(item):
         if not torch.cuda.is_available():
             pytest.skip("needs a GPU")
     global MODULES_AT_LAST_FREEZE
-    if len(sys.modules) > MODULES_AT_LAST_FREEZE + 100:
+    if next(TESTS) % 50 == 0 or len(sys.modules) > MODULES_AT_LAST_FREEZE + 100:
         gc.collect()
         gc.freeze()
         MODULES_AT_LAST_FREEZE = len(sys.modules)

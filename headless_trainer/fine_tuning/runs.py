@@ -9,7 +9,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from statistics import fmean
@@ -46,7 +45,7 @@ def run_grid(grid: Grid) -> None:
         logger.info("%s of %s runs are finished already: they are skipped.", done, len(grid.runs))
     if not grid.pending:
         return
-    with Progress(grid) as progress, _quick_collections():
+    with Progress(grid) as progress:
         for run, train, sets in _encoded(grid):
             progress.begin(run)
             result = run_one(run, grid, train, sets, progress)
@@ -63,20 +62,6 @@ def described(run: Run) -> str:
     """A run in a line of the log."""
     rate = "" if run.learning_rate is None else f", rate {run.learning_rate:g}"
     return f"{run.task.name}, {run.model.name}{rate}, seed {run.seed}"
-
-
-@contextmanager
-def _quick_collections() -> Iterator[None]:
-    """Leave what is imported out of garbage collections, of which `Trainer` asks for several a run: 0.3 s each otherwise."""
-    by_caller = gc.get_freeze_count() > 0  # who would lose what it has frozen
-    if not by_caller:
-        gc.collect()
-        gc.freeze()
-    try:
-        yield
-    finally:
-        if not by_caller:
-            gc.unfreeze()
 
 
 def _encoded(grid: Grid) -> Iterator[tuple[Run, EncodedRows, dict[str, EncodedRows]]]:
