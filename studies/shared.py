@@ -64,10 +64,20 @@ INGREDIENTS = {
     "4096 by square root": ["--sampled_negatives", "4096", "--sampling_power", "0.5"],
     "4096 by frequency": ["--sampled_negatives", "4096", "--sampling_power", "1"],
     "exact at the end": ["--softmax_share", "0.2"],
-    "input gradients x 3": ["--input_grad_scale", "3"],
+    **{f"input gradients x {scale}": ["--input_grad_scale", f"{scale}"] for scale in (2, 3, 5, 10)},
+    "temperature 0.5": ["--temperature", "0.5"],
+    "temperature 2": ["--temperature", "2"],
+    "corrected for log q": ["--log_q_correction", "true"],
     "masking 30 %": ["--mlm_probability", "0.3"],
     "masking 30 to 15 %": ["--mlm_probability", "0.3", "--mlm_probability_end", "0.15"],
     "next tokens first": ["--next_token_share", "0.5"],
+    # Other trunks of --scale cpu.
+    **{
+        f"width {width}": ["--config_overrides", CPU_MODELS["clm"]["config_overrides"].replace("128", f"{width}")]
+        for width in (64, 256)
+    },
+    "RoBERTa": ["--model_type", "roberta"],
+    "DeBERTa": ["--model_type", "deberta-v2"],
 }
 
 
