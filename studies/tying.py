@@ -7,7 +7,8 @@ After arXiv 2603.26663. The matrix of each tied decoder of `studies/recipe.py` i
 both matrices of the untied one of the same seed: mean cosine between the rows of a token as they are, after the best rotation
 (orthogonal Procrustes) and after the best linear map of one to the other; and the share of common tokens among the ten
 nearest of each. Only tokens that were targets ten times take part: the rows of others are near their first values. Beside it
-the share of the embedding's gradient that came from its output role, where the run logged it.
+the share of the embedding's gradient that came from its output role, where the run logged it; and, on held-out rows, what the
+embedding and each layer have added to the residual stream that the last norm reads: their projection on it, over its length.
 """
 
 import statistics
@@ -15,9 +16,18 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from shared import at_scale, best_runs, log_history, model_arguments, spread, write_results
-from torch import Tensor
-from transformers import AutoModel
+from shared import (
+    at_scale,
+    best_runs,
+    data_arguments,
+    log_history,
+    model_arguments,
+    spread,
+    token_rows,
+    write_results,
+)
+from torch import Tensor, nn
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from headless_trainer import load_token_counts
 from headless_trainer.runtime import plotting
@@ -25,6 +35,7 @@ from headless_trainer.runtime.checkpoints import last_checkpoint
 
 LEAST = 10
 NEIGHBOURS = 10
+ROWS = 64
 
 
 def main() -> None:
@@ -50,8 +61,49 @@ def main() -> None:
     for name in found[args.recipes[0]]:
         cells = [spread([100 * value for value in row[name]], 1) if name in row else "–" for row in found.values()]
         table.append(f"| {name} | {' | '.join(cells)} |")
+    streams = streams_of(args)
+    layers = range(1, len(next(iter(streams.values()))[0]))
+    table += ["", f"| share of the residual stream | embedding | {' | '.join(f'layer {layer}' for layer in layers)} |"]
+    table.append("|" + "---|" * (2 + len(layers)))
+    for recipe, seeds in streams.items():
+        cells = [spread([100 * value for value in values], 1) for values in zip(*seeds, strict=True)]
+        table.append(f"| {recipe} | {' | '.join(cells)} |")
     table.append("\nx 100; mean over seeds, in brackets its standard error.")
-    write_results(args.results_dir or args.output_dir / "tying", found, table, draw(found), folders)
+    results = {"alignment": found, "residual_stream": streams}
+    write_results(args.results_dir or args.output_dir / "tying", results, table, draw(found), folders)
+
+
+def streams_of(args) -> dict[str, list[list[float]]]:
+    """`stream_shares` of each seed of all recipes."""
+    runs = {recipe: best_runs(args, recipe).values() for recipe in (*args.recipes, args.untied)}
+    tokenizer = AutoTokenizer.from_pretrained(next(iter(runs[args.untied])))
+    ids = token_rows(data_arguments(args), tokenizer, "validation", ROWS)
+    return {
+        recipe: [stream_shares(AutoModel.from_pretrained(folder).eval(), ids) for folder in folders]
+        for recipe, folders in runs.items()
+    }
+
+
+@torch.no_grad()
+def stream_shares(trunk: PreTrainedModel, ids: Tensor) -> list[float]:
+    """What the embedding and each layer of a decoder that norms before its layers add to what its last norm reads.
+
+    Args:
+        trunk: in evaluation mode.
+        ids: ``(B, T)`` int64.
+
+    Returns:
+        One share for the embedding (with that of positions) and one for each layer, in order; they sum to 1.
+    """
+    read = []
+    norm = [module for module in trunk.modules() if isinstance(module, nn.LayerNorm)][-1]
+    handle = norm.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    streams = trunk(input_ids=ids, output_hidden_states=True).hidden_states[:-1]  # the last one is normed
+    handle.remove()
+    streams = [*streams, read[0]]
+    added = [streams[0], *(after - before for before, after in zip(streams, streams[1:], strict=False))]
+    length = read[0].square().sum(-1)
+    return [((each * read[0]).sum(-1) / length).mean().item() for each in added]
 
 
 def draw(found: dict[str, dict]):

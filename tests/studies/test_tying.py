@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2Model
 
 
 def test_what_each_comparison_does_not_see(study):
@@ -21,3 +22,23 @@ def test_the_nearest_are_others(study):
     script = study("tying")
     rows = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
     assert script.nearest(rows)[:, 0].tolist() == [1, 0, 1]
+
+
+def test_shares_of_the_residual_stream(study):
+    """Against the blocks called one by one, and of a layer that adds nothing."""
+    torch.manual_seed(0)
+    model = GPT2Model(GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=8)).eval()
+    for name in ("attn", "mlp"):
+        torch.nn.init.zeros_(getattr(model.h[1], name).c_proj.weight)
+    ids = torch.randint(50, (4, 8))
+    shares = study("tying").stream_shares(model, ids)
+    stream = model.wte(ids) + model.wpe(torch.arange(8))
+    parts = [stream]
+    for block in model.h:
+        out = block(stream)
+        out = out[0] if isinstance(out, tuple) else out
+        parts.append(out - stream)
+        stream = out
+    want = [((part * stream).sum(-1) / (stream * stream).sum(-1)).mean().item() for part in parts]
+    assert shares == pytest.approx(want, abs=1e-5) and sum(shares) == pytest.approx(1, abs=1e-5)
+    assert shares[2] == pytest.approx(0, abs=1e-6) and min(shares[0], shares[1], shares[3]) > 1e-4
