@@ -109,7 +109,7 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
 def one_text(documents: list[str], tokenizer: PreTrainedTokenizerBase) -> Tensor:
     """``(N + 1,)`` ids of all documents, an end of text after each, and one before the first."""
     end = tokenizer.eos_token_id
-    encoded = tokenizer(documents, add_special_tokens=False)["input_ids"]
+    encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
     return torch.tensor([end, *itertools.chain.from_iterable([*ids, end] for ids in encoded)])
 
 
