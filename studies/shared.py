@@ -467,7 +467,7 @@ def spread(values: list[float], digits: int) -> str:
 def plain_ticks(axis) -> None:
     """Plain numbers at some ticks of a logarithmic x or y axis: our pictures have no typesetting of formulas."""
     for ticks in (axis.set_major_formatter, axis.set_minor_formatter):
-        ticks(lambda value, _: f"{value:,.0f}" if f"{value:e}"[0] in "1235" else "")
+        ticks(lambda value, _: f"{value:,.0f}" if f"{value:e}"[0] in "125" else "")
 
 
 def finished(args, recipe: str) -> dict[float, dict[int, Path]]:
