@@ -3,9 +3,9 @@
 
     python studies/items.py --train_file Beauty.txt.gz Toys_and_Games.txt.gz --output_dir runs/items
 
-Every file is a data set of its own. For each method the first seed tries every setting of the grid (layers, learning rate,
-dropout); the one with the best NDCG@10 on validation is trained with the other seeds, and the test is read at that setting
-alone. Flags that are not listed here are given to every run of run_items.py. Runs that are finished are not repeated, those
+Every file is a data set of its own. For each method the first seed tries every setting of the grid (--num_hidden_layers,
+--learning_rate, --dropout); the one with the best NDCG@10 on validation is trained with the other seeds, and the test is read
+at that setting alone. Flags that are not listed here are given to every run of run_items.py. Runs that are finished are not repeated, those
 cut off go on. ``--report_only`` makes the tables of what is there.
 """
 
