@@ -5,8 +5,8 @@
 
 Every file is a data set of its own. For each method the first seed tries every setting of the grid (--num_hidden_layers,
 --learning_rate, --dropout); the one with the best NDCG@10 on validation is trained with the other seeds, and the test is read
-at that setting alone. Flags that are not listed here are given to every run of run_items.py. Runs that are finished are not repeated, those
-cut off go on. ``--report_only`` makes the tables of what is there.
+at that setting alone. Flags that are not listed here are given to every run of run_items.py. Runs that are finished are not
+repeated, those cut off go on. ``--report_only`` makes the tables of what is there.
 """
 
 import argparse
