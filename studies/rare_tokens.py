@@ -40,13 +40,13 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
     parser.add_argument("--held_out_rows", type=int, default=1_000)
     args = at_scale(parser.parse_args())
-    first = next(iter(best_runs(args, args.recipes[0]).values()))
+    runs = {recipe: best_runs(args, recipe).values() for recipe in args.recipes}
+    first = next(iter(runs[args.recipes[0]]))
     tokenizer = AutoTokenizer.from_pretrained(first)
     ids = token_rows(data_arguments(args), tokenizer, "validation", args.held_out_rows)
     # Of one run for all: each has seen nearly the same rows.
     counts = load_token_counts(first)[0]
     group = frequency_groups(counts)
-    runs = {recipe: best_runs(args, recipe).values() for recipe in args.recipes}
     found = {recipe: [measure(folder, ids, group) for folder in folders] for recipe, folders in runs.items()}
     sizes = torch.bincount(group, minlength=GROUPS).tolist()
     text = [*table(found, sizes), "", *summary(found)]

@@ -121,12 +121,13 @@ def at_scale(args: argparse.Namespace, evaluations: int = 10, **cpu) -> argparse
         preset = SCALES[args.scale][args.task]
         settings = parse_yaml(PRESETS[preset].read_text(encoding="utf-8"), preset)
         del settings["output_dir"], settings["objective"]  # those of a recipe
+    replaced = ["dataset_name", "text_column"] if args.train_file else []
+    if args.vocab_size or "tokenizer_name" not in settings:
+        replaced += ["tokenizer_name", "mask_token"]  # a mask token is for a tokenizer that has none
+    settings = {name: value for name, value in settings.items() if name not in replaced}
     if args.train_file:
-        settings = {name: value for name, value in settings.items() if name not in ("dataset_name", "text_column")}
         settings["train_file"] = args.train_file
-    args.tokenizer_name = None if args.vocab_size else settings.pop("tokenizer_name", None)
-    if not args.tokenizer_name:  # a mask token belongs to a tokenizer that has none
-        settings = {name: value for name, value in settings.items() if name not in ("tokenizer_name", "mask_token")}
+    args.tokenizer_name = settings.get("tokenizer_name")
     names = {
         "max_steps": "max_steps", "batch_size": "per_device_train_batch_size", "schedule": "lr_scheduler_type",
         "vocab_size": "vocab_size",

@@ -11,6 +11,7 @@ the share of the embedding's gradient that came from its output role, where the 
 embedding and each layer have added to the residual stream that the last norm reads: their projection on it, over its length.
 """
 
+import itertools
 import statistics
 from pathlib import Path
 
@@ -43,12 +44,11 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
     parser.add_argument("--untied", default="vanilla untied + bias log q + Muon")
     args = at_scale(parser.parse_args())
-    untied_runs = best_runs(args, args.untied)
-    untied, folders = {seed: matrices(folder) for seed, folder in untied_runs.items()}, [*untied_runs.values()]
+    runs = {recipe: best_runs(args, recipe) for recipe in (*args.recipes, args.untied)}
+    untied = {seed: matrices(folder) for seed, folder in runs[args.untied].items()}
     found: dict[str, dict] = {}
     for recipe in args.recipes:
-        for seed, folder in best_runs(args, recipe).items():
-            folders.append(folder)
+        for seed, folder in runs[recipe].items():
             often = load_token_counts(folder)[0] >= LEAST
             tied = AutoModel.from_pretrained(folder).get_input_embeddings().weight.detach()[often]
             for role, matrix in untied[seed].items():
@@ -61,7 +61,7 @@ def main() -> None:
     for name in found[args.recipes[0]]:
         cells = [spread([100 * value for value in row[name]], 1) if name in row else "–" for row in found.values()]
         table.append(f"| {name} | {' | '.join(cells)} |")
-    streams = streams_of(args)
+    streams = streams_of(args, runs)
     layers = range(1, len(next(iter(streams.values()))[0]))
     table += ["", f"| share of the residual stream | embedding | {' | '.join(f'layer {layer}' for layer in layers)} |"]
     table.append("|" + "---|" * (2 + len(layers)))
@@ -70,16 +70,16 @@ def main() -> None:
         table.append(f"| {recipe} | {' | '.join(cells)} |")
     table.append("\nx 100; mean over seeds, in brackets its standard error.")
     results = {"alignment": found, "residual_stream": streams}
+    folders = itertools.chain.from_iterable(folders.values() for folders in runs.values())
     write_results(args.results_dir or args.output_dir / "tying", results, table, draw(found), folders)
 
 
-def streams_of(args) -> dict[str, list[list[float]]]:
+def streams_of(args, runs: dict[str, dict[int, Path]]) -> dict[str, list[list[float]]]:
     """`stream_shares` of each seed of all recipes."""
-    runs = {recipe: best_runs(args, recipe).values() for recipe in (*args.recipes, args.untied)}
-    tokenizer = AutoTokenizer.from_pretrained(next(iter(runs[args.untied])))
+    tokenizer = AutoTokenizer.from_pretrained(next(iter(runs[args.untied].values())))
     ids = token_rows(data_arguments(args), tokenizer, "validation", ROWS)
     return {
-        recipe: [stream_shares(AutoModel.from_pretrained(folder).eval(), ids) for folder in folders]
+        recipe: [stream_shares(AutoModel.from_pretrained(folder).eval(), ids) for folder in folders.values()]
         for recipe, folders in runs.items()
     }
 
