@@ -164,6 +164,24 @@ def test_settings_of_a_study_are_those_at_cpu_scale_alone(commands, tmp_path):
     assert study_of(shared, tmp_path).settings["learning_rate"] == 4e-3
 
 
+def test_a_corpus_of_one_s_own_replaces_that_of_the_scale(commands, tmp_path):
+    shared, _ = commands
+    theirs = study_of(shared, tmp_path, "--scale", "small").settings
+    assert (theirs["dataset_name"], theirs["text_column"]) == ("vblagoje/cc_news", "text")
+    ours = study_of(shared, tmp_path, "--scale", "small", "--train_file", "a.csv").settings
+    assert ours["train_file"] == ["a.csv"] and not {"dataset_name", "text_column"} & {*ours}
+
+
+def test_seconds_are_those_of_the_processor_at_cpu_scale_and_of_training_elsewhere(study, tmp_path):
+    shared = study("shared")
+    (tmp_path / "cpu_seconds").write_text("30.0\n12.5\n")
+    pace = {"step": 4, "tokens_seen": 1000.0, "tokens_per_second": 200.0}
+    history = [pace, {"step": 4, "eval_accuracy": 0.1, "eval_cross_entropy": 2.0}]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    assert shared.seconds_of(study_of(shared, tmp_path), tmp_path) == 42.5
+    assert shared.seconds_of(study_of(shared, tmp_path, "--scale", "paper"), tmp_path) == 5.0
+
+
 def test_a_run_that_fails_says_why_and_one_that_diverged_is_known(study, tmp_path, monkeypatch):
     shared = study("shared")
     failing = [sys.executable, "-c", "import os; raise ValueError(os.environ['WHY'])"]

@@ -39,7 +39,7 @@ def test_a_table_of_bits(study, tmp_path, monkeypatch, capsys):
     script = study("vocabulary_size")
     monkeypatch.setattr(script, "held_out_documents", lambda *_: ["a" * 9, "é" * 5])
     monkeypatch.setattr(script, "seconds_of", lambda *_: 30.0)
-    monkeypatch.setattr(script, "held_out_points", lambda *_: [{"tokens_seen": 409_600.0}])
+    monkeypatch.setattr(script, "held_out_points", lambda *_: [{"tokens_seen": 200.0}, {"tokens_seen": 409_600.0}])
     monkeypatch.setattr(script.AutoTokenizer, "from_pretrained", lambda folder: folder)
     monkeypatch.setattr(script, "one_text", lambda _, folder: [0] * (8 if "vocabulary_300" in str(folder) else 4))
     monkeypatch.setattr(script, "nats", lambda folder, *_: 42.0 if "headless" in str(folder) else 84.0)
