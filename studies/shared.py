@@ -77,7 +77,12 @@ INGREDIENTS = {
         for width in (64, 256)
     },
     "RoBERTa": ["--model_type", "roberta"],
-    "DeBERTa": ["--model_type", "deberta-v2"],
+    # With attention by relative positions, which its configuration leaves out unless it is asked for.
+    "DeBERTa": [
+        *("--model_type", "deberta-v2", "--config_overrides"),
+        CPU_MODELS["mlm"]["config_overrides"]
+        + ",relative_attention=true,pos_att_type=p2c|c2p,position_biased_input=false",
+    ],
 }
 
 
