@@ -28,7 +28,7 @@ from shared import (
     held_out_points,
     model_arguments,
     plain_ticks,
-    prepare_tokenizer,
+    prepare,
     pretrain,
     run_dir,
     seconds_of,
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
     args.rate = args.rate or args.settings["learning_rate"]
     runs = planned(args)
     if not args.report_only:
-        prepare_tokenizer(args)
+        prepare(args)
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(lambda run: pretrain(of_size(args, run[1]), run[0], rate_of(args, run[1]), run[2]), runs))
     report(args, runs)

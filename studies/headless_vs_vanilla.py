@@ -16,7 +16,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shared import held_out_points, prepare_tokenizer, results_argument, run_or_resume, write_results
+from shared import held_out_points, prepare, results_argument, run_or_resume, write_results
 
 from headless_trainer.runtime import plotting
 
@@ -73,8 +73,12 @@ def main() -> None:
     args = parser.parse_args()
     runs = [(variant, seed) for seed in args.seeds for variant in args.variants]
     if not args.report_only:
-        args.tokenizer_name, args.settings = None, {"train_file": args.train_file, "max_seq_length": 128}
-        prepare_tokenizer(args)
+        args.scale, args.tokenizer_name, args.settings = (
+            "own",
+            None,
+            {"train_file": args.train_file, "max_seq_length": 128},
+        )
+        prepare(args)
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(lambda run: pretrain(args, *run), runs))
     report(args, runs)

@@ -22,7 +22,7 @@ from shared import (
     flags_of,
     held_out_points,
     model_arguments,
-    prepare_tokenizer,
+    prepare,
     pretrain,
     run_dir,
     seconds_of,
@@ -51,7 +51,7 @@ def main() -> None:
     for recipe in args.recipes:
         flags_of(recipe)
     if not args.report_only:
-        prepare_tokenizer(args)
+        prepare(args)
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(lambda recipe: search(args, recipe), args.recipes))
     report(args)
@@ -133,16 +133,20 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float | None] | None:
 
 
 def draw(rows: dict):
-    """Held-out perplexity of each recipe at its first seed, against tokens."""
-    figure, axis = plotting.subplots(figsize=(6, 4))
-    for recipe, row in rows.items():
-        curve = next(iter(row["curves"].values()))
-        points = [math.exp(point["eval_cross_entropy"]) for point in curve]
-        axis.plot([point["tokens_seen"] / 1e6 for point in curve], points, "o-", ms=2, label=recipe)
-    axis.set(xlabel="tokens seen (millions)", ylabel="held-out perplexity", yscale="log")
-    for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+    """Held-out perplexity of each recipe at its first seed, against tokens and, where it is known, against time."""
+    timed = all(row["seconds"] for row in rows.values())
+    figure, axes = plotting.subplots(1, 1 + timed, figsize=(6 + 5 * timed, 4), sharey=True, squeeze=False)
+    for axis, label in zip(axes[0], ("tokens seen (millions)", "seconds"), strict=False):
+        for recipe, row in rows.items():
+            curve = next(iter(row["curves"].values()))
+            scale = row["seconds"] / row["tokens"] if label == "seconds" else 1e-6
+            points = [math.exp(point["eval_cross_entropy"]) for point in curve]
+            axis.plot([scale * point["tokens_seen"] for point in curve], points, "o-", ms=2, label=recipe)
+        axis.set(xlabel=label, yscale="log")
+    axes[0, 0].set_ylabel("held-out perplexity")
+    for ticks in (axes[0, 0].yaxis.set_major_formatter, axes[0, 0].yaxis.set_minor_formatter):
         ticks("{x:.0f}")
-    axis.legend(frameon=False, fontsize=7)
+    axes[0, 0].legend(frameon=False, fontsize=7)
     return figure
 
 

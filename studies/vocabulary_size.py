@@ -33,13 +33,11 @@ from shared import (
     language_model,
     model_arguments,
     plain_ticks,
-    prepare_tokenizer,
+    prepare,
     pretrain,
     run_dir,
     seconds_of,
     spread,
-    token_rows,
-    tokenizer_of,
     variant,
     write_results,
 )
@@ -65,10 +63,7 @@ def main(argv: list[str] | None = None) -> None:
     runs = list(itertools.product(args.seeds, args.vocab_sizes, args.recipes))
     if not args.report_only:
         for size in args.vocab_sizes:
-            one = of_size(args, size)
-            prepare_tokenizer(one)
-            # So that the first run of a size does not turn texts into rows for all.
-            token_rows(data_arguments(one), AutoTokenizer.from_pretrained(tokenizer_of(one)), "train", 1)
+            prepare(of_size(args, size))
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(lambda run: pretrain(of_size(args, run[1]), run[2], args.rate, run[0]), runs))
     report(args, runs)

@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 
+import datasets
 import pytest
+from transformers import AutoTokenizer
 
 from headless_trainer.cards.run_facts import commit, versions
 
@@ -92,7 +94,7 @@ def test_paper_scale_is_the_preset_of_the_baseline_for_all_recipes(commands, tmp
     args = study_of(shared, tmp_path, "--scale", "paper", "--launcher", launcher, max_steps=100)
     assert (args.max_steps, args.batch_size, args.schedule) == (143_000, 8, "cosine")
     assert "objective" not in args.settings  # which the preset of the baseline has
-    shared.prepare_tokenizer(args)  # which has a name: nothing to train
+    shared.prepare(args)  # which has a name: nothing to train
     assert shared.pretrain(args, "headless + Muon", 2e-3, 1) == 2.5
     assert started[0][:5] == [*launcher.split(), "run_pretrain.py"] and not (tmp_path / "clm_tokenizer").exists()
     given = flags_given(started[0])
@@ -126,7 +128,7 @@ def test_flags_change_what_a_scale_says(commands, tmp_path):
         "1000",
     ]
     args = study_of(shared, tmp_path, *flags, "--batch_size", "4", "--schedule", "constant_with_warmup")
-    shared.prepare_tokenizer(args)
+    shared.prepare(args)
     shared.pretrain(args, "vanilla tied", 1e-4, 0)
     given = flags_given(started[0])
     assert given["train_file"] == [str(lines)] and not {"dataset_name", "text_column", "mask_token", "vocab_size"} & {
@@ -196,3 +198,16 @@ def test_a_run_that_fails_says_why_and_one_that_diverged_is_known(study, tmp_pat
     silent = [sys.executable, "-c", "raise SystemExit(3)"]
     with pytest.raises(SystemExit, match=r"console\.log: Command .* returned non-zero exit status 3\.$"):
         shared.results_of(silent, tmp_path / "c", "results.json", 1)
+
+
+def test_rows_are_made_before_the_first_run_is_timed(commands, tmp_path, monkeypatch):
+    shared, _ = commands
+    cache, lines = tmp_path / "cache", tmp_path / "lines.txt"
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+    lines.write_text("".join(f"the {word} of a {word}\n" for word in 200 * ["one", "two", "three"]))
+    args = study_of(shared, tmp_path, "--train_file", str(lines), "--vocab_size", "300")
+    shared.prepare(args)
+    made = {path: path.stat().st_mtime_ns for path in cache.rglob("*.arrow")}
+    tokenizer = AutoTokenizer.from_pretrained(shared.tokenizer_of(args))
+    assert shared.token_rows(shared.data_arguments(args), tokenizer, "train", 1).shape[1] == 128
+    assert made and made == {path: path.stat().st_mtime_ns for path in cache.rglob("*.arrow")}
