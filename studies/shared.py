@@ -196,12 +196,19 @@ def commit_of_run(folder: Path) -> str | None:
     return found[1] if found else None
 
 
-def data_arguments(args: argparse.Namespace):
-    """Where the texts and rows of a study's runs come from."""
+def data_settings(args: argparse.Namespace) -> dict[str, object]:
+    """Those settings of a study's runs that say where their texts and rows come from."""
     from headless_trainer.arguments import DataArguments
 
     names = {field.name for field in dataclasses.fields(DataArguments)}
-    return DataArguments(**{name: value for name, value in args.settings.items() if name in names})
+    return {name: value for name, value in args.settings.items() if name in names}
+
+
+def data_arguments(args: argparse.Namespace):
+    """The same as run_pretrain.py has them."""
+    from headless_trainer.arguments import DataArguments
+
+    return DataArguments(**data_settings(args))
 
 
 def token_rows(data, tokenizer, part: str, rows: int) -> torch.Tensor:

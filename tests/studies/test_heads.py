@@ -1,0 +1,91 @@
+"""studies/heads.py: what it refuses, what a free head is worth, and a whole tiny study."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import harness_inputs
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def fine_tuned(folder: Path, perplexities: dict[int, float]) -> None:
+    folder.mkdir(parents=True)
+    history = [{"step": step, "eval_accuracy": 0.1, "eval_perplexity": value} for step, value in perplexities.items()]
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+
+
+def test_the_free_head_is_worth_the_steps_to_its_perplexity(study, tmp_path):
+    script = study("heads")
+    args = SimpleNamespace(output_dir=tmp_path)
+    fine_tuned(tmp_path / "heads" / "prior_3_50", {0: 200.0, 10: 190.0})
+    fine_tuned(tmp_path / "heads" / "embeddings_3_50", {0: 900.0, 10: 400.0, 20: 250.0, 30: 150.0})
+    assert script.steps_worth(args, 3, 50) == 25.0  # half of the way from 250 to 150
+    fine_tuned(tmp_path / "heads" / "prior_3_100", {0: 100.0})
+    fine_tuned(tmp_path / "heads" / "embeddings_3_100", {0: 900.0, 10: 400.0})
+    assert script.steps_worth(args, 3, 100) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--task", "mlm"], "--task mlm: the heads compared here are those of decoders"),
+        (["--checkpoints", "3"], "--checkpoints 3 does not divide --max_steps 200"),
+        (["--tuning_steps", "50"], "--tuning_steps 50 is no multiple of 8"),
+    ],
+)
+def test_refused(study, tmp_path, capsys, flags, message):
+    with pytest.raises(SystemExit):
+        study("heads").main(["--output_dir", str(tmp_path), *flags])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_whole_study(tmp_path, text_lines):
+    pytest.importorskip("lm_eval")
+    (tmp_path / "lines.txt").write_text("".join(" ".join(text_lines[i : i + 12]) + "\n" for i in range(200)))
+    lambada = harness_inputs.write_jsonl(tmp_path / "texts.jsonl", [{"text": text} for text in text_lines[::20]])
+    command = [
+        sys.executable,
+        "studies/heads.py",
+        "--train_file",
+        tmp_path / "lines.txt",
+        "--output_dir",
+        tmp_path / "out",
+    ]
+    command += [
+        "--max_steps",
+        "4",
+        "--checkpoints",
+        "2",
+        "--tuning_steps",
+        "8",
+        "--vocab_size",
+        "300",
+        "--batch_size",
+        "4",
+    ]
+    command += ["--headless", "headless", "--vanilla", "vanilla tied + bias log q", "--seeds", "1"]
+    subprocess.run([*map(str, command), "--lambada_file", lambada], cwd=ROOT, check=True, capture_output=True)
+    folder = tmp_path / "out" / "heads" / "results"
+    results = json.loads((folder / "results.json").read_text())["results"]
+    found = {(each["series"], each["step"]): each for each in results["models"]}
+    heads = ("E^T alone", "free head", "fine-tuned from E^T", "fine-tuned from the free head", "vanilla")
+    assert set(found) == {(head, step) for head in heads for step in (2, 4)}
+    pretraining = 4 * 128  # tokens of a step
+    assert found["free head", 4]["tokens"] == found["vanilla", 4]["tokens"] == 4 * pretraining
+    assert found["fine-tuned from E^T", 2]["tokens"] == 2 * pretraining + 8 * 16 * 128
+    # The heads without a step are what the pretraining itself found.
+    run = tmp_path / "out" / "clm_cpu_cosine" / "headless" / "0.008_1"
+    logged = json.loads((run / "trainer_state.json").read_text())["log_history"]
+    end = next(each for each in logged if each["step"] == 4 and "eval_perplexity" in each)
+    assert found["free head", 4]["eval_perplexity"] == pytest.approx(end["eval_perplexity"], rel=1e-4)
+    assert found["E^T alone", 4]["eval_perplexity"] == pytest.approx(end["eval_perplexity_without_bias"], rel=1e-4)
+    assert all(each["lambada_perplexity"] > 1 and 0 <= each["lambada_accuracy"] <= 1 for each in found.values())
+    assert set(results["steps_worth"]) == {"2", "4"}
+    table = (folder / "results.md").read_text()
+    assert table.count("\n| fine-tuned from E^T | ") == 2 and "| headless, fine-tuned | 22.20% | 153.5 |" in table
+    assert (folder / "results.png").stat().st_size > 1000
