@@ -3,13 +3,13 @@
 
     python studies/heads.py --train_file corpus.txt.gz --output_dir runs/heads --lambada_file lambada.jsonl
 
-Pretrains --headless and --vanilla with the same rows, schedule and rate. At each of --checkpoints stand
+Pretrains --headless and each --vanilla with the same rows, schedule and rate. At each of --checkpoints stand
 
 - E^T alone, which the paper calls headless;
 - the free head, E^T + log q;
 - the head fine-tuned with the trunk from E^T, as in section 4.2 of the paper, and from the free head, on other rows than those
   of the pretraining: their tokens are added to those before;
-- the vanilla model.
+- the vanilla models.
 
 Held-out perplexity and accuracy are those that the runs logged. How many steps of the paper's fine-tuning the free head is
 worth is read off its curve, on straight lines between evaluations. With --lambada_file the models of the first seed are scored
@@ -51,7 +51,7 @@ from headless_trainer.runtime import plotting
 from headless_trainer.runtime.run_folder import tokens_at
 
 PUBLISHED = Path(__file__).with_name("published_paper.json")
-ALONE, FREE, VANILLA = "E^T alone", "free head", "vanilla"
+ALONE, FREE = "E^T alone", "free head"
 TUNED = {"embeddings": "fine-tuned from E^T", "prior": "fine-tuned from the free head"}  # by --init of run_lm_head.py
 FIGURES = {
     "eval_accuracy": "held-out accuracy", "eval_perplexity": "held-out perplexity",
@@ -62,8 +62,11 @@ FIGURES = {
 def main(argv: list[str] | None = None) -> None:
     parser = model_arguments(__doc__)
     parser.add_argument("--headless", default="headless + Muon", help="a recipe as recipe.py has them")
-    parser.add_argument("--vanilla", default="vanilla tied + bias log q + Muon", help="another to set beside it")
-    parser.add_argument("--rate", type=float, help="learning rate of both: that of the scale by default")
+    parser.add_argument(
+        "--vanilla", nargs="+", default=["vanilla tied + bias log q + Muon", "vanilla untied + bias log q + Muon"],
+        help="others to set beside it",
+    )  # fmt: skip
+    parser.add_argument("--rate", type=float, help="learning rate of all: that of the scale by default")
     parser.add_argument("--checkpoints", type=int, default=4, help="along the pretraining, its end among them")
     parser.add_argument("--tuning_steps", type=int, default=400, help="of each fine-tuning, of 16 rows")
     parser.add_argument("--tuning_rate", type=float, default=1e-4, help="that of the paper by default")
@@ -78,7 +81,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.tuning_steps % 8:
         parser.error(f"--tuning_steps {args.tuning_steps} is no multiple of 8, at which it is scored: choose another.")
     args.settings |= {"save_steps": args.max_steps // args.checkpoints, "save_total_limit": args.checkpoints}
-    recipes = (args.headless, args.vanilla)
+    recipes = (args.headless, *args.vanilla)
     for recipe in recipes:
         flags_of(recipe)
     prepare(args)
@@ -128,19 +131,21 @@ def held_out(run: Path) -> dict[int, dict]:
 
 
 def models_at(args, seed: int, step: int) -> list[dict]:
-    """All models at one checkpoint of both runs, each with its tokens, held-out figures and the folder it is or will be in."""
-    runs = [run_dir(args, recipe, args.rate, seed) for recipe in (args.headless, args.vanilla)]
-    tokens = [float(tokens_at(log_history(run), step)) for run in runs]
+    """All models at one step of the pretraining, each with its tokens, held-out figures and the folder it is or will be in."""
+    tokens = float(tokens_at(log_history(run_dir(args, args.headless, args.rate, seed)), step))
     tuned = {init: tuning_dir(args, seed, step, init) for init in TUNED}
     folders = args.output_dir / "heads"
     found = [
-        (ALONE, tokens[0], folders / f"alone_{seed}_{step}", held_out(tuned["embeddings"])[0]),
-        (FREE, tokens[0], folders / f"free_{seed}_{step}", held_out(tuned["prior"])[0]),
+        (ALONE, tokens, folders / f"alone_{seed}_{step}", held_out(tuned["embeddings"])[0]),
+        (FREE, tokens, folders / f"free_{seed}_{step}", held_out(tuned["prior"])[0]),
     ]
     for init, folder in tuned.items():
-        after = tokens[0] + float(tokens_at(log_history(folder), args.tuning_steps))
+        after = tokens + float(tokens_at(log_history(folder), args.tuning_steps))
         found.append((TUNED[init], after, folder, held_out(folder)[args.tuning_steps]))
-    found.append((VANILLA, tokens[1], folders / f"vanilla_{seed}_{step}", held_out(runs[1])[step]))
+    for index, recipe in enumerate(args.vanilla):
+        run = run_dir(args, recipe, args.rate, seed)
+        folder = folders / f"vanilla_{index}_{seed}_{step}"
+        found.append((recipe, float(tokens_at(log_history(run), step)), folder, held_out(run)[step]))
     return [
         {"series": series, "seed": seed, "step": step, "tokens": total, "folder": folder} | figures
         for series, total, folder, figures in found
@@ -152,10 +157,9 @@ def score_lambada(args, models: list[dict]) -> None:
     inits = {ALONE: "embeddings", FREE: "prior"}
     for model in models:
         if not (model["folder"] / "model.safetensors").is_file():
-            series = model["series"]
-            recipe = args.vanilla if series == VANILLA else args.headless
-            source = checkpoint(args, recipe, model["seed"], model["step"])
-            made = vanilla_model(source) if series == VANILLA else attach_lm_head(source, init=inits[series])
+            init = inits.get(model["series"])
+            source = checkpoint(args, args.headless if init else model["series"], model["seed"], model["step"])
+            made = attach_lm_head(source, init=init) if init else vanilla_model(source)
             made.save_pretrained(model["folder"])
             AutoTokenizer.from_pretrained(source).save_pretrained(model["folder"])
     folder, length = args.output_dir / "heads" / "lambada", str(args.settings["max_seq_length"])
@@ -190,7 +194,7 @@ def report(args, models: list[dict]) -> None:
     shown = [name for name in FIGURES if name in models[0]]
     table = [f"| model | pretraining steps | tokens (M) | {' | '.join(FIGURES[name] for name in shown)} |"]
     table.append("|" + "---|" * (3 + len(shown)))
-    for series in (ALONE, FREE, *TUNED.values(), VANILLA):
+    for series in (ALONE, FREE, *TUNED.values(), *args.vanilla):
         for step in steps_of(args):
             same = [model for model in models if (model["series"], model["step"]) == (series, step)]
             cells = [series, f"{step:,}", f"{same[0]['tokens'] / 1e6:.2f}"]
@@ -217,7 +221,7 @@ def report(args, models: list[dict]) -> None:
     }  # fmt: skip
     plain = [{name: value for name, value in model.items() if name != "folder"} for model in models]
     results = {"models": plain, "steps_worth": worth, "along the fine-tuning, by seed and step": curves}
-    runs = [run_dir(args, recipe, args.rate, seed) for recipe in (args.headless, args.vanilla) for seed in args.seeds]
+    runs = [run_dir(args, recipe, args.rate, seed) for recipe in (args.headless, *args.vanilla) for seed in args.seeds]
     folder = args.results_dir or args.output_dir / "heads" / "results"
     write_results(folder, results, table, draw(args, models, shown), runs)
 
@@ -227,7 +231,7 @@ def draw(args, models: list[dict], shown: list[str]):
     names = [name for name in shown if "perplexity" in name]
     figure, axes = plotting.subplots(1, len(names) + 1, figsize=(4.5 * (len(names) + 1), 3.8))
     for axis, name in zip(axes[:-1], names, strict=True):
-        for series in (VANILLA, *TUNED.values(), FREE, ALONE):
+        for series in (*args.vanilla, *TUNED.values(), FREE, ALONE):
             same = [model for model in models if model["series"] == series and name in model]
             points = {model["tokens"] / 1e6: [] for model in same}
             for model in same:

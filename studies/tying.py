@@ -3,16 +3,18 @@
 
     python studies/tying.py --train_file corpus.txt.gz --output_dir runs/recipe
 
-After arXiv 2603.26663. The matrix of each tied decoder of `studies/recipe.py` in the same ``--output_dir`` is compared with
-both matrices of the untied one of the same seed: mean cosine between the rows of a token as they are, after the best rotation
-(orthogonal Procrustes) and after the best linear map of one to the other; and the share of common tokens among the ten
-nearest of each. Only tokens that were targets ten times take part: the rows of others are near their first values. Beside it
-the share of the embedding's gradient that came from its output role, where the run logged it; and, on held-out rows, what the
-embedding and each layer have added to the residual stream that the last norm reads: their projection on it, over its length.
+After arXiv 2603.26663. The matrix of each tied decoder of `studies/recipe.py` or, along its training, of `studies/heads.py` in
+the same ``--output_dir`` is compared with both matrices of the untied one of the same seed: mean cosine between the rows of a
+token as they are, after the best rotation (orthogonal Procrustes) and after the best linear map of one to the other; and the
+share of common tokens among the ten nearest of each. Only tokens that were targets ten times take part: the rows of others are
+near their first values. Beside it the share of the embedding's gradient that came from its output role; and, on held-out rows,
+what the embedding and each layer have added to the residual stream that the last norm reads: their projection on it, over its
+length.
 """
 
 import itertools
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -32,11 +34,11 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from headless_trainer import load_token_counts
 from headless_trainer.runtime import plotting
-from headless_trainer.runtime.checkpoints import last_checkpoint
 
 LEAST = 10
 NEIGHBOURS = 10
 ROWS = 64
+SHARE = "output share of the gradient"
 
 
 def main() -> None:
@@ -45,22 +47,28 @@ def main() -> None:
     parser.add_argument("--untied", default="vanilla untied + bias log q + Muon")
     args = at_scale(parser.parse_args())
     runs = {recipe: best_runs(args, recipe) for recipe in (*args.recipes, args.untied)}
-    untied = {seed: matrices(folder) for seed, folder in runs[args.untied].items()}
-    found: dict[str, dict] = {}
-    for recipe in args.recipes:
+    steps = kept_by_all(itertools.chain.from_iterable(folders.values() for folders in runs.values()))
+    found: dict[str, dict[int, dict[str, list[float]]]] = {}
+    for recipe, (before, step) in itertools.product(args.recipes, itertools.pairwise([0, *steps])):
+        row = found.setdefault(recipe, {}).setdefault(step, {})
         for seed, folder in runs[recipe].items():
             often = load_token_counts(folder)[0] >= LEAST
-            tied = AutoModel.from_pretrained(folder).get_input_embeddings().weight.detach()[often]
-            for role, matrix in untied[seed].items():
-                for name, value in alignment(tied, matrix[often]).items():
-                    found.setdefault(recipe, {}).setdefault(f"{role}, {name}", []).append(value)
-            share = output_share(folder)
-            if share:
-                found[recipe].setdefault("output share of the gradient", []).append(share)
+            tied = matrix(checkpoint(folder, step))[often]
+            for role in ("input", "output"):
+                other = matrix(checkpoint(runs[args.untied][seed], step), role)[often]
+                for name, value in alignment(tied, other).items():
+                    row.setdefault(f"{role}, {name}", []).append(value)
+            row.setdefault(SHARE, []).append(output_share(folder, before, step))
     table = [f"| compared | {' | '.join(found)} |", f"|{'---|' * (len(found) + 1)}"]
-    for name in found[args.recipes[0]]:
-        cells = [spread([100 * value for value in row[name]], 1) if name in row else "–" for row in found.values()]
+    for name in found[args.recipes[0]][steps[-1]]:
+        cells = [spread([100 * value for value in row[steps[-1]][name]], 1) for row in found.values()]
         table.append(f"| {name} | {' | '.join(cells)} |")
+    if len(steps) > 1:
+        names = ("input, rotated", "output, rotated", SHARE)
+        table += ["", f"| along the training | steps | {' | '.join(names)} |", f"|{'---|' * (2 + len(names))}"]
+        for recipe, step in itertools.product(found, steps):
+            cells = [spread([100 * value for value in found[recipe][step][name]], 1) for name in names]
+            table.append(f"| {recipe} | {step:,} | {' | '.join(cells)} |")
     streams = streams_of(args, runs)
     layers = range(1, len(next(iter(streams.values()))[0]))
     table += ["", f"| share of the residual stream | embedding | {' | '.join(f'layer {layer}' for layer in layers)} |"]
@@ -72,6 +80,16 @@ def main() -> None:
     results = {"alignment": found, "residual_stream": streams}
     folders = itertools.chain.from_iterable(folders.values() for folders in runs.values())
     write_results(args.results_dir or args.output_dir / "tying", results, table, draw(found), folders)
+
+
+def checkpoint(run: Path, step: int) -> Path:
+    return run / f"checkpoint-{step}"
+
+
+def kept_by_all(runs: Iterable[Path]) -> list[int]:
+    """Steps at which every one of the runs has a checkpoint: those of recipe.py have their last, those of heads.py more."""
+    kept = [{int(path.name.rpartition("-")[2]) for path in run.glob("checkpoint-*")} for run in runs]
+    return sorted(set.intersection(*kept))
 
 
 def streams_of(args, runs: dict[str, dict[int, Path]]) -> dict[str, list[list[float]]]:
@@ -107,26 +125,24 @@ def stream_shares(trunk: PreTrainedModel, ids: Tensor) -> list[float]:
 
 
 def draw(found: dict[str, dict]):
-    """How near each recipe's matrix is to both of the untied model, in all four ways."""
-    figure, axes = plotting.subplots(1, 2, figsize=(9, 3.2), sharey=True)
-    for axis, role in zip(axes, ("input", "output"), strict=True):
-        for place, (recipe, row) in enumerate(found.items()):
-            values = {name.partition(", ")[2]: each for name, each in row.items() if name.startswith(role + ",")}
-            means = [100 * statistics.mean(each) for each in values.values()]
-            axis.bar([index + 0.4 * place for index in range(len(means))], means, width=0.35, label=recipe)
-        axis.set_xticks([index + 0.2 for index in range(len(means))], list(values), fontsize=8)
-        axis.set_title(f"with the untied {role} matrix", fontsize=9)
-    axes[0].set_ylabel("cosine, or share in common, x 100")
-    axes[0].legend(frameon=False, fontsize=8)
+    """How near each recipe's matrix is to both of the untied model along the training, after the best rotation and by rank."""
+    figure, axes = plotting.subplots(1, 2, figsize=(9, 3.2))
+    for axis, name in zip(axes, ("rotated", "nearest ten"), strict=True):
+        for colour, (recipe, rows) in enumerate(found.items()):
+            for role, style in (("input", "o--"), ("output", "o-")):
+                means = [100 * statistics.mean(row[f"{role}, {name}"]) for row in rows.values()]
+                axis.plot(list(rows), means, style, ms=3, color=f"C{colour}", label=f"{recipe}: {role}")
+        axis.set(xlabel="steps", ylabel={"rotated": "cosine, rotated, x 100"}.get(name, "ten nearest in common, %"))
+    axes[0].legend(frameon=False, fontsize=7)
     return figure
 
 
-def matrices(folder: Path) -> dict[str, Tensor]:
-    """Input and output matrix ``(V, D)`` of an untied decoder as trained: what leaves the run has log q folded in."""
-    checkpoint = Path(last_checkpoint(str(folder)))
-    with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
-        output = file.get_tensor("lm_head.weight")
-    return {"input": AutoModel.from_pretrained(folder).get_input_embeddings().weight.detach(), "output": output}
+def matrix(checkpoint: Path, role: str = "input") -> Tensor:
+    """``(V, D)`` input or output matrix as trained: what leaves the run of an untied one has log q folded in."""
+    if role == "output":
+        with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
+            return file.get_tensor("lm_head.weight")
+    return AutoModel.from_pretrained(checkpoint).get_input_embeddings().weight.detach()
 
 
 def alignment(tied: Tensor, other: Tensor) -> dict[str, float]:
@@ -150,10 +166,10 @@ def nearest(rows: Tensor) -> Tensor:
     return cosines.topk(min(NEIGHBOURS, len(rows) - 1)).indices
 
 
-def output_share(folder: Path) -> float | None:
-    """Mean share of the embedding's gradient that came from its output role, over the logs of a run."""
-    shares = [logs["target_gradient_share"] for logs in log_history(folder) if "target_gradient_share" in logs]
-    return statistics.mean(shares) if shares else None
+def output_share(folder: Path, before: int, step: int) -> float:
+    """Mean share of the embedding's gradient that came from its output role, over the logs of a run between two steps."""
+    name = "target_gradient_share"
+    return statistics.mean(logs[name] for logs in log_history(folder) if name in logs and before < logs["step"] <= step)
 
 
 if __name__ == "__main__":

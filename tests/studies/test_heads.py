@@ -73,10 +73,16 @@ def test_a_whole_study(tmp_path, text_lines):
     folder = tmp_path / "out" / "heads" / "results"
     results = json.loads((folder / "results.json").read_text())["results"]
     found = {(each["series"], each["step"]): each for each in results["models"]}
-    heads = ("E^T alone", "free head", "fine-tuned from E^T", "fine-tuned from the free head", "vanilla")
+    heads = (
+        "E^T alone",
+        "free head",
+        "fine-tuned from E^T",
+        "fine-tuned from the free head",
+        "vanilla tied + bias log q",
+    )
     assert set(found) == {(head, step) for head in heads for step in (2, 4)}
     pretraining = 4 * 128  # tokens of a step
-    assert found["free head", 4]["tokens"] == found["vanilla", 4]["tokens"] == 4 * pretraining
+    assert found["free head", 4]["tokens"] == found["vanilla tied + bias log q", 4]["tokens"] == 4 * pretraining
     assert found["fine-tuned from E^T", 2]["tokens"] == 2 * pretraining + 8 * 16 * 128
     # The heads without a step are what the pretraining itself found.
     run = tmp_path / "out" / "clm_cpu_cosine" / "headless" / "0.008_1"
