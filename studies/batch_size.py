@@ -31,7 +31,6 @@ from shared import (
     prepare,
     pretrain,
     run_dir,
-    seconds_of,
     spread,
     tokenizer_of,
     variant,
@@ -107,10 +106,9 @@ def report(args, runs: list[tuple[str, int, int]]) -> None:
             row["perplexity"].append(
                 math.exp(json.loads((folder / "eval_results.json").read_text())["eval_cross_entropy"])
             )
-            row["seconds"].append(seconds_of(args, folder))
-            row["curves"].append(
-                [[point["tokens_seen"], point["eval_cross_entropy"]] for point in held_out_points(folder, None)]
-            )
+            points = held_out_points(folder)
+            row["seconds"].append(points[-1]["seconds"])
+            row["curves"].append([[point["tokens_seen"], point["eval_cross_entropy"]] for point in points])
     table = ["| model | rows | targets in a pool | steps | rate | seeds | perplexity | seconds |", "|" + "---|" * 8]
     for row in found.values():
         name = f"{row['recipe']}" if row["pool"] is None else row["recipe"].partition(" + pools")[0]

@@ -76,7 +76,7 @@ def main() -> None:
     }
     sample = write_sample(model, tokenizer, folder / "sample.txt")
     vanilla = train_vanilla(sys.argv[1], folder, totals["train_seconds"])
-    end = held_out_points(vanilla, None)[-1]
+    end = held_out_points(vanilla)[-1]
     figures["with a vocabulary head, after the same time"] = end["eval_cross_entropy"]
     draw({"headless, scored with the free head": folder, "with a vocabulary head": vanilla}, folder / "comparison.png")
     print_screen(folder, totals, figures, sample)

@@ -25,7 +25,6 @@ from shared import (
     prepare,
     pretrain,
     run_dir,
-    seconds_of,
     spread,
     write_results,
 )
@@ -80,8 +79,6 @@ def report(args) -> None:
             continue
         rate, losses = best_rate(args, runs)
         folders += runs[rate].values()
-        # Runs of an earlier version did not note it.
-        times = [seconds_of(args, folder) for folder in runs[rate].values() if (folder / "cpu_seconds").is_file()]
         curves = {seed: curve_of(folder) for seed, folder in sorted(runs[rate].items())}
         ends = [curve[-1] for curve in curves.values()]
         rows[recipe] = {
@@ -91,7 +88,7 @@ def report(args) -> None:
             "perplexity": [math.exp(end["eval_cross_entropy"]) for end in ends],
             "accuracy": [end["eval_accuracy"] for end in ends],
             "tokens": ends[0]["tokens_seen"],
-            "seconds": statistics.mean(times) if times else None,
+            "seconds": statistics.mean(end["seconds"] for end in ends),
             "curves": curves,
         }
     baseline = rows.get(args.baseline)
@@ -99,7 +96,7 @@ def report(args) -> None:
     table.append("|---|---|---|---|---|---|---|")
     for recipe, row in rows.items():
         shares = reaching(row, baseline) if baseline else None
-        shown = ["never", "never"] if shares is None else ["–" if each is None else f"{each:.0%}" for each in shares]
+        shown = ["never", "never"] if shares is None else [f"{share:.0%}" for share in shares]
         accuracy = [100 * value for value in row["accuracy"]]
         table.append(
             f"| {recipe} | {row['rate']:g} | {len(row['seeds'])} | {spread(row['perplexity'], 1)} | {spread(accuracy, 2)} "
@@ -110,15 +107,15 @@ def report(args) -> None:
 
 
 def curve_of(folder: Path) -> list[dict]:
-    """Tokens seen and held-out figures at each evaluation of a run."""
-    names = ("tokens_seen", "eval_cross_entropy", "eval_accuracy")
-    return [{name: point[name] for name in names} for point in held_out_points(folder, None)]
+    """Tokens seen, seconds of training steps and held-out figures at each evaluation of a run."""
+    names = ("tokens_seen", "seconds", "eval_cross_entropy", "eval_accuracy")
+    return [{name: point[name] for name in names} for point in held_out_points(folder)]
 
 
-def reaching(row: dict, baseline: dict) -> tuple[float, float | None] | None:
+def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
     """Shares of the baseline's tokens and of its time after which the mean curve is as good as the baseline's end.
 
-    The curve is read on straight lines between its evaluations. The time is None where it is not known.
+    The curve is read on straight lines between its evaluations.
     """
     wanted = statistics.mean(math.log(value) for value in baseline["perplexity"])
     curves = [[point["eval_cross_entropy"] for point in curve] for curve in row["curves"].values()]
@@ -127,26 +124,22 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float | None] | None:
     reached = first_reaching(list(zip(tokens, losses, strict=True)), wanted)
     if reached is None:
         return None
-    known = row["seconds"] and baseline["seconds"]
-    time = reached / row["tokens"] * row["seconds"] / baseline["seconds"] if known else None
-    return reached / baseline["tokens"], time
+    return reached / baseline["tokens"], reached / row["tokens"] * row["seconds"] / baseline["seconds"]
 
 
 def draw(rows: dict):
-    """Held-out perplexity of each recipe at its first seed, against tokens and, where it is known, against time."""
-    timed = all(row["seconds"] for row in rows.values())
-    figure, axes = plotting.subplots(1, 1 + timed, figsize=(6 + 5 * timed, 4), sharey=True, squeeze=False)
-    for axis, label in zip(axes[0], ("tokens seen (millions)", "seconds"), strict=False):
+    """Held-out perplexity of each recipe at its first seed, against tokens and against time."""
+    figure, axes = plotting.subplots(1, 2, figsize=(10, 4), sharey=True)
+    for axis, name, scale in zip(axes, ("tokens_seen", "seconds"), (1e6, 1), strict=True):
         for recipe, row in rows.items():
             curve = next(iter(row["curves"].values()))
-            scale = row["seconds"] / row["tokens"] if label == "seconds" else 1e-6
             points = [math.exp(point["eval_cross_entropy"]) for point in curve]
-            axis.plot([scale * point["tokens_seen"] for point in curve], points, "o-", ms=2, label=recipe)
-        axis.set(xlabel=label, yscale="log")
-    axes[0, 0].set_ylabel("held-out perplexity")
-    for ticks in (axes[0, 0].yaxis.set_major_formatter, axes[0, 0].yaxis.set_minor_formatter):
+            axis.plot([point[name] / scale for point in curve], points, "o-", ms=2, label=recipe)
+    axes[0].set(xlabel="tokens seen (millions)", ylabel="held-out perplexity", yscale="log")
+    axes[1].set_xlabel("seconds of training steps")
+    for ticks in (axes[0].yaxis.set_major_formatter, axes[0].yaxis.set_minor_formatter):
         ticks("{x:.0f}")
-    axes[0, 0].legend(frameon=False, fontsize=7)
+    axes[0].legend(frameon=False, fontsize=7)
     return figure
 
 

@@ -253,7 +253,7 @@ def tokenizer_of(args) -> str:
 def prepare(args) -> None:
     """Train the tokenizer, where it is not one that has a name or is there already; at --scale cpu make the rows, too.
 
-    Runs would make them otherwise, the first one for all, in processor time that counts (see `seconds_of`).
+    Runs that start side by side would both make them otherwise.
     """
     from transformers import AutoTokenizer
 
@@ -336,9 +336,6 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
 def run_or_resume(command: list[str], folder: Path, jobs: int) -> None:
     """Run one of our training runs, from its last checkpoint if it was interrupted, with its console in a file of its folder.
 
-    The processor time that it took goes into ``cpu_seconds`` there, a line for each start: the time of a clock says little on a
-    machine that does other work besides.
-
     Args:
         command: without the checkpoint to resume from.
         folder: output folder of the run.
@@ -348,36 +345,15 @@ def run_or_resume(command: list[str], folder: Path, jobs: int) -> None:
         command = [*command, "--resume_from_checkpoint", "last"]
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} | os.environ
     folder.mkdir(parents=True, exist_ok=True)
-    with (
-        open(folder / "console.log", "a") as log,
-        subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment) as run,
-    ):
-        _, status, usage = os.wait4(run.pid, 0)  # which alone knows the time of one of several children
-        run.returncode = os.waitstatus_to_exitcode(status)
-    with open(folder / "cpu_seconds", "a") as file:
-        file.write(f"{usage.ru_utime + usage.ru_stime:.1f}\n")
-    if run.returncode:
-        raise subprocess.CalledProcessError(run.returncode, command)
+    with open(folder / "console.log", "a") as log:
+        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment, check=True)
 
 
-def cpu_seconds(folder: Path) -> float:
-    """Processor time of a run in all its starts, from its first import to its last evaluation."""
-    return sum(map(float, (folder / "cpu_seconds").read_text().split()))
-
-
-def seconds_of(args, folder: Path) -> float:
-    """What a run took: at --scale cpu processor time, from its first import to its last evaluation, else time of training.
-
-    A clock would also count what else those cores did.
-    """
-    return cpu_seconds(folder) if args.scale == "cpu" else held_out_points(folder, None)[-1]["seconds"]
-
-
-def held_out_points(folder: Path, tokens_per_second: float | None) -> list[dict]:
-    """The evaluations of a run, each with the tokens before it and the seconds they take at the run's pace.
+def held_out_points(folder: Path, tokens_per_second: float | None = None) -> list[dict]:
+    """The evaluations of a run, each with the tokens before it and the seconds of training steps that they take at its pace.
 
     The pace is the 90th percentile of the logged tokens per second, so that what else the machine did in between does not
-    count, or the one measured elsewhere.
+    count, or the one that is given. Starts, evaluations and checkpoints are not in it.
     """
     history = log_history(folder)
     paces = sorted(logs["tokens_per_second"] for logs in history if "tokens_per_second" in logs)

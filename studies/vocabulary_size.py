@@ -11,9 +11,8 @@ documents, an end of text after each, the last token of a row again as the first
 once, from those before it in its row. The nats of all these predictions over ln 2 and over the bytes of the texts, an end as
 one byte, are bits per byte.
 
-The speed is the processor time of the whole run, start and the one evaluation included; ``benchmarks/vocabulary.py`` measures
-single steps. Runs that are finished are not repeated, those cut off go on. ``--report_only`` makes table and picture of what
-is there.
+The speed is the time of all training steps; ``benchmarks/vocabulary.py`` measures single ones. Runs that are finished are not
+repeated, those cut off go on. ``--report_only`` makes table and picture of what is there.
 """
 
 import argparse
@@ -36,7 +35,6 @@ from shared import (
     prepare,
     pretrain,
     run_dir,
-    seconds_of,
     spread,
     variant,
     write_results,
@@ -86,9 +84,10 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
             ids = one_text(documents, AutoTokenizer.from_pretrained(folder))
             row = found.setdefault((recipe, size), {"recipe": recipe, "vocabulary": size, "bits": [], "seconds": []})
             row["bytes_per_token"] = size_in_bytes / (len(ids) - 1)
-            row["training_bytes"] = held_out_points(folder, None)[-1]["tokens_seen"] * row["bytes_per_token"]
+            end = held_out_points(folder)[-1]
+            row["training_bytes"] = end["tokens_seen"] * row["bytes_per_token"]
             row["bits"].append(nats(folder, ids, length) / math.log(2) / size_in_bytes)
-            row["seconds"].append(seconds_of(args, folder))
+            row["seconds"].append(end["seconds"])
     table = ["| model | vocabulary | bytes a token | text read (MB) | seeds | bits per byte | seconds |"]
     table.append("|" + "---|" * 7)
     for row in found.values():
@@ -124,7 +123,7 @@ def nats(folder: Path, ids: Tensor, length: int) -> float:
 def draw(args, found: dict[tuple[str, int], dict]):
     figure, axes = plotting.subplots(1, 2, figsize=(9, 3.5))
     for axis, name, label in zip(
-        axes, ("bits", "seconds"), ("held-out bits per byte", "seconds of a run"), strict=True
+        axes, ("bits", "seconds"), ("held-out bits per byte", "seconds of training steps"), strict=True
     ):
         for recipe in args.recipes:
             rows = [row for (each, _), row in found.items() if each == recipe]

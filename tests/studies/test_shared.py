@@ -39,12 +39,10 @@ def test_results_say_what_they_came_from(study, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "out" / "results.png").exists()
 
 
-def test_processor_time_of_all_starts_and_a_failure_that_is_heard(study, tmp_path, monkeypatch):
-    """A run that computes for a fifth of a second and fails, then one that only looks at its threads."""
+def test_a_failure_is_heard_and_runs_side_by_side_share_the_cores(study, tmp_path, monkeypatch):
     shared = study("shared")
-    busy = "import time\nwhile time.process_time() < 0.2: pass\nraise SystemExit(3)"
     with pytest.raises(subprocess.CalledProcessError) as error:
-        shared.run_or_resume([sys.executable, "-c", busy], tmp_path, 1)
+        shared.run_or_resume([sys.executable, "-c", "raise SystemExit(3)"], tmp_path, 1)
     assert error.value.returncode == 3
     threads = [sys.executable, "-c", "import os; print(os.environ['OMP_NUM_THREADS'])"]
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
@@ -53,9 +51,6 @@ def test_processor_time_of_all_starts_and_a_failure_that_is_heard(study, tmp_pat
     monkeypatch.delenv("OMP_NUM_THREADS")
     shared.run_or_resume(threads, tmp_path, 3)
     assert (tmp_path / "console.log").read_text() == "5\n4\n"  # as it was asked for, else a share of the cores
-    times = [float(line) for line in (tmp_path / "cpu_seconds").read_text().splitlines()]
-    assert len(times) == 3 and 0.2 <= times[0] < 60
-    assert shared.cpu_seconds(tmp_path) == sum(times)
 
 
 def flags_given(command: list[str]) -> dict[str, list[str]]:
@@ -174,14 +169,16 @@ def test_a_corpus_of_one_s_own_replaces_that_of_the_scale(commands, tmp_path):
     assert ours["train_file"] == ["a.csv"] and not {"dataset_name", "text_column"} & {*ours}
 
 
-def test_seconds_are_those_of_the_processor_at_cpu_scale_and_of_training_elsewhere(study, tmp_path):
+def test_seconds_are_those_of_training_at_the_pace_of_undisturbed_steps(study, tmp_path):
     shared = study("shared")
-    (tmp_path / "cpu_seconds").write_text("30.0\n12.5\n")
-    pace = {"step": 4, "tokens_seen": 1000.0, "tokens_per_second": 200.0}
-    history = [pace, {"step": 4, "eval_accuracy": 0.1, "eval_cross_entropy": 2.0}]
+    paces = [100.0] * 4 + [200.0] * 5 + [5000.0]
+    history = [
+        {"step": step, "tokens_seen": 100.0 * step, "tokens_per_second": pace} for step, pace in enumerate(paces, 1)
+    ]
+    history += [{"step": step, "eval_accuracy": 0.1, "eval_cross_entropy": 2.0} for step in (4, 10)]
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
-    assert shared.seconds_of(study_of(shared, tmp_path), tmp_path) == 42.5
-    assert shared.seconds_of(study_of(shared, tmp_path, "--scale", "paper"), tmp_path) == 5.0
+    assert [point["seconds"] for point in shared.held_out_points(tmp_path)] == [2.0, 5.0]
+    assert [point["seconds"] for point in shared.held_out_points(tmp_path, 50.0)] == [8.0, 20.0]
 
 
 def test_a_run_that_fails_says_why_and_one_that_diverged_is_known(study, tmp_path, monkeypatch):
