@@ -69,6 +69,7 @@ INGREDIENTS = {
     "temperature 0.5": ["--temperature", "0.5"],
     "temperature 2": ["--temperature", "2"],
     "corrected for log q": ["--log_q_correction", "true"],
+    "refined correction": ["--log_q_correction", "true"],
     "masking 30 %": ["--mlm_probability", "0.3"],
     "masking 30 to 15 %": ["--mlm_probability", "0.3", "--mlm_probability_end", "0.15"],
     "next tokens first": ["--next_token_share", "0.5"],
@@ -85,6 +86,8 @@ INGREDIENTS = {
         + ",relative_attention=true,pos_att_type=p2c|c2p,position_biased_input=false",
     ],
 }
+# Ingredients that another script than run_pretrain.py runs.
+SCRIPTS = {"refined correction": "studies/refined_correction.py"}
 
 
 def model_arguments(description: str) -> argparse.ArgumentParser:
@@ -286,7 +289,8 @@ def pretrain(args, recipe: str, rate: float, seed: int) -> float:
     }  # fmt: skip
     for name in ("train_tokenizer", "tokenizer_type", "vocab_size"):  # done before
         flags.pop(name, None)
-    command = [*(shlex.split(args.launcher) or [sys.executable]), "run_pretrain.py", *as_flags(flags)]
+    script = next((SCRIPTS[part] for part in recipe.split(" + ") if part in SCRIPTS), "run_pretrain.py")
+    command = [*(shlex.split(args.launcher) or [sys.executable]), script, *as_flags(flags)]
     command += [f"{float(flag[:-1]) * rate:g}" if flag.endswith("x") else flag for flag in flags_of(recipe)]
     found = results_of(command, folder, "eval_results.json", args.jobs)
     return math.inf if found is None else found["eval_cross_entropy"]
