@@ -79,6 +79,7 @@ INGREDIENTS = {
         for width in (64, 256)
     },
     "RoBERTa": ["--model_type", "roberta"],
+    "RoFormer": ["--model_type", "roformer"],
     # With attention by relative positions, which its configuration leaves out unless it is asked for.
     "DeBERTa": [
         *("--model_type", "deberta-v2", "--config_overrides"),

@@ -60,6 +60,7 @@ ARCHITECTURES = {
     "deberta-v2": Architecture("mlm", "deberta-v2", ENCODER | DEBERTA),
     "modernbert": Architecture("mlm", "modernbert", MODERN | SMALL_IDS | {"cls_token_id": 2, "sep_token_id": 3}),
     "mpnet": Architecture("mlm", "mpnet", ENCODER),
+    "roformer": Architecture("mlm", "roformer", ENCODER),
     "eurobert": Architecture("mlm", "eurobert", LLAMA | SMALL_IDS | {"mask_token_id": 4}),
     "electra": Architecture("mlm", "electra", ENCODER | NARROW),
     "albert": Architecture("mlm", "albert", ENCODER | NARROW),

@@ -270,6 +270,7 @@ ENCODERS = {
     "roberta": ENCODER,
     "xlm-roberta": ENCODER,
     "mpnet": ENCODER,
+    "roformer": ENCODER,
     "deberta-v2": ENCODER,
     "distilbert": {"dim": WIDTH, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
     "xlm": {"emb_dim": WIDTH, "n_layers": 2, "n_heads": 2, "n_words": VOCAB},  # its head is the projection alone

@@ -84,7 +84,8 @@ def test_headless_trains_every_parameter_of_every_architecture(name, given, tmp_
     assert len(losses) == 2 and all(math.isfinite(loss) for loss in losses)
 
     after = trainer.model.state_dict()
-    assert [key for key in after if torch.equal(before[key], after[key])] == []  # no exception is known
+    frozen = ["encoder.embed_positions.weight"] if name == "roformer" else []  # sines, which nothing trains
+    assert [key for key in after if torch.equal(before[key], after[key])] == frozen
 
     trainer.save_model()
     loaded, info = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
