@@ -78,6 +78,10 @@ INGREDIENTS = {
         f"width {width}": ["--config_overrides", CPU_MODELS["clm"]["config_overrides"].replace("128", f"{width}")]
         for width in (64, 256)
     },
+    "GPT-NeoX": [
+        *("--model_type", "gpt_neox", "--config_overrides"),
+        "hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512",
+    ],
     "RoBERTa": ["--model_type", "roberta"],
     "RoFormer": ["--model_type", "roformer"],
     # With attention by relative positions, which its configuration leaves out unless it is asked for.
