@@ -2,7 +2,7 @@
 """English books of Project Gutenberg as one text file, a paragraph a line: a corpus like that of docs/results.md.
 
     python studies/fetch_corpora.py --output en.txt.gz
-    python studies/headless_vs_vanilla.py --train_file en.txt.gz --output_dir runs/study --task clm --max_steps 230
+    python studies/recipe.py --train_file en.txt.gz --output_dir runs/recipe --max_steps 200
 
 Reads https://huggingface.co/datasets/sedthh/gutenberg_english as a stream, book by book, until there is enough text. The
 figures in docs/results.md were measured on another choice of 100 novels, so this is a file of the same kind and size, not the

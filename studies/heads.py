@@ -229,21 +229,22 @@ def report(args, models: list[dict]) -> None:
 def draw(args, models: list[dict], shown: list[str]):
     """Perplexities along the pretraining, and along the fine-tuning of its end."""
     names = [name for name in shown if "perplexity" in name]
+    colours = {series: f"C{index}" for index, series in enumerate((*args.vanilla, *TUNED.values(), FREE, ALONE))}
     figure, axes = plotting.subplots(1, len(names) + 1, figsize=(4.5 * (len(names) + 1), 3.8))
     for axis, name in zip(axes[:-1], names, strict=True):
-        for series in (*args.vanilla, *TUNED.values(), FREE, ALONE):
+        for series, colour in colours.items():
             same = [model for model in models if model["series"] == series and name in model]
             points = {model["tokens"] / 1e6: [] for model in same}
             for model in same:
                 points[model["tokens"] / 1e6].append(model[name])
-            axis.plot(list(points), [statistics.mean(values) for values in points.values()], "o-", ms=3, label=series)
+            means = [statistics.mean(values) for values in points.values()]
+            axis.plot(list(points), means, "o-", ms=3, color=colour, label=series)
         axis.set(xlabel="tokens seen (millions)", ylabel=FIGURES[name])
     end, seed = args.max_steps, args.seeds[0]
     for init, label in TUNED.items():
         points = sorted(held_out(tuning_dir(args, seed, end, init)).items())
-        axes[-1].plot(
-            [step for step, _ in points], [each["eval_perplexity"] for _, each in points], "o-", ms=3, label=label
-        )
+        perplexities = [each["eval_perplexity"] for _, each in points]
+        axes[-1].plot([step for step, _ in points], perplexities, "o-", ms=3, color=colours[label], label=label)
     axes[-1].set(xlabel="steps of fine-tuning at the end", ylabel=FIGURES["eval_perplexity"])
     for axis in axes:
         axis.set_yscale("log")

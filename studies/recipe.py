@@ -139,9 +139,7 @@ def draw(rows: dict):
     axes[1].set_xlabel("seconds of training steps")
     for ticks in (axes[0].yaxis.set_major_formatter, axes[0].yaxis.set_minor_formatter):
         ticks("{x:.0f}")
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncol=2, fontsize=8
-    )
+    figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncol=2, fontsize=8)
     return figure
 
 

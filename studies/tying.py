@@ -133,7 +133,8 @@ def draw(found: dict[str, dict]):
                 means = [100 * statistics.mean(row[f"{role}, {name}"]) for row in rows.values()]
                 axis.plot(list(rows), means, style, ms=3, color=f"C{colour}", label=f"{recipe}: {role}")
         axis.set(xlabel="steps", ylabel={"rotated": "cosine, rotated, x 100"}.get(name, "ten nearest in common, %"))
-    axes[0].legend(frameon=False, fontsize=7)
+    lines, labels = axes[0].get_legend_handles_labels()
+    figure.legend(lines, labels, frameon=False, loc="outside lower center", ncol=2, fontsize=8, handlelength=4)
     return figure
 
 
