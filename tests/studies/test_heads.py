@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import harness_inputs
 import pytest
 
+pytest.importorskip("scipy")
+
 ROOT = Path(__file__).parents[2]
 
 
