@@ -77,7 +77,7 @@ def test_a_whole_study_and_its_report_alone(tmp_path, text_lines):
         ("headless", 2, 254, 8), ("headless", 4, 508, 4), ("headless + pools of 254", 4, 254, 4),
         ("headless + 4096 by frequency", 2, 254, 8),
     ]  # fmt: skip
-    assert len({row["perplexity"][0] for row in found}) == 4 and all(row["seconds"][0] > 1 for row in found)
+    assert len({row["perplexity"][0] for row in found}) == 4 and all(row["seconds"][0] > 0 for row in found)
     assert {row["curves"][0][-1][0] for row in found} == {2048}  # tokens: 4 steps of 4 rows of 128
     for row in found:
         settings = next((tmp_path / "runs").glob(f"batch_{row['rows']}/*/{script_name(row['recipe'])}/*/settings.json"))
