@@ -31,7 +31,7 @@ from shared import (
     at_scale,
     data_settings,
     flags_of,
-    log_history,
+    held_out_points,
     model_arguments,
     plain_ticks,
     prepare,
@@ -48,7 +48,6 @@ from headless_trainer import attach_lm_head
 from headless_trainer.models.fold import fold_head_bias
 from headless_trainer.reporting.run_comparison import first_reaching
 from headless_trainer.runtime import plotting
-from headless_trainer.runtime.run_folder import tokens_at
 
 PUBLISHED = Path(__file__).with_name("published_paper.json")
 ALONE, FREE = "E^T alone", "free head"
@@ -90,12 +89,12 @@ def main(argv: list[str] | None = None) -> None:
         list(pool.map(lambda pair: pretrain(args, pair[1], args.rate, pair[0]), pairs))
         tunings = itertools.product(args.seeds, steps_of(args), TUNED)
         list(pool.map(lambda tuning: fine_tune(args, *tuning), tunings))
-    models = [
-        model for seed, step in itertools.product(args.seeds, steps_of(args)) for model in models_at(args, seed, step)
-    ]
+    places = itertools.product(args.seeds, steps_of(args))
+    tuned = {place: {init: held_out(tuning_dir(args, *place, init)) for init in TUNED} for place in places}
+    models = [model for place, curves in tuned.items() for model in models_at(args, *place, curves)]
     if args.lambada_file:
         score_lambada(args, [model for model in models if model["seed"] == args.seeds[0]])
-    report(args, models)
+    report(args, models, tuned)
 
 
 def steps_of(args) -> list[int]:
@@ -125,30 +124,32 @@ def fine_tune(args, seed: int, step: int, init: str) -> None:
 
 
 def held_out(run: Path) -> dict[int, dict]:
-    """Held-out accuracy and perplexity of a run by its optimizer steps."""
-    names = ("eval_accuracy", "eval_perplexity")
-    return {logs["step"]: {name: logs[name] for name in names} for logs in log_history(run) if "eval_accuracy" in logs}
+    """Tokens seen, held-out accuracy and perplexity of a run by its optimizer steps."""
+    names = ("tokens_seen", "eval_accuracy", "eval_perplexity")
+    return {point["step"]: {name: point[name] for name in names} for point in held_out_points(run)}
 
 
-def models_at(args, seed: int, step: int) -> list[dict]:
-    """All models at one step of the pretraining, each with its tokens, held-out figures and the folder it is or will be in."""
-    tokens = float(tokens_at(log_history(run_dir(args, args.headless, args.rate, seed)), step))
-    tuned = {init: tuning_dir(args, seed, step, init) for init in TUNED}
+def models_at(args, seed: int, step: int, tuned: dict[str, dict[int, dict]]) -> list[dict]:
+    """All models at one step of the pretraining, each with its tokens, held-out figures and the folder it is or will be in.
+
+    Args:
+        tuned: `held_out` of the fine-tunings from there, by how the head started.
+    """
+    before = held_out(run_dir(args, args.headless, args.rate, seed))[step]["tokens_seen"]
     folders = args.output_dir / "heads"
     found = [
-        (ALONE, tokens, folders / f"alone_{seed}_{step}", held_out(tuned["embeddings"])[0]),
-        (FREE, tokens, folders / f"free_{seed}_{step}", held_out(tuned["prior"])[0]),
+        (ALONE, before, folders / f"alone_{seed}_{step}", tuned["embeddings"][0]),
+        (FREE, before, folders / f"free_{seed}_{step}", tuned["prior"][0]),
     ]
-    for init, folder in tuned.items():
-        after = tokens + float(tokens_at(log_history(folder), args.tuning_steps))
-        found.append((TUNED[init], after, folder, held_out(folder)[args.tuning_steps]))
+    for init, curve in tuned.items():
+        found.append((TUNED[init], before, tuning_dir(args, seed, step, init), curve[args.tuning_steps]))
     for index, recipe in enumerate(args.vanilla):
-        run = run_dir(args, recipe, args.rate, seed)
         folder = folders / f"vanilla_{index}_{seed}_{step}"
-        found.append((recipe, float(tokens_at(log_history(run), step)), folder, held_out(run)[step]))
+        found.append((recipe, 0, folder, held_out(run_dir(args, recipe, args.rate, seed))[step]))
     return [
-        {"series": series, "seed": seed, "step": step, "tokens": total, "folder": folder} | figures
-        for series, total, folder, figures in found
+        {"series": series, "seed": seed, "step": step, "folder": folder, "tokens": earlier + point["tokens_seen"]}
+        | {name: point[name] for name in ("eval_accuracy", "eval_perplexity")}
+        for series, earlier, folder, point in found
     ]
 
 
@@ -183,14 +184,13 @@ def vanilla_model(folder: Path):
     return model
 
 
-def steps_worth(args, seed: int, step: int) -> float | None:
+def steps_worth(tuned: dict[str, dict[int, dict]]) -> float | None:
     """Steps of fine-tuning from E^T until its held-out perplexity is that of the free head; None where it never is."""
-    curves = [held_out(tuning_dir(args, seed, step, init)) for init in ("prior", "embeddings")]
-    points = [(position, figures["eval_perplexity"]) for position, figures in sorted(curves[1].items())]
-    return first_reaching(points, curves[0][0]["eval_perplexity"])
+    points = [(step, point["eval_perplexity"]) for step, point in sorted(tuned["embeddings"].items())]
+    return first_reaching(points, tuned["prior"][0]["eval_perplexity"])
 
 
-def report(args, models: list[dict]) -> None:
+def report(args, models: list[dict], tuned: dict[tuple[int, int], dict]) -> None:
     shown = [name for name in FIGURES if name in models[0]]
     table = [f"| model | pretraining steps | tokens (M) | {' | '.join(FIGURES[name] for name in shown)} |"]
     table.append("|" + "---|" * (3 + len(shown)))
@@ -203,7 +203,7 @@ def report(args, models: list[dict]) -> None:
                 percent = "accuracy" in name
                 cells.append(spread([100 * value for value in values], 2) + " %" if percent else spread(values, 1))
             table.append(f"| {' | '.join(cells)} |")
-    worth = {step: [steps_worth(args, seed, step) for seed in args.seeds] for step in steps_of(args)}
+    worth = {step: [steps_worth(tuned[seed, step]) for seed in args.seeds] for step in steps_of(args)}
     table += ["", "| pretraining steps | steps of the paper's fine-tuning that the free head is worth |", "|---|---|"]
     for step, values in worth.items():
         never = f"more than {args.tuning_steps:,}"
@@ -214,19 +214,15 @@ def report(args, models: list[dict]) -> None:
     for name, row in published.items():
         accuracy, perplexity = (row[f"lambada_openai {metric}"] for metric in ("acc", "perplexity"))
         table.append(f"| {name} | {accuracy:.2f}% | {perplexity:,.1f} |")
-    curves = {
-        init: {f"{seed}, {step}": held_out(tuning_dir(args, seed, step, init))
-               for seed, step in itertools.product(args.seeds, steps_of(args))}
-        for init in TUNED
-    }  # fmt: skip
+    curves = {init: {f"{seed}, {step}": by_init[init] for (seed, step), by_init in tuned.items()} for init in TUNED}
     plain = [{name: value for name, value in model.items() if name != "folder"} for model in models]
     results = {"models": plain, "steps_worth": worth, "along the fine-tuning, by seed and step": curves}
     runs = [run_dir(args, recipe, args.rate, seed) for recipe in (args.headless, *args.vanilla) for seed in args.seeds]
     folder = args.results_dir or args.output_dir / "heads" / "results"
-    write_results(folder, results, table, draw(args, models, shown), runs)
+    write_results(folder, results, table, draw(args, models, shown, tuned[args.seeds[0], args.max_steps]), runs)
 
 
-def draw(args, models: list[dict], shown: list[str]):
+def draw(args, models: list[dict], shown: list[str], at_end: dict[str, dict[int, dict]]):
     """Perplexities along the pretraining, and along the fine-tuning of its end."""
     names = [name for name in shown if "perplexity" in name]
     colours = {series: f"C{index}" for index, series in enumerate((*args.vanilla, *TUNED.values(), FREE, ALONE))}
@@ -240,9 +236,8 @@ def draw(args, models: list[dict], shown: list[str]):
             means = [statistics.mean(values) for values in points.values()]
             axis.plot(list(points), means, "o-", ms=3, color=colour, label=series)
         axis.set(xlabel="tokens seen (millions)", ylabel=FIGURES[name])
-    end, seed = args.max_steps, args.seeds[0]
     for init, label in TUNED.items():
-        points = sorted(held_out(tuning_dir(args, seed, end, init)).items())
+        points = sorted(at_end[init].items())
         perplexities = [each["eval_perplexity"] for _, each in points]
         axes[-1].plot([step for step, _ in points], perplexities, "o-", ms=3, color=colours[label], label=label)
     axes[-1].set(xlabel="steps of fine-tuning at the end", ylabel=FIGURES["eval_perplexity"])

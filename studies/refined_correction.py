@@ -40,9 +40,7 @@ def refined_loss(
     counts = pool.log_counts(usual.dtype)
     usual = usual - counts[positions]  # log of the sum over all candidates, each corrected, over the target's own term
     own = (counts - log_q.to(counts))[positions] - math.log(pool.size)  # log c_x / (K q_x)
-    others = usual + torch.log1p(
-        -torch.exp(-usual.clamp(min=1e-6))
-    )  # log of that quotient less 1: of the others' share
+    others = usual + torch.log1p(-torch.exp(-usual.clamp(min=1e-6)))  # log of that quotient less 1: the others alone
     return torch.nn.functional.softplus(own + others).sum()
 
 

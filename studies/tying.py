@@ -34,6 +34,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from headless_trainer import load_token_counts
 from headless_trainer.runtime import plotting
+from headless_trainer.runtime.checkpoints import checkpoints_in
 
 LEAST = 10
 NEIGHBOURS = 10
@@ -88,7 +89,7 @@ def checkpoint(run: Path, step: int) -> Path:
 
 def kept_by_all(runs: Iterable[Path]) -> list[int]:
     """Steps at which every one of the runs has a checkpoint: those of recipe.py have their last, those of heads.py more."""
-    kept = [{int(path.name.rpartition("-")[2]) for path in run.glob("checkpoint-*")} for run in runs]
+    kept = [{int(path.name.rpartition("-")[2]) for path in checkpoints_in(run)} for run in runs]
     return sorted(set.intersection(*kept))
 
 

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import harness_inputs
 import pytest
@@ -14,21 +13,15 @@ pytest.importorskip("scipy")
 ROOT = Path(__file__).parents[2]
 
 
-def fine_tuned(folder: Path, perplexities: dict[int, float]) -> None:
-    folder.mkdir(parents=True)
-    history = [{"step": step, "eval_accuracy": 0.1, "eval_perplexity": value} for step, value in perplexities.items()]
-    (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+def curve(perplexities: dict[int, float]) -> dict[int, dict]:
+    return {step: {"eval_perplexity": value} for step, value in perplexities.items()}
 
 
-def test_the_free_head_is_worth_the_steps_to_its_perplexity(study, tmp_path):
+def test_the_free_head_is_worth_the_steps_to_its_perplexity(study):
     script = study("heads")
-    args = SimpleNamespace(output_dir=tmp_path)
-    fine_tuned(tmp_path / "heads" / "prior_3_50", {0: 200.0, 10: 190.0})
-    fine_tuned(tmp_path / "heads" / "embeddings_3_50", {0: 900.0, 10: 400.0, 20: 250.0, 30: 150.0})
-    assert script.steps_worth(args, 3, 50) == 25.0  # half of the way from 250 to 150
-    fine_tuned(tmp_path / "heads" / "prior_3_100", {0: 100.0})
-    fine_tuned(tmp_path / "heads" / "embeddings_3_100", {0: 900.0, 10: 400.0})
-    assert script.steps_worth(args, 3, 100) is None
+    tuned = {"prior": curve({0: 200.0, 10: 190.0}), "embeddings": curve({0: 900.0, 10: 400.0, 20: 250.0, 30: 150.0})}
+    assert script.steps_worth(tuned) == 25.0  # half of the way from 250 to 150
+    assert script.steps_worth({"prior": curve({0: 100.0}), "embeddings": curve({0: 900.0, 10: 400.0})}) is None
 
 
 @pytest.mark.parametrize(
