@@ -296,7 +296,7 @@ def pretrain(args, recipe: str, rate: float, seed: int) -> float:
         flags.pop(name, None)
     script = next((SCRIPTS[part] for part in recipe.split(" + ") if part in SCRIPTS), "run_pretrain.py")
     command = [*(shlex.split(args.launcher) or [sys.executable]), script, *as_flags(flags)]
-    command += [f"{float(flag[:-1]) * rate:g}" if flag.endswith("x") else flag for flag in flags_of(recipe)]
+    command += [f"{float(flag[:-1]) * rate:g}" if re.fullmatch(r"\d+x", flag) else flag for flag in flags_of(recipe)]
     found = results_of(command, folder, "eval_results.json", args.jobs)
     return math.inf if found is None else found["eval_cross_entropy"]
 

@@ -153,6 +153,22 @@ def test_every_scale_gives_flags_that_pretraining_takes(commands, tmp_path, scal
     )
 
 
+def test_every_ingredient_is_what_pretraining_takes(commands, tmp_path):
+    """The model types of trunks, too, of which one ends in the letter that stands for the rate."""
+    from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
+    from headless_trainer.command_line import parse_args
+
+    shared, started = commands
+    of_decoders, of_encoders = study_of(shared, tmp_path), study_of(shared, tmp_path, "--task", "mlm")
+    for ingredient in shared.INGREDIENTS:
+        args, base = (of_decoders, "vanilla tied") if ingredient == "bias log q" else (of_encoders, "headless")
+        shared.pretrain(args, f"{base} + {ingredient}", 1e-3, 0)
+        parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], started[-1][2:])
+    given = dict(zip(shared.INGREDIENTS, map(flags_given, started), strict=True))
+    assert given["Muon x 4"]["muon_learning_rate"] == ["0.004"]
+    assert given["GPT-NeoX"]["model_type"] == ["gpt_neox"]
+
+
 def test_settings_of_a_study_are_those_at_cpu_scale_alone(commands, tmp_path):
     shared, _ = commands
     assert study_of(shared, tmp_path, max_steps=144).max_steps == 144
