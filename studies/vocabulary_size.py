@@ -1,15 +1,17 @@
 #!/usr/bin/env python
-"""Decoders with vocabularies of several sizes: figure 7 of arXiv 2309.08351.
+"""Models with vocabularies of several sizes: figure 7 of arXiv 2309.08351.
 
     python studies/vocabulary_size.py --train_file corpus.txt.gz --output_dir runs/vocabulary_size
+    python studies/vocabulary_size.py --task mlm --tasks sst2 stsb --train_file corpus.txt.gz --output_dir runs/vocabulary_size
 
 A byte-level BPE of each size is trained on the corpus, and each recipe with each of them. As in the paper, all runs have the
-same number of steps and so of tokens: with a larger vocabulary these are more text. All have the same learning rate.
+same number of steps and so of tokens: with a larger vocabulary these are more text.
 
-Perplexities of different tokens cannot be compared, so every model scores the same held-out bytes: the first held-out
+Perplexities of different tokens cannot be compared. So all decoders score the same held-out bytes: the first held-out
 documents, an end of text after each, the last token of a row again as the first of the next, so that each token is predicted
 once, from those before it in its row. The nats of all these predictions over ln 2 and over the bytes of the texts, an end as
-one byte, are bits per byte.
+one byte, are bits per byte. Encoders are fine-tuned on --tasks, as in the paper: by default those of GLUE that its average
+has, which leaves out RTE, MRPC and COLA since they vary so much. The seed of a fine-tuning is that of the pretraining.
 
 The speed is the time of all training steps; ``benchmarks/vocabulary.py`` measures single ones. Runs that are finished are not
 repeated, those cut off go on. ``--report_only`` makes table and picture of what is there.
@@ -18,9 +20,13 @@ repeated, those cut off go on. ``--report_only`` makes table and picture of what
 import argparse
 import itertools
 import math
+import shlex
 import statistics
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from shared import (
@@ -42,67 +48,121 @@ from shared import (
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from headless_trainer.fine_tuning.results import read_runs, scores_by_column
 from headless_trainer.runtime import plotting
+
+BITS, AVERAGE = "bits per byte", "average"
+# How run_glue.py fine-tunes at --scale cpu. At the others it does as the paper did.
+CPU_FINE_TUNING = ["--num_train_epochs", "3", "--learning_rate", "1e-3", "--per_device_train_batch_size", "32"]
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = model_arguments(__doc__)
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
     parser.add_argument("--vocab_sizes", nargs="+", type=int, default=[5_000, 15_000, 50_000], help="ascending")
-    parser.add_argument("--rate", type=float, help="learning rate of all: that of the scale by default")
-    parser.add_argument("--held_out_bytes", type=int, default=100_000, help="least number of bytes that models score")
+    parser.add_argument(
+        "--rates",
+        nargs="+",
+        type=float,
+        help="learning rate of each recipe, or one of all: that of the scale by default",
+    )
+    parser.add_argument("--held_out_bytes", type=int, default=100_000, help="least number of bytes that decoders score")
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        default=["mnli", "qqp", "qnli", "sst2", "stsb"],
+        help="of encoders, as run_glue.py has them",
+    )
+    parser.add_argument("--glue_flags", default="", help="one text of further flags of run_glue.py, after an = sign")
     parser.add_argument("--report_only", action="store_true")
     args = at_scale(parser.parse_args(argv), evaluations=1, max_steps=100, learning_rate=8e-3)
-    args.rate = args.rate or args.settings["learning_rate"]
-    if args.task != "clm":
-        parser.error("--task mlm: bits per byte are those of a decoder, which predicts every token once.")
+    rates = args.rates or [args.settings["learning_rate"]]
+    rates = rates * len(args.recipes) if len(rates) == 1 else rates
+    if len(rates) != len(args.recipes):
+        parser.error(f"--rates: {len(rates)} for {len(args.recipes)} recipes: give one for each, or one for all.")
     for recipe in args.recipes:
         flags_of(recipe)
-    runs = list(itertools.product(args.seeds, args.vocab_sizes, args.recipes))
+    runs = [
+        Run(seed, size, recipe, run_dir(of_size(args, size), recipe, rate, seed), rate)
+        for seed, size, (recipe, rate) in itertools.product(
+            args.seeds, args.vocab_sizes, zip(args.recipes, rates, strict=True)
+        )
+    ]
     if not args.report_only:
         for size in args.vocab_sizes:
             prepare(of_size(args, size))
         with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(lambda run: pretrain(of_size(args, run[1]), run[2], args.rate, run[0]), runs))
+            list(pool.map(lambda run: train(args, run), runs))
     report(args, runs)
+
+
+class Run(NamedTuple):
+    seed: int
+    size: int
+    recipe: str
+    folder: Path
+    rate: float
+
+
+def train(args, run: Run) -> None:
+    """Pretrain, and fine-tune an encoder, where that was not done before."""
+    pretrain(of_size(args, run.size), run.recipe, run.rate, run.seed)
+    if args.task == "mlm":
+        flags = CPU_FINE_TUNING if args.scale == "cpu" else ["paper_glue_balanced"]
+        flags = [*flags, "--model_name_or_path", str(run.folder), "--tasks", *args.tasks, "--seeds", str(run.seed)]
+        flags += ["--output_dir", str(run.folder / "tasks"), *shlex.split(args.glue_flags)]
+        subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
 
 
 def of_size(args, size: int) -> argparse.Namespace:
     return variant(args, f"vocabulary_{size}", vocab_size=size, tokenizer_name=None)
 
 
-def report(args, runs: list[tuple[int, int, str]]) -> None:
-    length = args.settings["max_seq_length"]
+def report(args, runs: list[Run]) -> None:
     documents = held_out_documents(data_arguments(args), args.held_out_bytes)
     size_in_bytes = sum(len(text.encode()) + 1 for text in documents)
     found: dict[tuple[str, int], dict] = {}
-    folders = []
-    for seed, size, recipe in runs:
-        folder = run_dir(of_size(args, size), recipe, args.rate, seed)
-        if (folder / "eval_results.json").is_file():
-            folders.append(folder)
-            ids = one_text(documents, AutoTokenizer.from_pretrained(folder))
-            row = found.setdefault((recipe, size), {"recipe": recipe, "vocabulary": size, "bits": [], "seconds": []})
-            row["bytes_per_token"] = size_in_bytes / (len(ids) - 1)
-            end = held_out_points(folder)[-1]
-            row["training_bytes"] = end["tokens_seen"] * row["bytes_per_token"]
-            row["bits"].append(nats(folder, ids, length) / math.log(2) / size_in_bytes)
-            row["seconds"].append(end["seconds"])
-    table = ["| model | vocabulary | bytes a token | text read (MB) | seeds | bits per byte | seconds |"]
-    table.append("|" + "---|" * 7)
+    last = "tasks/results.md" if args.task == "mlm" else "eval_results.json"
+    runs = [run for run in runs if (run.folder / last).is_file()]
+    for run in runs:
+        ids = one_text(documents, AutoTokenizer.from_pretrained(run.folder))
+        row = found.setdefault(
+            (run.recipe, run.size), {"recipe": run.recipe, "vocabulary": run.size, "scores": {}, "seconds": []}
+        )
+        row["bytes_per_token"] = size_in_bytes / (len(ids) - 1)
+        end = held_out_points(run.folder)[-1]
+        row["training_bytes"] = end["tokens_seen"] * row["bytes_per_token"]
+        row["seconds"].append(end["seconds"])
+        if args.task == "mlm":
+            scores = of_tasks(run.folder)
+        else:
+            scores = {BITS: nats(run.folder, ids, args.settings["max_seq_length"]) / math.log(2) / size_in_bytes}
+        for name, score in scores.items():
+            row["scores"].setdefault(name, []).append(score)
+    names = list(next(iter(found.values()))["scores"]) if found else []
+    table = [f"| model | vocabulary | bytes a token | text read (MB) | seeds | {' | '.join(names)} | seconds |"]
+    table.append("|" + "---|" * (6 + len(names)))
     for row in found.values():
         cells = [row["recipe"], f"{row['vocabulary']:,}", f"{row['bytes_per_token']:.2f}"]
-        cells += [f"{row['training_bytes'] / 1e6:.2f}", len(row["bits"]), spread(row["bits"], 3)]
+        cells += [f"{row['training_bytes'] / 1e6:.2f}", len(row["seconds"])]
+        cells += [spread(row["scores"][name], 3 if name == BITS else 1) for name in names]
         cells.append(f"{statistics.mean(row['seconds']):,.0f}")
         table.append(f"| {' | '.join(map(str, cells))} |")
-    table.append(f"\nEvery model scored the same {size_in_bytes:,} held-out bytes.")
+    if args.task == "clm":
+        table.append(f"\nEvery model scored the same {size_in_bytes:,} held-out bytes.")
     folder = args.results_dir or args.output_dir / "vocabulary_size"
-    write_results(folder, list(found.values()), table, draw(args, found), folders)
+    write_results(folder, list(found.values()), table, draw(args, found), [run.folder for run in runs])
+
+
+def of_tasks(folder: Path) -> dict[str, float]:
+    """Scores x 100 of a fine-tuned encoder on each task, and their average."""
+    scores = {task: values[0] for (_, task), values in scores_by_column(read_runs(folder / "tasks")).items()}
+    return scores | {AVERAGE: statistics.mean(scores.values())}
 
 
 def one_text(documents: list[str], tokenizer: PreTrainedTokenizerBase) -> Tensor:
     """``(N + 1,)`` ids of all documents, an end of text after each, and one before the first."""
-    end = tokenizer.eos_token_id
+    end = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
     encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
     return torch.tensor([end, *itertools.chain.from_iterable([*ids, end] for ids in encoded)])
 
@@ -122,15 +182,18 @@ def nats(folder: Path, ids: Tensor, length: int) -> float:
 
 def draw(args, found: dict[tuple[str, int], dict]):
     figure, axes = plotting.subplots(1, 2, figsize=(9, 3.5))
-    for axis, name, label in zip(
-        axes, ("bits", "seconds"), ("held-out bits per byte", "seconds of training steps"), strict=True
-    ):
-        for recipe in args.recipes:
-            rows = [row for (each, _), row in found.items() if each == recipe]
-            sizes = [row["vocabulary"] for row in rows]
-            axis.plot(sizes, [statistics.mean(row[name]) for row in rows], "o-", label=recipe)
-            axis.plot(sizes, [row[name] for row in rows], ".", color="grey")
-        axis.set(xlabel="size of the vocabulary", ylabel=label, xscale="log")
+    score, label = (BITS, "held-out bits per byte") if args.task == "clm" else (AVERAGE, "average over the tasks")
+    for recipe in args.recipes:
+        rows = [row for (each, _), row in found.items() if each == recipe]
+        sizes = [row["vocabulary"] for row in rows]
+        for axis, values in zip(
+            axes, ([row["scores"][score] for row in rows], [row["seconds"] for row in rows]), strict=True
+        ):
+            axis.plot(sizes, [statistics.mean(each) for each in values], "o-", label=recipe)
+            for size, each in zip(sizes, values, strict=True):
+                axis.plot([size] * len(each), each, ".", color="grey")
+    for axis, name in zip(axes, (label, "seconds of training steps"), strict=True):
+        axis.set(xlabel="size of the vocabulary", ylabel=name, xscale="log")
         plain_ticks(axis.xaxis)
     axes[0].legend(frameon=False, fontsize=8)
     return figure

@@ -44,11 +44,12 @@ def test_a_table_of_bits(study, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(script, "one_text", lambda _, folder: [0] * (8 if "vocabulary_300" in str(folder) else 4))
     monkeypatch.setattr(script, "nats", lambda folder, *_: 42.0 if "headless" in str(folder) else 84.0)
     for size in (300, 600):
-        for name in ("headless", "vanilla_tied"):
-            folder = tmp_path / f"vocabulary_{size}" / "clm_cpu_cosine" / name / "0.008_0"
+        for name in ("headless/0.008_0", "vanilla_tied/0.004_0"):
+            folder = tmp_path / f"vocabulary_{size}" / "clm_cpu_cosine" / name
             folder.mkdir(parents=True)
             (folder / "eval_results.json").write_text("{}")
     flags = ["--output_dir", str(tmp_path), "--recipes", "headless", "vanilla tied", "--vocab_sizes", "300", "600"]
+    flags += ["--rates", "8e-3", "4e-3"]
     script.main([*flags, "--seeds", "0", "--report_only"])
     printed = capsys.readouterr().out
     bits = 42 / math.log(2) / 21
@@ -83,11 +84,33 @@ def test_a_whole_study(tmp_path, text_lines):
     assert small["bytes_per_token"] < large["bytes_per_token"]
     assert small["training_bytes"] == pytest.approx(4 * 4 * 128 * small["bytes_per_token"])
     # Nothing is learnt in four steps: near 8 bits for what is nearly a byte a token, and never below what the text holds.
-    assert all(0.5 < row["bits"][0] < 8 for row in found)
+    assert all(0.5 < row["scores"]["bits per byte"][0] < 8 for row in found)
     assert (tmp_path / "runs" / "vocabulary_size" / "results.png").stat().st_size > 1000
 
 
-def test_an_encoder_has_no_bits_per_byte(study, tmp_path, capsys):
+@pytest.mark.slow
+def test_encoders_on_tasks(tmp_path, text_lines):
+    """Fine-tuned on one task, whose score is also the average."""
+    (tmp_path / "lines.txt").write_text("\n".join(" ".join(text_lines[i : i + 12]) for i in range(200)) + "\n")
+    rows = [{"text": text_lines[number], "label": number % 2} for number in range(16)]
+    for split in ("train", "validation"):
+        (tmp_path / "sst2").mkdir(exist_ok=True)
+        lines = [json.dumps({"sentence": row["text"], "label": row["label"], "idx": 0}) for row in rows]
+        (tmp_path / "sst2" / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    command = [sys.executable, "studies/vocabulary_size.py", "--task", "mlm", "--train_file", tmp_path / "lines.txt"]
+    command += ["--output_dir", tmp_path / "runs", "--recipes", "headless"]
+    command += ["--vocab_sizes", "300", "--seeds", "1", "--max_steps", "4", "--batch_size", "4", "--tasks", "sst2"]
+    command += [f"--glue_flags=--data_dir {tmp_path} --num_train_epochs 1"]
+    with (tmp_path / "console.txt").open("w") as log:
+        done = subprocess.run([*map(str, command)], cwd=ROOT, stdout=log, stderr=log)
+    assert done.returncode == 0, (tmp_path / "console.txt").read_text()
+    [row] = json.loads((tmp_path / "runs" / "vocabulary_size" / "results.json").read_text())["results"]
+    assert row["scores"]["sst2"] == row["scores"]["average"] and 0 <= row["scores"]["average"][0] <= 100
+    table = (tmp_path / "runs" / "vocabulary_size" / "results.md").read_text()
+    assert "| seeds | sst2 | average | seconds |" in table and "held-out bytes" not in table
+
+
+def test_rates_are_one_or_as_many_as_recipes(study, tmp_path, capsys):
     with pytest.raises(SystemExit):
-        study("vocabulary_size").main(["--task", "mlm", "--output_dir", str(tmp_path)])
-    assert "--task mlm: bits per byte are those of a decoder" in capsys.readouterr().err
+        study("vocabulary_size").main(["--output_dir", str(tmp_path), "--rates", "1e-3", "2e-3", "4e-3"])
+    assert "--rates: 3 for 2 recipes: give one for each, or one for all." in capsys.readouterr().err
