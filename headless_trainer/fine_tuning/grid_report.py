@@ -174,13 +174,22 @@ def note(runs: list[dict], metrics: str = "paper") -> str:
     rates = ""
     if searched:
         tried = ", ".join(next(iter(searched.values()))["scores"])
-        chosen = ", ".join(f"{model} {search['chosen']:g}" for model, search in searched.items())
-        rates = f" Learning rates that the same rows chose of {tried}: {chosen}."
+        best = ", ".join(f"{model} {search['chosen']:g}" for model, search in searched.items())
+        rates = f" Learning rates that the same rows chose of {tried}: {best}."
+    spread, significance = " of one seed each", ""
+    if max(seeds.values()) > 1:
+        spread = f", mean ± standard deviation over {number} seeds{average}"
+        significance = (
+            " †: significantly better than the second best (two-sided t-test over seeds, level 0.95); ††: also after Holm's "
+            "correction over the columns."
+        )
+    chosen = "Each is that after one epoch."
+    if epochs > 1:
+        chosen = f"Each is the best of {epochs} epochs on the set that is scored; the last epoch is {lag:.2f} "
+        chosen += f"{'higher' if lower else 'lower'} on average."
     return (
-        f"Scores{'' if lower else ' x 100'} ({measured}), mean ± standard deviation over {number} seeds{average}. Each is the "
-        f"best of {epochs} epochs on the set that is scored; the last epoch is {lag:.2f} {'higher' if lower else 'lower'} on "
-        "average. Bold: best. Underlined: second best. †: significantly better than the second best (two-sided t-test over "
-        f"seeds, level 0.95); ††: also after Holm's correction over the columns.{rates}"
+        f"Scores{'' if lower else ' x 100'} ({measured}){spread}. {chosen} Bold: best. Underlined: second best."
+        f"{significance}{rates}"
     )
 
 

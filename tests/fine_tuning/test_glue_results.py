@@ -372,6 +372,14 @@ def test_the_table_of_an_own_task_has_its_metric_and_macro_f1():
     )
 
 
+def test_one_seed_has_no_deviation_and_one_epoch_no_best():
+    """Where nothing is compared over seeds, no mark of significance is explained."""
+    runs = [run | {"epochs": run["epochs"][:1]} for run in own_runs(False) if run["seed"] == 0]
+    assert note(runs) == (
+        "Scores x 100 (accuracy) of one seed each. Each is that after one epoch. Bold: best. Underlined: second best."
+    )
+
+
 def test_the_table_of_errors_has_them_as_they_are_and_the_lowest_is_bold():
     table = benchmark_table(own_runs(True))
     assert table.splitlines()[0] == "| model | zero one loss | macro F1 |"
