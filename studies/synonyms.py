@@ -7,46 +7,58 @@ Models are those of `studies/recipe.py` in the same ``--output_dir``. A word's v
 pieces, as they are after a space. Cosines of all embeddings share an offset that training gives them, so the same
 words in other pairs stand beside the synonyms: what a model knows is the difference. Words that are one token are also shown
 alone.
+
+What the paper leaves to others: the same in context. Of held-out rows come up to --contexts occurrences of each word that is
+one token, and of each the state after every layer. The cosine of two words is the mean over all pairs of their occurrences,
+that of a word with itself the mean over pairs of different ones.
 """
 
 import csv
 import gzip
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from shared import at_scale, best_runs, model_arguments, spread, write_results
-from transformers import AutoModel, AutoTokenizer
+from shared import at_scale, best_runs, data_arguments, model_arguments, spread, token_rows, write_results
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from headless_trainer.runtime import plotting
 
+SYNONYMS, OTHERS, SAME = "synonyms", "the same words in other pairs", "the same word"
+IN_CONTEXT = "in context, after layer"
 
-def main() -> None:
+
+def main(argv: list[str] | None = None) -> None:
     parser = model_arguments(__doc__)
     parser.add_argument("--synonyms", required=True, type=Path, help=".tsv or .tsv.gz with columns word1 and word2")
     parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
-    args = at_scale(parser.parse_args())
+    parser.add_argument("--held_out_rows", type=int, default=3_000, help="to look for words in")
+    parser.add_argument("--contexts", type=int, default=20, help="occurrences of a word at most")
+    args = at_scale(parser.parse_args(argv))
     pairs = read_pairs(args.synonyms)
-    rows, drawn, folders = {}, {}, []
-    for recipe in args.recipes:
-        for seed, folder in sorted(best_runs(args, recipe).items()):
-            folders.append(folder)
-            for group, cosines in pair_cosines(folder, pairs).items():
-                row = rows.setdefault(
-                    (recipe, group), {"pairs": len(cosines["synonyms"]), "synonyms": [], "other pairs": []}
-                )
+    runs = {recipe: best_runs(args, recipe) for recipe in args.recipes}
+    folders = [folder for by_seed in runs.values() for folder in by_seed.values()]
+    rows, drawn = {}, {}
+    tokenizer = AutoTokenizer.from_pretrained(folders[0])
+    ids = token_rows(data_arguments(args), tokenizer, "validation", args.held_out_rows)
+    places = occurrences(ids, tokenizer, pairs, args.contexts)
+    for recipe, by_seed in runs.items():
+        for seed, folder in sorted(by_seed.items()):
+            found = pair_cosines(folder, pairs) | contextual_cosines(folder, pairs, ids, places)
+            for group, cosines in found.items():
+                row = rows.setdefault((recipe, group), {"pairs": len(cosines[SYNONYMS])})
                 for kind, values in cosines.items():
-                    row[kind].append(100 * float(values.mean()))
-                if group == "all words" and seed == min(args.seeds):
-                    drawn[recipe] = cosines
-    table = [
-        "| recipe | words | pairs | synonyms | the same words in other pairs | difference |",
-        "|---|---|---|---|---|---|",
-    ]
+                    row.setdefault(kind, []).append(100 * float(values.mean()))
+            if seed == min(by_seed):
+                drawn[recipe] = found["all words"]
+    kinds = (SYNONYMS, OTHERS, SAME)
+    table = [f"| recipe | words | pairs | {' | '.join(kinds)} | synonyms less other pairs |", "|" + "---|" * 7]
     for (recipe, group), row in rows.items():
-        difference = [a - b for a, b in zip(row["synonyms"], row["other pairs"], strict=True)]
-        cells = (recipe, group, f"{row['pairs']:,}", *(spread(row[kind], 2) for kind in ("synonyms", "other pairs")))
-        table.append(f"| {' | '.join(cells)} | {spread(difference, 2)} |")
+        cells = [recipe, group, f"{row['pairs']:,}", *(spread(row[kind], 2) if kind in row else "" for kind in kinds)]
+        cells.append(spread([a - b for a, b in zip(row[SYNONYMS], row[OTHERS], strict=True)], 2))
+        table.append(f"| {' | '.join(cells)} |")
     table.append("\nMean cosine x 100; mean over pretraining seeds, in brackets its standard error.")
     results = [{"recipe": recipe, "words": words} | row for (recipe, words), row in rows.items()]
     write_results(args.results_dir or args.output_dir / "synonyms", results, table, draw(drawn), folders)
@@ -68,11 +80,67 @@ def pair_cosines(folder: Path, pairs: list[tuple[str, str]]) -> dict[str, dict[s
     vectors = torch.nn.functional.normalize(vectors, dim=-1)
     left, right = (torch.tensor([index[pair[side]] for pair in pairs]) for side in (0, 1))
     single = torch.tensor([len(pieces) == 1 for pieces in ids])
+    groups = {"all words": slice(None), "of one token": single[left] & single[right]}
+    return {group: paired(vectors[left[chosen]], vectors[right[chosen]]) for group, chosen in groups.items()}
+
+
+def paired(first: Tensor, second: Tensor) -> dict[str, np.ndarray]:
+    """Products ``(pairs,)`` of the ``(pairs, D)`` vectors of synonyms, and of the same vectors in other pairs."""
+    other = second[torch.randperm(len(second), generator=torch.Generator().manual_seed(0))]
+    return {SYNONYMS: (first * second).sum(-1).numpy(), OTHERS: (first * other).sum(-1).numpy()}
+
+
+class Occurrences(NamedTuple):
+    words: list[str]
+    places: Tensor  # (N,) in the flat (rows * T,) ids, ascending
+    of_word: Tensor  # (N,) number of the word at each place
+
+
+def occurrences(
+    ids: Tensor, tokenizer: PreTrainedTokenizerBase, pairs: list[tuple[str, str]], most: int
+) -> Occurrences:
+    """The first ``most`` places in ``(rows, T)`` ids of each word of one token that occurs at least twice.
+
+    A token before one that goes on with a letter or a figure is the beginning of another word; at the end of a row it may be.
+    """
+    inside = torch.tensor(
+        [text[:1].isalnum() for text in tokenizer.batch_decode([[each] for each in range(len(tokenizer))])]
+    )
+    whole = torch.nn.functional.pad(~inside[ids[:, 1:]], (0, 1))
+    words = sorted({word for pair in pairs for word in pair})
+    pieces = tokenizer([f" {word}" for word in words], add_special_tokens=False)["input_ids"]
+    places = {token[0]: [] for token in pieces if len(token) == 1}
+    for place, token in zip(whole.flatten().nonzero()[:, 0].tolist(), ids[whole].tolist(), strict=True):
+        if token in places and len(places[token]) < most:
+            places[token].append(place)
+    found = [(word, places[token[0]]) for word, token in zip(words, pieces, strict=True) if len(token) == 1]
+    found = [(word, of_one) for word, of_one in found if len(of_one) > 1]
+    flat = sorted((place, number) for number, (_, of_one) in enumerate(found) for place in of_one)
+    return Occurrences([word for word, _ in found], *torch.tensor(flat).T)
+
+
+@torch.no_grad()
+def contextual_cosines(
+    folder: Path, pairs: list[tuple[str, str]], ids: Tensor, found: Occurrences
+) -> dict[str, dict[str, np.ndarray]]:
+    """As `pair_cosines`, of the states after each layer in context, and of each word ``(words,)`` with itself."""
+    model = AutoModel.from_pretrained(folder).eval()
+    chosen = torch.zeros(ids.shape, dtype=torch.bool)
+    chosen.view(-1)[found.places] = True
+    states = [
+        [hidden[here] for hidden in model(input_ids=batch, output_hidden_states=True).hidden_states[1:]]
+        for batch, here in zip(ids.split(32), chosen.split(32), strict=True)
+    ]
+    number_of = {word: number for number, word in enumerate(found.words)}
+    both = [(number_of[a], number_of[b]) for a, b in pairs if a in number_of and b in number_of]
+    counts = torch.bincount(found.of_word)
     result = {}
-    for group, chosen in {"all words": slice(None), "of one token": single[left] & single[right]}.items():
-        first, second = vectors[left[chosen]], vectors[right[chosen]]
-        other = second[torch.randperm(len(second), generator=torch.Generator().manual_seed(0))]
-        result[group] = {"synonyms": (first * second).sum(-1).numpy(), "other pairs": (first * other).sum(-1).numpy()}
+    for layer, parts in enumerate(zip(*states, strict=True), start=1):
+        vectors = torch.nn.functional.normalize(torch.cat(parts), dim=-1)
+        sums = vectors.new_zeros(len(counts), vectors.shape[-1]).index_add_(0, found.of_word, vectors)
+        same = (sums.square().sum(-1) - counts) / (counts * (counts - 1))  # without each occurrence with itself
+        first, second = (sums / counts[:, None])[torch.tensor(both).T]
+        result[f"{IN_CONTEXT} {layer}"] = paired(first, second) | {SAME: same.numpy()}
     return result
 
 
