@@ -29,7 +29,8 @@ from shared import (
     write_results,
 )
 
-from headless_trainer.reporting.run_comparison import first_reaching
+from headless_trainer import load_token_counts
+from headless_trainer.reporting.run_comparison import first_reaching, in_short
 from headless_trainer.runtime import plotting
 
 
@@ -89,18 +90,21 @@ def report(args) -> None:
             "accuracy": [end["eval_accuracy"] for end in ends],
             "tokens": ends[0]["tokens_seen"],
             "seconds": statistics.mean(end["seconds"] for end in ends),
+            "processes": load_token_counts(next(iter(runs[rate].values())))[1]["processes"],
             "curves": curves,
         }
     baseline = rows.get(args.baseline)
-    table = ["| recipe | rate | seeds | perplexity | accuracy (%) | tokens for the baseline's end | its time |"]
-    table.append("|---|---|---|---|---|---|---|")
+    table = [
+        "| recipe | rate | seeds | perplexity | accuracy (%) | process-hours | tokens for the baseline's end | its time |"
+    ]
+    table.append("|" + "---|" * 8)
     for recipe, row in rows.items():
         shares = reaching(row, baseline) if baseline else None
         shown = ["never", "never"] if shares is None else [f"{share:.0%}" for share in shares]
         accuracy = [100 * value for value in row["accuracy"]]
         table.append(
             f"| {recipe} | {row['rate']:g} | {len(row['seeds'])} | {spread(row['perplexity'], 1)} | {spread(accuracy, 2)} "
-            f"| {shown[0]} | {shown[1]} |"
+            f"| {in_short(row['seconds'] * row['processes'] / 3600)} | {shown[0]} | {shown[1]} |"
         )
     folder = args.results_dir or run_dir(args, "x", 0.0, 0).parents[1]
     write_results(folder, rows, table, draw(rows), folders)

@@ -5,6 +5,9 @@ import math
 import sys
 
 import pytest
+import torch
+
+from headless_trainer.runtime.checkpoints import save_token_counts
 
 pytest.importorskip("scipy")
 
@@ -18,6 +21,7 @@ def made_run(folder, perplexities: list[float], pace: float = 1000.0) -> None:
         history.append(common | {"tokens_seen": 40_960 * number, "tokens_per_second": pace})
         history.append(common | {"eval_accuracy": 0.1, "eval_cross_entropy": math.log(perplexity), "eval_loss": 1.0})
     (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    save_token_counts(folder, torch.ones(5, dtype=torch.int64), {"processes": 2})
     (folder / "eval_results.json").write_text(json.dumps({"eval_cross_entropy": math.log(perplexities[-1])}))
 
 
@@ -32,8 +36,8 @@ def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["recipe.py", "--output_dir", str(tmp_path), *flags])
     script.main()
     table = (runs / "results.md").read_text().splitlines()
-    assert table[2] == "| vanilla tied | 0.01 | 1 | 100.0 | 10.00 | 100% | 100% |"
-    assert table[3] == "| headless | 0.01 | 1 | 50.0 | 10.00 | 50% | 25% |"
+    assert table[2] == "| vanilla tied | 0.01 | 1 | 100.0 | 10.00 | 0.0455 | 100% | 100% |"
+    assert table[3] == "| headless | 0.01 | 1 | 50.0 | 10.00 | 0.0228 | 50% | 25% |"
     found = json.loads((runs / "results.json").read_text())["results"]
     assert found["vanilla tied"]["rates_tried"] == {"0.01": pytest.approx(100), "0.02": pytest.approx(150)}
     assert found["headless"]["curves"]["0"][1] == {
