@@ -124,11 +124,16 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
     wanted = statistics.mean(math.log(value) for value in baseline["perplexity"])
     curves = [[point["eval_cross_entropy"] for point in curve] for curve in row["curves"].values()]
     losses = [statistics.mean(values) for values in zip(*curves, strict=True)]
-    tokens = [point["tokens_seen"] for point in next(iter(row["curves"].values()))]
-    reached = first_reaching(list(zip(tokens, losses, strict=True)), wanted)
-    if reached is None:
-        return None
-    return reached / baseline["tokens"], reached / row["tokens"] * row["seconds"] / baseline["seconds"]
+    shares = []
+    for axis, name in (("tokens", "tokens_seen"), ("seconds", "seconds")):
+        points = [[point[name] for point in curve] for curve in row["curves"].values()]
+        reached = first_reaching(
+            list(zip(map(statistics.mean, zip(*points, strict=True)), losses, strict=True)), wanted
+        )
+        if reached is None:
+            return None
+        shares.append(reached / baseline[axis])
+    return tuple(shares)
 
 
 def draw(rows: dict):

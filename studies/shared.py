@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -362,14 +363,31 @@ def held_out_points(folder: Path, tokens_per_second: float | None = None) -> lis
     """The evaluations of a run, each with the tokens before it and the seconds of training steps that they take at its pace.
 
     The pace is the 90th percentile of the logged tokens per second, so that what else the machine did in between does not
-    count, or the one that is given. Starts, evaluations and checkpoints are not in it.
+    count, or the one that is given. Where a run has phases with steps of another kind, next tokens first or exact at the end,
+    each has its own. Starts, evaluations and checkpoints are not in it.
     """
     history = log_history(folder)
-    paces = sorted(logs["tokens_per_second"] for logs in history if "tokens_per_second" in logs)
-    pace = tokens_per_second or paces[int(0.9 * (len(paces) - 1))]
-    points = [logs | {"tokens_seen": tokens_at(history, logs["step"])} for logs in history if "eval_accuracy" in logs]
-    points = [point | {"seconds": point["tokens_seen"] / pace} for point in points]
-    return points
+    settings = folder / "settings.json"
+    shares = json.loads(settings.read_text()) if settings.is_file() else {}
+    last = history[-1]["step"]
+    starts = {0, shares.get("next_token_share", 0) * last, (1 - shares.get("softmax_share", 0)) * last} - {last}
+    phases = []
+    for start, end in itertools.pairwise([*sorted(starts), last]):
+        paces = [
+            logs["tokens_per_second"] for logs in history if "tokens_per_second" in logs and start < logs["step"] <= end
+        ]
+        pace = tokens_per_second or sorted(paces)[int(0.9 * (len(paces) - 1))]
+        phases.append((start, end, pace))
+
+    def seconds(step: int) -> float:
+        parts = [(tokens_at(history, [start, min(step, end)]), pace) for start, end, pace in phases if start < step]
+        return sum((after - before) / pace for (before, after), pace in parts)
+
+    return [
+        logs | {"tokens_seen": tokens_at(history, logs["step"]), "seconds": seconds(logs["step"])}
+        for logs in history
+        if "eval_accuracy" in logs
+    ]
 
 
 def log_history(folder: Path) -> list[dict]:

@@ -195,6 +195,9 @@ def test_seconds_are_those_of_training_at_the_pace_of_undisturbed_steps(study, t
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     assert [point["seconds"] for point in shared.held_out_points(tmp_path)] == [2.0, 5.0]
     assert [point["seconds"] for point in shared.held_out_points(tmp_path, 50.0)] == [8.0, 20.0]
+    # The first four steps predict next tokens at a pace of 100 and the last one scores the vocabulary at 5,000.
+    (tmp_path / "settings.json").write_text(json.dumps({"next_token_share": 0.4, "softmax_share": 0.1}))
+    assert [point["seconds"] for point in shared.held_out_points(tmp_path)] == [4.0, 4.0 + 2.5 + 0.02]
 
 
 def test_a_run_that_fails_says_why_and_one_that_diverged_is_known(study, tmp_path, monkeypatch):
