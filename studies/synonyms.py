@@ -44,6 +44,10 @@ def main(argv: list[str] | None = None) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folders[0])
     ids = token_rows(data_arguments(args), tokenizer, "validation", args.held_out_rows)
     places = occurrences(ids, tokenizer, pairs, args.contexts)
+    if not any({*pair} <= {*places.words} for pair in pairs):
+        parser.error(
+            f"--held_out_rows {len(ids):,} hold no pair of --synonyms, each word twice: choose more, or other words."
+        )
     for recipe, by_seed in runs.items():
         for seed, folder in sorted(by_seed.items()):
             found = pair_cosines(folder, pairs) | contextual_cosines(folder, pairs, ids, places)
@@ -116,7 +120,7 @@ def occurrences(
     found = [(word, places[token[0]]) for word, token in zip(words, pieces, strict=True) if len(token) == 1]
     found = [(word, of_one) for word, of_one in found if len(of_one) > 1]
     flat = sorted((place, number) for number, (_, of_one) in enumerate(found) for place in of_one)
-    return Occurrences([word for word, _ in found], *torch.tensor(flat).T)
+    return Occurrences([word for word, _ in found], *torch.tensor(flat, dtype=torch.long).view(-1, 2).T)
 
 
 @torch.no_grad()

@@ -105,9 +105,9 @@ class Run(NamedTuple):
 
 
 def train(args, run: Run) -> None:
-    """Pretrain, and fine-tune an encoder, where that was not done before."""
-    pretrain(of_size(args, run.size), run.recipe, run.rate, run.seed)
-    if args.task == "mlm":
+    """Pretrain, and fine-tune an encoder that did not diverge, where that was not done before."""
+    loss = pretrain(of_size(args, run.size), run.recipe, run.rate, run.seed)
+    if args.task == "mlm" and math.isfinite(loss):
         flags = CPU_FINE_TUNING if args.scale == "cpu" else ["paper_glue_balanced"]
         flags = [*flags, "--model_name_or_path", str(run.folder), "--tasks", *args.tasks, "--seeds", str(run.seed)]
         flags += ["--output_dir", str(run.folder / "tasks"), *shlex.split(args.glue_flags)]
