@@ -2,7 +2,8 @@
 """Models with vocabularies of several sizes: figure 7 of arXiv 2309.08351.
 
     python studies/vocabulary_size.py --train_file corpus.txt.gz --output_dir runs/vocabulary_size
-    python studies/vocabulary_size.py --task mlm --tasks sst2 stsb --train_file corpus.txt.gz --output_dir runs/vocabulary_size
+    python studies/vocabulary_size.py --task mlm --train_file corpus.txt.gz --output_dir runs/vocabulary_size \
+        --tasks sst2 stsb "--glue_flags=--data_dir data --max_train_samples 20000"
 
 A byte-level BPE of each size is trained on the corpus, and each recipe with each of them. As in the paper, all runs have the
 same number of steps and so of tokens: with a larger vocabulary these are more text.
