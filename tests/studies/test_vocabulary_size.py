@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 
@@ -58,55 +57,46 @@ def test_a_table_of_bits(study, tmp_path, monkeypatch, capsys):
     assert "the same 21 held-out bytes" in printed
 
 
-@pytest.mark.slow
-def test_a_whole_study(tmp_path, text_lines):
+@pytest.fixture
+def a_study(study, tmp_path, text_lines, monkeypatch):
+    """Runs the whole study on a small corpus, of headless models after four steps; its results and its table."""
     lines = [" ".join(text_lines[i : i + 12]) for i in range(200)]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    command = [sys.executable, "studies/vocabulary_size.py", "--train_file", tmp_path / "lines.txt"]
-    command += [
-        "--output_dir",
-        tmp_path / "runs",
-        "--recipes",
-        "headless",
-        "--vocab_sizes",
-        "270",
-        "300",
-        "--seeds",
-        "0",
-    ]
-    command += ["--max_steps", "4", "--batch_size", "4", "--held_out_bytes", "1000"]
-    with (tmp_path / "console.txt").open("w") as log:
-        done = subprocess.run([*map(str, command)], cwd=ROOT, stdout=log, stderr=log)
-    assert done.returncode == 0, (tmp_path / "console.txt").read_text()
-    found = json.loads((tmp_path / "runs" / "vocabulary_size" / "results.json").read_text())["results"]
+    monkeypatch.chdir(ROOT)
+
+    def run(*flags: str) -> tuple[list[dict], str]:
+        common = ["--train_file", str(tmp_path / "lines.txt"), "--output_dir", str(tmp_path / "runs")]
+        common += ["--recipes", "headless", "--max_steps", "4", "--batch_size", "4"]
+        monkeypatch.setattr(sys, "argv", ["vocabulary_size.py", *common, *flags])
+        study("vocabulary_size").main()
+        folder = tmp_path / "runs" / "vocabulary_size"
+        assert (folder / "results.png").stat().st_size > 1000
+        return json.loads((folder / "results.json").read_text())["results"], (folder / "results.md").read_text()
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_whole_study(a_study):
+    found, _ = a_study("--vocab_sizes", "270", "300", "--seeds", "0", "--held_out_bytes", "1000")
     assert [row["vocabulary"] for row in found] == [270, 300]
     small, large = found
     assert small["bytes_per_token"] < large["bytes_per_token"]
     assert small["training_bytes"] == pytest.approx(4 * 4 * 128 * small["bytes_per_token"])
     # Nothing is learnt in four steps: near 8 bits for what is nearly a byte a token, and never below what the text holds.
     assert all(0.5 < row["scores"]["bits per byte"][0] < 8 for row in found)
-    assert (tmp_path / "runs" / "vocabulary_size" / "results.png").stat().st_size > 1000
 
 
 @pytest.mark.slow
-def test_encoders_on_tasks(tmp_path, text_lines):
+def test_encoders_on_tasks(a_study, tmp_path, text_lines):
     """Fine-tuned on one task, whose score is also the average."""
-    (tmp_path / "lines.txt").write_text("\n".join(" ".join(text_lines[i : i + 12]) for i in range(200)) + "\n")
-    rows = [{"text": text_lines[number], "label": number % 2} for number in range(16)]
+    (tmp_path / "sst2").mkdir()
     for split in ("train", "validation"):
-        (tmp_path / "sst2").mkdir(exist_ok=True)
-        lines = [json.dumps({"sentence": row["text"], "label": row["label"], "idx": 0}) for row in rows]
-        (tmp_path / "sst2" / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
-    command = [sys.executable, "studies/vocabulary_size.py", "--task", "mlm", "--train_file", tmp_path / "lines.txt"]
-    command += ["--output_dir", tmp_path / "runs", "--recipes", "headless"]
-    command += ["--vocab_sizes", "300", "--seeds", "1", "--max_steps", "4", "--batch_size", "4", "--tasks", "sst2"]
-    command += [f"--glue_flags=--data_dir {tmp_path} --num_train_epochs 1"]
-    with (tmp_path / "console.txt").open("w") as log:
-        done = subprocess.run([*map(str, command)], cwd=ROOT, stdout=log, stderr=log)
-    assert done.returncode == 0, (tmp_path / "console.txt").read_text()
-    [row] = json.loads((tmp_path / "runs" / "vocabulary_size" / "results.json").read_text())["results"]
+        rows = [{"sentence": text_lines[number], "label": number % 2, "idx": number} for number in range(16)]
+        (tmp_path / "sst2" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = ["--task", "mlm", "--tasks", "sst2", f"--glue_flags=--data_dir {tmp_path} --num_train_epochs 1"]
+    [row], table = a_study(*flags, "--vocab_sizes", "300", "--seeds", "1")
     assert row["scores"]["sst2"] == row["scores"]["average"] and 0 <= row["scores"]["average"][0] <= 100
-    table = (tmp_path / "runs" / "vocabulary_size" / "results.md").read_text()
     assert "| seeds | sst2 | average | seconds |" in table and "held-out bytes" not in table
 
 
