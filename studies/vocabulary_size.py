@@ -27,7 +27,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from shared import (
@@ -83,61 +82,53 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--rates: {len(rates)} for {len(args.recipes)} recipes: give one for each, or one for all.")
     for recipe in args.recipes:
         flags_of(recipe)
-    runs = [
-        Run(seed, size, recipe, run_dir(of_size(args, size), recipe, rate, seed), rate)
-        for seed, size, (recipe, rate) in itertools.product(
-            args.seeds, args.vocab_sizes, zip(args.recipes, rates, strict=True)
-        )
-    ]
+    args.rates = dict(zip(args.recipes, rates, strict=True))
+    runs = list(itertools.product(args.seeds, args.vocab_sizes, args.recipes))
     if not args.report_only:
         for size in args.vocab_sizes:
             prepare(of_size(args, size))
         with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(lambda run: train(args, run), runs))
+            list(pool.map(lambda run: train(args, *run), runs))
     report(args, runs)
 
 
-class Run(NamedTuple):
-    seed: int
-    size: int
-    recipe: str
-    folder: Path
-    rate: float
-
-
-def train(args, run: Run) -> None:
+def train(args, seed: int, size: int, recipe: str) -> None:
     """Pretrain, and fine-tune an encoder that did not diverge, where that was not done before."""
-    loss = pretrain(of_size(args, run.size), run.recipe, run.rate, run.seed)
+    loss = pretrain(of_size(args, size), recipe, args.rates[recipe], seed)
     if args.task == "mlm" and math.isfinite(loss):
+        folder = folder_of(args, seed, size, recipe)
         flags = CPU_FINE_TUNING if args.scale == "cpu" else ["paper_glue_balanced"]
-        flags = [*flags, "--model_name_or_path", str(run.folder), "--tasks", *args.tasks, "--seeds", str(run.seed)]
-        flags += ["--output_dir", str(run.folder / "tasks"), *shlex.split(args.glue_flags)]
+        flags = [*flags, "--model_name_or_path", str(folder), "--tasks", *args.tasks, "--seeds", str(seed)]
+        flags += ["--output_dir", str(folder / "tasks"), *shlex.split(args.glue_flags)]
         subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
+
+
+def folder_of(args, seed: int, size: int, recipe: str) -> Path:
+    return run_dir(of_size(args, size), recipe, args.rates[recipe], seed)
 
 
 def of_size(args, size: int) -> argparse.Namespace:
     return variant(args, f"vocabulary_{size}", vocab_size=size, tokenizer_name=None)
 
 
-def report(args, runs: list[Run]) -> None:
+def report(args, runs: list[tuple[int, int, str]]) -> None:
     documents = held_out_documents(data_arguments(args), args.held_out_bytes)
     size_in_bytes = sum(len(text.encode()) + 1 for text in documents)
     found: dict[tuple[str, int], dict] = {}
     last = "tasks/results.md" if args.task == "mlm" else "eval_results.json"
-    runs = [run for run in runs if (run.folder / last).is_file()]
-    for run in runs:
-        ids = one_text(documents, AutoTokenizer.from_pretrained(run.folder))
-        row = found.setdefault(
-            (run.recipe, run.size), {"recipe": run.recipe, "vocabulary": run.size, "scores": {}, "seconds": []}
-        )
+    folders = {run: folder_of(args, *run) for run in runs}
+    folders = {run: folder for run, folder in folders.items() if (folder / last).is_file()}
+    for (_, size, recipe), folder in folders.items():
+        ids = one_text(documents, AutoTokenizer.from_pretrained(folder))
+        row = found.setdefault((recipe, size), {"recipe": recipe, "vocabulary": size, "scores": {}, "seconds": []})
         row["bytes_per_token"] = size_in_bytes / (len(ids) - 1)
-        end = held_out_points(run.folder)[-1]
+        end = held_out_points(folder)[-1]
         row["training_bytes"] = end["tokens_seen"] * row["bytes_per_token"]
         row["seconds"].append(end["seconds"])
         if args.task == "mlm":
-            scores = of_tasks(run.folder)
+            scores = of_tasks(folder)
         else:
-            scores = {BITS: nats(run.folder, ids, args.settings["max_seq_length"]) / math.log(2) / size_in_bytes}
+            scores = {BITS: nats(folder, ids, args.settings["max_seq_length"]) / math.log(2) / size_in_bytes}
         for name, score in scores.items():
             row["scores"].setdefault(name, []).append(score)
     names = list(next(iter(found.values()))["scores"]) if found else []
@@ -151,8 +142,8 @@ def report(args, runs: list[Run]) -> None:
         table.append(f"| {' | '.join(map(str, cells))} |")
     if args.task == "clm":
         table.append(f"\nEvery model scored the same {size_in_bytes:,} held-out bytes.")
-    folder = args.results_dir or args.output_dir / "vocabulary_size"
-    write_results(folder, list(found.values()), table, draw(args, found), [run.folder for run in runs])
+    results_dir = args.results_dir or args.output_dir / "vocabulary_size"
+    write_results(results_dir, list(found.values()), table, draw(args, found), folders.values())
 
 
 def of_tasks(folder: Path) -> dict[str, float]:
