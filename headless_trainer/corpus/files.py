@@ -1,0 +1,253 @@
+"""The one reader of files: rows of .csv, .tsv, .json, .jsonl and .parquet, texts of .txt, each also packed by gzip."""
+
+import codecs
+import csv
+import glob
+import gzip
+import io
+import json
+import os
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import parquet
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+TABLES = (*SEPARATORS, ".json", ".jsonl", ".parquet")
+FORMATS = (".txt", *TABLES)
+# What gzip gives for text is 3 to 50 times its size, and for a bomb about 1,000 times.
+_MOST_UNPACKED, _UNPACKED_AT_LEAST = 300, 100_000_000
+_NO_TEXT = (b"%PDF", b"PK\x03\x04", b"\x7fELF", b"\x89PNG", b"\xff\xd8\xff", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
+_READ_AT_ONCE = 1_000_000  # bytes
+_DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
+
+csv.field_size_limit(sys.maxsize)  # a document may be one cell
+
+
+def expand(argument: str, names: Iterable[str], formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Files that names stand for: themselves, everything readable below a folder, or what a glob matches, sorted.
+
+    Raises:
+        FileNotFoundError: if a name matches nothing.
+        ValueError: if a file has another extension than ``formats``.
+    """
+    found = []
+    for name in names:
+        said = f"{argument} {name!r}"
+        if os.path.isdir(name):
+            files = sorted(path for path in Path(name).rglob("*") if path.is_file() and extension(path) in formats)
+            if not files:
+                raise FileNotFoundError(f"{said} is a folder without {', '.join(formats)} files.")
+        elif os.path.isfile(name):
+            files = [Path(name)]
+        else:
+            files = sorted(Path(match) for match in glob.glob(name, recursive=True) if os.path.isfile(match))
+            if not files:
+                kind = "matches no file" if glob.has_magic(name) else "does not exist"
+                raise FileNotFoundError(f"{said} {kind}. Name a file, a folder or a glob.")
+        for path in files:
+            if extension(path) not in formats:
+                raise ValueError(f"{argument} must end in {', '.join(formats)}, each also with .gz, got {str(path)!r}.")
+        found += files
+    return found
+
+
+def extension(path: str | os.PathLike) -> str:
+    """What the name of a file ends in before any .gz, in lower case."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    return suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
+
+
+def read_rows(path: str | os.PathLike, argument: str = "file") -> pa.Table:
+    """Read all rows of a file that is one of `TABLES`; ``.to_pylist()`` makes records of them, and ``Dataset()`` a dataset.
+
+    Cells of .csv and .tsv are text as it stands there, so that 007, 01 and numbers of 20 digits stay what they are, and null
+    where they are empty; `as_numbers` says what else a column can be. Values of .json and .jsonl, which hold one object a line
+    or one list of objects, have the type that they are written in.
+
+    Args:
+        path: the file.
+        argument: that named it, for messages.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it has another extension.
+        OSError: if it cannot be read as what its name says.
+    """
+    said, formats = f"{argument} {os.fspath(path)!r}", ", ".join(TABLES)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"{said} does not exist. Name a file that ends in {formats}, each also with .gz.")
+    if extension(path) not in TABLES:
+        raise ValueError(f"{said} must end in {formats}, each also with .gz. Convert it to one of these.")
+    return next(read_tables(path, argument), pa.table({}))
+
+
+def read_tables(
+    path: str | os.PathLike, argument: str = "file", *, columns: list[str] | None = None, rows: int | None = None
+) -> Iterator[pa.Table]:
+    """The rows of a file as `read_rows` has them, at most ``rows`` at a time, with the columns that are named.
+
+    What an object of .json or .jsonl does not name is null. Types are those of the rows that are read at a time.
+
+    Raises:
+        OSError: if the file cannot be read as what its name says, or lacks a column.
+    """
+    with opened(path, argument) as file:
+        kind = extension(path)
+        if kind == ".parquet":
+            source = parquet.ParquetFile(path if file.seekable() else pa.BufferReader(file.read()))
+            names = _known(columns, source.schema_arrow.names)
+            for batch in source.iter_batches(rows or max(1, source.metadata.num_rows), columns=names):
+                yield pa.Table.from_batches([batch])
+            return
+        separator = SEPARATORS.get(kind)
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="" if separator else None)
+        records, names = _csv_records(text, separator) if separator else _json_records(text), columns
+        while some := list(islice(records, rows)):
+            if names is columns:
+                names = _known(columns, dict.fromkeys(chain.from_iterable(some)))
+            yield pa.table({name: _column(name, [record.get(name) for record in some]) for name in names})
+
+
+def _known(columns: list[str] | None, known: Iterable[str]) -> list[str]:
+    """The columns that are asked for, or all."""
+    known = list(known)
+    for name in columns or ():
+        if name not in known:
+            raise ValueError(f"it has no column {name!r}, only {_shown(known)}")
+    return columns or known
+
+
+def as_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of text as integers, numbers or truth values if each of its values is one; otherwise as it is."""
+    for kind in (pa.int64(), pa.float64(), pa.bool_()) if pa.types.is_string(column.type) else ():
+        try:
+            return column.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return column
+
+
+def _csv_records(lines: Iterable[str], separator: str) -> Iterator[dict[str, str | None]]:
+    ended = []
+
+    def noted() -> Iterator[str]:
+        yield from lines
+        ended.append(True)
+
+    rows = csv.reader(noted(), delimiter=separator)
+    header = next(rows, [])
+    if twice := [name for name in header if header.count(name) > 1]:
+        raise ValueError(f"its header names the column {_shown(twice[0])} {header.count(twice[0])} times: rename one")
+    before = rows.line_num
+    for row in rows:
+        if ended:  # the last row ends before the reader asks for a further line
+            raise ValueError(f"a quotation mark after line {before:,} is never closed")
+        if len(row) == len(header):
+            yield {name: cell or None for name, cell in zip(header, row, strict=True)}
+        elif row:
+            raise ValueError(f"line {rows.line_num:,} ends a row of {len(row)} cells, and the header has {len(header)}")
+        before = rows.line_num
+
+
+def _json_records(file: io.TextIOBase) -> Iterator[dict]:
+    lines = (line for line in file if not line.isspace())
+    first = next(lines, "")
+    is_list = first.lstrip().startswith("[")
+    values = json.loads(first + file.read()) if is_list else chain([first] if first else [], lines)
+    for number, value in enumerate(values, 1):
+        if not is_list:
+            try:
+                value = json.loads(value)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"row {number:,} is no JSON object on a line by itself ({error})") from error
+        if not isinstance(value, dict):
+            raise ValueError(f"row {number:,} is no JSON object with names and values, but {_shown(value)}")
+        yield value
+
+
+def _column(name: str, values: list) -> pa.Array:
+    try:
+        return pa.array(values)
+    except OverflowError:  # integers of more than 64 bits, which are names rather than numbers
+        return pa.array([str(value) if isinstance(value, int) else value for value in values])
+    except (pa.ArrowException, UnicodeEncodeError) as error:
+        raise ValueError(f"the values of {name!r} do not go together ({error})") from error
+
+
+def _shown(value) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+@contextmanager
+def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.BufferedIOBase]:
+    """A file that is open for reading bytes, unpacked if it is packed by gzip, whatever its name is.
+
+    Raises:
+        OSError: from what reads in this context, where the file is damaged or not what its name says.
+    """
+    with open(path, "rb") as raw:
+        is_packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        try:
+            yield io.BufferedReader(_Unpacked(raw)) if is_packed else raw
+        except (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException, *_DAMAGED) as error:
+            fault = encoding_fault(path) if isinstance(error, UnicodeDecodeError) else None
+            if isinstance(error, _DAMAGED):
+                size = os.path.getsize(path)
+                fault = f"it is damaged at or before byte {raw.tell():,} of its {size:,} bytes: {error}. Fetch another copy."
+            first_line = (str(error) or type(error).__name__).splitlines()[0][:300].rstrip(".")
+            kind = extension(path).lstrip(".")
+            raise OSError(
+                f"{argument} {os.fspath(path)!r} cannot be read as {kind}: {fault or f'{first_line}. Check the file.'}"
+            ) from error
+
+
+class _Unpacked(io.RawIOBase):
+    """What a file holds that is packed by gzip; a bomb is refused before it has filled the memory or the disk."""
+
+    def __init__(self, raw: io.BufferedReader):
+        self.file, self.most = gzip.open(raw), _MOST_UNPACKED * os.fstat(raw.fileno()).st_size
+        self.count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        size = self.file.readinto(buffer)
+        self.count += size
+        if self.count > max(self.most, _UNPACKED_AT_LEAST):
+            raise ValueError(
+                f"it unpacks to more than {_MOST_UNPACKED} times its size, as no text does. Unpack it yourself"
+            )
+        return size
+
+
+def encoding_fault(path: str | os.PathLike) -> str | None:
+    """Where a file is not UTF-8, what it may be and how to convert it; None if it is UTF-8 as far as it can be unpacked."""
+    decoder, lines, start = codecs.getincrementaldecoder("utf-8")(), 1, b""
+    with open(path, "rb") as raw:
+        file = gzip.open(raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+        try:
+            while some := file.read(_READ_AT_ONCE):
+                start = start or some[:100]
+                lines += decoder.decode(some).count("\n")
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            line = lines + error.object[: error.start].count(b"\n")
+            said = f"can't decode byte 0x{error.object[error.start]:02x} in line {line:,}."
+            zeros = start.count(0)  # every other byte of a text of Latin letters in UTF-16
+            is_utf16 = start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or zeros > len(start) / 4
+            if not is_utf16 and (start.startswith(_NO_TEXT) or zeros):
+                return f"{said} It seems to be no text: extract its text first, or leave it out."
+            guess = "UTF-16" if is_utf16 else "WINDOWS-1252"
+            return f"{said} It may be {guess}: convert it, with iconv -f {guess} -t UTF-8, or leave it out."
+        except _DAMAGED:
+            pass
+    return None
