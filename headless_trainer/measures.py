@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .tables import markdown
+
 # Places where a figure is shown, besides the logs and the charts of the report.
 CONSOLE, PICTURE, CURVE, RESULTS = "console", "loss.png", "curve of the card", "results of the card"
 # When a figure is logged: words for docs/logs.md, and whether it is, for `HeadlessTrainingArguments` whose task is known.
@@ -211,15 +213,14 @@ def higher_is_better(name: str) -> bool:
 
 def table(measures: tuple[Measure, ...]) -> str:
     """Rows in Markdown, as docs/logs.md has them."""
-    lines = ["| name | unit | meaning | logged | shown |", "|---|---|---|---|---|"]
+    rows = []
     for each in measures:
         places = [f"{place} as {each.short}" if place == CONSOLE else place for place in each.shown]
         places += [f"report ({each.chart.slug})"] if each.chart else []
         places += [f"best checkpoint ({each.better})"] if each.better else []
         logged = ", ".join(words for words, _ in each.logged) or "always"
-        cells = (f"`{each.name}`", each.unit, each.meaning, logged, ", ".join(places))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append((f"`{each.name}`", each.unit, each.meaning, logged, ", ".join(places)))
+    return markdown(("name", "unit", "meaning", "logged", "shown"), rows)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from importlib import resources
 from pathlib import Path
@@ -15,6 +15,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..command_line import as_typed
 from ..runtime.checkpoints import write_whole
+from ..tables import markdown as table
 
 logger = logging.getLogger(__name__)
 
@@ -143,15 +144,6 @@ def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[Any]], left: int | None = None) -> str | None:
-    """A Markdown table, None without rows. Columns after the first ``left`` hold numbers, and are aligned to the right."""
-    left = len(header) if left is None else left
-    cells = [header, ["---"] * left + ["---:"] * (len(header) - left)]
-    cells += [[f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
-    lines = [f"| {' | '.join(row)} |" for row in cells]
-    return "\n".join(lines) if len(lines) > 2 else None
 
 
 def six_digits(value: float) -> float:

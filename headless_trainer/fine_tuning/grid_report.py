@@ -24,7 +24,7 @@ from .results import (
     selection_score,
     shown,
 )
-from .tables import calibration_table, pretraining_cells, score_table
+from .score_tables import calibration_table, pretraining_cells, score_table
 
 REPORT_NAME = "results.md"
 TEST_NOTE = (

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .. import pictures
 from ..measures import MEASURES
-from ..runtime import plotting
+from ..pictures import in_short
+from ..runtime.checkpoints import write_whole
 from .records import Configuration
-from .run_comparison import in_short, not_comparable, seconds_in_words, tokens_in_words
+from .run_comparison import not_comparable, seconds_in_words, tokens_in_words
 from .scores import Scores
 
 # Distinct to people who see no red or no green, and to everybody on white as well as on black.
@@ -122,45 +124,27 @@ def draw(panel: Panel, names: list[str], folder: Path) -> str:
 
     ``names`` are those of all configurations, in the order of the colours.
     """
-    plotting.save(_figure(panel, names, LIGHT, PAPER_INK, legend=True), folder / f"{panel.slug}.png")
-    return plotting.to_svg(_figure(panel, names, PLACEHOLDERS, INK, legend=False), panel.slug, CSS_COLOURS)
+    png = pictures.to_png(_figure(panel, names, LIGHT, PAPER_INK, legend=True))
+    write_whole(folder / f"{panel.slug}.png", png)
+    return pictures.to_svg(_figure(panel, names, PLACEHOLDERS, INK, legend=False), panel.slug, CSS_COLOURS)
 
 
 def _figure(panel: Panel, names: list[str], palette: tuple[str, ...], ink: str, legend: bool):
-    from matplotlib import rc_context
-
-    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
-    with rc_context({"font.size": 11, "grid.linewidth": 0.5} | dict.fromkeys(inked, ink)):
-        figure, axis = plotting.subplots(figsize=SIZE)
-        divisor, unit = _axis_unit(panel)
-        seeds = len(panel.curves) > len({(name, style) for name, _, style in panel.curves})
-        labelled: set[str] = set()
-        for index, (name, points, style) in enumerate(panel.curves):
-            label = None if name in labelled else name
-            labelled.add(name)
-            x, y = [x / divisor for x, _ in points], [y for _, y in points]
-            look = {
-                "color": palette[names.index(name) % len(palette)],
-                "markersize": 4,
-                "linewidth": 1.1 if seeds else 1.7,
-            }
-            if panel.errors and any(panel.errors[index]):
-                axis.errorbar(x, y, panel.errors[index], fmt=style, capsize=2, label=label, **look)
-            else:
-                axis.plot(x, y, style, label=label, **look)
-        axis.set(
-            xlabel=unit,
-            ylabel=panel.unit,
-            xlim=(0, 1.04 * max(x for _, points, _ in panel.curves for x, _ in points) / divisor),
-        )
-        if panel.log:
-            _log_scale(axis)
-        elif panel.from_zero:
-            axis.set_ylim(0, None)
-        if legend:
-            axis.set_title(panel.title, fontsize=11)
-            figure.legend(loc="outside lower center", frameon=False, fontsize=9)
-        return figure
+    divisor, unit = _axis_unit(panel)
+    seeds = len(panel.curves) > len({(name, style) for name, _, style in panel.curves})
+    series = []
+    for index, (name, points, style) in enumerate(panel.curves):
+        look = {"color": palette[names.index(name) % len(palette)], "linewidth": 1.1 if seeds else 1.7, "label": name}
+        x, y = [x / divisor for x, _ in points], [y for _, y in points]
+        series.append(pictures.Series(x, y, style, errors=panel.errors[index] if panel.errors else None, **look))
+    axis = {"xlabel": unit, "ylabel": panel.unit, "xlim": (0, 1.04 * max(max(each.x) for each in series))}
+    if panel.log:
+        axis["yscale"] = "log"
+    elif panel.from_zero:
+        axis["ylim"] = (0, None)
+    if legend:
+        axis["title"] = panel.title
+    return pictures.curves([pictures.Panel(series, **axis)], size=SIZE, legend="below" if legend else None, ink=ink)
 
 
 def _axis_unit(panel: Panel) -> tuple[float, str]:
@@ -175,14 +159,3 @@ def _axis_unit(panel: Panel) -> tuple[float, str]:
     }[panel.axis]
     rest = (1.0, "tokens" if panel.axis == "tokens" else "seconds of training steps")
     return next(((divisor, unit) for least, divisor, unit in units if largest >= least), rest)
-
-
-def _log_scale(axis) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axis.set_yscale("log")
-    low, high = axis.get_ylim()
-    wide = high > 100 * low
-    axis.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: in_short(value)))
-    axis.yaxis.set_minor_formatter(NullFormatter())

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from ..command_line import as_typed
 from ..measures import Measure
+from ..pictures import in_short
 from ..runtime.checkpoints import check_writable, write_whole
 from ..significance import dagger, show_p
 from .charts import Panel, draw, score_panels, training_panels
@@ -23,7 +24,6 @@ from .run_comparison import (
     Row,
     common_position,
     held_out,
-    in_short,
     listed,
     not_comparable,
     peak_memory,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from ..measures import EVALUATION, PERPLEXITY_CHART
+from ..pictures import in_short
 from ..significance import LEVEL, TTest, holm, t_test
 from .records import Configuration
 
@@ -276,13 +277,6 @@ def listed(parts: list[str]) -> str:
 def perplexity(cross_entropy: float) -> str:
     """Perplexity from nats a token, with three digits at least."""
     return in_short(PERPLEXITY_CHART.scale(cross_entropy))
-
-
-def in_short(value: float) -> str:
-    """A number with three digits at least: 0.0123, 12.3, 1,234, 11.8 M."""
-    if 1e6 <= abs(value) < 1e9:
-        return f"{value / 1e6:.3g} M"
-    return f"{value:,.0f}" if 100 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def seconds_in_words(seconds: float) -> str:

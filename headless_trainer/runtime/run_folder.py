@@ -8,14 +8,14 @@ import warnings
 from pathlib import Path
 
 import datasets
-import numpy
 from transformers import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
 
+from .. import pictures
 from ..measures import PICTURE, shown_in
-from . import plotting
 from .checkpoints import write_whole
 from .console import ConsoleCallback, ConsoleHandler, terminal_width
+from .curves import along, curves
 
 logger = logging.getLogger(__name__)
 
@@ -116,33 +116,24 @@ def finish(trainer, metrics: dict[str, float]) -> None:
 
 
 def tokens_at(log_history: list[dict], steps):
-    """Tokens seen at an optimizer step, or at several, on the straight line between the logged steps around it.
-
-    After the last one, the run is taken to have gone on at the pace of its last two.
-    """
-    train = [(0, 0), *((logs["step"], logs["tokens_seen"]) for logs in log_history if "tokens_seen" in logs)]
-    if len(train) > 1:
-        far = 1_000_000
-        (before, fewer), (last, most) = train[-2:]
-        train.append((last + far * (last - before), most + far * (most - fewer)))
-    return numpy.interp(steps, *zip(*train, strict=True))
+    """Tokens seen at an optimizer step, or at several."""
+    return along([(logs["step"], logs["tokens_seen"]) for logs in log_history if "tokens_seen" in logs], steps)
 
 
 def draw_loss(log_history: list[dict], path: Path) -> None:
     """Draw what `PICTURE` shows against tokens seen: a panel for the training run, and for each unit of held-out figures."""
-    panels: dict[tuple[str, str], list] = {("Training", "nats"): []}
+    table = curves(log_history)
+    found: dict[tuple[str, str], list[pictures.Series]] = {("Training", "nats"): []}
     for each in shown_in(PICTURE):
-        unit, scale = (each.chart.unit, each.chart.scale) if each.chart else (each.unit, float)
-        logged = [(logs["step"], scale(logs[each.name])) for logs in log_history if each.name in logs]
+        logged = table.dropna(subset=[each.name]) if each.name in table else table[:0]
         if len(logged) > each.is_held_out:  # one evaluation is a number, not a curve
-            steps, values = zip(*logged, strict=True)
-            curve = tokens_at(log_history, steps) / 1e6, values, each.line
-            panels.setdefault(("Held out" if each.is_held_out else "Training", unit), []).append((each, curve))
-    figure, axes = plotting.subplots(1, len(panels), figsize=(4.5 * len(panels), 3.6), squeeze=False)
-    for axis, ((title, unit), curves) in zip(axes[0], panels.items(), strict=True):
-        for each, curve in curves:
-            axis.plot(*curve, markersize=3, label=each.label or each.short)
-        axis.set(xlabel="tokens seen (millions)", ylabel=unit, title=title)
-        if curves:
-            axis.legend(frameon=False)
-    plotting.save(figure, path)
+            unit, scale = (each.chart.unit, each.chart.scale) if each.chart else (each.unit, float)
+            series = pictures.Series(
+                logged["tokens_seen"] / 1e6, logged[each.name].map(scale), each.line, label=each.label or each.short
+            )
+            found.setdefault(("Held out" if each.is_held_out else "Training", unit), []).append(series)
+    panels = [
+        pictures.Panel(series, title=title, ylabel=unit, xlabel="tokens seen (millions)")
+        for (title, unit), series in found.items()
+    ]
+    write_whole(path, pictures.to_png(pictures.curves(panels)))

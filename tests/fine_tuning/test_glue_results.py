@@ -20,7 +20,7 @@ from headless_trainer.fine_tuning.results import (
     scores_by_column,
     write_run,
 )
-from headless_trainer.fine_tuning.tables import calibration_table, score_table
+from headless_trainer.fine_tuning.score_tables import calibration_table, score_table
 
 
 def bins(*found: tuple[float, float, int]) -> dict:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from headless_trainer.runtime import plotting
 from headless_trainer.runtime.run_folder import draw_loss, quiet_libraries, tokens_at
 
 HISTORY = [
@@ -41,19 +40,6 @@ def test_pictures_leave_those_of_a_notebook_alone(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == "svg []" and (tmp_path / "loss.png").is_file(), done.stderr
-
-
-@pytest.mark.parametrize("name", [r"$\frac{", "a$b$c^{", "cost_$_$", "%", "\\"])
-def test_names_in_pictures_are_no_formulas(tmp_path, name):
-    """Names of runs and tasks: matplotlib takes what is between two dollars for mathematics, and fails where it is none."""
-    figure, axis = plotting.subplots()
-    axis.plot([0, 1], [0, 1], label=name + "$")
-    axis.set(title=name + "$", xlabel=name + "$")
-    figure.legend(loc="outside lower center")
-    svg = plotting.to_svg(figure, "name", {})
-    assert svg.startswith("<svg")
-    plotting.save(figure, tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""What a training run has logged: its file, and the same as a table."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy
+import pandas
+
+from .checkpoints import last_checkpoint
+from .manifest import TRAINER_STATE_NAME
+
+
+def read_state(folder: str | Path) -> tuple[dict, Path]:
+    """Read ``trainer_state.json`` of a run, finished or not.
+
+    Returns:
+        Its content and the folder that it lies in: that of the run, or its last checkpoint if that has more steps.
+
+    Raises:
+        FileNotFoundError: if neither is there.
+        ValueError: if one cannot be read, or is no log of a training run.
+    """
+    places = [Path(folder), *map(Path, filter(None, [last_checkpoint(folder)]))]
+    states = [(_read(place / TRAINER_STATE_NAME), place) for place in places if (place / TRAINER_STATE_NAME).is_file()]
+    if not states:
+        raise FileNotFoundError(
+            f"{str(folder)!r} is not a run: it lacks {TRAINER_STATE_NAME}, and no checkpoint in it has one. Name the "
+            "--output_dir of `headless-trainer pretrain` or `headless-trainer lm-head --do_train`."
+        )
+    return max(states, key=lambda found: found[0]["global_step"])
+
+
+def _read(path: Path) -> dict:
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        steps = [state["global_step"], *(logs.get("step", 0) for logs in state["log_history"])]
+        if not all(isinstance(step, int) for step in steps):
+            raise ValueError("a step that is no number")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{str(path)!r} is not the log of a run ({type(error).__name__}: {error}).") from error
+    return state
+
+
+def curves(log_history: Sequence[dict], end: tuple[int, float, float] | None = None) -> pandas.DataFrame:
+    """Return all that was logged: a row for each log in the order of the steps, a column for each name, nan where it was not.
+
+    ``tokens_seen`` and ``train_seconds`` (tokens, and seconds of training steps, since the start) are there in every row,
+    evaluations included: between the logs that have them on the straight line, after the last at the pace of its last two.
+
+    Args:
+        log_history: of ``trainer_state.json`` or of a trainer's state.
+        end: step, tokens and seconds after the last log, where they are known.
+    """
+    table = pandas.DataFrame([logs for logs in log_history if "step" in logs], columns=_names(log_history))
+    table = table.sort_values("step", kind="stable", ignore_index=True)
+    for place, name in enumerate(("tokens_seen", "train_seconds"), 1):
+        logged = table[["step", name]].dropna().to_numpy().tolist()
+        if end is not None and (not logged or logged[-1][0] < end[0]):
+            logged.append([end[0], end[place]])
+        table[name] = along(logged, table["step"])
+    return table
+
+
+def along(logged: Sequence[Sequence[float]], steps):
+    """Values at some steps on the straight lines from 0 through ``(step, value)``, the last of which goes on."""
+    points = [(0, 0), *logged]
+    if len(points) > 1:
+        far = 1_000_000
+        (before, less), (last, most) = points[-2:]
+        points.append((last + far * (last - before), most + far * (most - less)))
+    return numpy.interp(steps, *zip(*points, strict=True))
+
+
+def _names(log_history: Sequence[dict]) -> list[str]:
+    return list(
+        dict.fromkeys(["step", "tokens_seen", "train_seconds", *(name for logs in log_history for name in logs)])
+    )

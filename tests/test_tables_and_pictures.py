@@ -1,0 +1,88 @@
+"""Tables in Markdown, pictures, and what they are made of."""
+
+import pytest
+
+from headless_trainer import pictures
+from headless_trainer.pictures import Panel, Series
+from headless_trainer.tables import markdown
+
+
+def test_a_table():
+    assert (
+        markdown(("a", "b"), [("x", 0.25), ("yy", 1200)], left=1)
+        == "| a | b |\n| --- | ---: |\n| x | 0.25 |\n| yy | 1200 |"
+    )
+    assert markdown(("a", "b"), []) is None
+
+
+def test_columns_line_up():
+    want = "| name  |    n |\n| ----- | ---: |\n| x     |   10 |\n| longe |    1 |"
+    assert markdown(("name", "n"), [("x", 10), ("longe", 1)], left=1, aligned=True) == want
+
+
+def drawn(figure):
+    figure.canvas.draw()
+    return figure.axes
+
+
+def test_panels_in_rows_and_one_legend_below():
+    panels = [Panel([Series([0, 1], [0, n], label="a", color="#123456"), Series([0], [0], ".")]) for n in range(3)]
+    figure = pictures.curves(panels, size=(2, 1), columns=2, legend="below", sharey=True)
+    axes = drawn(figure)
+    assert tuple(figure.get_size_inches()) == (4, 2) and [axis.get_visible() for axis in axes] == [True] * 3 + [False]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a"]
+    assert not any(axis.get_legend() for axis in axes) and axes[0].get_ylim() == axes[2].get_ylim()
+    assert axes[2].lines[0].get_ydata().tolist() == [0, 2] and axes[2].lines[0].get_color() == "#123456"
+
+
+@pytest.mark.parametrize("legend, found", [("each", [True, True]), ("first", [True, False]), (None, [False, False])])
+def test_where_labels_stand(legend, found):
+    axes = drawn(pictures.curves([Panel([Series([0], [1], label="a")])] * 2, legend=legend))
+    assert [axis.get_legend() is not None for axis in axes] == found
+
+
+def test_errors_are_bars_and_sizes_are_points():
+    axis = drawn(pictures.curves([Panel([Series([1, 2], [5.0, 6.0], "o-", errors=[0.5, 0.25], sizes=[4, 9])])]))[0]
+    bars, points = axis.collections
+    assert [segment[:, 1].tolist() for segment in bars.get_segments()] == [[4.5, 5.5], [5.75, 6.25]]
+    assert points.get_sizes().tolist() == [4, 9]
+    assert not drawn(pictures.curves([Panel([Series([1], [5.0], errors=[0.0])])]))[0].collections
+
+
+@pytest.mark.parametrize(
+    "top, shown", [(30.0, ["1", "2", "5", "10", "20"]), (20_000.0, ["1", "10", "100", "1,000", "10,000"])]
+)
+def test_ticks_of_a_logarithmic_axis_are_plain_numbers(top, shown):
+    axis = drawn(pictures.curves([Panel([Series([0, 1], [1, top])], yscale="log", ylim=(0.9, 1.1 * top))]))[0]
+    assert [text.get_text() for text in axis.get_yticklabels() if 0.9 <= text.get_position()[1] <= 1.1 * top] == shown
+
+
+def test_bars_in_groups():
+    values = {"a": [1, None], "b": [3, 4]}
+    axis = drawn(pictures.bars(["x", "y"], {key: [v or 0 for v in own] for key, own in values.items()}, xlabel="n"))[0]
+    assert [bar.get_width() for bar in axis.patches] == [1, 0, 3, 4] and axis.get_xlabel() == "n"
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["a", "b"]
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["x", "y"]
+
+
+@pytest.mark.parametrize("name", [r"$\frac{", "a$b$c^{", "cost_$_$", "%", "\\"])
+def test_names_in_pictures_are_no_formulas(name):
+    """Names of runs and tasks: matplotlib takes what is between two dollars for mathematics, and fails where it is none."""
+    panel = Panel([Series([0, 1], [0, 1], label=name + "$")], title=name + "$", xlabel=name + "$")
+    figure = pictures.curves([panel], legend="below")
+    assert pictures.to_svg(figure, "name", {}).startswith("<svg")
+    assert pictures.to_png(figure)[:4] == b"\x89PNG"
+
+
+def test_a_picture_for_a_page_takes_colours_and_size_from_it():
+    figure = pictures.curves([Panel([Series([0, 1], [0, 1], color="#020001")])], ink="#010101")
+    svg = pictures.to_svg(figure, "loss", {"#020001": "var(--c0)", "#010101": "var(--ink)"})
+    head = svg[: svg.index(">")]
+    assert " width=" not in head and " height=" not in head and "viewBox" in head
+    assert "var(--c0)" in svg and "var(--ink)" in svg and "#0" not in svg.replace("#loss-", "")
+    assert 'id="loss-' in svg and "matplotlib.org" not in svg
+
+
+@pytest.mark.parametrize("value, shown", [(0.01234, "0.0123"), (12.34, "12.3"), (1234.4, "1,234"), (11.84e6, "11.8 M")])
+def test_numbers_in_short(value, shown):
+    assert pictures.in_short(value) == shown
