@@ -22,8 +22,6 @@ COMMANDS = {
     "lm-head": "make a language model of a headless checkpoint, without training or fine-tuned",
     "lm-eval": "score language models by the LM Evaluation Harness, and compare two of them",
     "glue": "fine-tune and score on GLUE, SuperGLUE, XNLI or a task of your own",
-    "items": "train a model of items on histories of users, and rank the whole catalogue",
-    "recommend": "list the best items for users, or write vectors for an index",
     "report": "compare pretraining runs on one page",
 }
 LISTS = {

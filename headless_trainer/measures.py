@@ -24,7 +24,6 @@ FULL_VOCABULARY = (
 )
 WORLD = "`--negatives world`", lambda args: args.negatives == "world"
 SPARSE = "`--sparse_embedding_updates`", lambda args: args.sparse_embedding_updates
-ITEMS = "`headless-trainer items`", lambda args: getattr(args, "ranks_items", False)
 SEVERAL = "on several processes", lambda args: args.world_size > 1
 
 
@@ -177,11 +176,6 @@ EVALUATION = (
             (HEADLESS,), "higher"),
     Measure("eval_pool_tokens", "tokens", "distinct fixed candidates", (HEADLESS,)),
     Measure("eval_pool_size", "tokens", "fixed candidates with repetitions", (HEADLESS,)),
-    Measure("eval_ndcg@10", "0 to 1", "mean of 1 / log2(rank + 1) of the next item in the catalogue, 0 beyond the tenth, at "
-            "the best tau", (ITEMS,), "higher", "NDCG@10", form="{:.4f}".format, shown=(CURVE,)),
-    Measure("eval_recall@10", "0 to 1", "share of users whose next item is among the first ten of the catalogue, at that tau",
-            (ITEMS,), "higher"),
-    Measure("eval_tau", "-", "weight of log q with the best `eval_ndcg@10`", (ITEMS,)),
     Measure("eval_predicted_tokens", "tokens", "predictions of the whole evaluation (in training, `predicted_tokens` is that "
             "of one step)"),
     Measure("eval_layer_<i>_mean_cosine", "-1 to 1", "mean cosine between the hidden states of one batch: 0 the embedding, "

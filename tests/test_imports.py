@@ -35,7 +35,6 @@ ALLOWED = {
     "models": {"objective", "runtime", "arguments", "corpus"},
     "cards": {"command_line", "measures", "tables", "runtime", "arguments", "models"},
     "trainers": {"settings_check", "objective", "runtime", "hub", "arguments", "corpus", "models", "cards"},
-    "items": {"objective", "runtime", "arguments", "settings_check", "corpus", "models"},
     "fine_tuning": {
         *("settings_check", "significance", "tables", "pictures", "objective", "runtime", "hub", "arguments", "corpus"),
         *("models", "cards"),
@@ -46,7 +45,7 @@ ALLOWED = {
     },
     "cli": {
         *("command_line", "measures", "settings_check", "objective", "runtime", "hub", "arguments", "corpus", "models"),
-        *("cards", "trainers", "items", "fine_tuning", "scoring", "reporting"),
+        *("cards", "trainers", "fine_tuning", "scoring", "reporting"),
     },
 }
 

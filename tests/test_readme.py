@@ -14,7 +14,7 @@ from headless_trainer.command_line import COMMANDS, LISTS, PRESETS
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = [f"run_{name.replace('-', '_')}.py" for name in COMMANDS]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("README.md"))]
 # A script, the module of a command, or a command.
 PROGRAM = re.compile(
     r"(?:(?:python|torchrun|accelerate launch)\b.*?(?P<script>\S+\.py|-m headless_trainer\.cli\.\w+)"
@@ -29,7 +29,8 @@ def commands(text: str) -> list[tuple[str, list[str], str]]:
     """
     code = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     lines = [line for block in code for line in block.replace("\\\n", " ").splitlines()]
-    lines += [span.replace("\n", " ") for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
+    spans = [span.replace("\n", " ") for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
+    lines += [span for span in spans if not re.match(r"[0-9a-f]{7}: ", span)]  # ran at that commit
     found = []
     for line in lines:
         for match in PROGRAM.finditer(line):
@@ -108,7 +109,9 @@ def test_every_package_has_its_line():
 def test_the_reader_of_commands():
     text = "`python benchmarks/x.py --a_b 1 --c`, and\n```bash\naccelerate launch --n 2 run.py a.yaml --d  # --e\nls\n"
     text += 'headless-trainer lm-head p --f 1\naccelerate launch --g "$(headless-trainer launch-config cpu)" \\\n'
-    text += "    -m headless_trainer.cli.pretrain demo --h\n```\n`headless-trainer presets`"
+    text += (
+        "    -m headless_trainer.cli.pretrain demo --h\n```\n`headless-trainer presets`, `80bc52d: python old.py --i`"
+    )
     assert commands(text) == [
         ("run.py", ["d"], "a.yaml"),
         ("run_lm_head.py", ["f"], "p"),

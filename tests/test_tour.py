@@ -21,14 +21,12 @@ for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
     if cell["cell_type"] == "code":
         exec("".join(cell["source"]), names)
 scores = [json.loads(path.read_text())["score"] for path in names["Path"]("runs/topics").rglob("seed_*.json")]
-following = [place // 10 * 10 + (place + 1) % 10 for place in range(60)]  # the next volume, or the first again
 found = {
     "pictures": len(names["plt"].get_fignums()),
     "stories": names["stories"][:4],
     "accuracy": [log["eval_accuracy"] for log in names["logs"] if "eval_accuracy" in log][-1],
     "same_topic": float((names["topics"][names["alike"].argmax(1)] == names["topics"]).mean()),
     "classified": min(scores),
-    "next": float((names["np"].nanargmax(names["scores"], 1) == following).mean()),
 }
 json.dump(found, open(sys.argv[2], "w"))
 """
@@ -41,10 +39,10 @@ def outputs(kind: str) -> list[dict]:
 def test_the_tour_holds_what_a_run_gave():
     assert [cell["execution_count"] for cell in CODE] == list(range(1, len(CODE) + 1)) and not outputs("error")
     pictures = [output for output in outputs("display_data") if "image/png" in output["data"]]
-    assert len(pictures) == sum("".join(cell["source"]).count("plt.show()") for cell in CODE) >= 5
+    assert len(pictures) == sum("".join(cell["source"]).count("plt.show()") for cell in CODE) >= 4
     assert TOUR.stat().st_size < 300_000
     said = "".join("".join(output["text"]) for output in outputs("stream"))
-    assert "saved in runs/trunk" in said and "NDCG@10" in said
+    assert "saved in runs/trunk" in said
     assert not re.search(r"(?<![\w.])/(?:tmp|home|root|usr|work|Users)/|Traceback|Warning", said)
 
 
@@ -59,4 +57,4 @@ def test_the_tour_runs(tmp_path):
     assert found["pictures"] == len(outputs("display_data"))
     for topic, text in found["stories"]:  # as printed below the cell
         assert any(f"{topic:8} {text}\n" in "".join(output["text"]) for output in outputs("stream"))
-    assert found["accuracy"] > 0.6 and found["same_topic"] > 0.9 and found["classified"] > 0.9 and found["next"] > 0.9
+    assert found["accuracy"] > 0.6 and found["same_topic"] > 0.9 and found["classified"] > 0.9

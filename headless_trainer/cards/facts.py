@@ -36,8 +36,6 @@ HYPERPARAMETERS = (
 CURVE_POINTS = 6
 # Of an evaluation, whose figures may be in several logs.
 CURVE_NAMES = {"eval_loss"} | {each.name for each in shown_in(CURVE) if each.is_held_out}
-# What a row of the embedding stands for -> all of them.
-WHOLE = {"token": "vocabulary", "item": "catalogue"}
 
 
 def count(number: float, noun: str) -> str:
@@ -75,9 +73,8 @@ def model_facts(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
     model_args: ModelArguments | None,
-    unit: str = "token",
 ) -> dict[str, Any]:
-    """Architecture, tokenizer and parameters of what was saved in a folder; ``unit`` is what a row of its embedding is."""
+    """Architecture, tokenizer and parameters of what was saved in a folder."""
     config, architecture = model.config, type(model).__name__
     width = model.get_input_embeddings().embedding_dim
     known = {
@@ -93,9 +90,9 @@ def model_facts(
         "outputs": count(config.num_labels, "output"),
         "facts": {
             "Architecture": f"`{architecture}`, {', '.join(shape)}",
-            "Tokenizer": _tokenizer(tokenizer, model_args) if unit == "token" else None,
+            "Tokenizer": _tokenizer(tokenizer, model_args),
         },
-        "parameters": _parameters(folder, model, unit),
+        "parameters": _parameters(folder, model),
     }
 
 
@@ -113,18 +110,18 @@ def _tokenizer(tokenizer: PreTrainedTokenizerBase | None, model_args: ModelArgum
     return ", ".join(parts)
 
 
-def _parameters(folder: Path, model: PreTrainedModel, unit: str) -> str | None:
+def _parameters(folder: Path, model: PreTrainedModel) -> str | None:
     embedding, is_trunk = model.get_input_embeddings(), model.base_model is model
     rows, width = embedding.num_embeddings, embedding.embedding_dim
     trunk, head = parameter_counts(folder, None if is_trunk else model.base_model_prefix)
     if not trunk:
         return None
     lines = [
-        (f"{unit} embedding, {rows:,} x {width:,}", f"{rows * width:,}"),
+        (f"token embedding, {rows:,} x {width:,}", f"{rows * width:,}"),
         ("rest of the trunk", f"{trunk - rows * width:,}"),
     ]
     if is_trunk:
-        lines.append(("head", f"none; one over the {WHOLE[unit]} would have {rows * width:,}"))
+        lines.append(("head", f"none; one over the vocabulary would have {rows * width:,}"))
     elif model.get_output_embeddings() is not None and head < rows * width:
         lines.append(("head, which shares the embedding", f"{head:,} of its own"))
     else:
@@ -172,17 +169,15 @@ def file_names(paths: Sequence[str]) -> str:
 
 
 def data_facts(trainer, totals: dict[str, float]) -> dict[str, str | None]:
-    """Where the texts or the interactions came from, how many tokens there are and how many were seen, by label.
+    """Where the texts came from, how many tokens there are and how many were seen, by label.
 
     ``totals`` are those that the trainer saved beside the token counts.
     """
-    args, items, rows = trainer.facts.data_args, trainer.facts.items, trainer.train_dataset
+    args, rows = trainer.facts.data_args, trainer.train_dataset
     facts = {}
-    if items is not None:
-        facts = dict(items.data)
-    elif args is not None:
+    if args is not None:
         facts = _texts(args, trainer.args.isolate_documents)
-    seen = count(int(totals["tokens_seen"]), "token" if items is None else "item")
+    seen = count(int(totals["tokens_seen"]), "token")
     if hasattr(rows, "__len__"):
         if trainer.facts.training_set is None:
             trainer.facts.training_set = _size(rows)
@@ -224,17 +219,16 @@ def training_facts(trainer, totals: dict[str, float]) -> dict[str, Any]:
     """Objective, batch, settings and curve of a training run; ``totals`` as in `data_facts`."""
     args, history = trainer.args, trainer.state.log_history
     batch, accumulated, processes = args.train_batch_size, args.gradient_accumulation_steps, args.world_size
-    unit = "token" if trainer.facts.items is None else "item"
     split = f"{batch:,} a forward x {count(accumulated, 'forward')} x {count(processes, 'process')}"
     scope = NEGATIVES[args.negatives] + (" on the same process" if args.negatives == "step" and processes > 1 else "")
     if args.pool_size:
         scope += f", in groups of at most {count(args.pool_size, 'prediction')}"
     if args.sampled_negatives:
-        scope += f", and {count(args.sampled_negatives, unit)} drawn in each step "
+        scope += f", and {count(args.sampled_negatives, 'token')} drawn in each step "
         scope += (
             f"with their frequency to the power {args.sampling_power:g}"
             if args.sampling_power
-            else f"from the {WHOLE[unit]}"
+            else "from the vocabulary"
         )
     if candidate_matrix(trainer.model) is not None:
         scope += "; candidates have a matrix of their own, beside the embedding of the inputs"
@@ -247,7 +241,7 @@ def training_facts(trainer, totals: dict[str, float]) -> dict[str, Any]:
         "steps": count(trainer.state.global_step, "optimizer step"),
         "rows": f"{count(batch * accumulated * processes, 'row')} ({split})",
         "settings": hyperparameters(args),
-        "curve": curve(history, unit),
+        "curve": curve(history),
     }
 
 
@@ -271,7 +265,7 @@ def hyperparameters(args) -> str | None:
     return table(("setting", "value"), rows)
 
 
-def curve(history: list[dict], unit: str = "token") -> str | None:
+def curve(history: list[dict]) -> str | None:
     """A few points of the log, evenly spread, the last one included: of the evaluations, where there are several."""
     trained = {logs["step"]: logs for logs in history if "loss" in logs}
     held_out: dict[int, dict] = {}
@@ -293,4 +287,4 @@ def curve(history: list[dict], unit: str = "token") -> str | None:
         + tuple(each.form(point[each.name]) if each.name in point else "" for each in columns)
         for point in points
     ]
-    return table(("step", f"{unit}s", *(each.labelled(each.label or each.short) for each in columns)), rows)
+    return table(("step", "tokens", *(each.labelled(each.label or each.short) for each in columns)), rows)

@@ -14,7 +14,7 @@ from ..measures import RESULTS, shown_in
 from ..models.fold import FOLD
 from ..runtime.checkpoints import load_token_counts, write_whole
 from . import facts as card_facts
-from . import item_facts, run_facts
+from . import run_facts
 from . import usage as card_usage
 from .file import OWN_TAG, TEMPLATE_NAME, finite, is_inside, never_raises, read_card, results_table, save_card
 
@@ -47,12 +47,6 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
     figures = metrics if metrics is not None else logged[-1] if logged else {}
     metadata: dict[str, Any] = {"co2_eq_emissions": _emissions(totals, run.country, kind)}
     facts: dict[str, Any] = {"environment": run_facts.software()}
-    if run.items is None:
-        results = held_out_results(figures, trainer.task, run.data_args, kind)
-    else:  # what is ranked is no text: no task of the Hub fits
-        results = run.items.results
-        metadata |= {"pipeline_tag": None, "template": item_facts.TEMPLATE_NAME}
-        facts |= {"items": run.items, "folder": folder.resolve().name, "unit": "item"}
     if kind != "free_head":
         picture = PICTURE if (folder / PICTURE).is_file() else None
         facts["training"] = card_facts.training_facts(trainer, totals) | {"picture": picture, "best": best}
@@ -61,7 +55,7 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
     if isinstance(args, LMHeadArguments):
         facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)
     causal = trainer.task == "clm"
-    if metrics is not None and causal and kind != "trunk" and run.items is None:
+    if metrics is not None and causal and kind != "trunk":
         facts["sample"] = card_usage.sample(folder)
     write_card(
         folder,
@@ -72,7 +66,7 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
         causal=causal,
         model_args=run.model_args,
         dataset=run.data_args and run.data_args.dataset_name,
-        results=results,
+        results=held_out_results(figures, trainer.task, run.data_args, kind),
         facts=facts,
         **metadata,
     )
@@ -131,7 +125,6 @@ def write_card(
     if not isinstance(tokenizer, PreTrainedTokenizerBase):  # a trainer takes anything that pads
         tokenizer = None
     results, source = finite(results), model_args.model_name_or_path if model_args else None
-    unit = facts.get("unit", "token")
     facts = {
         "title": name,
         "name": name,
@@ -139,9 +132,7 @@ def write_card(
         "causal": causal,
         "language_model": "a causal language model" if causal else "a masked language model",
         "base": card_facts.linked(source) if source else None,
-        "unit": unit,
-        "whole": card_facts.WHOLE[unit],
-        "model": card_facts.model_facts(folder, model, tokenizer, model_args, unit),
+        "model": card_facts.model_facts(folder, model, tokenizer, model_args),
         "usage": card_usage.usage_facts(name, model, tokenizer) if tokenizer is not None else None,
         "sample": None,
         "folded": FOLD in config.read_text(encoding="utf-8") if (config := folder / "config.json").is_file() else False,
@@ -159,7 +150,6 @@ def write_card(
     }
     headless = kind not in ("vanilla", "classifier") or HEADLESS_TAG in data["tags"]
     data["tags"] = [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG]
-    data["tags"] += [item_facts.TAG] if unit == "item" else []
     save_card(folder, facts | {"headless": headless}, data | metadata, template)
 
 

@@ -15,8 +15,6 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback
 
-from .item_facts import ItemFacts
-
 logger = logging.getLogger(__name__)
 
 PACKAGES = ("headless_trainer", "torch", "transformers", "accelerate", "datasets", "tokenizers")
@@ -27,14 +25,13 @@ class RunFacts(TrainerCallback):
 
     The totals lie in every checkpoint, beside the token counts, so that a resumed run has those of the whole run. Work after
     the last checkpoint of a session that was killed is done again, and counted once. ``model_args`` and ``data_args`` are
-    None where a trainer was made by hand; ``items`` is what there is to say where tokens are items, else None;
-    ``training_set`` is its size in words, once it was counted; ``country`` is where codecarbon was told the machine is.
+    None where a trainer was made by hand; ``training_set`` is its size in words, once it was counted; ``country`` is where
+    codecarbon was told the machine is.
     """
 
     def __init__(self):
         self.model_args = None
         self.data_args = None
-        self.items: ItemFacts | None = None
         self.training_set: str | None = None
         self.country: str | None = None
         self._sessions = 0

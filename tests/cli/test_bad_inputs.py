@@ -27,8 +27,6 @@ from headless_trainer.corpus.text_files import encoding_fault
 from headless_trainer.corpus.texts import load_texts
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 from headless_trainer.fine_tuning.task_rows import read_hub
-from headless_trainer.items.catalogue import item_tokenizer, save_facts
-from headless_trainer.items.item_arguments import ItemArguments, ItemTrainingArguments, RecommendArguments
 from headless_trainer.reporting.report_arguments import ReportArguments
 from headless_trainer.runtime import sources
 from headless_trainer.runtime.checkpoints import save_token_counts
@@ -132,78 +130,7 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
     many = "".join(f"text {number},class {number}\n" for number in range(60))
     write("many_classes.csv", f"sentence,label\n{many}")
 
-    write_histories(folder, write)
     return folder
-
-
-def write_histories(folder: Path, write) -> None:
-    """Files of interactions, and a model that is trained on them, with others that lack or break a file of it."""
-    rows = [(f"u{user}", f"i{(user + step) % 12}", step) for user in range(20) for step in range(5 + user % 3)]
-    table = "user,item,time\n" + "".join(f"{user},{item},{step}\n" for user, item, step in rows)
-    histories = "".join(
-        f"u{user} " + " ".join(f"i{(user + step) % 12}" for step in range(5 + user % 3)) + "\n" for user in range(20)
-    )
-    items = {
-        "items.csv": table,
-        "items.tsv": table.replace(",", "\t"),
-        "semicolons.csv": table.replace(",", ";"),
-        "spaces.csv": table.replace("user,item,time", "user, item, time"),
-        "no_header.csv": table.partition("\n")[2],
-        "header.csv": "user,item,time\n",
-        "short_row.csv": f"{table}u1,i1\n",
-        "no_item.csv": f"{table}u1,,3\n",
-        "no_time.csv": f"{table}u1,i1,yesterday\n",
-        "nan_time.csv": f"{table}u1,i1,nan\n",
-        "true_time.csv": "user,item,time\n" + "".join(f"{user},{item},true\n" for user, item, _ in rows),
-        "dates.csv": "user,item,time\n"
-        + "".join(f"{user},{item},2020-01-{step + 1:02d}\n" for user, item, step in rows),
-        "two_items.csv": "user,item,time,item\na,b,1,c\n",
-        "items_latin.csv": table.encode() + "u1,café,9\n".encode("latin-1"),
-        "items_utf16.csv": table.encode("utf-16"),
-        "items_cut.csv.gz": gzip.compress(table.encode())[:-30],
-        "items.jsonl": '{"user": "a",\n',
-        "list.jsonl": json.dumps([{"user": "a", "item": "b", "time": 1}]),
-        "items_lists.jsonl": '{"user": "a", "item": ["b", "c"], "time": 1}\n',
-        "items_mixed.jsonl": '{"user": "a", "item": "b", "time": 1}\n{"user": 1, "item": "c", "time": 2}\n',
-        "lines.txt": histories,
-        "lines_latin.txt": histories.encode() + "u99 café thé\n".encode("latin-1"),
-        "lines_cut.txt.gz": gzip.compress(histories.encode())[:-30],
-        "commas.txt": histories.replace(" ", ","),
-        "short.txt": "u1 a b\nu2 b c\n",
-        "twos.txt": "u1 a b c\nu2 b a c\n",
-        "repeated.txt": "".join(f"u{user} a a a a\n" for user in range(9)),
-        "special.txt": f"{histories}u77 [MASK] i1 i2\n",
-        "same_user.txt": "u1 a b c\nu1 b c d\n",
-        "others.txt": "u1 x y\nu2 z\n",
-        "mixed/a.csv": table,
-        "mixed/b.txt": histories,
-    }
-    for name, content in items.items():
-        write(name, content)
-    model = GPT2Model(GPT2Config(n_embd=8, n_layer=1, n_head=1, n_positions=8, vocab_size=15))
-    known = [f"i{number}" for number in range(12)]
-    facts = {"objective": "headless", "tau": 1.0, "temperature": 1.0, "max_seq_length": 8}
-    model.save_pretrained(folder / "books")
-    item_tokenizer(known, 8).save_pretrained(folder / "books")
-    save_facts(folder / "books", torch.full((15,), -2.7), facts)
-    broken = {
-        "books_cut": ("model.safetensors", (folder / "books" / "model.safetensors").read_bytes()[:500]),
-        "books_cut_prior": ("item_prior.safetensors", b"cut"),
-        "books_cut_facts": ("items.json", "{"),
-        "books_no_facts": ("items.json", '{"tau": 1.0}'),
-    }
-    for name, (file, content) in broken.items():
-        shutil.copytree(folder / "books", folder / name)
-        write(f"{name}/{file}", content)
-    missing = {
-        "books_no_prior": "item_prior.safetensors",
-        "books_no_weights": "model.safetensors",
-        "books_no_tokenizer": "tokenizer.json",
-        "books_no_config": "config.json",
-    }
-    for name, file in missing.items():
-        shutil.copytree(folder / "books", folder / name)
-        (folder / name / file).unlink()
 
 
 DECODER = "--model_type gpt2 --config_overrides n_embd=16,n_layer=1,n_head=2,n_positions=32"
@@ -554,186 +481,6 @@ REPORT = {
     "missing.yaml": "Configuration file 'missing.yaml' does not exist",
 }
 
-ITEM_FILES = (
-    "--hidden_size 8 --num_hidden_layers 1 --num_attention_heads 1 --max_seq_length 8 --use_cpu --num_train_epochs 1 "
-    "--output_dir OUT --train_file"
-)
-BOOKS = f"{ITEM_FILES} items.csv"
-ITEMS = {
-    "--output_dir OUT": "train_file is not given: name files of interactions with --train_file.",
-    "--train_file": "argument --train_file/--train-file: expected at least one argument",
-    # Files
-    f"{ITEM_FILES} missing.csv": "train_file 'missing.csv' does not exist. Name a file, a folder or a glob",
-    f"{ITEM_FILES} miss*.csv": "train_file 'miss*.csv' matches no file",
-    f"{ITEM_FILES} folder": "train_file 'folder' is a folder without .txt",
-    f"{ITEM_FILES} items.tsv": "train_file must end in .txt, .json, .jsonl, .csv, .parquet, each also with .gz, got 'items.t",
-    f"{ITEM_FILES} mixed": "train_file ['mixed'] holds tables and .txt files: convert them to one of the two",
-    f"{ITEM_FILES} empty.txt": "train_file ['empty.txt'] holds no interactions: every file is empty",
-    f"{ITEM_FILES} blank.txt": "train_file ['blank.txt'] holds no interactions. Name a file with some",
-    f"{ITEM_FILES} header.csv": "train_file ['header.csv'] holds no interactions. Name a file with some",
-    f"{ITEM_FILES} semicolons.csv": "has no column 'user', only 'user;item;time'. Separate the columns with commas",
-    f"{ITEM_FILES} spaces.csv": "has no column 'item', only 'user', ' item', ' time'. Name the column with --item_column",
-    f"{ITEM_FILES} no_header.csv": "train_file 'no_header.csv' has no column 'user', only 'u0', 'i0', '0'. Name the column",
-    f"{ITEM_FILES} two_items.csv": "train_file 'two_items.csv' has 2 columns 'item': rename the others, or name another one",
-    f"{ITEM_FILES} bert/config.json": "has no column 'user', only 'add_cross_attention', 'architectures', 'attention_prob",
-    f"{ITEM_FILES} short_row.csv": "train_file 'short_row.csv' cannot be read as .csv: CSV parse error: Expected 3 columns",
-    f"{ITEM_FILES} no_item.csv": "train_file 'no_item.csv' has 1 rows without a value in the column 'item': fill or remove",
-    f"{ITEM_FILES} no_time.csv": "train_file 'no_time.csv' has a column 'time' that is neither numbers nor dates (Failed to",
-    f"{ITEM_FILES} nan_time.csv": "train_file 'nan_time.csv' has times in the column 'time' that are not finite: fill or",
-    f"{ITEM_FILES} true_time.csv": "has a column 'time' that is neither numbers nor dates (true and false have no order in",
-    f"{BOOKS} dates.csv": "train_file holds numbers in the column 'time' of 'items.csv' and dates in that of 'dates.csv'",
-    f"{ITEM_FILES} items_latin.csv": "cannot be read as .csv: can't decode byte 0xe9 in line 121. It may be WINDOWS-1252: con",
-    f"{ITEM_FILES} items_utf16.csv": "cannot be read as .csv: can't decode byte 0xff in line 1. It may be UTF-16: convert it",
-    f"{ITEM_FILES} items_cut.csv.gz": "train_file 'items_cut.csv.gz' cannot be read as .csv: Truncated compressed stream",
-    f"{ITEM_FILES} cut.parquet": "train_file 'cut.parquet' cannot be read as .parquet: Parquet magic bytes not found",
-    f"{ITEM_FILES} items.jsonl": "train_file 'items.jsonl' cannot be read as .jsonl: JSON parse error",
-    f"{ITEM_FILES} list.jsonl": "in row 0. Each line must be one JSON object.",
-    f"{ITEM_FILES} items_lists.jsonl": "has a column 'item' that is neither strings nor numbers (Unsupported cast from list",
-    f"{ITEM_FILES} items_mixed.jsonl": "JSON parse error: Column(/user) changed from string to number in row 1",
-    f"{ITEM_FILES} lines_latin.txt": "cannot be read as UTF-8 text: can't decode byte 0xe9 in line 21. It may be WINDOWS-1252",
-    f"{ITEM_FILES} utf16.txt": "cannot be read as UTF-8 text: can't decode byte 0xff in line 1. It may be UTF-16: convert it",
-    f"{ITEM_FILES} lines_cut.txt.gz": "cannot be read as UTF-8 text: Compressed file ended before the end-of-stream marker",
-    f"{ITEM_FILES} commas.txt": "train_file ['commas.txt'] has one word in each line, 'u0,i0,i1,i2,i3,i4' for one: separate",
-    f"{ITEM_FILES} short.txt": "No user has three items, one to train on, one to validate and one to test: give longer",
-    f"{ITEM_FILES} twos.txt": "No user has two items to train on: give longer histories",
-    f"{ITEM_FILES} repeated.txt": "keep_seen is False but every next item of validation is one that its user had before, and",
-    f"{ITEM_FILES} special.txt": "An item is called like one of [UNK], [PAD], [MASK]: rename it",
-    f"{ITEM_FILES} same_user.txt --lines_begin_with user": "lines_begin_with is 'user' but two lines of train_file begin alike",
-    # Columns and splits
-    f"{BOOKS} --user_column uid": "has no column 'uid', only 'user', 'item', 'time'. Name the column with --user_column",
-    f"{BOOKS} --user_column item": "user_column and item_column are both 'item': name different columns",
-    f"{BOOKS} --item_column time": "item_column and time_column are both 'time': name different columns",
-    f"{BOOKS} --time_column item --item_column time": "has a column 'item' that is neither numbers nor dates (Failed to parse",
-    f"{BOOKS} --lines_begin_with user": "lines_begin_with is 'user' but train_file ['items.csv'] holds tables, which have",
-    f"{ITEM_FILES} lines.txt --user_column uid": "user_column is 'uid' but train_file ['lines.txt'] holds .txt files, which",
-    f"{BOOKS} --lines_begin_with users": "argument --lines_begin_with/--lines-begin-with: invalid choice: 'users'",
-    f"{BOOKS} --split global": "argument --split: invalid choice: 'global'",
-    f"{BOOKS} --test_share 0.3": "test_share is 0.3 but split is 'leave_one_out', which holds out the last two items of each",
-    f"{BOOKS} --split global_time --test_share 0.5": "test_share must be above 0 and below 0.5, got 0.5",
-    f"{BOOKS} --split global_time --test_share nan": "test_share must be above 0 and below 0.5, got nan",
-    f"{BOOKS} --split global_time --test_share 0.49": "test_share is 0.49 but no user has an item in the time of validation "
-    "and one before: choose another one",
-    f"{ITEM_FILES} lines.txt --split global_time": "split is 'global_time' but lines of text have no times",
-    f"{BOOKS} --min_item_count 0": "min_item_count must be at least 1, got 0",
-    f"{BOOKS} --min_item_count 99": "min_item_count is 99 but no item occurs so often, the most frequent 12 times: lower it",
-    # Sizes and training
-    f"{BOOKS} --hidden_size 0": "hidden_size must be at least 1, got 0",
-    f"{BOOKS} --hidden_size 8.5": "argument --hidden_size/--hidden-size: invalid int value: '8.5'",
-    f"{BOOKS} --hidden_size 9 --num_attention_heads 2": "hidden_size is 9 but num_attention_heads is 2, which does not divide",
-    f"{BOOKS} --num_hidden_layers 0": "num_hidden_layers must be at least 1, got 0",
-    f"{BOOKS} --max_seq_length 1": "max_seq_length must be at least 2, got 1",
-    f"{BOOKS} --dropout 1": "dropout must be from 0 to below 1, got 1.0",
-    f"{BOOKS} --dropout nan": "dropout must be from 0 to below 1, got nan",
-    f"{BOOKS} --model_type llama": "argument --model_type/--model-type: invalid choice: 'llama'",
-    f"{BOOKS} --task mlm --model_type gpt2": "task is 'mlm' but model_type is 'gpt2', which is trained with 'clm'",
-    f"{BOOKS} --mlm_probability 0.3": "mlm_probability is 0.3 but task is 'clm', which masks nothing",
-    f"{BOOKS} --objective softmax": "argument --objective: invalid choice: 'softmax'",
-    f"{BOOKS} --objective vanilla --sampled_negatives 4": "sampled_negatives is 4 but objective is 'vanilla', which has no",
-    f"{BOOKS} --sampled_negatives -1": "sampled_negatives must not be negative, got -1",
-    f"{BOOKS} --sampled_negatives 0 --sampling_power 0.5": "sampling_power is 0.5 but sampled_negatives is 0, so nothing is",
-    f"{BOOKS} --isolate_documents": "isolate_documents is True but a row is the history of one user",
-    f"{BOOKS} --eval_strategy no": "eval_strategy is 'no' but the weights of the best evaluation are saved: set eval_strategy",
-    f"{BOOKS} --save_strategy no": "save_strategy is 'no' but the weights of the best evaluation are saved: set eval_strategy",
-    f"{BOOKS} --eval_strategy steps --eval_steps 2": "eval_strategy is 'steps' but the weights of the best evaluation are",
-    f"{BOOKS} --load_best_model_at_end false": "load_best_model_at_end is False but NDCG@10 chooses the weights here",
-    f"{BOOKS} --metric_for_best_model recall@10": "metric_for_best_model is 'recall@10' but NDCG@10 chooses the weights here",
-    f"{BOOKS} --early_stopping_patience -1": "early_stopping_patience must not be negative, got -1",
-    f"{BOOKS} --train_sampling_strategy foo": "argument --train_sampling_strategy/--train-sampling-strategy: invalid choice",
-    f"{BOOKS} --num_train_epochs inf": "num_train_epochs is inf but it must be above 0 and finite where max_steps is not",
-    f"{BOOKS} --max_steps 0": "max_steps is 0 but it must be at least 1, or left out for whole epochs",
-    f"{BOOKS} --per_device_train_batch_size 0": "per_device_train_batch_size is 0 but it must be at least 1",
-    f"{BOOKS} --learning_rate -1": "learning_rate is -1.0 but it must not be negative or infinite",
-    f"{BOOKS} --temperature 0": "temperature must be above 0, got 0.0",
-    f"{BOOKS} --keep_seen maybe": "argument --keep_seen/--keep-seen: Truthy value expected: got maybe",
-    f"{BOOKS} --optim lomo": "optim is 'lomo' but You need to install `lomo_optim`",
-    f"{BOOKS} --resume_from_checkpoint last": "resume_from_checkpoint is 'last' but output_dir",
-    f"{BOOKS} --resume_from_checkpoint bert": "resume_from_checkpoint 'bert' is not a whole checkpoint",
-    # Names, files of settings, folders
-    "--train_fil items.csv --output_dir OUT": "Unknown argument '--train_fil'. The nearest known one is '--train_file'",
-    f"{BOOKS} --streaming": "Unknown argument '--streaming'",
-    f"bad.yaml {BOOKS}": "Configuration file 'bad.yaml', line 3, is neither YAML nor JSON",
-    f"empty.yaml {BOOKS}": "Configuration file 'empty.yaml' must hold name: value pairs, got nothing",
-    f"twice.yaml {BOOKS}": "Configuration file 'twice.yaml', line 3, is neither YAML nor JSON: 'max_steps' stands twice, give",
-    f"nested.yaml {BOOKS}": "Unknown argument '--model'. The nearest known one is '--model_type'",
-    f"demo {BOOKS}": "Preset 'demo' is for another command: it sets 'config_overrides', which this one does not have",
-    "items.csv --output_dir OUT": "'items.csv' is neither a preset nor a file that ends in .json, .yaml or .yml, and only one",
-    "--output_dir OUT bad.yaml": "Preset or configuration file 'bad.yaml' must be the first argument",
-    BOOKS.replace("OUT", "bert"): "output_dir 'bert' already holds 'bert/model.safetensors'",
-    BOOKS.replace("OUT", "good.txt"): "output_dir 'good.txt' cannot be written to",
-    f"{BOOKS} --output_dir ''": "output_dir is '' but it must name a folder",
-}
-
-MODEL = "--model_name_or_path"
-LIST = "--history_file items.csv --output_file OUT/best.jsonl"
-BEST = f"{MODEL} books {LIST}"
-READ = f"{MODEL} books --output_file OUT/best.jsonl --history_file"
-RECOMMEND = {
-    "": "model_name_or_path is not given: name a folder that `headless-trainer items` wrote",
-    f"{MODEL}": "argument --model_name_or_path/--model-name-or-path: expected one argument",
-    f"{MODEL} books": "Neither output_file nor vectors_dir is given: name what is to be written",
-    f"{MODEL} books --output_file a": "output_file is 'a' but history_file is not given: name the users with --history_file",
-    # Models
-    f"{MODEL} missing {LIST}": "model_name_or_path 'missing' holds no items.json: name a folder that `headless-trainer items`",
-    f"{MODEL} good.txt {LIST}": "model_name_or_path 'good.txt' holds no items.json",
-    f"{MODEL} bert {LIST}": "model_name_or_path 'bert' holds no items.json",
-    f"{MODEL} me/mine {LIST}": "model_name_or_path 'me/mine' holds no items.json",
-    f"{MODEL} books_cut {LIST}": "model_name_or_path 'books_cut' cannot be loaded: Error while deserializing header",
-    f"{MODEL} books_cut_prior {LIST}": "model_name_or_path 'books_cut_prior' cannot be loaded: Error while deserializing",
-    f"{MODEL} books_cut_facts {LIST}": "model_name_or_path 'books_cut_facts' cannot be loaded: items.json is damaged",
-    f"{MODEL} books_no_facts {LIST}": "'books_no_facts' cannot be loaded: items.json lacks max_seq_length, objective, temper",
-    f"{MODEL} books_no_prior {LIST}": "'books_no_prior' cannot be loaded: No such file or directory: books_no_prior/item_prior",
-    f"{MODEL} books_no_weights {LIST}": "model_name_or_path 'books_no_weights' holds no weights (model.safetensors)",
-    f"{MODEL} books_no_tokenizer {LIST}": "model_name_or_path 'books_no_tokenizer' cannot be loaded",
-    f"{MODEL} books_no_config {LIST}": "model_name_or_path 'books_no_config' holds no config.json, so it is not a model",
-    # Histories
-    f"{READ} missing.csv": "history_file 'missing.csv' does not exist. Name a file, a folder or a glob",
-    f"{READ} miss*.csv": "history_file 'miss*.csv' matches no file",
-    f"{READ} folder": "history_file 'folder' is a folder without .txt",
-    f"{READ} items.tsv": "history_file must end in .txt, .json, .jsonl, .csv, .parquet, each also with .gz, got 'items.tsv'",
-    f"{READ} mixed": "history_file ['mixed'] holds tables and .txt files",
-    f"{READ} empty.txt": "history_file ['empty.txt'] holds no interactions: every file is empty",
-    f"{READ} header.csv": "history_file ['header.csv'] holds no interactions. Name a file with some",
-    f"{READ} semicolons.csv": "has no column 'user', only 'user;item;time'. Separate the columns with commas",
-    f"{READ} train.csv": "history_file 'train.csv' has no column 'user', only 'sentence', 'label'. Name the column with",
-    f"{READ} no_item.csv": "history_file 'no_item.csv' has 1 rows without a value in the column 'item'",
-    f"{READ} no_time.csv": "history_file 'no_time.csv' has a column 'time' that is neither numbers nor dates",
-    f"{READ} lines_latin.txt": "cannot be read as UTF-8 text: can't decode byte 0xe9 in line 21. It may be WINDOWS-1252",
-    f"{READ} items_utf16.csv": "cannot be read as .csv: can't decode byte 0xff in line 1. It may be UTF-16",
-    f"{READ} items_cut.csv.gz": "history_file 'items_cut.csv.gz' cannot be read as .csv: Truncated compressed stream",
-    f"{READ} cut.parquet": "history_file 'cut.parquet' cannot be read as .parquet",
-    f"{READ} commas.txt": "history_file ['commas.txt'] has one word in each line",
-    f"{READ} others.txt": "history_file names no item that the model knows, 'x' for one: check item_column and lines_begin",
-    f"{READ} lines.txt --item_column x": "item_column is 'x' but history_file ['lines.txt'] holds .txt files, which have no",
-    f"{BEST} --lines_begin_with item": "lines_begin_with is 'item' but history_file ['items.csv'] holds tables",
-    f"{BEST} --user_column item": "user_column and item_column are both 'item': name different columns",
-    f"{BEST} --user_column uid": "has no column 'uid', only 'user', 'item', 'time'. Name the column with --user_column",
-    # Values
-    f"{BEST} --top_k 0": "top_k must be at least 1, got 0",
-    f"{BEST} --top_k ten": "argument --top_k/--top-k: invalid int value: 'ten'",
-    f"{BEST} --tau nan": "tau must be finite, got nan",
-    f"{BEST} --tau inf": "tau must be finite, got inf",
-    f"{BEST} --tau x": "argument --tau: invalid float value: 'x'",
-    f"{BEST} --batch_size 0": "batch_size must be at least 1, got 0",
-    f"{BEST} --keep_seen maybe": "argument --keep_seen/--keep-seen: Truthy value expected: got maybe",
-    f"{BEST} --top 5": "Unknown argument '--top'. The nearest known one is '--top_k'",
-    f"{MODEL} books --vectors_dir OUT --top_k 3": "top_k is 3 but output_file is not given, so no list is written: add it",
-    f"{MODEL} books --vectors_dir OUT --keep_seen": "keep_seen is True but output_file is not given, so no list is written",
-    f"{MODEL} books --vectors_dir OUT --tau 1": "tau is 1.0 but history_file is not given, so no user is read: add it",
-    f"{MODEL} books --vectors_dir OUT --user_column u": "user_column is 'u' but history_file is not given, so no user is read",
-    # What is written
-    f"{BEST} --output_file OUT/best.csv": "but a line of JSON is written for each user: name a .jsonl file",
-    f"{BEST} --output_file folder": "output_file 'folder' is a folder: name a file in it",
-    f"{BEST} --output_file items.csv --history_file lines.txt items.csv": "output_file is 'items.csv' but a line of JSON is",
-    f"{READ} lines.txt --output_file lines.txt": "output_file 'lines.txt' is a file of history_file: name another one",
-    f"{BEST} --output_file good.txt/best.jsonl": "output_file: the folder 'good.txt' cannot be written to",
-    f"{BEST} --vectors_dir good.txt": "vectors_dir 'good.txt' cannot be written to",
-    # Files of settings
-    f"bad.yaml {BEST}": "Configuration file 'bad.yaml', line 3, is neither YAML nor JSON",
-    f"demo {BEST}": "Preset 'demo' is for another command: it sets",
-    f"books {LIST}": "'books' is neither a preset nor a file that ends in .json, .yaml or .yml, and only one of these",
-}
-
-
 TEXT = [ModelArguments, DataArguments]
 ARGUMENTS = {
     "pretrain": [*TEXT, HeadlessTrainingArguments],
@@ -741,8 +488,6 @@ ARGUMENTS = {
     "glue": [GlueArguments, GlueTrainingArguments],
     "lm_eval": [ZeroShotArguments],
     "report": [ReportArguments],
-    "items": [ItemArguments, ItemTrainingArguments],
-    "recommend": [RecommendArguments],
 }
 
 
@@ -791,23 +536,6 @@ def test_lm_eval(typed, inputs, tmp_path, monkeypatch, capsys):
 def test_report(typed, inputs, tmp_path, monkeypatch, capsys):
     pytest.importorskip("sklearn")
     check("report", typed, REPORT[typed], inputs, tmp_path, monkeypatch, capsys)
-
-
-@pytest.mark.parametrize("typed", ITEMS)
-def test_items(typed, inputs, tmp_path, monkeypatch, capsys):
-    check("items", typed, ITEMS[typed], inputs, tmp_path, monkeypatch, capsys)
-    assert not (tmp_path / "out" / "items_results.json").exists()
-
-
-@pytest.mark.parametrize("typed", RECOMMEND)
-def test_recommend(typed, inputs, tmp_path, monkeypatch, capsys):
-    check("recommend", typed, RECOMMEND[typed], inputs, tmp_path, monkeypatch, capsys)
-    assert not (tmp_path / "out").is_dir() or not any((tmp_path / "out").iterdir())
-
-
-def test_several_processes_do_not_train_items(inputs, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(ItemTrainingArguments, "world_size", 2)
-    check("items", BOOKS, "2 processes were started, and items are ranked by", inputs, tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.slow

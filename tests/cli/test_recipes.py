@@ -52,8 +52,6 @@ TRAINED = [
 ]
 CUTS = {
     "glue": ["--seeds", "0", "--num_train_epochs", "1", "--max_train_samples", "8", "--max_eval_samples", "8"],
-    "items": ["--num_train_epochs", "2", "--num_hidden_layers", "1"],
-    "recommend": [],
     "lm-eval": ["--limit", "4", "--bootstrap_iters", "50", "--max_length", "32"],
     "report": [],
 }
@@ -137,7 +135,7 @@ class World:
             (Path(source) / "README.md").write_text(
                 f"---\nconfigs:\n- config_name: {config}\n  data_files: train.jsonl\n---\n"
             )
-        for flag in ("train_file", "validation_file", "test_file", "history_file", "data_files"):
+        for flag in ("train_file", "validation_file", "test_file", "data_files"):
             for source in given.get(flag, []):
                 path = Path(source.rpartition("=")[2].replace("*", "1"))
                 if not path.exists():
@@ -180,14 +178,7 @@ class World:
 
     def file(self, name: str, path: Path, given: dict[str, list]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if name in ("items", "recommend"):
-            rows = [(f"u{user}", f"i{(user + step) % 20}", step) for user in range(40) for step in range(5 + user % 6)]
-            columns = dict(zip(("user", "item", "time"), zip(*rows, strict=True), strict=True))
-            if path.suffix == ".csv":
-                path.write_text("user,item,time\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
-            else:
-                pq.write_table(pa.table({key: list(values) for key, values in columns.items()}), path)
-        elif name == "glue":
+        if name == "glue":
             columns, (label,) = given.get("text_columns", ["text"]), given.get("label_column", ["label"])
             rows = [
                 dict.fromkeys(columns, line) | {label: ["bad", "good"][place % 2]}
@@ -269,11 +260,8 @@ def cuts(name: str, given: dict[str, list]) -> list[str]:
 
 def check(name: str, given: dict[str, list], said: list[str]) -> None:
     """A line of log at once, held-out figures at the end, and a model that can be used."""
-    if name == "recommend":
-        assert json.loads(Path(given["output_file"][0]).read_text().splitlines()[0])["items"]
-        return
     folder = Path(given["output_dir"][0])
-    if name in ("pretrain", "items") or "do_train" in given:
+    if name == "pretrain" or "do_train" in given:
         first = json.loads((folder / "trainer_state.json").read_text())["log_history"][0]
         assert first["step"] == 1 and math.isfinite(first["loss"])
         assert any(line.startswith("step 1/") for line in said)
@@ -284,8 +272,6 @@ def check(name: str, given: dict[str, list], said: list[str]) -> None:
     if name == "lm-head":
         generate = pipeline("text-generation", model=str(folder), device="cpu")
         assert len(generate("the miller", max_new_tokens=4, do_sample=False)[0]["generated_text"]) > len("the miller")
-    if name == "items":
-        assert math.isfinite(json.loads((folder / "items_results.json").read_text())["test_ndcg@10"])
     if name == "glue" and "test_file" in given:
         (predicted,) = (folder / "predictions").glob(f"*.{given.get('predictions_format', ['jsonl'])[0]}")
         assert len(predicted.read_text().splitlines()) > 20

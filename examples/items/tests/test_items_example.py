@@ -3,7 +3,9 @@
 import gzip
 import json
 import math
+import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,7 +25,7 @@ from histories import (
 )
 from ranking import all_figures, best_items, rank_figures, target_ranks
 from safetensors.torch import load_file
-from transformers import AutoModel, GPT2Config, GPT2Model
+from transformers import AutoModel, GPT2Config, GPT2Model, HfArgumentParser
 
 from headless_trainer import NegativePool
 
@@ -277,3 +279,14 @@ def test_what_is_not_given_is_said(command, flags, capsys):
     with pytest.raises(SystemExit):
         command.main(flags.split())
     assert "given" in capsys.readouterr().err
+
+
+def test_the_commands_of_the_page_are_understood(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(
+        r"```bash\n(.*?)```", (Path(train.__file__).parent / "README.md").read_text("utf-8"), re.DOTALL
+    )
+    kinds = {"train": [train.ItemArguments, train.ItemTrainingArguments], "recommend": [recommend.RecommendArguments]}
+    for line in block.splitlines():
+        script, words = re.fullmatch(r"python examples/items/(\w+)\.py (.*)", line).groups()
+        HfArgumentParser(kinds[script]).parse_args_into_dataclasses(words.split())

@@ -1,1 +1,0 @@
-"""Histories of items instead of texts: what users bought, read or heard, and what comes next."""
