@@ -1,6 +1,5 @@
 """Writing checkpoints: aside, with a manifest, renamed when they are whole; and deleting those that are too many."""
 
-import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -27,8 +26,7 @@ def remove_checkpoint(folder: str | Path) -> None:
 def model_aside(folder: str | Path, is_main: bool) -> Iterator[Path]:
     """Context with a folder to write a model into, whose files are moved into ``folder`` when all are written.
 
-    Raises:
-        OSError: in place of any error within. Nothing of what was written is left.
+    An error within leaves nothing of what was written, and is raised as an OSError that says what to do.
     """
     folder = Path(folder)
     aside = folder / INCOMPLETE_NAME / "model"
@@ -45,20 +43,25 @@ def model_aside(folder: str | Path, is_main: bool) -> Iterator[Path]:
     except Exception as error:
         if is_lost_connection(error):
             raise
-        last = last_whole_checkpoint(folder)
-        # Those of safetensors, torch and tokenizers for a full disk have classes of their own.
-        raise OSError(
-            f"{str(folder)!r} could not be written to ({type(error).__name__}: {error}); "
-            f"{shutil.disk_usage(next(filter(Path.is_dir, [folder, *folder.parents]))).free / 2**20:,.1f} MiB are free there. "
-            + (f"The last whole checkpoint is {last!r}. " if last else "")
-            + f"Fix that, or make room, and start again{' with --resume_from_checkpoint auto' if last else ''}."
-        ) from error
+        raise _not_written(folder, folder, error) from error
     finally:
         if is_main:
             shutil.rmtree(aside, ignore_errors=True)
             with suppress(OSError):  # of what is not empty
                 aside.parent.rmdir()
                 folder.rmdir()
+
+
+def _not_written(what: Path, run_dir: Path, error: Exception) -> OSError:
+    """In place of the errors of safetensors, torch and tokenizers for a full disk, which have classes of their own."""
+    last = last_whole_checkpoint(run_dir)
+    free = shutil.disk_usage(next(filter(Path.is_dir, [run_dir, *run_dir.absolute().parents]))).free
+    taken = f" of the {total_size(last) / 2**20:,.1f} MiB that a checkpoint takes" if last else ""
+    kept = f"The last whole checkpoint is {last!r}" if last else "No whole checkpoint was written before it"
+    return OSError(
+        f"{str(what)!r} could not be written to ({type(error).__name__}: {error}); {free / 2**20:,.1f} MiB{taken} are free "
+        f"there. {kept}. Fix that, or make room, and start again{' with --resume_from_checkpoint auto' if last else ''}."
+    )
 
 
 def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -> None:
@@ -104,8 +107,7 @@ class CheckpointAside:
     def publish(self, model_only: bool = False, **facts: Any) -> None:
         """Make the manifest, with these facts, and rename. A checkpoint of the same step, from before a resume, is replaced.
 
-        Raises:
-            FileNotFoundError: if something is missing that a run needs to go on from it (or, ``model_only``, of the model).
+        FileNotFoundError if something is missing that a run needs to go on from it (or, ``model_only``, of the model).
         """
         if not self.is_main:
             return
@@ -121,26 +123,7 @@ class CheckpointAside:
     def __exit__(self, kind, error, traceback) -> None:
         if not isinstance(error, Exception):
             return
-        written = total_size(self.aside) if self.aside.is_dir() else 0
         if self.is_main:
             shutil.rmtree(self.aside, ignore_errors=True)
-        if is_lost_connection(error):
-            return
-        raise OSError(
-            f"Checkpoint {str(self.final)!r} could not be written ({type(error).__name__}: {error}). "
-            + self._advice(error, written)
-        ) from error
-
-    def _advice(self, error: Exception, written: int) -> str:
-        last = last_whole_checkpoint(self.run_dir)
-        kept = f"The last whole checkpoint is {last!r}" if last else "No checkpoint was written before it"
-        free = shutil.disk_usage(self.run_dir).free if self.run_dir.is_dir() else 0
-        needed = total_size(last) if last else written
-        # safetensors and torch report a full disk as errors of their own.
-        if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) and free >= needed:
-            return f"{kept}. Fix that, then --resume_from_checkpoint auto."
-        return (
-            f"A checkpoint of this run takes {'' if last else 'more than '}{needed / 2**20:,.1f} MiB; {free / 2**20:,.1f} MiB "
-            f"are free there{', so a quota may be used up' if free >= needed else ''}. {kept}. Make room, lower "
-            "save_total_limit or choose another --output_dir, then --resume_from_checkpoint auto."
-        )
+        if not is_lost_connection(error):
+            raise _not_written(self.final, self.run_dir, error) from error

@@ -34,11 +34,7 @@ def save_token_counts(folder: str | Path, token_counts: Tensor, totals: dict[str
 
 
 def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
-    """Read what `save_token_counts` wrote.
-
-    Raises:
-        FileNotFoundError: if the folder has no counts.
-    """
+    """Read what `save_token_counts` wrote: the counts, and the totals."""
     path = Path(folder) / TOKEN_COUNTS_NAME
     if not path.is_file():
         raise FileNotFoundError(
@@ -86,13 +82,9 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def checkpoints_in(folder: str | Path) -> list[Path]:
-    """Folders of the checkpoints in a run's folder, that with the most steps first, whole or not."""
-    numbered = []
-    for path in Path(folder).iterdir() if Path(folder).is_dir() else ():
-        match = re.fullmatch(r"checkpoint-(\d+)", path.name)
-        if match and path.is_dir():
-            numbered.append((int(match[1]), path))
-    return [path for _, path in sorted(numbered, reverse=True)]
+    """Find the folders of the checkpoints in a run's folder, that with the most steps first, whole or not."""
+    found = [path for path in Path(folder).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted(filter(Path.is_dir, found), key=lambda path: int(path.name.partition("-")[2]), reverse=True)
 
 
 def last_checkpoint(folder: str | Path) -> str | None:
@@ -124,16 +116,12 @@ def _is_finite(checkpoint: Path) -> bool:
 
 
 def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> str | None:
-    """The checkpoint that a ``resume_from_checkpoint`` means, found whole. The same answer, or error, on every process.
+    """Find the checkpoint that a ``resume_from_checkpoint`` means, whole. The same answer, or error, on every process.
 
     Args:
         value: a folder; ``last`` or True for the last whole checkpoint in ``output_dir``; ``auto`` for the same, or nothing
             where there is no checkpoint at all; or nothing.
         output_dir: folder of the run.
-
-    Raises:
-        FileNotFoundError: if the folder does not exist, or ``last`` is asked for and there is no checkpoint.
-        ValueError: if the folder is not a whole checkpoint, or there are checkpoints and none is whole.
     """
     if value in (None, False, "", "false", "False"):
         return None
@@ -142,21 +130,17 @@ def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> st
 
 def _find_checkpoint(value: str | bool, output_dir: Path) -> str | None:
     if value not in ("last", "auto", True, "true", "True"):
-        folder = str(value)
-        if not Path(folder).is_dir():
+        if fault := find_fault(value):
             last = last_checkpoint(output_dir)
             known = f"The last checkpoint of this run is {last!r}." if last else f"{str(output_dir)!r} holds none."
-            raise FileNotFoundError(f"resume_from_checkpoint {folder!r} is not a folder. {known}")
-        fault = find_fault(folder)
-        if fault is not None:
             raise ValueError(
-                f"resume_from_checkpoint {folder!r} is not a whole checkpoint: {fault}. Name another one, or pass "
+                f"resume_from_checkpoint {value!r} is not a whole checkpoint: {fault}. {known} Name another one, or pass "
                 "--resume_from_checkpoint last for the last one that is whole."
             )
-        return folder
+        return str(value)
     finish_interrupted(output_dir)
-    last = last_whole_checkpoint(output_dir)
-    if last is None and (found := checkpoints_in(output_dir)):
+    last, found = last_whole_checkpoint(output_dir), checkpoints_in(output_dir)
+    if last is None and found:
         faults = "; ".join(f"{path.name}: {find_fault(path)}" for path in found)
         raise ValueError(
             f"resume_from_checkpoint is {value!r} but no checkpoint in output_dir {str(output_dir)!r} is whole ({faults}). "
@@ -179,24 +163,9 @@ def finish_interrupted(run_dir: str | Path) -> None:
 
 
 def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None) -> None:
-    """Refuse to write over what an earlier run left, and to resume from what this process does not see.
-
-    Args:
-        output_dir: folder of the run.
-        resume_from_checkpoint: what `checkpoint_to_resume` found.
-
-    Raises:
-        ValueError: if the folder holds a checkpoint or a model and the run does not resume.
-        FileNotFoundError: if the checkpoint to resume from is there for the first process alone.
-        PermissionError: if the folder cannot be written to.
-    """
+    """Refuse to write over what an earlier run left, unless the run goes on from what `checkpoint_to_resume` found."""
     folder = Path(output_dir)
     last = last_checkpoint(folder)
-    if isinstance(resume_from_checkpoint, str) and not Path(resume_from_checkpoint).is_dir():
-        raise FileNotFoundError(
-            f"resume_from_checkpoint {resume_from_checkpoint!r} is not a folder for this process: choose an --output_dir on "
-            "a disk that all processes share."
-        )
     if not resume_from_checkpoint and (last or (folder / "model.safetensors").is_file()):
         found = last or str(folder / "model.safetensors")
         remedy = "Pass --resume_from_checkpoint last to go on, or choose" if last else "Choose"
@@ -205,15 +174,7 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None)
 
 
 def check_writable(output_dir: str | Path, argument: str = "output_dir") -> None:
-    """Make a folder for results, or refuse one that cannot be written to.
-
-    Args:
-        output_dir: the folder.
-        argument: that names it, or a file in it.
-
-    Raises:
-        PermissionError: with what the file system says.
-    """
+    """Make a folder for results, or refuse one that cannot be written to, which ``argument`` names, before there are any."""
     folder = Path(output_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -221,7 +182,7 @@ def check_writable(output_dir: str | Path, argument: str = "output_dir") -> None
             pass
     except OSError as error:
         raise PermissionError(
-            f"{argument} {str(folder)!r} cannot be written to ({error}). Choose another one, or change its permissions."
+            f"{argument} {str(folder)!r} cannot be written to ({error}). Choose another one."
         ) from error
 
 
@@ -231,13 +192,10 @@ def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int, dee
     The place in the data is a number of optimizer steps, so it is the same rows only if a step has as many as before.
 
     Args:
-        saved: ``processes`` and ``rows_a_step`` of the checkpoint, if they are known.
+        saved: ``processes`` and ``rows_a_step`` of the checkpoint.
         processes: of this run.
         rows_a_step: rows of one optimizer step of this run, over all processes.
         deepspeed: whether each process holds its own part of the optimizer, as with DeepSpeed.
-
-    Raises:
-        ValueError: if it cannot resume as it is, with what would.
     """
     old_processes, old_rows = saved.get("processes", processes), saved.get("rows_a_step", rows_a_step)
     if old_processes != processes and deepspeed:

@@ -18,6 +18,7 @@ from . import signals
 Result = TypeVar("Result")
 
 _turns = itertools.count()  # of `first_process_first`; the same on every process
+ALIVE, DONE, FAILED = "alive", "done", "failed"  # what the first process says
 
 
 def several() -> bool:
@@ -90,11 +91,9 @@ class HostExchange:
 def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator[None]:
     """Within it the first process (of each machine if ``local``) is alone; the others follow when it has left, however late.
 
-    For the preparation of data, which the first process leaves on the disk for the others. At a barrier they would end after
-    ``ddp_timeout``. Here that is the longest time without a sign of life from the first process.
-
-    Raises:
-        ConnectionError: in those that wait, if the first process failed or gives no sign of life.
+    For the preparation of data, which the first process leaves on the disk for the others. At the barrier of
+    `TrainingArguments.main_process_first` they would end after ``ddp_timeout``, and go on when it fails. Here that is the
+    longest time without a sign of life from the first process, and both are a ConnectionError.
     """
     if not several():
         yield
@@ -106,42 +105,42 @@ def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator
         _wait_for(first, store, key, args.ddp_timeout)
         yield
         return
-    left, said = threading.Event(), "failed"
+    left, said = threading.Event(), FAILED
 
     def live() -> None:
         with suppress(RuntimeError):  # the store is gone, and with it those who wait
             for sign in itertools.count():
-                store.set(key, str(sign))
-                if left.wait(min(5.0, args.ddp_timeout / 5)):
-                    return store.set(key, said)
+                ended = left.wait(min(5.0, args.ddp_timeout / 5))
+                store.set(f"{key}/{sign}", said if ended else ALIVE)
+                if ended:
+                    return
 
     alive = threading.Thread(target=live, daemon=True)
     alive.start()
     try:
         yield
-        said = "done"
+        said = DONE
     finally:
         left.set()
         alive.join()
 
 
 def _wait_for(first: int, store, key: str, seconds: float) -> None:
-    heard, since = b"", time.monotonic()
-    while heard != b"done":
+    said = ALIVE
+    for sign in itertools.count():
         try:
-            said = store.get(key) if store.check([key]) else b""
-        except RuntimeError:
-            said = b"failed"  # the first process keeps the store where the launcher does not
-        if said != heard:
-            heard, since = said, time.monotonic()
-        gone = time.monotonic() - since > seconds
-        if heard == b"failed" or gone:
-            what = f"gave no sign of life for --ddp_timeout {seconds} seconds" if gone else "has failed"
+            store.wait([f"{key}/{sign}"], datetime.timedelta(seconds=seconds))
+            said = store.get(f"{key}/{sign}").decode()
+        except RuntimeError:  # no sign in time, or the first process kept the store itself and is gone
+            said = FAILED
+        if said == DONE:
+            return
+        if said == FAILED:
             raise ConnectionError(
-                f"Process {first} (counted from 0), which prepares the data, {what}: its own last messages say why. "
-                "To go on, start all processes again with the same command."
+                f"Process {first} (counted from 0), which prepares the data, has failed, or gave no sign of life for "
+                f"--ddp_timeout {seconds} seconds: its own last messages say why. To go on, start all processes again with the "
+                "same command."
             )
-        time.sleep(0.2)
 
 
 def is_lost_connection(error: BaseException) -> bool:
@@ -158,9 +157,6 @@ def lost_processes_named(seconds: float = 5.0) -> Iterator[None]:
 
     Without it the error names an address. With a launcher that ends all processes when one has ended, as torchrun does, this
     is said as well as what the launcher says; with one that does not, it is all that is said.
-
-    Raises:
-        ConnectionError: in place of the error of the connection.
     """
     try:
         yield

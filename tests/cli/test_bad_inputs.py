@@ -258,7 +258,7 @@ PRETRAIN = {
     RUN.replace("OUT", "good.txt"): "output_dir 'good.txt' cannot be written to",
     f"{RUN} --output_dir ''": "output_dir is '' but it must name a folder",
     f"{RUN} --cache_dir good.txt": "cache_dir 'good.txt' cannot be written to",
-    f"{RUN} --resume_from_checkpoint missing": "resume_from_checkpoint 'missing' is not a folder",
+    f"{RUN} --resume_from_checkpoint missing": "resume_from_checkpoint 'missing' is not a whole checkpoint",
     f"{RUN} --resume_from_checkpoint last": "resume_from_checkpoint is 'last' but output_dir",
 }
 
@@ -307,7 +307,7 @@ LM_HEAD = {
     f"{TRAIN} --learning_rate -1": "learning_rate is -1.0 but it must not be negative",
     f"{TRAIN} --max_seq_length -5": "max_seq_length must be at least 2, got -5",
     f"{TRAIN} --max_seq_length 100": "max_seq_length is 100 but the model has 64 positions",
-    f"{TRAIN} --resume_from_checkpoint missing": "resume_from_checkpoint 'missing' is not a folder",
+    f"{TRAIN} --resume_from_checkpoint missing": "resume_from_checkpoint 'missing' is not a whole checkpoint",
     TRAIN.replace(
         "gpt2", "missing"
     ): "model_name_or_path 'missing' is not a folder here, and the Hub cannot be reached",

@@ -14,7 +14,7 @@ import torch
 from builders import make_trainer, tiny_model
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 
 from headless_trainer import HeadlessTrainer
 from headless_trainer.runtime.checkpoints import check_processes, write_whole
@@ -73,19 +73,6 @@ class TestDamage:
         trainer(tmp_path, save_total_limit=2, max_steps=3).train(resume_from_checkpoint=back)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-6"]
 
-    def test_one_of_the_plain_trainer_is_accepted(self, tmp_path):
-        args = TrainingArguments(str(tmp_path), max_steps=2, save_steps=2, use_cpu=True, disable_tqdm=True)
-
-        class Plain(Trainer):
-            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-                return model(**inputs).last_hidden_state.square().mean()
-
-        Plain(tiny_model("clm", layers=1, positions=8), args, train_dataset=ROWS).train()
-        folder = tmp_path / "checkpoint-2"
-        assert find_fault(folder) is None and read_facts(folder) == {}
-        (folder / "optimizer.pt").write_bytes((folder / "optimizer.pt").read_bytes()[:-99])
-        assert find_fault(folder) == "optimizer.pt is cut short: it does not end as torch ends its files"
-
     def test_files_of_a_subclass_are_in_the_manifest(self, tmp_path):
         class WithState(HeadlessTrainer):
             def save_model(self, output_dir=None, _internal_call=False):
@@ -111,7 +98,7 @@ class TestDamage:
         assert (tmp_path / "checkpoint-2" / "model.safetensors").is_file()
         for value in ("auto", str(tmp_path / "checkpoint-2")):
             with pytest.raises(
-                ValueError, match="it lacks the state of its optimizer, as with save_only_model: no run can"
+                ValueError, match="it lacks the state of its optimizer, as with save_only_model: --model_name"
             ):
                 trainer(tmp_path).train(resume_from_checkpoint=value)
 
@@ -121,7 +108,6 @@ class TestOtherProcesses:
 
     def test_the_same_rows_a_step_are_accepted_with_a_warning(self, caplog):
         check_processes(self.SAVED, 4, 64)
-        check_processes({}, 3, 7)  # of a checkpoint that does not say
         assert not caplog.records
         check_processes(self.SAVED, 2, 64)
         assert "written by 4 processes and this run has 2. Each step has the same rows" in caplog.text
@@ -187,8 +173,8 @@ class TestFullDisk:
                     monkeypatch.setattr("headless_trainer.runtime.checkpoints.save_file", full)
 
         run.add_callback(Fill())
-        size = r"A checkpoint of this run takes 0\.\d MiB; [\d,.]+ MiB are free there, so a quota may be used up"
-        with pytest.raises(OSError, match=rf"checkpoint-4' could not.*No space left.*{size}.*checkpoint-2'.*Make room"):
+        size = r"[\d,.]+ MiB of the 0\.\d MiB that a checkpoint takes are free there"
+        with pytest.raises(OSError, match=rf"checkpoint-4' could not.*No space left.*{size}.*checkpoint-2'.*make room"):
             run.train()
         monkeypatch.undo()
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
@@ -196,19 +182,10 @@ class TestFullDisk:
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-6"]
 
     def test_before_the_first_one(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 512})())
         run = trainer(tmp_path)
         monkeypatch.setattr(run, "_save_rng_state", lambda folder: 1 / 0)
         with pytest.raises(
-            OSError, match=r"takes more than 0\.\d MiB; 0\.0 MiB are free there\. No checkpoint was written"
-        ):
-            run.train()
-
-    def test_another_failure_is_not_called_a_full_disk(self, tmp_path, monkeypatch):
-        run = trainer(tmp_path)
-        monkeypatch.setattr(run, "_save_rng_state", lambda folder: 1 / 0)
-        with pytest.raises(
-            OSError, match=r"\(ZeroDivisionError: .*\)\. No checkpoint was written before it\. Fix that"
+            OSError, match=r"\(ZeroDivisionError: .*\); [\d,.]+ MiB are free there\. No whole checkpoint"
         ):
             run.train()
 
@@ -230,7 +207,7 @@ class TestFullDisk:
                     OSError, match=r"could not be written to \(SafetensorError: .*No space .* MiB are free"
                 ):
                     run.save_model()
-                with pytest.raises(OSError, match="could not be written to"):
+                with pytest.raises(OSError, match="new' could not be written"):
                     run.save_model(str(tmp_path / "new"))
             assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 

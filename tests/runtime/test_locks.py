@@ -91,20 +91,6 @@ def test_a_process_may_enter_again(tmp_path):
     assert list((tmp_path / "a").iterdir()) == []
 
 
-def test_one_that_was_removed_meanwhile_is_made_anew(tmp_path, monkeypatch):
-    """Its holder removes it between our opening it and our locking it: what we would hold is nobody's file."""
-    real, removed = fcntl.flock, []
-
-    def flock(descriptor, how):
-        if not removed:
-            removed.append((tmp_path / LOCK_NAME).unlink())
-        real(descriptor, how)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with alone_in(tmp_path):
-        assert (tmp_path / LOCK_NAME).is_file()
-
-
 def test_without_locks_there_is_a_warning(tmp_path, monkeypatch, caplog):
     def flock(descriptor, how):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,10 +63,10 @@ class TestOneAnswer:
     def test_all_raise_what_the_first_met(self, ranks, tmp_path):
         (tmp_path / "a" / "checkpoint-3").mkdir(parents=True)
         ranks(0)
-        with pytest.raises(ValueError, match="checkpoint-3: trainer_state.json is missing"):
+        with pytest.raises(ValueError, match="checkpoint-3: manifest.json is missing"):
             checkpoint_to_resume("last", tmp_path / "a")
         ranks(1)  # which sees another folder, where all would be well
-        with pytest.raises(ValueError, match="checkpoint-3: trainer_state.json is missing"):
+        with pytest.raises(ValueError, match="checkpoint-3: manifest.json is missing"):
             checkpoint_to_resume("auto", tmp_path / "b")
 
     def test_alone_nothing_is_sent(self, monkeypatch):
@@ -159,51 +160,41 @@ class TestTheFirstProcessFirst:
 
     def test_it_gives_signs_of_life_until_it_is_done(self, store):
         with first_process_first(self.args(4, 0, 1), local=True):
-            found, until = set(), time.monotonic() + 100
-            while len(found) < 3 and time.monotonic() < until:
-                found.add(store.get("first/0/4"))
-        assert len(found) == 3 and store.get("first/0/4") == b"done"
+            assert [store.get(f"first/0/4/{sign}") for sign in range(3)] == [b"alive"] * 3
+        last = next(sign for sign in range(3, 99) if not store.check([f"first/0/4/{sign + 1}"]))
+        assert store.get(f"first/0/4/{last}") == b"done"
 
     def test_it_says_that_it_failed(self, store):
         with pytest.raises(SystemExit), first_process_first(self.args(0, 0, 1800)):
             sys.exit(143)
-        assert store.get("first/0/0") == b"failed"
-        store.set("first/1/0", store.get("first/0/0"))  # the turns of another process
+        assert store.get("first/0/0/0") == b"failed"
+        store.set("first/1/0/0", "failed")  # the turns of another process
         with pytest.raises(ConnectionError, match="Process 0 .* has failed"), first_process_first(self.args(1, 1, 60)):
             pytest.fail("entered")
 
     @pytest.mark.parametrize(("rank", "local", "first"), [(5, True, 4), (5, False, 0), (4, False, 0)])
     def test_the_others_come_when_it_is_done(self, store, rank, local, first):
-        store.set(f"first/0/{first}", "done")
-        with first_process_first(self.args(rank, rank - 4, 60), local=local):
-            store.set("entered", "")
-        assert store.check(["entered"])
+        for sign in range(50):
+            store.set(f"first/0/{first}/{sign}", "alive")
+        entered = []
 
-    def wait(self, monkeypatch, said, seconds=20):
-        """Wait for the first process, which says so, at ten seconds each: how long it took."""
-        now, said = [0.0], iter(said)
+        def follow():
+            with first_process_first(self.args(rank, rank - 4, 60), local=local):
+                entered.append(rank)
 
-        class Clock:
-            monotonic = staticmethod(lambda: now[0])
+        follower = threading.Thread(target=follow)
+        follower.start()
+        follower.join(0.5)
+        assert not entered
+        store.set(f"first/0/{first}/50", "done")
+        follower.join(60)
+        assert entered == [rank]
 
-            @staticmethod
-            def sleep(_):
-                now[0] += 10
-
-        class Store:
-            check = staticmethod(lambda keys: True)
-            get = staticmethod(lambda key: next(said))
-
-        monkeypatch.setattr(processes, "time", Clock)
-        processes._wait_for(0, Store, "key", seconds)
-        return now[0]
-
-    def test_they_wait_as_long_as_it_lives(self, monkeypatch):
-        assert self.wait(monkeypatch, [str(sign // 2).encode() for sign in range(400)] + [b"done"]) > 4000
-
-    def test_they_end_when_it_gives_no_sign(self, monkeypatch):
-        with pytest.raises(ConnectionError, match="Process 0 .* no sign of life for --ddp_timeout 20 seconds"):
-            self.wait(monkeypatch, [b"1", b"2"] + [b"3"] * 9)
+    def test_they_end_when_it_gives_no_sign(self, store):
+        store.set("first/0/0/0", "alive")
+        with pytest.raises(ConnectionError, match="no sign of life for --ddp_timeout 1 seconds"):
+            with first_process_first(self.args(1, 1, 1)):
+                pytest.fail("entered")
 
     def test_alone_nothing_is_asked(self, monkeypatch):
         monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", lambda: pytest.fail("asked"))

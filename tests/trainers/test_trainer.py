@@ -357,7 +357,7 @@ def test_an_output_folder_is_never_overwritten_silently(tmp_path, task, tokenize
     ):
         trainer_for(tmp_path, task, tokenizer, **settings).train()
     with pytest.raises(
-        FileNotFoundError, match=r"checkpoint-9' is not a folder.*last checkpoint of this run is '.*-2'"
+        ValueError, match=r"checkpoint-9' is not a whole checkpoint.*last checkpoint of this run is '.*-2'"
     ):
         trainer_for(tmp_path, task, tokenizer).train(resume_from_checkpoint=str(tmp_path / "checkpoint-9"))
     (tmp_path / "b").mkdir()
