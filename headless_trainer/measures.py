@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from .tables import markdown
 
 # Places where a figure is shown, besides the logs and the charts of the report.
-CONSOLE, PICTURE, CURVE, RESULTS = "console", "loss.png", "curve of the card", "results of the card"
+CONSOLE, PICTURE, RESULTS = "console", "loss.png", "results of the card"
 # When a figure is logged: words for docs/logs.md, and whether it is, for `HeadlessTrainingArguments` whose task is known.
 HEADLESS = "headless", lambda args: args.objective == "headless"
 VANILLA = "vanilla", lambda args: args.objective == "vanilla"
@@ -123,9 +123,9 @@ PERPLEXITY_CHART = Chart(
 TRAINING = (
     Measure("loss", "nats", "mean loss of the optimizer steps since the last log. Headless: cross-entropy among the "
             "candidates; vanilla: among the whole vocabulary. The two are different quantities",
-            short="loss", form="{:.3f}".format, shown=(CONSOLE, PICTURE, CURVE), chart=LOSS_CHART),
+            short="loss", form="{:.3f}".format, shown=(CONSOLE, PICTURE), chart=LOSS_CHART),
     Measure("loss_floor", "nats", "what `loss` cannot go below: targets that repeat among the candidates are their own "
-            "negatives", (HEADLESS,), short="floor", form="{:.3f}".format, shown=(CONSOLE, PICTURE, CURVE), line="--",
+            "negatives", (HEADLESS,), short="floor", form="{:.3f}".format, shown=(CONSOLE, PICTURE), line="--",
             chart=LOSS_CHART),
     Measure("random_guess_loss", "nats", "loss of equal scores for all candidates: log of `pool_size` where each loss "
             "has a pool of one size and there is no `--log_q_correction`", (HEADLESS,),
@@ -159,13 +159,13 @@ EVALUATION = (
             form="{:.3f}".format, shown=(CONSOLE,)),
     Measure("eval_accuracy", "0 to 1", "share of predictions whose target has the best score of the whole vocabulary, with the "
             "same head as `eval_cross_entropy`", (FULL_VOCABULARY,), "higher", "accuracy", "held-out accuracy",
-            "{:.2%}".format, (CONSOLE, PICTURE, CURVE, RESULTS), "o-",
+            "{:.2%}".format, (CONSOLE, PICTURE, RESULTS), "o-",
             ACCURACY_CHART),
     Measure("eval_cross_entropy", "nats", "over the whole vocabulary. Headless: with the free head, which adds the log "
             "frequency of tokens", (FULL_VOCABULARY,), "lower", "cross-entropy", shown=(RESULTS,), line="o-",
             chart=PERPLEXITY_CHART),
     Measure("eval_perplexity", "-", "exp of `eval_cross_entropy`", (CLM, FULL_VOCABULARY), "lower", "perplexity",
-            "held-out perplexity", "{:,.1f}".format, (CONSOLE, CURVE, RESULTS)),
+            "held-out perplexity", "{:,.1f}".format, (CONSOLE, RESULTS)),
     Measure("eval_cross_entropy_without_bias", "nats", "with the embeddings alone as head",
             (HEADLESS, UNCORRECTED, FULL_VOCABULARY), "lower"),
     Measure("eval_accuracy_without_bias", "0 to 1", "with the embeddings alone as head",

@@ -24,8 +24,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, set_seed
 from transformers.utils import logging as transformers_logging
 
 from headless_trainer import HeadlessTrainingArguments, attach_lm_head, load_token_counts
-from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
-from headless_trainer.cards.model_card import write_head_card
+from headless_trainer.arguments import DataArguments, ModelArguments
+from headless_trainer.cards.model_card import write_card
 from headless_trainer.command_line import parse_args
 from headless_trainer.corpus.packing import first_rows, tokenize_and_pack
 from headless_trainer.corpus.texts import load_texts
@@ -59,10 +59,8 @@ def main() -> None:
     model = attach_lm_head(folder)
     model.save_pretrained(folder / "lm")
     tokenizer.save_pretrained(folder / "lm")
-    head_args = LMHeadArguments(str(folder / "lm"), report_to="none")
-    write_head_card(
-        model, tokenizer, ModelArguments(model_name_or_path=str(folder)), data_args, head_args, has_prior=True
-    )
+    card = {"causal": True, "model_args": ModelArguments(model_name_or_path=str(folder))}
+    write_card(folder / "lm", "lm", "free_head", model, tokenizer, facts={"prior": "its pretraining"}, **card)
     set_seed(args.seed)
     untrained = attach_lm_head(AutoModel.from_config(AutoConfig.from_pretrained(folder)), folder)
 

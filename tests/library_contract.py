@@ -353,14 +353,6 @@ PRIVATE = (
         "HFLM projecting only the positions it scores",
     ),
     Private(
-        "_prepare_emissions_data",
-        "codecarbon.OfflineEmissionsTracker",
-        ("cards.run_facts",),
-        "energy while the run goes on: flush returns the emissions alone",
-        "a public method for the data up to now",
-        "https://github.com/mlco2/codecarbon/issues/799",
-    ),
-    Private(
         "_run_exitfuncs",
         "atexit",
         ("runtime.launch",),

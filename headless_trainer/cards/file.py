@@ -1,16 +1,13 @@
 """The file of a model card: made from the template, and later given results, always a whole README.md with valid metadata."""
 
-import dataclasses
 import logging
 import math
 import re
 from collections.abc import Callable, Sequence
-from functools import cache, wraps
-from importlib import resources
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..command_line import as_typed
@@ -20,7 +17,7 @@ from ..tables import markdown as table
 logger = logging.getLogger(__name__)
 
 CARD_NAME = "README.md"
-TEMPLATE_NAME = "model_card_template.md"
+TEMPLATE = Path(__file__).with_name("model_card_template.md")
 OWN_TAG = "headless-trainer"
 # Where `add_results` finds the table of an earlier call.
 RESULTS_BEGIN, RESULTS_END = "<!-- results, from the metadata: begin -->", "<!-- end -->"
@@ -36,59 +33,41 @@ def never_raises(write: Callable[..., None]) -> Callable[..., None]:
         try:
             write(*args, **kwargs)
         except Exception as error:  # noqa: BLE001
-            logger.warning(
-                "A model card could not be written (%s: %s). Nothing else is lost.", type(error).__name__, error
-            )
+            problem = f"{type(error).__name__}: {error}"
+            logger.warning("A model card could not be written (%s). Nothing else is lost.", problem)
 
     return guarded
 
 
-@cache
-def _template(name: str) -> jinja2.Template:
-    def load(name: str) -> str:
-        return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-    # A name that the template has and its caller has not is an error and no gap in the card.
-    options = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = jinja2.Environment(loader=jinja2.FunctionLoader(load), keep_trailing_newline=True, **options)
-    environment.filters["percent"] = lambda share: f"{round(100 * share, 6):g} %"
-    return environment.get_template(name)
-
-
-def save_card(
-    folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any], template: str = TEMPLATE_NAME
-) -> None:
+def save_card(folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any]) -> None:
     """Write a card, unless the folder has a README.md that someone else wrote.
 
-    Args:
-        facts: the names in the template.
-        metadata: arguments of `huggingface_hub.ModelCardData`; what is None is left out.
+    ``facts`` are the names in the template, ``metadata`` arguments of `ModelCardData`; what is None of them is left out.
     """
     path = Path(folder) / CARD_NAME
     if (path.is_symlink() or path.is_file()) and read_card(folder) is None:
         logger.warning("%s is not a card of headless_trainer, so it is left as it is and no card is written.", path)
         return
     data = ModelCardData(**{name: value for name, value in metadata.items() if value is not None})
-    write_whole(
-        path, f"---\n{data.to_yaml()}\n---\n\n{as_typed(_template(template).render(facts)).rstrip()}\n".encode()
-    )
+    card = ModelCard.from_template(data, template_path=str(TEMPLATE), **facts)
+    card.text = as_typed(card.text)
+    _write(path, card)
+
+
+def _write(path: Path, card: ModelCard) -> None:
+    write_whole(path, f"{str(card).rstrip()}\n".encode())
 
 
 def read_card(folder: str | Path) -> ModelCard | None:
     """The card of a folder, None if it has none, or one that was not written here, lies elsewhere or cannot be read."""
     path = Path(folder) / CARD_NAME
-    if not is_inside(path, folder):
+    if not path.is_file() or not path.resolve().is_relative_to(Path(folder).resolve()):
         return None
     try:
         card = ModelCard.load(path)
         return card if OWN_TAG in (card.data.tags or ()) else None
     except Exception:  # noqa: BLE001  not UTF-8, not YAML, not a mapping
         return None
-
-
-def is_inside(path: Path, folder: str | Path) -> bool:
-    """Whether a file is there and lies in a folder, and no link in it leads to somewhere else."""
-    return path.is_file() and path.resolve().is_relative_to(Path(folder).resolve())
 
 
 @never_raises
@@ -105,8 +84,14 @@ def add_results(folder: str | Path, results: Sequence[EvalResult]) -> None:
     earlier = {_figure(result): result for result in card.data.eval_results or ()}
     card.data.eval_results = [*(earlier | added).values()]
     card.data.model_name = card.data.model_name or Path(folder).resolve().name
-    card.text = _with_table(card.text, results_table(card.data.eval_results))
-    write_whole(Path(folder) / CARD_NAME, str(card).encode())
+    shown = results_table(card.data.eval_results)
+    if _RESULTS.search(card.text):
+        card.text = _RESULTS.sub(lambda _: shown, card.text, count=1)
+    else:
+        before, citation, after = card.text.rpartition(_CITATION)
+        before, after = (before, after) if citation else (after, "")
+        card.text = f"{before.rstrip()}\n\n## Evaluation\n\n{shown}\n{citation}{after}"
+    _write(Path(folder) / CARD_NAME, card)
 
 
 def finite(results: Sequence[EvalResult]) -> list[EvalResult]:
@@ -115,29 +100,17 @@ def finite(results: Sequence[EvalResult]) -> list[EvalResult]:
 
 
 def _figure(result: EvalResult) -> tuple:
-    """What a result measures: everything but its value and the arguments it was obtained with."""
-    fields = dataclasses.asdict(result)
-    return tuple(fields[name] for name in sorted(fields) if name not in ("metric_value", "metric_args", "verify_token"))
+    """What a result measures: everything but its value and what it was obtained with."""
+    return (*result.unique_identifier, result.dataset_name, result.metric_type, result.metric_name)
 
 
-def _with_table(text: str, results: str) -> str:
-    if _RESULTS.search(text):
-        return _RESULTS.sub(lambda _: results, text, count=1)
-    before, citation, after = text.rpartition(_CITATION)
-    if not citation:
-        before, after = text, ""
-    return f"{before.rstrip()}\n\n## Evaluation\n\n{results}\n{citation}{after}"
-
-
-def results_table(results: Sequence[EvalResult]) -> str | None:
-    """A Markdown table of results, with what they were obtained with; None without results."""
+def results_table(results: Sequence[EvalResult]) -> str:
+    """A Markdown table of results, with what they were obtained with."""
     rows = []
-    for result in results:
-        how = [f"{name.replace('_', ' ')} {_short(value)}" for name, value in (result.metric_args or {}).items()]
-        figure = result.metric_name or result.metric_type
-        rows.append((result.dataset_name, figure, _short(result.metric_value), ", ".join(how)))
-    text = table(("data", "figure", "value", "obtained with"), rows)
-    return text and f"{RESULTS_BEGIN}\n{text}\n{RESULTS_END}"
+    for each in results:
+        how = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in (each.metric_args or {}).items())
+        rows.append((each.dataset_name, each.metric_name or each.metric_type, _short(each.metric_value), how))
+    return f"{RESULTS_BEGIN}\n{table(('data', 'figure', 'value', 'obtained with'), rows)}\n{RESULTS_END}"
 
 
 def _short(value: Any) -> str:

@@ -11,15 +11,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..arguments import DataArguments, LMHeadArguments, ModelArguments
 from ..measures import RESULTS, shown_in
+from ..models.candidate_matrix import candidate_matrix
 from ..models.fold import FOLD
-from ..runtime.checkpoints import load_token_counts, write_whole
+from ..runtime.checkpoints import load_token_counts
 from . import facts as card_facts
 from . import run_facts
-from . import usage as card_usage
-from .file import OWN_TAG, TEMPLATE_NAME, finite, is_inside, never_raises, read_card, results_table, save_card
+from .file import OWN_TAG, finite, never_raises, read_card, results_table, save_card, six_digits
+from .usage import usage_facts
 
 SECTIONS = re.compile(r"^## (?:Pretraining|Fine-tuning)\b.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+PICTURES = re.compile(r"^!\[.*\]\(.*\)\n+", re.MULTILINE)
 PICTURE = "loss.png"
+WORDS = (card_facts.count, card_facts.linked, card_facts.data_name, card_facts.file_names)  # functions of the template
 HEADLESS_TAG = "contrastive-weight-tying"
 
 
@@ -30,71 +33,52 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
     Results that were added to an earlier card of the folder are not kept, since they are those of other weights. A README.md
     that someone else wrote is not touched. Never raises: a failure is a warning.
 
-    ``metrics`` are those of the evaluation at the end of a run, with which comes a sample of what a decoder writes; by
-    default what was logged at the step of these weights.
+    ``metrics`` are those of the evaluation at the end of a run; by default what was logged at the step of these weights.
     """
     if not trainer.is_world_process_zero():
         return
     args, run, state = trainer.args, trainer.facts, trainer.state
-    folder, totals = Path(folder or args.output_dir), load_token_counts(folder or args.output_dir)[1]
+    folder = Path(folder or args.output_dir)
     kind = "vanilla" if args.objective == "vanilla" else "trunk"
+    facts: dict[str, Any] = {}
     if isinstance(args, LMHeadArguments):
         kind = "tuned" if state.global_step else "free_head"
+        facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)
     is_checkpoint = folder.name.startswith("checkpoint-")
     best = None if is_checkpoint or not args.load_best_model_at_end else state.best_global_step
-    own_step = best or state.global_step
-    logged = [logs for logs in state.log_history if "eval_loss" in logs and logs["step"] == own_step]
-    figures = metrics if metrics is not None else logged[-1] if logged else {}
-    metadata: dict[str, Any] = {"co2_eq_emissions": _emissions(totals, run.country, kind)}
-    facts: dict[str, Any] = {"environment": run_facts.software()}
+    if metrics is None:
+        logged = [logs for logs in state.log_history if "eval_loss" in logs]
+        metrics = next((logs for logs in reversed(logged) if logs["step"] == (best or state.global_step)), {})
     if kind != "free_head":
-        picture = PICTURE if (folder / PICTURE).is_file() else None
-        facts["training"] = card_facts.training_facts(trainer, totals) | {"picture": picture, "best": best}
-        facts["environment"] = run_facts.environment(trainer, totals)
+        totals = load_token_counts(folder)[1]
+        facts["training"] = {
+            "args": args,
+            "state": state,
+            "totals": totals,
+            "data_args": run.data_args,
+            "rows": len(trainer.train_dataset) if hasattr(trainer.train_dataset, "__len__") else None,
+            "own_candidates": candidate_matrix(trainer.model) is not None,
+            "settings": card_facts.settings_table(args),
+            "picture": PICTURE if (folder / PICTURE).is_file() else None,
+            "best": best,
+        }
+        facts["environment"] = run_facts.environment(trainer, totals["train_seconds"])
         facts["bias_apart"] = trainer.added_bias and is_checkpoint
-    if isinstance(args, LMHeadArguments):
-        facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)
-    causal = trainer.task == "clm"
-    if metrics is not None and causal and kind != "trunk":
-        facts["sample"] = card_usage.sample(folder)
     write_card(
         folder,
         _name(folder, args),
         kind,
         trainer.accelerator.unwrap_model(trainer.model),
         trainer.processing_class,
-        causal=causal,
+        causal=trainer.task == "clm",
         model_args=run.model_args,
         dataset=run.data_args and run.data_args.dataset_name,
-        results=held_out_results(figures, trainer.task, run.data_args, kind),
+        results=held_out_results(metrics, trainer.task, run.data_args, kind),
         facts=facts,
-        **metadata,
     )
 
 
 @never_raises
-def write_head_card(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    args: LMHeadArguments,
-    has_prior: bool,
-) -> None:
-    """Write the card of a language model that was made of a headless checkpoint without training, saved in
-    ``args.output_dir``.
-
-    ``data_args`` names the corpus, if the head has its counts from there. ``has_prior``: whether log q was added to the
-    scores. Never raises: a failure is a warning.
-    """
-    folder, causal = Path(args.output_dir), model.can_generate()
-    facts = {"prior": described_prior(has_prior, args, data_args), "environment": run_facts.software()}
-    if causal:
-        facts["sample"] = card_usage.sample(folder)
-    options = {"causal": causal, "model_args": model_args, "facts": facts}
-    write_card(folder, folder.resolve().name, "free_head", model, tokenizer, **options)
-
-
 def write_card(
     folder: Path,
     name: str,
@@ -107,65 +91,66 @@ def write_card(
     dataset: str | None = None,
     results: Sequence[EvalResult] = (),
     facts: dict[str, Any],
-    template: str = TEMPLATE_NAME,
     **metadata,
 ) -> None:
-    """Put together what every kind of card has, and write it.
+    """Write a card, from what every kind of card has and what this one adds. Never raises: a failure is a warning.
 
     Args:
-        name: of the model: on the Hub, or of its folder.
+        folder: of the model.
+        name: what users call the model: its name on the Hub, or its folder.
         kind: trunk, vanilla, free_head, tuned or classifier.
+        model: what was saved.
+        tokenizer: that of the model; without one, no lines of Python are shown.
         causal: whether a token sees those before it alone.
         model_args: name the checkpoint that the model was made of; None where a trainer was made by hand.
         dataset: that it was trained on.
+        results: its scores.
         facts: names in the template that this kind has, or has other values for.
-        template: of the text.
-        metadata: more of it, or other values.
+        metadata: arguments of `ModelCardData` that this kind has, or has other values for.
     """
     if not isinstance(tokenizer, PreTrainedTokenizerBase):  # a trainer takes anything that pads
         tokenizer = None
     results, source = finite(results), model_args.model_name_or_path if model_args else None
-    facts = {
-        "title": name,
-        "name": name,
-        "kind": kind,
-        "causal": causal,
-        "language_model": "a causal language model" if causal else "a masked language model",
-        "base": card_facts.linked(source) if source else None,
-        "model": card_facts.model_facts(folder, model, tokenizer, model_args),
-        "usage": card_usage.usage_facts(name, model, tokenizer) if tokenizer is not None else None,
-        "sample": None,
-        "folded": FOLD in config.read_text(encoding="utf-8") if (config := folder / "config.json").is_file() else False,
-        "bias_apart": False,
-        "training": None,
-        "earlier": earlier_sections(source, folder),
-        "results": results_table(results),
-    } | facts
+    card, config = read_card(source) if source else None, folder / "config.json"
     tasks = {"trunk": "feature-extraction", "classifier": "text-classification"}
-    data = _inherited_metadata(model_args, dataset) | {
+    data = _inherited_metadata(card, model_args, dataset) | {
         "library_name": "transformers",
         "pipeline_tag": tasks.get(kind, "text-generation" if causal else "fill-mask"),
         "model_name": name if results else None,
         "eval_results": results or None,
     }
-    headless = kind not in ("vanilla", "classifier") or HEADLESS_TAG in data["tags"]
+    headless = kind not in ("vanilla", "classifier") or HEADLESS_TAG in (card and card.data.tags or ())
     data["tags"] = [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG]
-    save_card(folder, facts | {"headless": headless}, data | metadata, template)
+    facts = {
+        "title": " ".join(name.split()),
+        "kind": kind,
+        "causal": causal,
+        "headless": headless,
+        "base": card_facts.linked(source) if source else None,
+        "model": model,
+        "parameters": card_facts.saved_parameters(folder),
+        "tokenizer": tokenizer,
+        "model_args": model_args,
+        "usage": usage_facts(name, model, tokenizer) if tokenizer is not None else None,
+        "folded": config.is_file() and FOLD in config.read_text(encoding="utf-8"),
+        "earlier": card and earlier_sections(card.text, card_facts.model_name(source)),
+        "results": results and results_table(results),
+        "environment": run_facts.software(),
+        **{each.__name__: each for each in WORDS},
+    } | facts
+    save_card(folder, facts, data | metadata)
 
 
-def _inherited_metadata(model_args: ModelArguments | None, dataset: str | None) -> dict[str, Any]:
-    """What a model has of the checkpoint it was made of, where it was not given its own, and that checkpoint's tags."""
-    source = model_args.model_name_or_path if model_args else None
-    card = read_card(source) if source else None
-    inherited = card.data.to_dict() if card else {}
-    data = {name: inherited.get(name) for name in ("license", "language", "base_model", "datasets")}
-    for given in ("license", "language"):
-        data[given] = getattr(model_args, given, None) or data[given]
-    if card_facts.on_hub(source):
-        data["base_model"] = source
-    if card_facts.on_hub(dataset):
-        data["datasets"] = list(dict.fromkeys([*(data["datasets"] or ()), dataset]))
-    return data | {"tags": inherited.get("tags", ())}
+def _inherited_metadata(card, model_args: ModelArguments | None, dataset: str | None) -> dict[str, Any]:
+    """What a model has of the card of the checkpoint it was made of, where it was not given its own."""
+    inherited, source = card.data.to_dict() if card else {}, model_args and model_args.model_name_or_path
+    datasets = [*inherited.get("datasets", ()), *([dataset] if card_facts.on_hub(dataset) else [])]
+    return {
+        "license": model_args and model_args.license or inherited.get("license"),
+        "language": model_args and model_args.language or inherited.get("language"),
+        "base_model": source if card_facts.on_hub(source) else inherited.get("base_model"),
+        "datasets": list(dict.fromkeys(datasets)) or None,
+    }
 
 
 def described_prior(has_prior: bool, args: LMHeadArguments, data_args: DataArguments | None) -> str | None:
@@ -175,20 +160,10 @@ def described_prior(has_prior: bool, args: LMHeadArguments, data_args: DataArgum
     return f"`{card_facts.data_name(data_args)}`" if args.counts_from == "corpus" else "its pretraining"
 
 
-def earlier_sections(source: str | None, folder: Path) -> str | None:
-    """What the card of the checkpoint that a model comes from says of its training; its pictures are copied into ``folder``."""
-    card = read_card(source) if source else None
-    if card is None:
-        return None
-    name = card_facts.model_name(source)
-    text = "\n".join(section.rstrip() + "\n" for section in SECTIONS.findall(card.text))
-    text = re.sub(r"^## (Pretraining|Fine-tuning)$", rf"## \1 of `{name}`", text, flags=re.MULTILINE)
-    for picture in re.findall(r"\]\(([\w.-]+\.png)\)", text):
-        copied = f"{Path(source).resolve().name}_{picture}" if picture == PICTURE else picture
-        if is_inside(Path(source) / picture, source):  # what a link leads to may be anything, and would be published
-            write_whole(folder / copied, (Path(source) / picture).read_bytes())
-            text = text.replace(f"]({picture})", f"]({copied})")
-    return text.strip()
+def earlier_sections(text: str, name: str) -> str:
+    """What the card of the checkpoint ``name``, that a model comes from, says of its training, without its pictures."""
+    found = "\n".join(section.rstrip() + "\n" for section in SECTIONS.findall(PICTURES.sub("", text)))
+    return re.sub(r"^## (Pretraining|Fine-tuning)$", lambda m: f"{m[0]} of `{name}`", found, flags=re.MULTILINE).strip()
 
 
 def _name(folder: Path, args) -> str:
@@ -205,8 +180,9 @@ def held_out_results(
 ) -> list[EvalResult]:
     """The held-out figures of a pretraining, or of its head, as results of the card's metadata."""
     hub = data_args is not None and card_facts.on_hub(data_args.dataset_name)
-    name = card_facts.data_name(data_args)
-    described = f"held-out part of {name}" if name else "held-out data"
+    described = f"held-out part of {card_facts.data_name(data_args)}" if data_args else "held-out data"
+    if data_args and data_args.validation_file:
+        described = card_facts.file_names(data_args.validation_file)
     figures = [each for each in shown_in(RESULTS) if math.isfinite(metrics.get(each.name, math.nan))]
     if any(each.name == "eval_perplexity" for each in figures):  # the cross-entropy exponentiated
         figures = [each for each in figures if each.name != "eval_cross_entropy"]
@@ -219,20 +195,8 @@ def held_out_results(
             dataset_split="held out" if hub else None,
             metric_type=each.bare_name,
             metric_name=each.labelled(each.short) + (" of the free head" if kind == "trunk" else ""),
-            metric_value=float(f"{metrics[each.name]:.6g}"),
+            metric_value=six_digits(metrics[each.name]),
             metric_args={"predicted_tokens": metrics["eval_predicted_tokens"]},
         )
         for each in figures
     ]
-
-
-def _emissions(totals: dict[str, float], country: str | None, kind: str) -> dict[str, Any] | None:
-    """The metadata that the Hub shows as a carbon footprint, where codecarbon was told the country."""
-    if "emissions_kg" not in totals or country is None:
-        return None
-    return {
-        "emissions": float(f"{1000 * totals['emissions_kg']:.3g}"),
-        "source": "codecarbon",
-        "training_type": "fine-tuning" if kind == "tuned" else "pre-training",
-        "geographical_location": country,
-    }

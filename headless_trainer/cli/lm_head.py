@@ -12,6 +12,7 @@ data arguments name; --do_eval measures it on held-out rows.
 """
 
 import logging
+from pathlib import Path
 
 from ..runtime.signals import ended_by_signals
 
@@ -69,7 +70,7 @@ def check_arguments(model_args, data_args, args) -> None:
 def make_language_model(model_args, data_args, args) -> None:
     """The free head: no training, and no corpus unless the counts come from one."""
 
-    from ..cards.model_card import write_head_card
+    from ..cards.model_card import described_prior, write_card
     from ..corpus import packing, texts
     from ..hub.pushes import HubPushes
     from ..models import loading
@@ -104,8 +105,11 @@ def make_language_model(model_args, data_args, args) -> None:
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
-    write_head_card(model, tokenizer, model_args, data_args, args, options["init"] == "prior")
-    kind = "causal" if model.can_generate() else "masked"
+    causal, folder = model.can_generate(), Path(args.output_dir)
+    facts = {"prior": described_prior(options["init"] == "prior", args, data_args)}
+    card = {"causal": causal, "model_args": model_args, "facts": facts}
+    write_card(folder, folder.resolve().name, "free_head", model, tokenizer, **card)
+    kind = "causal" if causal else "masked"
     logger.info("saved in %s: %s, an ordinary %s language model", args.output_dir, type(model).__name__, kind)
     if pushes is not None:
         pushes.push_run("Language modelling head")

@@ -161,7 +161,7 @@ class PretrainingTrainer(Trainer):
             self.rows = SparseRows(self.model, args, sharded=self.is_deepspeed_enabled or self.is_fsdp_enabled)
         self.stream = StreamPlace(self.train_dataset, args) if isinstance(self.train_dataset, PackedStream) else None
         self._compared_with: str | None = None  # checkpoint whose settings were compared
-        for callback in (self.window, self.facts, self.signal, self.branch, self.rows, self.stream):
+        for callback in (self.window, self.signal, self.branch, self.rows, self.stream):
             if callback is not None:
                 self.add_callback(callback)
         self._evaluation: EvaluationSums | None = None  # the one under way
@@ -498,7 +498,6 @@ class PretrainingTrainer(Trainer):
         sums = torch.tensor([self.window.tokens_seen, self.window.candidates, self.window.drawn])
         seen, candidates, drawn = self._sum_over_processes(sums).tolist()
         totals = {"tokens_seen": seen, "train_seconds": self.window.train_seconds, "processes": self.args.world_size}
-        totals |= self.facts.totals()
         if drawn:
             totals |= {"candidates": candidates, "drawn_candidates": drawn}
         # A checkpoint is aside already.
@@ -673,4 +672,3 @@ class PretrainingTrainer(Trainer):
             self.window.candidates = int(totals.get("candidates", 0))
             self.window.drawn = int(totals.get("drawn_candidates", 0))
         self.window.train_seconds = totals["train_seconds"]
-        self.facts.restore(totals)

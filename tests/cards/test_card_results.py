@@ -20,7 +20,7 @@ pytest.importorskip("sklearn")
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.cards.file import add_results, read_card, results_table
-from headless_trainer.cards.model_card import earlier_sections, held_out_results
+from headless_trainer.cards.model_card import held_out_results
 from headless_trainer.cli import glue as run_glue
 from headless_trainer.fine_tuning.classifier_card import glue_results
 from headless_trainer.scoring.score_card import add_harness_results, harness_results
@@ -72,24 +72,10 @@ def test_results_are_in_the_metadata_and_in_a_table(folder):
     assert after.count(table) == 1 and after.index(table) < after.index("\n## Citation\n")
     assert after.replace(table, "").split("\n---\n")[1] == before.split("\n---\n")[1]
     index = yaml.safe_load(REGEX_YAML_BLOCK.match(after).group(2))["model-index"]
-    assert index == [
-        {
-            "name": "small-bert",
-            "results": [
-                {
-                    "task": {"type": "text-generation"},
-                    "dataset": {"name": "some texts", "type": "local", "config": "some texts"},
-                    "metrics": [
-                        {
-                            "type": "accuracy",
-                            "value": 0.25,
-                            "args": {"documents": 5153, "standard_error": 0.00123456},
-                        }
-                    ],
-                }
-            ],
-        }
-    ]
+    metrics = [{"type": "accuracy", "value": 0.25, "args": {"documents": 5153, "standard_error": 0.00123456}}]
+    dataset = {"name": "some texts", "type": "local", "config": "some texts"}
+    result = {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": metrics}
+    assert index == [{"name": "small-bert", "results": [result]}]
     assert str(ModelCard.load(folder / "README.md")) == after and "\n\n\n" not in after
 
 
@@ -144,7 +130,7 @@ def test_a_card_without_a_citation_gets_its_table_at_the_end(folder):
     [
         b"# Mine\n",
         b"---\ntags:\n- other\n---\n# Mine\n",
-        b"---\n- a list\n---\n# Mine\n",
+        b"---\n- a list\n---\n",
         b"\xff\xfe# Mine",
         b"---\na: [\n---\n",
     ]
@@ -172,21 +158,6 @@ def test_nor_is_a_link_where_it_is_written_first(folder, tmp_path):
     assert (tmp_path / "mine").read_text() == "mine" and "| 0.1 |" in text_of(folder)
 
 
-def test_pictures_of_an_earlier_card_are_no_links_to_elsewhere(folder, tmp_path):
-    """They would be copied, and published with the model that is made of it."""
-    (tmp_path / "secret").write_text("secret")
-    (tmp_path / "mine").write_text("mine")
-    text = text_of(folder)
-    (folder / "README.md").write_text(text + "\n## Pretraining\n\n![loss](loss.png) ![more](more.png)\n")
-    (folder / "loss.png").symlink_to(tmp_path / "secret")
-    (folder / "more.png").write_text("picture")
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "more.png").symlink_to(tmp_path / "mine")
-    earlier_sections(str(folder), tmp_path / "new")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["more.png"]
-    assert (tmp_path / "new" / "more.png").read_text() == "picture" and (tmp_path / "mine").read_text() == "mine"
-
-
 def test_what_is_no_folder_is_passed_over(tmp_path, caplog):
     add_results("someone/on-the-hub", [accuracy(0.5)])
     add_results(tmp_path, [accuracy(0.5)])
@@ -207,13 +178,12 @@ def test_a_failure_is_a_warning(folder, caplog, monkeypatch):
     )
     add_results(folder, [accuracy(0.5)])
     assert "A model card could not be written (OSError: disk full). Nothing else is lost." in caplog.text
-    add_harness_results(folder, {"task": {"no": "settings"}})
-    assert "A model card could not be written (KeyError: 'settings')" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("value", "want"), [(12345.678, "12,346"), (0.123456, "0.1235"), (1.0, "1"), (123456, "123,456"), (2e-7, "2e-07")]
-)
+NUMBERS = [(12345.678, "12,346"), (0.123456, "0.1235"), (1.0, "1"), (123456, "123,456"), (2e-7, "2e-07")]
+
+
+@pytest.mark.parametrize(("value", "want"), NUMBERS)
 def test_numbers_in_the_table(value, want):
     assert f"| accuracy | {want} |" in results_table([accuracy(value)])
 
