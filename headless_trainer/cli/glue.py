@@ -100,13 +100,10 @@ def finish(grid) -> None:
 
 
 def report(output_dir: str, metrics: str) -> None:
-    """Write and show the tables, without pictures and with lines that fit where this is a terminal."""
-    import sys
-
+    """Write and show the tables."""
     from ..fine_tuning.grid_report import write_report
-    from ..runtime.console import fitted
 
-    print(fitted(write_report(output_dir, metrics), sys.stdout))
+    print(write_report(output_dir, metrics))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
-from ..runtime.console import terminal_width
 from .classification import ClassificationTrainer
 from .classification_rows import EncodedRows, encode_rows
 from .classifier_card import write_classifier_card
@@ -266,7 +265,7 @@ class Progress(tqdm):
         super().__init__(
             total=sum(map(sum, costs)),
             initial=sum(sum(cost) for cost, run in zip(costs, grid.runs, strict=True) if run not in grid.pending),
-            disable=grid.training.disable_tqdm or grid.training.process_index > 0 or terminal_width(sys.stderr) is None,
+            disable=grid.training.disable_tqdm or grid.training.process_index > 0 or not sys.stderr.isatty(),
             bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}",
             smoothing=0,  # the mean speed so far: tasks differ more than moments do
         )

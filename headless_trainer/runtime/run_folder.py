@@ -8,34 +8,37 @@ import warnings
 from pathlib import Path
 
 import datasets
-from transformers import PrinterCallback, ProgressCallback
+from tqdm.auto import tqdm
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
 
 from .. import pictures
-from ..measures import PICTURE, shown_in
+from ..measures import CONSOLE, PICTURE, shown_in
 from .checkpoints import write_whole
-from .console import ConsoleCallback, ConsoleHandler, terminal_width
 from .curves import along, curves
 
 logger = logging.getLogger(__name__)
 
-PRECISIONS = {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
-# What transformers says of what is as it should be, by the module that says it.
-TRANSFORMERS_SAYS = {
-    "tokenization_utils_base": "sequence length is longer",  # long texts are cut where they are used
-    "modeling_utils": "We strongly recommend passing in an `attention_mask`",  # rows that are full have none
-    "trainer_utils": "The tokenizer has new PAD/BOS/EOS tokens",  # those of the tokenizer that is saved with the model
+# What libraries say of what is as it should be, by the logger that says it.
+LEFT_OUT = {
+    "DeepSpeed": "Setting accelerator to CPU",  # wherever it is installed, used or not
+    "transformers.tokenization_utils_base": "sequence length is longer",  # long texts are cut where they are used
+    "transformers.trainer_utils": "The tokenizer has new PAD/BOS/EOS tokens",  # those of the tokenizer that is saved with it
+    # Rows that are full have no mask. A report of a pooler alone: no trunk has one that was trained here.
+    "transformers.modeling_utils": r"We strongly recommend passing in an `attention_mask`|LOAD REPORT(?=[\s\S]*\npooler\.)"
+    r"(?![\s\S]*\n(?!pooler\.)\S+ *\|.*(?:MISSING|UNEXPECTED|MISMATCH))",
 }
 
 
 def start_logging(args=None) -> None:
-    """Our own messages from the main process; those of the libraries, and of other processes, from warnings on.
+    """Show our own messages from the main process; those of the libraries, and of other processes, from warnings on.
 
     Args:
         args: settings of a training; None where nothing is trained.
     """
-    logging.basicConfig(handlers=[ConsoleHandler(sys.stderr)], level=logging.WARNING)
+    handler = AboveBars(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     level, process = logging.INFO, 0
     if args is not None:
         process = args.process_index
@@ -47,51 +50,68 @@ def start_logging(args=None) -> None:
 
 def quiet_libraries() -> None:
     """Leave out what libraries say at each start, or of what is as it should be."""
-    # Said wherever DeepSpeed is installed, used or not.
-    logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
-    for name, said in TRANSFORMERS_SAYS.items():
-        logging.getLogger(f"transformers.{name}").addFilter(lambda record, said=said: said not in record.getMessage())
-    logging.getLogger("transformers.modeling_utils").addFilter(lambda record: not _is_of_pooler(record.getMessage()))
+    for name, said in LEFT_OUT.items():
+        logging.getLogger(name).addFilter(lambda record, said=said: not re.search(said, record.getMessage()))
     # DeepSpeed calls torch by names that torch would like to see changed, and torch says so at every step.
     warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
     transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training run is another
-    if terminal_width(sys.stderr) is None:
+    if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     # The error that follows says it.
     logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
 
 
-def _is_of_pooler(message: str) -> bool:
-    """Whether this is the report of a model that lacks a pooler alone, which no trunk has that was trained here."""
-    rows = re.findall(r"^(\S+) *\|.*(?:MISSING|UNEXPECTED|MISMATCH)", message, re.MULTILINE)
-    return "LOAD REPORT" in message and all(name.startswith("pooler.") for name in rows) and bool(rows)
+class AboveBars(logging.StreamHandler):
+    """Writes messages above progress bars, where there are some."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            tqdm.write(self.format(record), file=self.stream)
+        except Exception:
+            self.handleError(record)
+
+
+class Bars(ProgressCallback):
+    """The bars of transformers, without its printing of whole dictionaries."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        pass
+
+
+class LogLines(TrainerCallback):
+    """One short line a log, with what `CONSOLE` shows."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        found = [each for each in shown_in(CONSOLE) if each.name in (logs or {}) and each.is_logged(args)]
+        if state.is_world_process_zero and found:
+            # Held-out figures need the place of the total.
+            step = f"{state.global_step}" if found[0].is_held_out else f"{state.global_step}/{state.max_steps}"
+            logger.info("step %s  %s", step, "  ".join(f"{each.short} {each.form(logs[each.name])}" for each in found))
 
 
 def use_console(trainer) -> None:
-    """Replace the parent's bars, and its printing of whole dictionaries, by `ConsoleCallback`."""
+    """Replace the parent's callbacks for the console by `LogLines` and, on a terminal, `Bars`."""
     trainer.pop_callback(PrinterCallback)
     trainer.pop_callback(ProgressCallback)
-    trainer.add_callback(ConsoleCallback(lambda: trainer.window.pace * trainer.args.world_size))
+    if sys.stderr.isatty() and not trainer.args.disable_tqdm:
+        trainer.add_callback(Bars)
+    trainer.add_callback(LogLines)
 
 
 def announce(trainer) -> None:
     """Say what is about to be trained, on what, where and how."""
-    model, rows = trainer.model, trainer.train_dataset
-    embedding = trainer.embedding.num_embeddings * trainer.embedding.embedding_dim
-    # ZeRO-3 leaves a parameter empty between its uses, and its size under another name.
-    total = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
-    size = f"{len(rows):,} rows" if hasattr(rows, "__len__") else "a stream"
-    precision = PRECISIONS.get(trainer.accelerator.mixed_precision, trainer.accelerator.mixed_precision)
+    model, rows, precision = trainer.model, trainer.train_dataset, trainer.accelerator.mixed_precision
     logger.info(
         "%s %s: %s, %.1f M parameters, %.1f M of them in the embedding; training on %s, on %s in %s",
         trainer.args.objective,
         trainer.task,
         type(model).__name__,
-        total / 1e6,
-        embedding / 1e6,
-        size,
+        # ZeRO-3 leaves a parameter empty between its uses, and its size under another name.
+        sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters()) / 1e6,
+        trainer.embedding.num_embeddings * trainer.embedding.embedding_dim / 1e6,
+        f"{len(rows):,} rows" if hasattr(rows, "__len__") else "a stream",
         trainer.args.device.type,
-        precision,
+        "float32" if precision == "no" else precision,
     )
 
 
