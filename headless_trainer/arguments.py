@@ -52,7 +52,7 @@ def described(kind: type) -> type:
 @described
 @dataclass
 class ModelArguments:
-    """Which trunk to pretrain, from which weights or configuration, and with which tokenizer."""
+    """Model and tokenizer."""
 
     model_name_or_path: str | None = HfArg(
         default=None,
@@ -69,25 +69,25 @@ class ModelArguments:
     )
     tie_word_embeddings: bool | None = HfArg(
         default=None,
-        help="vanilla: share the head's matrix with the input embedding; the architecture's own choice by default. "
-        "headless: false gives candidates a matrix of their own, beside that of the inputs.",
+        help="vanilla: share the head's matrix with the embedding; headless: false gives candidates their own matrix. "
+        "The architecture's own choice by default.",
     )
     tokenizer_name: str | None = HfArg(
         default=None, help="Tokenizer (Hub name or folder). That of the model by default."
     )
     mask_token: str | None = HfArg(
-        default=None, help="Make this the mask token of a tokenizer that has none, adding it if it is not a token yet."
+        default=None, help="Mask token of a tokenizer that has none. It is added if it is not a token yet."
     )
     train_tokenizer: bool = HfArg(
         default=False, help="Train a tokenizer on the training texts and save it with the checkpoint."
     )
     tokenizer_type: Literal["bpe", "wordpiece", "words"] = HfArg(
         default="bpe",
-        help="Kind of tokenizer to train: byte-level BPE, WordPiece, or words: all that stands between spaces.",
+        help="Kind of tokenizer to train: byte-level bpe, wordpiece, or words (between spaces).",
     )
     vocab_size: int = HfArg(default=32_000, help="Tokens in the tokenizer to train, specials included.")
     resize_embeddings: bool = HfArg(
-        default=False, help="Add rows to the embedding of a loaded checkpoint when the tokenizer has more tokens."
+        default=False, help="Add rows to a loaded embedding when the tokenizer has more tokens."
     )
     license: str | None = HfArg(
         default=None, help="Licence of the weights, for the model card: apache-2.0, mit, cc-by-4.0, other."
@@ -155,7 +155,7 @@ class ModelArguments:
 @described
 @dataclass
 class DataArguments:
-    """Where the text comes from and how it becomes rows of tokens."""
+    """Data."""
 
     dataset_name: str | None = HfArg(
         default=None,
@@ -177,7 +177,7 @@ class DataArguments:
     )
     validation_split_percentage: float = HfArg(
         default=5.0,
-        help="Share of the documents held out when there is no validation part, in percent. A hash of its text decides "
+        help="Percentage of the documents held out when there is no validation part. A hash of its text decides "
         "for each document, at least one is held out, and at least one is trained on.",
     )
     streaming: bool = HfArg(default=False, help="Read while training instead of before it.")
@@ -228,7 +228,7 @@ class DataArguments:
 @described
 @dataclass
 class HeadlessTrainingArguments(TrainingArguments):
-    """`transformers.TrainingArguments` and the settings of the objective.
+    """Objective, and `transformers.TrainingArguments`.
 
     Defaults that differ from those of ``TrainingArguments``: ``remove_unused_columns`` is False, because the trainer makes
     the targets itself; ``logging_first_step`` is True, so that a long run says early that it goes on;
