@@ -21,14 +21,13 @@ from collections.abc import Callable
 
 METHODS = {
     "headless, sparse": dict(objective="headless", sparse_embedding_updates=True),
-    "headless, compact": dict(objective="headless", sparse_embedding_updates=True, sparse_embedding_moments="compact"),
     "untied, sparse": dict(objective="headless", sparse_embedding_updates=True),
     "headless, dense": dict(objective="headless"),
     "vanilla": dict(objective="vanilla"),
 }
 UNTIED = "untied, sparse"  # with a matrix of its own for candidates
 # Tables of the embedding's size held at once: weights and moments, then gradients and what they are summed from.
-TABLES = {"headless, sparse": 3, "headless, compact": 1.5, "untied, sparse": 6, "headless, dense": 5, "vanilla": 7}
+TABLES = {"headless, sparse": 3, "untied, sparse": 6, "headless, dense": 5, "vanilla": 7}
 BATCHES, SPECIAL, WARM_UP = 64, 5, 3
 STEPS = 3  # in a turn, of which the median counts; one where steps are long
 
@@ -42,8 +41,7 @@ def state_bytes(method: str, vocab_size: int, width: int, rows: int) -> int:
     table, settings = 4 * vocab_size * width, METHODS[method]
     if not settings.get("sparse_embedding_updates"):
         return 4 * table
-    compact = settings.get("sparse_embedding_moments") == "compact"
-    own = table + moment_bytes(torch.empty(vocab_size, width, device="meta"), compact) + rows * (4 * width + 8)
+    own = table + moment_bytes(torch.empty(vocab_size, width, device="meta")) + rows * (4 * width + 8)
     return 2 * own if method == UNTIED else own  # the candidates' matrix, whose rows are about as many
 
 

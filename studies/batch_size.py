@@ -8,7 +8,7 @@ other's negatives. So three comparisons, all at equal tokens, which are --max_st
 
 - each recipe with each of --batch_sizes;
 - the largest batch, its targets cut into pools as small as those of the smaller batches: the negatives alone change;
-- the smallest batch with 4,096 candidates drawn by frequency besides its targets, as those of a larger batch would be.
+- the smallest batch with 4,096 candidates drawn besides its targets, as those of a larger batch would be.
 
 Learning rates follow one rule and are not tuned for each size: --rate at --batch_size rows, times the square root of the ratio
 of the rows, as is usual for Adam. Runs that are finished are not repeated, those cut off go on. ``--report_only`` makes table
@@ -39,7 +39,7 @@ from shared import (
 
 from headless_trainer.runtime import plotting
 
-DRAWN = "4096 by frequency"
+DRAWN = "4096 uniform"
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -63,17 +63,8 @@ INGREDIENTS = {
     "pools of 512": ["--pool_size", "512"],
     "pools of 2048": ["--pool_size", "2048"],
     "4096 uniform": ["--sampled_negatives", "4096"],
-    "4096 by square root": ["--sampled_negatives", "4096", "--sampling_power", "0.5"],
-    "4096 by frequency": ["--sampled_negatives", "4096", "--sampling_power", "1"],
-    "exact at the end": ["--softmax_share", "0.2"],
     **{f"input gradients x {scale}": ["--input_grad_scale", f"{scale}"] for scale in (2, 3, 5, 10)},
-    "temperature 0.5": ["--temperature", "0.5"],
-    "temperature 2": ["--temperature", "2"],
-    "corrected for log q": ["--log_q_correction", "true"],
-    "refined correction": ["--log_q_correction", "true"],
     "masking 30 %": ["--mlm_probability", "0.3"],
-    "masking 30 to 15 %": ["--mlm_probability", "0.3", "--mlm_probability_end", "0.15"],
-    "next tokens first": ["--next_token_share", "0.5"],
     # Other trunks of --scale cpu.
     **{
         f"width {width}": ["--config_overrides", CPU_MODELS["clm"]["config_overrides"].replace("128", f"{width}")]
@@ -92,8 +83,6 @@ INGREDIENTS = {
         + ",relative_attention=true,pos_att_type=p2c|c2p,position_biased_input=false",
     ],
 }
-# Ingredients that another script than run_pretrain.py runs.
-SCRIPTS = {"refined correction": "studies/refined_correction.py"}
 
 
 def model_arguments(description: str) -> argparse.ArgumentParser:
@@ -295,8 +284,7 @@ def pretrain(args, recipe: str, rate: float, seed: int) -> float:
     }  # fmt: skip
     for name in ("train_tokenizer", "tokenizer_type", "vocab_size"):  # done before
         flags.pop(name, None)
-    script = next((SCRIPTS[part] for part in recipe.split(" + ") if part in SCRIPTS), "run_pretrain.py")
-    command = [*(shlex.split(args.launcher) or [sys.executable]), script, *as_flags(flags)]
+    command = [*(shlex.split(args.launcher) or [sys.executable]), "run_pretrain.py", *as_flags(flags)]
     command += [f"{float(flag[:-1]) * rate:g}" if re.fullmatch(r"\d+x", flag) else flag for flag in flags_of(recipe)]
     found = results_of(command, folder, "eval_results.json", args.jobs)
     return math.inf if found is None else found["eval_cross_entropy"]

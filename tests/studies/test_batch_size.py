@@ -35,7 +35,7 @@ def test_pools_of_the_largest_batch_are_those_of_the_smaller_ones(study, tmp_pat
     assert [run[:2] for run in runs if run[2] == 3] == [
         ("headless", 8), ("vanilla tied", 8), ("headless", 32), ("vanilla tied", 32), ("headless", 128),
         ("vanilla tied", 128), ("headless + pools of 1016", 128), ("headless + pools of 4064", 128),
-        ("headless + 4096 by frequency", 8),
+        ("headless + 4096 uniform", 8),
     ]  # fmt: skip
     assert [run[2] for run in runs] == [3] * 9 + [4] * 9
     assert script.flags_of("headless + pools of 1016") == ["--pool_size", "1016"]
@@ -75,7 +75,7 @@ def test_a_whole_study_and_its_report_alone(tmp_path, text_lines):
     found = start()
     assert [(row["recipe"], row["rows"], row["pool"], row["steps"]) for row in found] == [
         ("headless", 2, 254, 8), ("headless", 4, 508, 4), ("headless + pools of 254", 4, 254, 4),
-        ("headless + 4096 by frequency", 2, 254, 8),
+        ("headless + 4096 uniform", 2, 254, 8),
     ]  # fmt: skip
     assert len({row["perplexity"][0] for row in found}) == 4 and all(row["seconds"][0] > 0 for row in found)
     assert {row["curves"][0][-1][0] for row in found} == {2048}  # tokens: 4 steps of 4 rows of 128
