@@ -128,12 +128,8 @@ def parity(part: Part) -> None:
 
 # K, D, V; the first ones are those that most is asked about
 FIRST_SIZES = [
-    (16384, 768, 50304),
-    (65536, 768, 50304),
-    (16384, 2048, 256000),
-    (65536, 2048, 256000),
-    (4096, 768, 32000),
-]
+    (16384, 768, 50304), (65536, 768, 50304), (16384, 2048, 256000), (65536, 2048, 256000), (4096, 768, 32000)
+]  # fmt: skip
 LOSS_SIZES = {
     "gpu": FIRST_SIZES
     + [
@@ -398,23 +394,16 @@ LOOPS = {
 def between(part: Part) -> None:
     """Training loops of our trainers and of transformers' own, logging every tenth step."""
     import torch
+    import transformers
     from step import config_of, tokenizer_of, zipf_ids
-    from transformers import (
-        AutoModel,
-        AutoModelForMaskedLM,
-        DataCollatorForLanguageModeling,
-        PrinterCallback,
-        Trainer,
-        TrainerCallback,
-        TrainingArguments,
-    )
+    from transformers import AutoModel, AutoModelForMaskedLM
 
     from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
 
     problem = argparse.Namespace(**LOOPS[part.scale])
     on_gpu = part.device == "cuda"
 
-    class Clock(TrainerCallback):
+    class Clock(transformers.TrainerCallback):
         """When steps begin and end: on the device's own clock where it has one, so that nothing waits for it."""
 
         def __init__(self):
@@ -464,7 +453,7 @@ def between(part: Part) -> None:
         "headless, negatives step": (HeadlessTrainer, AutoModel, {"objective": "headless", "negatives": "step"}),
         "headless, rows": (HeadlessTrainer, AutoModel, {"objective": "headless", "sparse_embedding_updates": True}),
         "our vanilla": (VanillaTrainer, AutoModelForMaskedLM, {"objective": "vanilla"}),
-        "transformers": (Trainer, AutoModelForMaskedLM, None),
+        "transformers": (transformers.Trainer, AutoModelForMaskedLM, None),
     }
     part.found["facts"]["loop"] = f"{problem.model}, {problem.batch_size} x {problem.length} tokens"
     for name, (kind, model_class, settings) in kinds.items():
@@ -479,14 +468,14 @@ def between(part: Part) -> None:
             }  # fmt: skip
             collate = {}
             if settings is None:
-                args = TrainingArguments(folder, **common)
-                collate["data_collator"] = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+                args = transformers.TrainingArguments(folder, **common)
+                collate["data_collator"] = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
             else:
                 args = HeadlessTrainingArguments(folder, task="mlm", **common, **settings)
             torch.manual_seed(0)
             clock, model = Clock(), model_class.from_config(config_of(problem))
             trainer = kind(model, args, train_dataset=rows, processing_class=tokenizer, callbacks=[clock], **collate)
-            trainer.pop_callback(PrinterCallback)
+            trainer.pop_callback(transformers.PrinterCallback)
             with clock.watching:
                 trainer.train()
             part.add(loop=name, **clock.figures())
@@ -499,9 +488,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", default="runs/accelerator")
     parser.add_argument("--scale", choices=("gpu", "cpu"), help="gpu where there is one.")
-    parser.add_argument(
-        "--minutes", type=float, help="What all parts take together: 9 on a GPU, 5 on a CPU by default."
-    )
+    parser.add_argument("--minutes", type=float, help="What all parts take: 9 on a GPU, 5 on a CPU by default.")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     for hidden in ("--part", "--result", "--seconds"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -654,17 +641,16 @@ def write(report: dict, output: Path) -> None:
 
 
 def page(report: dict) -> str:
+    from headless_trainer.tables import markdown
+
     packages = ", ".join(f"{name} {number}" for name, number in report["machine"]["packages"].items())
     lines = ["# On one device", "", f"{report['machine']['device']}. {packages}.", ""]
     for name, part in report["parts"].items():
         lines += [f"## {name}", "", f"{part['status']}, {part['seconds']:.0f} s. {WORDS[name]}", ""]
         if part["rows"]:
             columns = COLUMNS[name]
-            lines += ["| " + " | ".join(heading for _, heading, _ in columns) + " |", "|" + "---|" * len(columns)]
-            lines += [
-                "| " + " | ".join(cell(row.get(key), form) for key, _, form in columns) + " |" for row in part["rows"]
-            ]
-            lines.append("")
+            cells = [[cell(row.get(key), form) for key, _, form in columns] for row in part["rows"]]
+            lines += [markdown([heading for _, heading, _ in columns], cells), ""]
         for what, value in part["facts"].items():
             if isinstance(value, dict):
                 value = "; ".join(f"{item}: {reason}" for item, reason in value.items()) or "nothing"

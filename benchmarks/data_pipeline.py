@@ -2,37 +2,28 @@
 
     python benchmarks/data_pipeline.py
     python benchmarks/data_pipeline.py --train_file en.txt.gz de.txt.gz ja.txt.gz --tokenizers bpe wordpiece unigram
-    python benchmarks/data_pipeline.py --train_file en.txt.gz --start_mb 1000
 
 Both ways get the same texts, tokenizer and number of processes, start without caches and take turns. Each file is a language
 by itself; without --train_file there are made-up words with spaces between them, and characters of a script without spaces. The
 Unigram tokenizer is one as SentencePiece makes them: its words begin with their space.
-
-With --start_mb the texts are repeated to that size, and two processes in turn load, tokenize and check them as a run does: the
-first without caches, the second with what the first has left. Time is that from the beginning of the loading; memory is the
-peak of the process and its workers together, shared pages counted once: what is theirs alone, and with the files that they
-have mapped (Linux alone, sampled).
 """
 
 import argparse
-import multiprocessing
 import os
 import random
 import statistics
 import tempfile
-import threading
 import time
 from itertools import chain, islice
 from pathlib import Path
 
 import datasets
-import psutil
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from headless_trainer.arguments import DataArguments
-from headless_trainer.corpus.packing import available_processors, check_token_ids, tokenize_and_pack
+from headless_trainer.corpus.packing import available_processors, tokenize_and_pack
 from headless_trainer.corpus.texts import load_texts
 from headless_trainer.corpus.tokenization import train_tokenizer
 
@@ -117,7 +108,17 @@ def measure(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int,
     return seconds, tokens
 
 
-def compare(args) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train_file", nargs="+", help="Texts, each file by itself. Made-up ones by default.")
+    parser.add_argument("--tokenizers", nargs="+", choices=("bpe", "wordpiece", "unigram"), default=["bpe"])
+    parser.add_argument("--processes", type=int, nargs="+", default=[available_processors()], help="Of both ways.")
+    parser.add_argument("--repeats", type=int, default=3, help="Timed runs of each way; the median counts.")
+    parser.add_argument("--max_documents", type=int, help="Use this many documents of each file.")
+    parser.add_argument("--block_size", type=int, default=128, help="Tokens in a row.")
+    parser.add_argument("--vocab_size", type=int, default=32_000)
+    args = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     datasets.disable_progress_bars()
     corpora = {Path(name).name: [name] for name in args.train_file or ()} or {"made-up words": True, "no spaces": False}
     print(f"As many processes for both, medians of {args.repeats} runs in turn; {available_processors()} processors.\n")
@@ -139,96 +140,6 @@ def compare(args) -> None:
                 own, peer = (tokens[way] / statistics.median(seconds[way]) for way in WAYS)
                 ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
                 print(f"| {name} | {kind} | {processes} | {own:,.0f} | {peer:,.0f} | {ratio} |", flush=True)
-
-
-# One start and the next -----------------------------------------------------------------------------------------------------
-
-
-def start(path: str, tokenizer_folder: str, cache_dir: str, block_size: int, answers) -> None:
-    """What a run does between its arguments and its trainer."""
-    datasets.disable_progress_bars()
-    began, busy = time.perf_counter(), time.process_time()
-    texts = load_texts(DataArguments(train_file=[path]), cache_dir=cache_dir)
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    rows = {
-        name: tokenize_and_pack(part, tokenizer, max_seq_length=block_size, cache_dir=cache_dir)
-        for name, part in texts.items()
-    }
-    check_token_ids(rows["train"], len(tokenizer), tokenizer)
-    answers.put((time.perf_counter() - began, time.process_time() - busy, len(rows["train"]) * block_size))
-
-
-def memory_of(process: psutil.Process) -> tuple[float, float]:
-    """GB of a process and its children: without files, and with what they have mapped of them."""
-    own = files = 0
-    for each in [process, *process.children(recursive=True)]:
-        try:
-            lines = Path(f"/proc/{each.pid}/smaps_rollup").read_text().splitlines()[1:]
-        except OSError:  # it has ended
-            continue
-        sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-        own += sizes["Pss_Anon"] + sizes["Pss_Shmem"]
-        files += sizes["Pss_File"]
-    return own / 1e6, (own + files) / 1e6
-
-
-def starts(args) -> None:
-    context = multiprocessing.get_context("spawn")
-    texts = made_up(True)
-    if args.train_file:  # both sides of the split, as a run finds them
-        texts = datasets.concatenate_datasets(list(load_texts(DataArguments(train_file=args.train_file)).values()))
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        tokenizer_of(args.tokenizers[0], texts, args.vocab_size, f"{folder}/tokenizer")
-        path, size = Path(folder, "texts.txt"), 0
-        with open(path, "w", encoding="utf-8") as file:
-            while size < args.start_mb * 1_000_000:
-                for row in texts:
-                    size += len(row["text"].encode()) + 1
-                    file.write(row["text"] + "\n")
-        print(f"{size / 1e6:,.0f} MB of text, {args.tokenizers[0]}, {available_processors()} processors\n")
-        print(
-            "| start | seconds | of its process's processor time | tokens | peak GB, own | peak GB, with mapped files |"
-        )
-        print("|---|---|---|---|---|---|")
-        for name in ("first", "second"):
-            answers = context.SimpleQueue()
-            process = context.Process(
-                target=start, args=(str(path), f"{folder}/tokenizer", folder, args.block_size, answers)
-            )
-            process.start()
-            peak, watched = [0.0, 0.0], psutil.Process(process.pid)
-
-            def watch(peak=peak, watched=watched, process=process):
-                while process.is_alive():
-                    peak[:] = map(max, peak, memory_of(watched))
-                    time.sleep(0.2)
-
-            watcher = threading.Thread(target=watch)
-            watcher.start()
-            process.join()
-            watcher.join()
-            if process.exitcode:
-                raise SystemExit(f"the {name} start failed with exit code {process.exitcode}")
-            seconds, busy, tokens = answers.get()
-            print(f"| {name} | {seconds:.1f} | {busy:.1f} | {tokens:,} | {peak[0]:.2f} | {peak[1]:.2f} |", flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train_file", nargs="+", help="Texts, each file by itself. Made-up ones by default.")
-    parser.add_argument("--tokenizers", nargs="+", choices=("bpe", "wordpiece", "unigram"), default=["bpe"])
-    parser.add_argument("--processes", type=int, nargs="+", default=[available_processors()], help="Of both ways.")
-    parser.add_argument("--repeats", type=int, default=3, help="Timed runs of each way; the median counts.")
-    parser.add_argument("--max_documents", type=int, help="Use this many documents of each file.")
-    parser.add_argument("--block_size", type=int, default=128, help="Tokens in a row.")
-    parser.add_argument("--vocab_size", type=int, default=32_000)
-    parser.add_argument("--start_mb", type=int, help="Measure two starts with so much text instead.")
-    parser.add_argument(
-        "--folder", help="Where the files of --start_mb lie, three times its size. The usual one by default."
-    )
-    args = parser.parse_args()
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    (starts if args.start_mb else compare)(args)
 
 
 if __name__ == "__main__":

@@ -42,16 +42,14 @@ from safetensors.torch import load_file
 
 from headless_trainer.runtime.checkpoints import INCOMPLETE_NAME, checkpoint_to_resume, checkpoints_in
 from headless_trainer.runtime.manifest import find_fault
+from headless_trainer.tables import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 SAVE_STEPS, LIMIT = 10, 3
 STEPS_A_LIFE = 80  # more than a life takes, so that the run does not end before it has been disturbed often enough
 DECODER = ("gpt2", "bpe", '{"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}')
-ENCODER = (
-    "bert",
-    "wordpiece",
-    '{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}',
-)
+WIDTH = '{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}'
+ENCODER = ("bert", "wordpiece", WIDTH)
 # Model, processes, and further flags of each kind of run.
 VARIANTS = {
     "rows": (DECODER, 1, []),
@@ -66,9 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=24, help="over all variants")
     parser.add_argument("--signals", type=int, default=24, help="over all variants")
-    parser.add_argument(
-        "--flips", type=int, default=20, help="bits flipped in each file of a checkpoint, one at a time"
-    )
+    parser.add_argument("--flips", type=int, default=20, help="bits flipped in each file, one at a time")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
@@ -112,9 +108,8 @@ class Table:
         return all(all(tries) for tries in self.rows.values())
 
     def __str__(self) -> str:
-        lines = ["| attack | run | tries | survived |", "|---|---|---|---|"]
-        lines += [f"| {attack} | {run} | {len(tries)} | {sum(tries)} |" for (attack, run), tries in self.rows.items()]
-        return "\n".join(lines)
+        rows = [(*of, len(tries), sum(tries)) for of, tries in self.rows.items()]
+        return markdown(["attack", "run", "tries", "survived"], rows) or "nothing was tried"
 
 
 # Kills and signals ---------------------------------------------------------------------------------------------------------
@@ -184,35 +179,15 @@ class Run:
         words, corpus = [f"w{index:03d}" for index in range(300)], random.Random(1)
         lines = (" ".join(corpus.choices(words, k=corpus.randint(4, 20))) for _ in range(400))
         (folder / "lines.txt").write_text("\n".join(lines) + "\n")
-        launcher = (
-            ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes] if processes > 1 else []
-        )
+        launcher = "-m torch.distributed.run --standalone --nproc_per_node".split()
         self.command = [
-            *(
-                sys.executable,
-                *launcher,
-                "run_pretrain.py",
-                "--model_type",
-                model,
-                "--config_overrides",
-                config,
-                "--use_cpu",
-            ),
-            *("--train_tokenizer", "--tokenizer_type", tokenizer, "--vocab_size", "400", "--max_seq_length", "16"),
-            *("--train_file", folder / "lines.txt", "--preprocessing_num_workers", "1", "--negatives", "step"),
-            *("--max_steps", steps, "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2"),
-            *(
-                "--save_steps",
-                SAVE_STEPS,
-                "--save_total_limit",
-                LIMIT,
-                "--logging_steps",
-                "1",
-                "--disable_tqdm",
-                "true",
-            ),
-            *flags,
-        ]
+            sys.executable, *([*launcher, processes] if processes > 1 else []), "run_pretrain.py", "--use_cpu",
+            *("--model_type", model, "--config_overrides", config, "--train_tokenizer", "--tokenizer_type", tokenizer),
+            *("--vocab_size", "400", "--max_seq_length", "16", "--train_file", folder / "lines.txt"),
+            *("--preprocessing_num_workers", "1", "--negatives", "step", "--max_steps", steps),
+            *("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2", "--logging_steps", "1"),
+            *("--save_steps", SAVE_STEPS, "--save_total_limit", LIMIT, "--disable_tqdm", "true", *flags),
+        ]  # fmt: skip
         cores = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache")}
         self.environment, self.log = os.environ | cores, folder / "log"
 
@@ -354,10 +329,6 @@ def damage_files(folder: Path, flips: int, moments: random.Random, table: Table)
     assert checkpoint_to_resume("auto", folder / "damaged") == str(newest)
 
 
-def last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2]
-
-
 def start_twice(folder: Path, table: Table) -> None:
     """A second run in the folder of a first is refused, by the number of the first one's process; the first one goes on."""
     run, other = Run(folder, "rows", 10 * STEPS_A_LIFE), Run(folder, "rows", 10 * STEPS_A_LIFE)
@@ -370,7 +341,7 @@ def start_twice(folder: Path, table: Table) -> None:
         second = other.start(folder / "shared")
         refused = second.wait() == 1 and str(first.pid) in other.said() and "Traceback" not in other.said()
         table.add("a second run in the same folder", "rows", refused and first.poll() is None)
-        print(f"second run {number + 1}: {last_line(other.said())}", flush=True)
+        print(f"second run {number + 1}: {other.said().strip().splitlines()[-1]}", flush=True)
     send(first, signal.SIGKILL)
     first.wait()
     third = run.start(folder / "shared")

@@ -12,12 +12,13 @@ Letters used in sizes and shapes: K predicted positions, U distinct target token
 import argparse
 import functools
 import inspect
+import multiprocessing
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
@@ -121,19 +122,6 @@ def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
     return found, skipped
 
 
-# The rows of the table that a run gets by its --loss_backend.
-BACKENDS = {
-    "headless": {f"K x U, cwt_loss {name}": name for name in ("dense", "chunked", *KERNELS)},
-    "vanilla": {
-        "K x V, cross_entropy": "dense",
-        "K x V, vocabulary_cross_entropy chunked": "chunked",
-        "K x V, torch linear_cross_entropy": "torch",
-        "K x V, Liger, float32 sums": "liger",
-        "K x V, CCE, unfiltered": "cce",
-    },
-}
-
-
 def methods(device: str, dtype: torch.dtype) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
     """Every method that can run on a device."""
     kernels = {
@@ -186,15 +174,18 @@ def extra_memory(name: str, method: Callable, inputs: tuple[Tensor, Tensor, Tens
         torch.cuda.reset_peak_memory_stats()
         run_once(method, inputs)
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    # The peak of a process never falls again, so each method has one of its own.
-    size = *hidden.shape, len(weight)
-    command = [sys.executable, __file__, "--memory_of", name, "--sizes", ",".join(map(str, size))]
-    command += ["--dtype", str(hidden.dtype).removeprefix("torch."), "--device", "cpu"]
-    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return in_a_process(peak_of_process, name, (*hidden.shape, len(weight)), hidden.dtype)
 
 
-def peak_of_this_process(method: Callable, size: tuple[int, int, int], dtype: torch.dtype) -> float:
+def in_a_process(function: Callable, *arguments):
+    """What a function returns in a new process, whose peak of memory is its own: it never falls again."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def peak_of_process(name: str, size: tuple[int, int, int], dtype: torch.dtype) -> float:
     """MiB that the peak of this process rises by (0 for a problem smaller than what loading torch took)."""
+    method = methods("cpu", dtype)[name]
     run_once(method, make_inputs((64, size[1], 512), dtype, "cpu"))
     inputs = make_inputs(size, dtype, "cpu")
     before = peak_memory_mib(torch.device("cpu"))
@@ -208,8 +199,8 @@ def measure(inputs: tuple[Tensor, Tensor, Tensor], repeats: int) -> list[tuple[s
     for name, method in found.items():
         try:
             memory[name] = extra_memory(name, method, inputs)
-        except (torch.OutOfMemoryError, subprocess.CalledProcessError):
-            print(f"{name} does not fit at K, D, V = {*inputs[0].shape, len(inputs[2])}.", file=sys.stderr)
+        except RuntimeError as error:  # of torch, or of a process that was killed
+            print(f"{name} at K, D, V = {*inputs[0].shape, len(inputs[2])}: {error}", file=sys.stderr)
     seconds = alternate({name: functools.partial(run_once, found[name], inputs) for name in memory}, repeats)
     return [(name, seconds[name], memory[name]) for name in memory]
 
@@ -238,18 +229,8 @@ def print_rows(size: tuple[int, int, int], distinct: int, figures: list[tuple[st
         print(f"| {sizes} | {method} | {figure} |")
 
 
-def fastest_backends(size: tuple[int, int, int], figures: list[tuple[str, list, float]]) -> str:
-    """What to give as --loss_backend for a problem of this size on this device, headless and vanilla."""
-    seconds = {name: statistics.median(found) for name, found, _ in figures}
-    chosen = {}
-    for objective, names in BACKENDS.items():
-        there = [name for name in names if name in seconds]
-        chosen[objective] = names[min(there, key=seconds.get)]
-    found = ", ".join(f"{backend} ({objective})" for objective, backend in chosen.items())
-    return f"Fastest --loss_backend at K, D, V = {', '.join(f'{value:,}' for value in size)}: {found}."
-
-
-def machine(device: str) -> str:
+def machine(device: str | None = None) -> str:
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     if device == "cpu" and Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -263,22 +244,14 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="bfloat16 on cuda, else float32.")
     parser.add_argument("--repeats", type=int, default=5, help="Timed runs of each method; the median counts.")
-    parser.add_argument("--memory_of", help=argparse.SUPPRESS)
     args = parser.parse_args()
     sizes = [tuple(map(int, size.split(","))) for size in args.sizes or DEFAULT_SIZES[args.device]]
     dtype = getattr(torch, args.dtype or ("bfloat16" if args.device == "cuda" else "float32"))
-    if args.memory_of:
-        print(peak_of_this_process(methods("cpu", dtype)[args.memory_of], sizes[0], dtype))
-        return
     print("| K | U | D | V | method | ms: median (range) | ratio | peak MiB | ratio |\n|" + "---|" * 9)
-    fastest = []
     for size in sizes:
         inputs = make_inputs(size, dtype, args.device)
-        figures = measure(inputs, args.repeats)
-        print_rows(size, len(inputs[1].unique()), figures)
-        fastest.append(fastest_backends(size, figures))
+        print_rows(size, len(inputs[1].unique()), measure(inputs, args.repeats))
     print(f"\n{str(dtype).removeprefix('torch.')}, ratios to {REFERENCE}. {machine(args.device)}.")
-    print("\n".join(fastest))
     for name, reason in heads(args.device)[1].items():
         print(f"Left out: {name}: {reason}.")
 

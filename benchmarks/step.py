@@ -15,44 +15,30 @@ time and memory against the batch size, as figure 3 of the paper.
 
 import argparse
 import functools
-import multiprocessing
-import os
-import platform
 import statistics
 import tempfile
 import time
+from pathlib import Path
 
 import torch
 import transformers
-from loss import alternate
+from loss import alternate, in_a_process, machine
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
+from headless_trainer.pictures import Panel, Series, curves, to_png
+from headless_trainer.tables import markdown
 from headless_trainer.trainers.diagnostics import peak_memory_mib
 
+SPECIAL_TOKENS = "pad_token_id", "bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"
+SIZES = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
 MODELS = {
-    "bert-small": (
-        "mlm",
-        "bert",
-        dict(hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048),
-    ),
+    "bert-small": ("mlm", "bert", dict(zip(SIZES, (512, 4, 8, 2048), strict=True))),
     "bert-base": ("mlm", "bert", {}),
-    "modernbert-base": (
-        "mlm",
-        "modernbert",
-        dict(pad_token_id=0, bos_token_id=2, cls_token_id=2, eos_token_id=3, sep_token_id=3),
-    ),
+    "modernbert-base": ("mlm", "modernbert", dict(zip(SPECIAL_TOKENS, (0, 2, 2, 3, 3), strict=True))),
     "table-10-decoder": ("clm", "gpt2", dict(n_embd=192, n_layer=3, n_head=3)),
-    "pythia-70m": (
-        "clm",
-        "gpt_neox",
-        dict(hidden_size=512, num_hidden_layers=6, num_attention_heads=8, intermediate_size=2048),
-    ),
-    "tiny-encoder": (
-        "mlm",
-        "bert",
-        dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128),
-    ),
+    "pythia-70m": ("clm", "gpt_neox", dict(zip(SIZES, (512, 6, 8, 2048), strict=True))),
+    "tiny-encoder": ("mlm", "bert", dict(zip(SIZES, (64, 2, 2, 128), strict=True))),
     "tiny-decoder": ("clm", "gpt2", dict(n_embd=64, n_layer=2, n_head=2)),
 }
 
@@ -99,12 +85,6 @@ def methods_of(args) -> dict:
 def batch_of(args) -> tuple[dict[str, torch.Tensor], torch.device]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return {"input_ids": zipf_ids(args, args.batch_size).to(device)}, device
-
-
-def in_a_process(function, *arguments):
-    """What a function returns in a new process, whose peak is its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
 
 
 def peak_memory(args, name: str) -> float:
@@ -223,34 +203,31 @@ METHODS = {
 
 
 def report(args, device, seconds: dict[str, list[float]], memory: dict[str, float]) -> None:
-    hardware = (
-        torch.cuda.get_device_name() if device.type == "cuda" else f"{os.cpu_count()} CPU cores ({platform.machine()})"
+    print(
+        f"{args.model}, {args.batch_size} x {args.length} tokens, V = {args.vocab_size:,}, {machine(device.type)}, ",
+        end="",
     )
-    print(f"{args.model}, {args.batch_size} x {args.length} tokens, V = {args.vocab_size:,}, {hardware}, ", end="")
-    print(f"{'bf16' if args.bf16 else 'float32'}, torch {torch.__version__}, transformers {transformers.__version__}\n")
-    first = next(iter(seconds))
-    print(f"| step | median ms | min ms | max ms | over {first}, round by round (median) | peak MiB |")
-    print("|---|---|---|---|---|---|")
+    print(f"{'bf16' if args.bf16 else 'float32'}, transformers {transformers.__version__}\n")
+    first, rows = next(iter(seconds)), []
     for name, values in seconds.items():
         ratio = statistics.median(value / own for value, own in zip(values, seconds[first], strict=True))
-        low, high = 1000 * min(values), 1000 * max(values)
-        print(
-            f"| {name} | {1000 * statistics.median(values):.1f} | {low:.1f} | {high:.1f} | {ratio:.2f} | {memory[name]:,.0f} |"
-        )
-    print()
+        times = (f"{1000 * take(values):.1f}" for take in (statistics.median, min, max))
+        rows.append((name, *times, f"{ratio:.2f}", f"{memory[name]:,.0f}"))
+    head = "step", "median ms", "min ms", "max ms", f"over {first}, round by round (median)", "peak MiB"
+    print(markdown(head, rows) + "\n")
 
 
 def draw(measured: dict[int, dict[str, tuple[float, float]]], path: str) -> None:
-    from headless_trainer.runtime.plotting import save, subplots
-
-    figure, axes = subplots(1, 2, figsize=(9, 3.6))
-    for axis, which, label in zip(axes, (0, 1), ("milliseconds of a step", "peak memory, MiB"), strict=True):
-        for name in next(iter(measured.values())):
-            axis.plot(list(measured), [found[name][which] for found in measured.values()], marker="o", label=name)
-        highest = max(found[name][which] for found in measured.values() for name in found)
-        axis.set(xlabel="rows in a batch", xticks=list(measured), ylabel=label, ylim=(0, 1.05 * highest))
-    axes[0].legend(frameon=False)
-    save(figure, path)
+    panels = []
+    for which, label in enumerate(("milliseconds of a step", "peak memory, MiB")):
+        by_method = {
+            name: [found[name][which] for found in measured.values()] for name in next(iter(measured.values()))
+        }
+        series = [Series(measured, values, "o-", label=name) for name, values in by_method.items()]
+        highest = max(max(values) for values in by_method.values())
+        axis = {"xlabel": "rows in a batch", "xticks": list(measured), "ylabel": label, "ylim": (0, 1.05 * highest)}
+        panels.append(Panel(series, **axis))
+    Path(path).write_bytes(to_png(curves(panels, legend="first")))
 
 
 if __name__ == "__main__":

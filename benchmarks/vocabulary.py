@@ -12,12 +12,10 @@ the ratio is the median over these turns. Peak memory is that of the process, Py
 
 import argparse
 import multiprocessing
-import os
-import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from pathlib import Path
 
 METHODS = {
     "headless, sparse": dict(objective="headless", sparse_embedding_updates=True),
@@ -34,14 +32,10 @@ STEPS = 3  # in a turn, of which the median counts; one where steps are long
 
 def state_bytes(method: str, vocab_size: int, width: int, rows: int) -> int:
     """Bytes of an embedding in training, float32: weights, moments, gradient, whose rows are those of a step if sparse."""
-    import torch
-
-    from headless_trainer.objective.sparse_adamw import moment_bytes
-
-    table, settings = 4 * vocab_size * width, METHODS[method]
-    if not settings.get("sparse_embedding_updates"):
+    table = 4 * vocab_size * width
+    if not METHODS[method].get("sparse_embedding_updates"):
         return 4 * table
-    own = table + moment_bytes(torch.empty(vocab_size, width, device="meta")) + rows * (4 * width + 8)
+    own = 3 * table + 4 * vocab_size + rows * (4 * width + 8)  # the last step of each row, the rows' gradients and ids
     return 2 * own if method == UNTIED else own  # the candidates' matrix, whose rows are about as many
 
 
@@ -57,11 +51,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--largest_vanilla", type=int, default=1_000_000, help="Largest vocabulary of vanilla.")
     parser.add_argument("--memory_gib", type=float, default=8.0, help="Leave out what needs more.")
-    parser.add_argument(
-        "--cpu_time",
-        action="store_true",
-        help="Time of the processor and not of the clock, where others use the machine.",
-    )
     parser.add_argument("--figure", default="docs/vocabulary.png")
     args = parser.parse_args()
     if min(args.sizes) < args.types + SPECIAL:
@@ -88,8 +77,8 @@ def why_not(method: str, vocab_size: int, args) -> str:
     return f"left out: about {needed:.1f} GiB, --memory_gib {args.memory_gib:g}" if needed > args.memory_gib else ""
 
 
-def measure(method: str, vocab_size: int, reference: "Worker", args, then: Callable | None = None) -> dict:
-    """Steps of one configuration in turn with those of the reference, and what ``then`` finds of its model, if given."""
+def measure(method: str, vocab_size: int, reference: "Worker", args) -> dict:
+    """Steps of one configuration in turn with those of the reference."""
     worker = Worker(method, vocab_size, args)
     for _ in range(WARM_UP):
         own, peak, rows = worker.step()
@@ -101,11 +90,10 @@ def measure(method: str, vocab_size: int, reference: "Worker", args, then: Calla
         peak = own[-1][1]
         seconds.append(statistics.median(step[0] for step in own))
         ratios.append(seconds[-1] / statistics.median(step[0] for step in compared))
-    found = worker.ask(then) if then is not None else None
     worker.stop()
     return {
         "method": method, "vocab_size": vocab_size, "seconds": seconds, "ratio": statistics.median(ratios),
-        "peak": peak, "state": state_bytes(method, vocab_size, args.width, round(rows)), "rows": rows, "then": found,
+        "peak": peak, "state": state_bytes(method, vocab_size, args.width, round(rows)),
     }  # fmt: skip
 
 
@@ -124,11 +112,6 @@ class Worker:
         self.connection.send("step")
         return self.connection.recv()
 
-    def ask(self, function: Callable):
-        """What a function finds of the model. It must have a name in a module, by which it is known in the process."""
-        self.connection.send(function)
-        return self.connection.recv()
-
     def stop(self) -> None:
         self.connection.send("stop")
         self.process.join()
@@ -143,7 +126,6 @@ def train(connection, method: str, vocab_size: int, args) -> None:
     from headless_trainer.trainers.diagnostics import peak_memory_mib
 
     rows, distinct = make_rows(vocab_size, args)
-    clock = time.process_time if args.cpu_time else time.perf_counter
 
     class Pace(TrainerCallback):
         """Waits between two steps, so that a step is all that the loop does: data, targets, forward to optimizer."""
@@ -153,17 +135,14 @@ def train(connection, method: str, vocab_size: int, args) -> None:
 
         def on_train_begin(self, arguments, state, control, **kwargs):
             connection.recv()
-            self.started = clock()
+            self.started = time.perf_counter()
 
         def on_step_end(self, arguments, state, control, **kwargs):
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            connection.send((clock() - self.started, peak_memory_mib(arguments.device) / 2**10, distinct))
-            while callable(message := connection.recv()):
-                trainer.rows.catch_up()
-                connection.send(message(trainer.model))
-            control.should_training_stop = message == "stop"
-            self.started = clock()
+            connection.send((time.perf_counter() - self.started, peak_memory_mib(arguments.device) / 2**10, distinct))
+            control.should_training_stop = connection.recv() == "stop"
+            self.started = time.perf_counter()
 
     torch.manual_seed(0)
     config = GPT2Config(
@@ -179,16 +158,10 @@ def train(connection, method: str, vocab_size: int, args) -> None:
         headless = settings.objective == "headless"
         trainer_class, model_class = (HeadlessTrainer, GPT2Model) if headless else (VanillaTrainer, GPT2LMHeadModel)
         model = untie(model_class(config)) if method == UNTIED else model_class(config)
-        trainer = trainer_class(model, settings, train_dataset=rows, processing_class=Tokenizer(), callbacks=[Pace()])
+        trainer = trainer_class(model, settings, train_dataset=rows, callbacks=[Pace()])
         # What comes after the last step is not measured.
         trainer._finalize_training = lambda *ignored: None
         trainer.train()
-
-
-class Tokenizer:
-    """What a trainer asks of a tokenizer when the rows are made of ids and equally long."""
-
-    pad_token_id, all_special_ids, name_or_path = 0, list(range(SPECIAL)), "none"
 
 
 def make_rows(vocab_size: int, args) -> tuple[list[dict], float]:
@@ -196,32 +169,25 @@ def make_rows(vocab_size: int, args) -> tuple[list[dict], float]:
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    types = args.types or vocab_size - SPECIAL
-    shares = 1.0 / (torch.arange(types) + 2.7)
+    shares = 1.0 / (torch.arange(args.types) + 2.7)
     ranks = torch.multinomial(shares, BATCHES * args.batch_size * args.length, True, generator=generator)
-    spread = torch.randperm(types, generator=generator)[ranks]
-    ids = SPECIAL + spread * ((vocab_size - SPECIAL) // types)
+    spread = torch.randperm(args.types, generator=generator)[ranks]
+    ids = SPECIAL + spread * ((vocab_size - SPECIAL) // args.types)
     batches = ids.view(BATCHES, -1)
     distinct = statistics.mean(len(batch.unique()) for batch in batches)
     return [{"input_ids": row} for row in ids.view(-1, args.length)], distinct
 
 
 def print_header(args) -> None:
-    import torch
     import transformers
+    from loss import machine
 
-    hardware = (
-        torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else f"{os.cpu_count()} CPU cores ({platform.machine()})"
-    )
-    _, distinct = make_rows(min(args.sizes), args)
+    distinct = make_rows(min(args.sizes), args)[1]
     print(
         f"GPT-2, {args.layers} layers of width {args.width}, {args.batch_size} x {args.length} tokens with on average ",
         end="",
     )
-    print(f"{distinct:.0f} distinct ones, {hardware}, float32, ", end="")
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}\n")
+    print(f"{distinct:.0f} distinct ones, {machine()}, float32, transformers {transformers.__version__}\n")
     print("| V | step | median ms | min ms | over headless, sparse, at the smallest V | peak GiB | E's state, GiB |")
     print("|---|---|---|---|---|---|---|", flush=True)
 
@@ -234,26 +200,17 @@ def print_row(result: dict) -> None:
 
 
 def draw(results: list[dict], path: str) -> None:
-    from matplotlib.ticker import LogLocator
+    from headless_trainer.pictures import Panel, Series, curves, to_png
 
-    from headless_trainer.runtime.plotting import save, subplots
-
-    figure, (left, right) = subplots(1, 2, figsize=(9, 3.6))
-    for method in METHODS:
-        own = [result for result in results if result["method"] == method]
-        if own:
-            sizes = [result["vocab_size"] for result in own]
-            left.plot(sizes, [result["ratio"] for result in own], marker="o", label=method)
-            right.plot(sizes, [result["peak"] for result in own], marker="o", label=method)
-    for axis, title in ((left, "step time over the smallest sparse one"), (right, "peak memory, GiB")):
-        axis.set(xscale="log", yscale="log", xlabel="tokens in the vocabulary", title=title)
-        axis.set_xticks(sorted({result["vocab_size"] for result in results}))
-        axis.xaxis.set_major_formatter(lambda size, _: f"{size / 1e6:g}M" if size >= 1e6 else f"{size / 1e3:g}k")
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.minorticks_off()
-    left.legend(frameon=False)
-    save(figure, path)
+    panels = []
+    for key, title in (("ratio", "step time over the smallest sparse one"), ("peak", "peak memory, GiB")):
+        series = []
+        for method in METHODS:
+            points = [(each["vocab_size"], each[key]) for each in results if each["method"] == method]
+            if points:
+                series.append(Series(*zip(*points, strict=True), "o-", label=method))
+        panels.append(Panel(series, title=title, xlabel="tokens in the vocabulary", xscale="log", yscale="log"))
+    Path(path).write_bytes(to_png(curves(panels, legend="first")))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,10 @@
     python studies/batch_size.py --train_file corpus.txt.gz --output_dir runs/batch_size
 
 A batch of contrastive weight tying does two things: it is what the optimizer averages over, and its targets are each
-other's negatives. So three comparisons, all at equal tokens, which are --max_steps batches of --batch_size rows:
+other's negatives. So two comparisons, both at equal tokens, which are --max_steps batches of --batch_size rows:
 
 - each recipe with each of --batch_sizes;
-- the largest batch, its targets cut into pools as small as those of the smaller batches: the negatives alone change;
-- the smallest batch with 4,096 candidates drawn besides its targets, as those of a larger batch would be.
+- the largest batch, its targets cut into pools as small as those of the smaller batches: the negatives alone change.
 
 Learning rates follow one rule and are not tuned for each size: --rate at --batch_size rows, times the square root of the ratio
 of the rows, as is usual for Adam. Runs that are finished are not repeated, those cut off go on. ``--report_only`` makes table
@@ -19,58 +18,43 @@ import argparse
 import json
 import math
 import statistics
-from concurrent.futures import ThreadPoolExecutor
 
-from shared import (
-    INGREDIENTS,
-    at_scale,
-    flags_of,
-    held_out_points,
-    model_arguments,
-    plain_ticks,
-    prepare,
-    pretrain,
-    run_dir,
-    spread,
-    tokenizer_of,
-    variant,
-    write_results,
-)
+import shared
 
-from headless_trainer.runtime import plotting
-
-DRAWN = "4096 uniform"
+from headless_trainer.pictures import Panel, Series, curves
+from headless_trainer.tables import markdown
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = model_arguments(__doc__)
-    parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
+    parser = shared.model_arguments(__doc__)
     parser.add_argument("--batch_sizes", nargs="+", type=int, default=[8, 32, 128], help="rows, ascending")
     parser.add_argument("--rate", type=float, help="learning rate at --batch_size rows: that of the scale by default")
     parser.add_argument("--report_only", action="store_true")
-    args = at_scale(parser.parse_args(argv), evaluations=6, max_steps=144, learning_rate=8e-3)
+    args = shared.at_scale(parser.parse_args(argv), evaluations=6, max_steps=144, learning_rate=8e-3)
     args.rate = args.rate or args.settings["learning_rate"]
     runs = planned(args)
     if not args.report_only:
-        prepare(args)
-        with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(lambda run: pretrain(of_size(args, run[1]), run[0], rate_of(args, run[1]), run[2]), runs))
+        shared.prepare(args)
+
+        def train(recipe: str, rows: int, seed: int) -> float:
+            return shared.pretrain(of_size(args, rows), recipe, rate_of(args, rows), seed)
+
+        shared.in_turn(args, lambda run: train(*run), runs)
     report(args, runs)
 
 
 def planned(args) -> list[tuple[str, int, int]]:
     """Recipe, rows in a batch and seed of each run, all that the first seed needs before the others."""
-    smallest, *_, largest = args.batch_sizes
+    largest = args.batch_sizes[-1]
     pairs = [(recipe, rows) for rows in args.batch_sizes for recipe in args.recipes]
     for recipe in args.recipes:
         if not recipe.startswith("vanilla"):
             for rows in args.batch_sizes[:-1]:
                 name = f"pools of {targets(args, rows)}"
-                INGREDIENTS[name] = ["--pool_size", str(targets(args, rows))]
+                shared.INGREDIENTS[name] = ["--pool_size", str(targets(args, rows))]
                 pairs.append((f"{recipe} + {name}", largest))
-            pairs.append((f"{recipe} + {DRAWN}", smallest))
     for recipe, rows in pairs:
-        flags_of(recipe)
+        shared.flags_of(recipe)
         if args.max_steps * args.batch_size % rows:
             raise SystemExit(
                 f"--batch_sizes: {rows} rows do not divide the {args.max_steps * args.batch_size} rows of --max_steps "
@@ -91,32 +75,32 @@ def rate_of(args, rows: int) -> float:
 def of_size(args, rows: int) -> argparse.Namespace:
     """Settings of the runs with so many rows in a batch, and as many tokens in all."""
     steps = args.max_steps * args.batch_size // rows
-    settings = {"batch_size": rows, "max_steps": steps, "tokenizer_name": tokenizer_of(args)}
-    return variant(args, f"batch_{rows}", **settings)
+    settings = {"batch_size": rows, "max_steps": steps, "tokenizer_name": shared.tokenizer_of(args)}
+    return shared.variant(args, f"batch_{rows}", **settings)
 
 
 def report(args, runs: list[tuple[str, int, int]]) -> None:
     found: dict[tuple[str, int], dict] = {}
     folders = []
     for recipe, rows, seed in runs:
-        folder = run_dir(of_size(args, rows), recipe, rate_of(args, rows), seed)
+        folder = shared.run_dir(of_size(args, rows), recipe, rate_of(args, rows), seed)
         if (folder / "eval_results.json").is_file():
             folders.append(folder)
             row = found.setdefault((recipe, rows), new_row(args, recipe, rows))
             row["perplexity"].append(
                 math.exp(json.loads((folder / "eval_results.json").read_text())["eval_cross_entropy"])
             )
-            points = held_out_points(folder)
+            points = shared.held_out_points(folder)
             row["seconds"].append(points[-1]["seconds"])
             row["curves"].append([[point["tokens_seen"], point["eval_cross_entropy"]] for point in points])
-    table = ["| model | rows | targets in a pool | steps | rate | seeds | perplexity | seconds |", "|" + "---|" * 8]
+    cells = []
     for row in found.values():
-        name = f"{row['recipe']}" if row["pool"] is None else row["recipe"].partition(" + pools")[0]
-        cells = [name, row["rows"], row["pool"] or "all tokens", row["steps"], f"{row['rate']:g}", len(row["curves"])]
-        cells += [spread(row["perplexity"], 1), f"{statistics.mean(row['seconds']):,.0f}"]
-        table.append(f"| {' | '.join(map(str, cells))} |")
+        name, pool = row["recipe"].partition(" + pools")[0], row["pool"] or "all tokens"
+        facts = (name, row["rows"], pool, row["steps"], row["rate"], len(row["curves"]))
+        cells.append((*facts, shared.spread(row["perplexity"], 1), f"{statistics.mean(row['seconds']):,.0f}"))
+    head = "model", "rows", "targets in a pool", "steps", "rate", "seeds", "perplexity", "seconds"
     folder = args.results_dir or args.output_dir / "batch_size"
-    write_results(folder, list(found.values()), table, draw(args, found), folders)
+    shared.write_results(folder, list(found.values()), [markdown(head, cells)], draw(args, found), folders)
 
 
 def new_row(args, recipe: str, rows: int) -> dict:
@@ -129,35 +113,31 @@ def new_row(args, recipe: str, rows: int) -> dict:
 
 
 def draw(args, found: dict[tuple[str, int], dict]):
-    figure, axes = plotting.subplots(1, 2, figsize=(10, 4))
-    largest = args.batch_sizes[-1]
+    largest, ends, along = args.batch_sizes[-1], [], []
     for recipe in args.recipes:
         cut = {row["pool"]: row for (name, _), row in found.items() if name.startswith(f"{recipe} + pools of ")}
         own = {rows: found[recipe, rows] for rows in args.batch_sizes if (recipe, rows) in found}
-        points(axes[0], [targets(args, rows) for rows in own], own.values(), recipe)
+        ends.append(points({targets(args, rows): row for rows, row in own.items()}, "o-", recipe))
         if cut and largest in own:
             cut[targets(args, largest)] = own[largest]
-            label = f"{recipe}, batches of {largest} in pools"
-            points(axes[0], cut, cut.values(), label, linestyle="--")
+            ends.append(points(cut, "o--", f"{recipe}, batches of {largest} in pools"))
         for rows, row in own.items():
             tokens, losses = zip(*row["curves"][0], strict=True)
-            perplexity = [math.exp(loss) for loss in losses]
-            axes[1].plot([count / 1e3 for count in tokens], perplexity, "o-", ms=2, label=f"{recipe}, {rows} rows")
-    axes[0].set(xlabel="targets in a batch or pool", ylabel="held-out perplexity", xscale="log")
-    axes[1].set(xlabel="tokens seen (thousands), first seed", ylabel="held-out perplexity", yscale="log")
-    plain_ticks(axes[0].xaxis)
-    plain_ticks(axes[1].yaxis)
-    for axis in axes:
-        axis.legend(frameon=False, fontsize=7)
-    return figure
+            label = f"{recipe}, {rows} rows"
+            along.append(Series([count / 1e3 for count in tokens], map(math.exp, losses), "o-", label=label))
+    common = {"ylabel": "held-out perplexity"}
+    panels = [Panel(ends, xlabel="targets in a batch or pool", xscale="log", **common)]
+    return curves([*panels, Panel(along, xlabel="tokens seen (thousands), first seed", yscale="log", **common)])
 
 
-def points(axis, where, rows, label: str, **style) -> None:
+def points(rows: dict[int, dict], style: str, label: str) -> Series:
     """Means of perplexities with their ranges."""
-    mean = [statistics.mean(row["perplexity"]) for row in rows]
-    reach = [[m - min(row["perplexity"]) for m, row in zip(mean, rows, strict=True)]]
-    reach.append([max(row["perplexity"]) - m for m, row in zip(mean, rows, strict=True)])
-    axis.errorbar(list(where), mean, reach, marker="o", ms=3, capsize=2, label=label, **style)
+    mean = [statistics.mean(row["perplexity"]) for row in rows.values()]
+    reach = [
+        [middle - min(row["perplexity"]) for middle, row in zip(mean, rows.values(), strict=True)],
+        [max(row["perplexity"]) - middle for middle, row in zip(mean, rows.values(), strict=True)],
+    ]
+    return Series(rows, mean, style, errors=reach, label=label)
 
 
 if __name__ == "__main__":

@@ -20,17 +20,17 @@ from pathlib import Path
 import torch
 from datasets import disable_progress_bars
 from shared import held_out_points
-from transformers import AutoConfig, AutoModel, AutoTokenizer, set_seed
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, set_seed
 from transformers.utils import logging as transformers_logging
 
 from headless_trainer import HeadlessTrainingArguments, attach_lm_head, load_token_counts
 from headless_trainer.arguments import DataArguments, ModelArguments
-from headless_trainer.cards.model_card import write_card
+from headless_trainer.cli import lm_head
 from headless_trainer.command_line import parse_args
 from headless_trainer.corpus.packing import first_rows, tokenize_and_pack
 from headless_trainer.corpus.texts import load_texts
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.runtime import plotting
+from headless_trainer.pictures import Panel, Series, curves, to_png
 
 # The best way with a vocabulary head that we know, at the best of the rates 8e-3, 16e-3 and 32e-3 for this preset; an untied
 # head is worse after so few steps.
@@ -56,11 +56,9 @@ def main() -> None:
     )
     ids = torch.tensor(rows["input_ids"][:], dtype=torch.long)
 
-    model = attach_lm_head(folder)
-    model.save_pretrained(folder / "lm")
-    tokenizer.save_pretrained(folder / "lm")
-    card = {"causal": True, "model_args": ModelArguments(model_name_or_path=str(folder))}
-    write_card(folder / "lm", "lm", "free_head", model, tokenizer, facts={"prior": "its pretraining"}, **card)
+    if not (folder / "lm" / "model.safetensors").is_file():
+        lm_head.main(["--model_name_or_path", str(folder), "--output_dir", str(folder / "lm")])
+    model = AutoModelForCausalLM.from_pretrained(folder / "lm")
     set_seed(args.seed)
     untrained = attach_lm_head(AutoModel.from_config(AutoConfig.from_pretrained(folder)), folder)
 
@@ -91,10 +89,7 @@ def train_vanilla(preset: str, folder: Path, seconds: float) -> Path:
     command = [sys.executable, "run_pretrain.py", preset, *VANILLA, "--save_strategy", "no"]
     command += ["--train_tokenizer", "false", "--tokenizer_name", str(folder)]
     command += ["--vocab_size", str(ModelArguments.vocab_size)]  # the default: no tokenizer is trained
-    print(
-        "\nThe same network with a vocabulary head: a few steps to measure them, then as long as headless trained.\n",
-        flush=True,
-    )
+    print("\nThe same network with a vocabulary head: a few steps to measure, then as long as headless.\n", flush=True)
     quick = ["--max_steps", str(PROBE_STEPS), "--logging_steps", "1", "--do_eval", "false", "--eval_strategy", "no"]
     subprocess.run([*command, *quick, "--output_dir", str(probe)], check=True, stdout=subprocess.DEVNULL)
     logs = json.loads((probe / "trainer_state.json").read_text())["log_history"]
@@ -108,23 +103,14 @@ def train_vanilla(preset: str, folder: Path, seconds: float) -> Path:
 
 def draw(runs: dict[str, Path], path: Path) -> None:
     """Held-out perplexity of runs against the time of their training steps."""
-    figure, axis = plotting.subplots(figsize=(6, 4))
+    series = []
     for label, folder in runs.items():
         totals = load_token_counts(folder)[1]
         points = held_out_points(folder, totals["tokens_seen"] / totals["train_seconds"])
-        axis.plot(
-            [point["seconds"] for point in points],
-            [math.exp(point["eval_cross_entropy"]) for point in points],
-            "o-",
-            label=label,
-        )
-    axis.set_xlabel("seconds of training steps")
-    axis.set_ylabel("held-out perplexity")
-    axis.set_yscale("log")
-    for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
-        ticks("{x:.0f}")
-    axis.legend(frameon=False)
-    plotting.save(figure, path)
+        perplexities = [math.exp(point["eval_cross_entropy"]) for point in points]
+        series.append(Series([point["seconds"] for point in points], perplexities, "o-", label=label))
+    axis = {"xlabel": "seconds of training steps", "ylabel": "held-out perplexity", "yscale": "log"}
+    path.write_bytes(to_png(curves([Panel(series, **axis)], size=(6, 4))))
 
 
 @torch.no_grad()
@@ -149,9 +135,7 @@ def write_sample(model, tokenizer, path: Path) -> str:
 
 def print_screen(folder: Path, totals: dict[str, float], figures: dict[str, float], sample: str) -> None:
     tokens, seconds = totals["tokens_seen"], totals["train_seconds"]
-    print(
-        f"\nPretrained without a vocabulary head: {tokens / 1e6:.1f} M tokens in {seconds:,.0f} s of training steps.\n"
-    )
+    print(f"\nPretrained without a vocabulary head: {tokens / 1e6:.1f} M tokens in {seconds:,.0f} s of steps.\n")
     print(f"{'held-out perplexity of':<48} {'perplexity':>12} {'nats':>7}")
     for name, nats in figures.items():
         print(f"  {name:<46} {math.exp(nats):>12,.0f} {nats:>7.3f}")

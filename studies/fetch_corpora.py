@@ -22,9 +22,7 @@ MEGABYTE = 1_000_000
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="file to write, .txt or .txt.gz")
-    parser.add_argument(
-        "--dataset_name", default="sedthh/gutenberg_english", help="on the Hub, or a folder of its files"
-    )
+    parser.add_argument("--dataset_name", default="sedthh/gutenberg_english", help="on the Hub, or a folder")
     parser.add_argument("--dataset_revision", help="branch, tag or commit, for the same books again")
     parser.add_argument("--text_column", default="TEXT", help="column with a whole book in each row")
     parser.add_argument("--megabytes", type=float, default=77, help="of text to write, in whole paragraphs")

@@ -22,32 +22,18 @@ import json
 import statistics
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import shared
 from safetensors.torch import load_file
-from shared import (
-    as_flags,
-    at_scale,
-    data_settings,
-    flags_of,
-    held_out_points,
-    model_arguments,
-    plain_ticks,
-    prepare,
-    pretrain,
-    results_of,
-    run_dir,
-    spread,
-    write_results,
-)
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from headless_trainer import attach_lm_head
 from headless_trainer.models.fold import fold_head_bias
+from headless_trainer.pictures import Panel, Series, curves
 from headless_trainer.reporting.run_comparison import first_reaching
-from headless_trainer.runtime import plotting
+from headless_trainer.tables import markdown
 
 PUBLISHED = Path(__file__).with_name("published_paper.json")
 ALONE, FREE = "E^T alone", "free head"
@@ -59,19 +45,17 @@ FIGURES = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = model_arguments(__doc__)
+    parser = shared.model_arguments(__doc__, recipes=False)
     parser.add_argument("--headless", default="headless + Muon", help="a recipe as recipe.py has them")
-    parser.add_argument(
-        "--vanilla", nargs="+", default=["vanilla tied + bias log q + Muon", "vanilla untied + bias log q + Muon"],
-        help="others to set beside it",
-    )  # fmt: skip
+    vanilla = [f"vanilla {kind} + bias log q + Muon" for kind in ("tied", "untied")]
+    parser.add_argument("--vanilla", nargs="+", default=vanilla, help="others to set beside it")
     parser.add_argument("--rate", type=float, help="learning rate of all: that of the scale by default")
     parser.add_argument("--checkpoints", type=int, default=4, help="along the pretraining, its end among them")
     parser.add_argument("--tuning_steps", type=int, default=400, help="of each fine-tuning, of 16 rows")
     parser.add_argument("--tuning_rate", type=float, default=1e-4, help="that of the paper by default")
     parser.add_argument("--lambada_file", type=Path, help="LAMBADA documents, one JSON object with 'text' a line")
     args = parser.parse_args(argv)
-    args = at_scale(args, evaluations=args.checkpoints, max_steps=200, learning_rate=8e-3)
+    args = shared.at_scale(args, evaluations=args.checkpoints, max_steps=200, learning_rate=8e-3)
     args.rate = args.rate or args.settings["learning_rate"]
     if args.task != "clm":
         parser.error("--task mlm: the heads compared here are those of decoders.")
@@ -82,13 +66,12 @@ def main(argv: list[str] | None = None) -> None:
     args.settings |= {"save_steps": args.max_steps // args.checkpoints, "save_total_limit": args.checkpoints}
     recipes = (args.headless, *args.vanilla)
     for recipe in recipes:
-        flags_of(recipe)
-    prepare(args)
-    with ThreadPoolExecutor(args.jobs) as pool:
-        pairs = itertools.product(args.seeds, recipes)
-        list(pool.map(lambda pair: pretrain(args, pair[1], args.rate, pair[0]), pairs))
-        tunings = itertools.product(args.seeds, steps_of(args), TUNED)
-        list(pool.map(lambda tuning: fine_tune(args, *tuning), tunings))
+        shared.flags_of(recipe)
+    shared.prepare(args)
+    pairs = itertools.product(args.seeds, recipes)
+    shared.in_turn(args, lambda pair: shared.pretrain(args, pair[1], args.rate, pair[0]), pairs)
+    tunings = itertools.product(args.seeds, steps_of(args), TUNED)
+    shared.in_turn(args, lambda tuning: fine_tune(args, *tuning), tunings)
     places = itertools.product(args.seeds, steps_of(args))
     tuned = {place: {init: held_out(tuning_dir(args, *place, init)) for init in TUNED} for place in places}
     models = [model for place, curves in tuned.items() for model in models_at(args, *place, curves)]
@@ -102,7 +85,7 @@ def steps_of(args) -> list[int]:
 
 
 def checkpoint(args, recipe: str, seed: int, step: int) -> Path:
-    return run_dir(args, recipe, args.rate, seed) / f"checkpoint-{step}"
+    return shared.run_dir(args, recipe, args.rate, seed) / f"checkpoint-{step}"
 
 
 def tuning_dir(args, seed: int, step: int, init: str) -> Path:
@@ -112,21 +95,21 @@ def tuning_dir(args, seed: int, step: int, init: str) -> Path:
 def fine_tune(args, seed: int, step: int, init: str) -> None:
     """Fine-tune the head of a checkpoint with the trunk, scored at step 0 and eight times along it."""
     folder = tuning_dir(args, seed, step, init)
-    flags = data_settings(args) | {
+    flags = shared.data_settings(args) | {
         "model_name_or_path": checkpoint(args, args.headless, seed, step), "init": init, "output_dir": folder,
         "max_steps": args.tuning_steps, "learning_rate": args.tuning_rate, "per_device_train_batch_size": 16,
         "warmup_steps": 10, "seed": 1_000 + seed, "eval_on_start": "true", "eval_strategy": "steps",
         "eval_steps": args.tuning_steps // 8, "save_strategy": "no", "logging_steps": 10, "disable_tqdm": "true",
     }  # fmt: skip
-    command = [sys.executable, "run_lm_head.py", "--do_train", *as_flags(flags)]
-    if results_of(command, folder, "trainer_state.json", args.jobs) is None:
+    command = [sys.executable, "run_lm_head.py", "--do_train", *shared.as_flags(flags)]
+    if shared.results_of(command, folder, "trainer_state.json", args.jobs) is None:
         raise SystemExit(f"The fine-tuning in {folder} diverged: give it a smaller --tuning_rate.")
 
 
 def held_out(run: Path) -> dict[int, dict]:
     """Tokens seen, held-out accuracy and perplexity of a run by its optimizer steps."""
     names = ("tokens_seen", "eval_accuracy", "eval_perplexity")
-    return {point["step"]: {name: point[name] for name in names} for point in held_out_points(run)}
+    return {point["step"]: {name: point[name] for name in names} for point in shared.held_out_points(run)}
 
 
 def models_at(args, seed: int, step: int, tuned: dict[str, dict[int, dict]]) -> list[dict]:
@@ -135,7 +118,7 @@ def models_at(args, seed: int, step: int, tuned: dict[str, dict[int, dict]]) -> 
     Args:
         tuned: `held_out` of the fine-tunings from there, by how the head started.
     """
-    before = held_out(run_dir(args, args.headless, args.rate, seed))[step]["tokens_seen"]
+    before = held_out(shared.run_dir(args, args.headless, args.rate, seed))[step]["tokens_seen"]
     folders = args.output_dir / "heads"
     found = [
         (ALONE, before, folders / f"alone_{seed}_{step}", tuned["embeddings"][0]),
@@ -145,7 +128,7 @@ def models_at(args, seed: int, step: int, tuned: dict[str, dict[int, dict]]) -> 
         found.append((TUNED[init], before, tuning_dir(args, seed, step, init), curve[args.tuning_steps]))
     for index, recipe in enumerate(args.vanilla):
         folder = folders / f"vanilla_{index}_{seed}_{step}"
-        found.append((recipe, 0, folder, held_out(run_dir(args, recipe, args.rate, seed))[step]))
+        found.append((recipe, 0, folder, held_out(shared.run_dir(args, recipe, args.rate, seed))[step]))
     return [
         {"series": series, "seed": seed, "step": step, "folder": folder, "tokens": earlier + point["tokens_seen"]}
         | {name: point[name] for name in ("eval_accuracy", "eval_perplexity")}
@@ -192,60 +175,64 @@ def steps_worth(tuned: dict[str, dict[int, dict]]) -> float | None:
 
 def report(args, models: list[dict], tuned: dict[tuple[int, int], dict]) -> None:
     shown = [name for name in FIGURES if name in models[0]]
-    table = [f"| model | pretraining steps | tokens (M) | {' | '.join(FIGURES[name] for name in shown)} |"]
-    table.append("|" + "---|" * (3 + len(shown)))
-    for series in (ALONE, FREE, *TUNED.values(), *args.vanilla):
-        for step in steps_of(args):
-            same = [model for model in models if (model["series"], model["step"]) == (series, step)]
-            cells = [series, f"{step:,}", f"{same[0]['tokens'] / 1e6:.2f}"]
-            for name in shown:
-                values = [model[name] for model in same if name in model]
-                percent = "accuracy" in name
-                cells.append(spread([100 * value for value in values], 2) + " %" if percent else spread(values, 1))
-            table.append(f"| {' | '.join(cells)} |")
+    rows = []
+    for series, step in itertools.product((ALONE, FREE, *TUNED.values(), *args.vanilla), steps_of(args)):
+        same = [model for model in models if (model["series"], model["step"]) == (series, step)]
+        cells = [series, f"{step:,}", f"{same[0]['tokens'] / 1e6:.2f}"]
+        for name in shown:
+            values = [model[name] for model in same if name in model]
+            percent = "accuracy" in name
+            cells.append(
+                shared.spread([100 * value for value in values], 2) + " %" if percent else shared.spread(values, 1)
+            )
+        rows.append(cells)
     worth = {step: [steps_worth(tuned[seed, step]) for seed in args.seeds] for step in steps_of(args)}
-    table += ["", "| pretraining steps | steps of the paper's fine-tuning that the free head is worth |", "|---|---|"]
-    for step, values in worth.items():
-        never = f"more than {args.tuning_steps:,}"
-        table.append(f"| {step:,} | {never if None in values else spread(values, 0)} |")
+    never = f"more than {args.tuning_steps:,}"
+    worths = [(f"{step:,}", never if None in values else shared.spread(values, 0)) for step, values in worth.items()]
     published = json.loads(PUBLISHED.read_text(encoding="utf-8"))["tables"]["3"]["rows"]
-    table += ["", "The paper's figures at the end of its pretraining (table 3):", ""]
-    table += ["| model | LAMBADA accuracy | LAMBADA perplexity |", "|---|---|---|"]
-    for name, row in published.items():
-        accuracy, perplexity = (row[f"lambada_openai {metric}"] for metric in ("acc", "perplexity"))
-        table.append(f"| {name} | {accuracy:.2f}% | {perplexity:,.1f} |")
-    curves = {init: {f"{seed}, {step}": by_init[init] for (seed, step), by_init in tuned.items()} for init in TUNED}
+    figures = {name: (row["lambada_openai acc"], row["lambada_openai perplexity"]) for name, row in published.items()}
+    paper = [(name, f"{accuracy:.2f}%", f"{perplexity:,.1f}") for name, (accuracy, perplexity) in figures.items()]
+    table = [
+        markdown(["model", "pretraining steps", "tokens (M)", *(FIGURES[name] for name in shown)], rows),
+        *("", markdown(["pretraining steps", "steps of the paper's fine-tuning that the free head is worth"], worths)),
+        *("", "The paper's figures at the end of its pretraining (table 3):", ""),
+        markdown(["model", "LAMBADA accuracy", "LAMBADA perplexity"], paper),
+    ]
+    along = {init: {f"{seed}, {step}": by_init[init] for (seed, step), by_init in tuned.items()} for init in TUNED}
     plain = [{name: value for name, value in model.items() if name != "folder"} for model in models]
-    results = {"models": plain, "steps_worth": worth, "along the fine-tuning, by seed and step": curves}
-    runs = [run_dir(args, recipe, args.rate, seed) for recipe in (args.headless, *args.vanilla) for seed in args.seeds]
+    results = {"models": plain, "steps_worth": worth, "along the fine-tuning, by seed and step": along}
+    runs = [
+        shared.run_dir(args, recipe, args.rate, seed)
+        for recipe in (args.headless, *args.vanilla)
+        for seed in args.seeds
+    ]
     folder = args.results_dir or args.output_dir / "heads" / "results"
-    write_results(folder, results, table, draw(args, models, shown, tuned[args.seeds[0], args.max_steps]), runs)
+    shared.write_results(folder, results, table, draw(args, models, shown, tuned[args.seeds[0], args.max_steps]), runs)
 
 
 def draw(args, models: list[dict], shown: list[str], at_end: dict[str, dict[int, dict]]):
     """Perplexities along the pretraining, and along the fine-tuning of its end."""
     names = [name for name in shown if "perplexity" in name]
     colours = {series: f"C{index}" for index, series in enumerate((*args.vanilla, *TUNED.values(), FREE, ALONE))}
-    figure, axes = plotting.subplots(1, len(names) + 1, figsize=(4.5 * (len(names) + 1), 3.8))
-    for axis, name in zip(axes[:-1], names, strict=True):
+    panels = []
+    for name in names:
+        drawn = []
         for series, colour in colours.items():
             same = [model for model in models if model["series"] == series and name in model]
             points = {model["tokens"] / 1e6: [] for model in same}
             for model in same:
                 points[model["tokens"] / 1e6].append(model[name])
-            means = [statistics.mean(values) for values in points.values()]
-            axis.plot(list(points), means, "o-", ms=3, color=colour, label=series)
-        axis.set(xlabel="tokens seen (millions)", ylabel=FIGURES[name])
+            drawn.append(Series(points, map(statistics.mean, points.values()), "o-", color=colour, label=series))
+        panels.append(Panel(drawn, xlabel="tokens seen (millions)", ylabel=FIGURES[name], yscale="log"))
+    drawn = []
     for init, label in TUNED.items():
-        points = sorted(at_end[init].items())
-        perplexities = [each["eval_perplexity"] for _, each in points]
-        axes[-1].plot([step for step, _ in points], perplexities, "o-", ms=3, color=colours[label], label=label)
-    axes[-1].set(xlabel="steps of fine-tuning at the end", ylabel=FIGURES["eval_perplexity"])
-    for axis in axes:
-        axis.set_yscale("log")
-        plain_ticks(axis.yaxis)
-        axis.legend(frameon=False, fontsize=7)
-    return figure
+        steps, points = zip(*sorted(at_end[init].items()), strict=True)
+        perplexities = [point["eval_perplexity"] for point in points]
+        drawn.append(Series(steps, perplexities, "o-", color=colours[label], label=label))
+    panels.append(
+        Panel(drawn, xlabel="steps of fine-tuning at the end", ylabel=FIGURES["eval_perplexity"], yscale="log")
+    )
+    return curves(panels)
 
 
 if __name__ == "__main__":

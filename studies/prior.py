@@ -21,7 +21,8 @@ from headless_trainer.arguments import DataArguments
 from headless_trainer.models.candidate_matrix import load_trunk
 from headless_trainer.models.trunk import find_embed
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.runtime import plotting
+from headless_trainer.pictures import Panel, Series, curves
+from headless_trainer.tables import markdown
 
 SCALES = (0.9, 1.0, 1.1)
 TAUS = (0.8, 0.9, 1.0, 1.1, 1.2)
@@ -67,42 +68,46 @@ def main() -> None:
         return torch.stack(sums).sum() / len(targets)
 
     held_out = predictions("validation", args.held_out_rows)
-    table = ["Held-out perplexity by scale (rows) and weight of the prior (columns):", ""]
-    table += [f"| | {' | '.join(map(str, TAUS))} |", f"|{'---|' * (len(TAUS) + 1)}"]
     grid, trained = {}, {}
     with torch.no_grad():
         for scale in SCALES:
             grid[scale] = [math.exp(cross_entropy(*held_out, scale, tau)) for tau in TAUS]
-            table.append(f"| **{scale}** | {' | '.join(f'{value:.1f}' for value in grid[scale])} |")
 
     hidden, targets = predictions("train", args.training_rows)
     torch.manual_seed(0)
     learned = [torch.ones((), requires_grad=True), torch.ones((), requires_grad=True)]
     learned.append(torch.zeros_like(log_q, requires_grad=True))
     optimizer = torch.optim.Adam(learned, lr=0.02)
-    table += ["", "Scale, weight of the prior and a bias trained on training rows, 4,096 predictions a step:", ""]
-    table += ["| steps | scale | weight of the prior | held-out perplexity |", "|---|---|---|---|"]
     for step in range(max(args.steps) + 1):
         if step in (0, *args.steps):
             scale, tau, bias = (value.detach() for value in learned)
             perplexity = math.exp(cross_entropy(*held_out, scale, tau, bias))
             trained[step] = {"scale": scale.item(), "tau": tau.item(), "perplexity": perplexity}
-            table.append(f"| {step} | {scale:.3f} | {tau:.3f} | {perplexity:.1f} |")
         chosen = torch.randint(len(hidden), (4096,))
         optimizer.zero_grad()
         cross_entropy(hidden[chosen], targets[chosen], *learned).backward()
         optimizer.step()
+    rows = [(f"**{scale}**", *(f"{value:.1f}" for value in values)) for scale, values in grid.items()]
+    learned_rows = [
+        (step, f"{row['scale']:.3f}", f"{row['tau']:.3f}", f"{row['perplexity']:.1f}") for step, row in trained.items()
+    ]
+    table = [
+        *(
+            "Held-out perplexity by scale (rows) and weight of the prior (columns):",
+            "",
+            markdown(["", *map(str, TAUS)], rows),
+            "",
+        ),
+        *("Scale, weight of the prior and a bias trained on training rows, 4,096 predictions a step:", ""),
+        markdown(["steps", "scale", "weight of the prior", "held-out perplexity"], learned_rows),
+    ]
     results = {"taus": TAUS, "perplexity_by_scale": grid, "trained": trained}
     write_results(args.results_dir or args.model / "prior", results, table, draw(grid), [args.model])
 
 
 def draw(grid: dict[float, list[float]]):
-    figure, axis = plotting.subplots(figsize=(5, 3.5))
-    for scale, perplexities in grid.items():
-        axis.plot(TAUS, perplexities, "o-", ms=3, label=f"scale {scale}")
-    axis.set(xlabel="weight of log q", ylabel="held-out perplexity")
-    axis.legend(frameon=False)
-    return figure
+    series = [Series(TAUS, perplexities, "o-", label=f"scale {scale}") for scale, perplexities in grid.items()]
+    return curves([Panel(series, xlabel="weight of log q", ylabel="held-out perplexity")])
 
 
 if __name__ == "__main__":

@@ -13,45 +13,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import shared
 import torch
-from shared import (
-    at_scale,
-    best_runs,
-    data_arguments,
-    language_model,
-    model_arguments,
-    spread,
-    token_rows,
-    write_results,
-)
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from headless_trainer import load_token_counts
 from headless_trainer.fine_tuning.metrics import calibration_of
-from headless_trainer.runtime import plotting
+from headless_trainer.pictures import Panel, Series, curves
+from headless_trainer.tables import markdown
 from headless_trainer.trainers.evaluation import mean_cosine
 
 GROUPS = 10
 
 
 def main() -> None:
-    parser = model_arguments(__doc__)
-    parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
+    parser = shared.model_arguments(__doc__)
     parser.add_argument("--held_out_rows", type=int, default=1_000)
-    args = at_scale(parser.parse_args())
-    runs = {recipe: best_runs(args, recipe).values() for recipe in args.recipes}
+    args = shared.at_scale(parser.parse_args())
+    runs = {recipe: shared.best_runs(args, recipe).values() for recipe in args.recipes}
     first = next(iter(runs[args.recipes[0]]))
     tokenizer = AutoTokenizer.from_pretrained(first)
-    ids = token_rows(data_arguments(args), tokenizer, "validation", args.held_out_rows)
+    ids = shared.token_rows(shared.data_arguments(args), tokenizer, "validation", args.held_out_rows)
     # Of one run for all: each has seen nearly the same rows.
     counts = load_token_counts(first)[0]
     group = frequency_groups(counts)
     found = {recipe: [measure(folder, ids, group) for folder in folders] for recipe, folders in runs.items()}
     sizes = torch.bincount(group, minlength=GROUPS).tolist()
-    text = [*table(found, sizes), "", *summary(found)]
+    text = [table(found, sizes), "", summary(found)]
     folder = args.results_dir or args.output_dir / "rare_tokens"
-    write_results(folder, {"tokens": sizes, "recipes": found}, text, draw(found), itertools.chain(*runs.values()))
+    shared.write_results(
+        folder, {"tokens": sizes, "recipes": found}, text, draw(found), itertools.chain(*runs.values())
+    )
 
 
 def frequency_groups(counts: Tensor) -> Tensor:
@@ -65,7 +58,7 @@ def frequency_groups(counts: Tensor) -> Tensor:
 
 def scored(folder: Path, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Log-probabilities ``(K, V)`` and targets ``(K,)`` of some rows ``(B, T)`` at a time."""
-    model = language_model(folder)
+    model = shared.language_model(folder)
     for batch in ids.split(16):
         with torch.no_grad():
             logits = model(input_ids=batch).logits[:, :-1].flatten(0, 1)
@@ -99,43 +92,42 @@ def calibration_error(confidence: Tensor, right: Tensor) -> float:
     return calibration_of(confidence.double().numpy(), right.numpy() == 1)["expected_calibration_error"]
 
 
-def table(found: dict[str, list[dict]], sizes: list[int]) -> Iterator[str]:
+def table(found: dict[str, list[dict]], sizes: list[int]) -> str:
     """Rows of groups, columns of figures for each recipe."""
     figures = {"accuracy": 1, "cross_entropy": 3, "norm": 2, "mean_cosine": 1}
-    names = [f"{figure.replace('_', ' ')}, {recipe}" for figure in figures for recipe in found]
-    yield f"| tokens | {' | '.join(names)} |"
-    yield f"|{'---|' * (len(names) + 1)}"
-    for number in range(GROUPS):
-        cells = [
-            spread([seed[figure][number] for seed in seeds], digits)
-            for figure, digits in figures.items()
-            for seeds in found.values()
-        ]
-        yield f"| {sizes[number]:,} | {' | '.join(cells)} |"
+    pairs = list(itertools.product(figures, found))
+    head = ["tokens", *(f"{figure.replace('_', ' ')}, {recipe}" for figure, recipe in pairs)]
+
+    def cells(number: int) -> Iterator[str]:
+        for figure, recipe in pairs:
+            yield shared.spread([seed[figure][number] for seed in found[recipe]], figures[figure])
+
+    return markdown(head, [(f"{sizes[number]:,}", *cells(number)) for number in range(GROUPS)])
 
 
-def summary(found: dict[str, list[dict]]) -> Iterator[str]:
-    yield "| recipe | calibration error x 100 | mean confidence (%) | accuracy (%) |\n|---|---|---|---|"
-    for recipe, seeds in found.items():
-        names = ("calibration_error", "confidence", "total_accuracy")
-        yield f"| {recipe} | {' | '.join(spread([seed[name] for seed in seeds], 2) for name in names)} |"
+def summary(found: dict[str, list[dict]]) -> str:
+    names = ("calibration_error", "confidence", "total_accuracy")
+    rows = [
+        (recipe, *(shared.spread([seed[name] for seed in seeds], 2) for name in names))
+        for recipe, seeds in found.items()
+    ]
+    return markdown(["recipe", "calibration error x 100", "mean confidence (%)", "accuracy (%)"], rows)
 
 
 def draw(found: dict[str, list[dict]]):
-    figure, axes = plotting.subplots(1, 2, figsize=(9, 3.5))
-    first, *_ = means = {
+    first = next(iter(found))
+    means = {
         recipe: {name: np.mean([seed[name] for seed in seeds], axis=0) for name in ("cross_entropy", "norm")}
         for recipe, seeds in found.items()
     }
-    for recipe, mean in means.items():
-        tenths = range(1, GROUPS + 1)
-        axes[0].plot(tenths, mean["cross_entropy"] - means[first]["cross_entropy"], "o-", label=recipe)
-        axes[1].plot(tenths, mean["norm"], "o-")
-    for axis, label in zip(axes, (f"nats above {first}", "norm of the embeddings"), strict=True):
-        axis.set_xlabel("tenths of all targets, from rare to frequent tokens")
-        axis.set_ylabel(label)
-    axes[0].legend(frameon=False, fontsize=8)
-    return figure
+    tenths, xlabel = range(1, GROUPS + 1), "tenths of all targets, from rare to frequent tokens"
+    gains = [
+        Series(tenths, mean["cross_entropy"] - means[first]["cross_entropy"], "o-", label=recipe)
+        for recipe, mean in means.items()
+    ]
+    norms = [Series(tenths, mean["norm"], "o-") for mean in means.values()]
+    panels = [Panel(gains, xlabel=xlabel, ylabel=f"nats above {first}")]
+    return curves([*panels, Panel(norms, xlabel=xlabel, ylabel="norm of the embeddings")])
 
 
 if __name__ == "__main__":

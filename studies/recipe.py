@@ -10,75 +10,59 @@ are finished are not repeated, those cut off go on. ``--report_only`` makes tabl
 
 import math
 import statistics
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shared import (
-    BASES,
-    INGREDIENTS,
-    at_scale,
-    best_rate,
-    finished,
-    flags_of,
-    held_out_points,
-    model_arguments,
-    prepare,
-    pretrain,
-    run_dir,
-    spread,
-    write_results,
-)
+import shared
 
 from headless_trainer import load_token_counts
-from headless_trainer.reporting.run_comparison import first_reaching, in_short
-from headless_trainer.runtime import plotting
+from headless_trainer.pictures import Panel, Series, curves, in_short
+from headless_trainer.reporting.run_comparison import first_reaching
+from headless_trainer.tables import markdown
 
 
 def main() -> None:
-    parser = model_arguments(__doc__)
-    ingredients = f"a base ({', '.join(BASES)}) and, each after a plus sign, ingredients ({', '.join(INGREDIENTS)})"
+    parser = shared.model_arguments(__doc__, recipes=False)
+    bases, ingredients = ", ".join(shared.BASES), ", ".join(shared.INGREDIENTS)
+    help_of_recipes = f"a base ({bases}) and, each after a plus sign, ingredients ({ingredients})".replace("%", "%%")
+    parser.add_argument("--recipes", nargs="+", default=["vanilla tied + bias log q", "headless"], help=help_of_recipes)
     parser.add_argument(
-        "--recipes", nargs="+", default=["vanilla tied + bias log q", "headless"], help=ingredients.replace("%", "%%")
-    )
-    parser.add_argument(
-        "--rates", nargs="+", type=float, help="the grid: half, once and twice the rate of the scale by default"
+        "--rates", nargs="+", type=float, help="the grid: half, once and twice that of the scale by default"
     )
     parser.add_argument("--extensions", type=int, default=3, help="times the grid may grow beyond an edge that is best")
     parser.add_argument("--baseline", default="vanilla tied + bias log q")
     parser.add_argument("--report_only", action="store_true")
-    args = at_scale(parser.parse_args())
+    args = shared.at_scale(parser.parse_args())
     args.rates = args.rates or [factor * args.settings["learning_rate"] for factor in (0.5, 1.0, 2.0)]
     for recipe in args.recipes:
-        flags_of(recipe)
+        shared.flags_of(recipe)
     if not args.report_only:
-        prepare(args)
-        with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(lambda recipe: search(args, recipe), args.recipes))
+        shared.prepare(args)
+        shared.in_turn(args, lambda recipe: search(args, recipe), args.recipes)
     report(args)
 
 
 def search(args, recipe: str) -> None:
     """The grid at the first seed, wider while the best rate lies at its edge, then the other seeds at the best rate."""
     rates = sorted(args.rates)
-    found = {rate: pretrain(args, recipe, rate, args.seeds[0]) for rate in rates}
+    found = {rate: shared.pretrain(args, recipe, rate, args.seeds[0]) for rate in rates}
     for _ in range(args.extensions):
         best = min(found, key=found.get)
         if best not in (min(found), max(found)):
             break
         rate = best / 2 if best == min(found) else best * 2
-        found[rate] = pretrain(args, recipe, rate, args.seeds[0])
+        found[rate] = shared.pretrain(args, recipe, rate, args.seeds[0])
     for seed in args.seeds[1:]:
-        pretrain(args, recipe, min(found, key=found.get), seed)
+        shared.pretrain(args, recipe, min(found, key=found.get), seed)
 
 
 def report(args) -> None:
     """Table and picture of the recipes that have runs, each at its best rate."""
     rows, folders = {}, []
     for recipe in args.recipes:
-        runs = finished(args, recipe)
+        runs = shared.finished(args, recipe)
         if not runs:
             continue
-        rate, losses = best_rate(args, runs)
+        rate, losses = shared.best_rate(args, runs)
         folders += runs[rate].values()
         curves = {seed: curve_of(folder) for seed, folder in sorted(runs[rate].items())}
         ends = [curve[-1] for curve in curves.values()]
@@ -94,26 +78,33 @@ def report(args) -> None:
             "curves": curves,
         }
     baseline = rows.get(args.baseline)
-    table = [
-        "| recipe | rate | seeds | perplexity | accuracy (%) | process-hours | tokens for the baseline's end | its time |"
-    ]
-    table.append("|" + "---|" * 8)
+    head = (
+        "recipe",
+        "rate",
+        "seeds",
+        "perplexity",
+        "accuracy (%)",
+        "process-hours",
+        "tokens for the baseline's end",
+        "its time",
+    )
+    cells = []
     for recipe, row in rows.items():
         shares = reaching(row, baseline) if baseline else None
         shown = ["never", "never"] if shares is None else [f"{share:.0%}" for share in shares]
-        accuracy = [100 * value for value in row["accuracy"]]
-        table.append(
-            f"| {recipe} | {row['rate']:g} | {len(row['seeds'])} | {spread(row['perplexity'], 1)} | {spread(accuracy, 2)} "
-            f"| {in_short(row['seconds'] * row['processes'] / 3600)} | {shown[0]} | {shown[1]} |"
+        accuracy = shared.spread([100 * value for value in row["accuracy"]], 2)
+        hours = in_short(row["seconds"] * row["processes"] / 3600)
+        cells.append(
+            (recipe, row["rate"], len(row["seeds"]), shared.spread(row["perplexity"], 1), accuracy, hours, *shown)
         )
-    folder = args.results_dir or run_dir(args, "x", 0.0, 0).parents[1]
-    write_results(folder, rows, table, draw(rows), folders)
+    folder = args.results_dir or shared.run_dir(args, "x", 0.0, 0).parents[1]
+    shared.write_results(folder, rows, [markdown(head, cells)], draw(rows), folders)
 
 
 def curve_of(folder: Path) -> list[dict]:
     """Tokens seen, seconds of training steps and held-out figures at each evaluation of a run."""
     names = ("tokens_seen", "seconds", "eval_cross_entropy", "eval_accuracy")
-    return [{name: point[name] for name in names} for point in held_out_points(folder)]
+    return [{name: point[name] for name in names} for point in shared.held_out_points(folder)]
 
 
 def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
@@ -138,18 +129,16 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
 
 def draw(rows: dict):
     """Held-out perplexity of each recipe at its first seed, against tokens and against time."""
-    figure, axes = plotting.subplots(1, 2, figsize=(10, 4), sharey=True)
-    for axis, name, scale in zip(axes, ("tokens_seen", "seconds"), (1e6, 1), strict=True):
+    panels = []
+    axes = {"tokens_seen": ("tokens seen (millions)", 1e6), "seconds": ("seconds of training steps", 1)}
+    for name, (label, scale) in axes.items():
+        series = []
         for recipe, row in rows.items():
             curve = next(iter(row["curves"].values()))
-            points = [math.exp(point["eval_cross_entropy"]) for point in curve]
-            axis.plot([point[name] / scale for point in curve], points, "o-", ms=2, label=recipe)
-    axes[0].set(xlabel="tokens seen (millions)", ylabel="held-out perplexity", yscale="log")
-    axes[1].set_xlabel("seconds of training steps")
-    for ticks in (axes[0].yaxis.set_major_formatter, axes[0].yaxis.set_minor_formatter):
-        ticks("{x:.0f}")
-    figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncol=2, fontsize=8)
-    return figure
+            perplexities = [math.exp(point["eval_cross_entropy"]) for point in curve]
+            series.append(Series([point[name] / scale for point in curve], perplexities, "o-", label=recipe))
+        panels.append(Panel(series, xlabel=label, ylabel="held-out perplexity", yscale="log"))
+    return curves(panels, legend="below", sharey=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import itertools
 import json
 import math
 import os
@@ -11,16 +10,17 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
 from headless_trainer.cards.run_facts import hardware, software
 from headless_trainer.command_line import PRESETS, parse_yaml
-from headless_trainer.runtime import plotting
+from headless_trainer.pictures import to_png
 from headless_trainer.runtime.checkpoints import write_whole
-from headless_trainer.runtime.run_folder import tokens_at
+from headless_trainer.runtime.curves import curves
 
 # What run_pretrain.py is given at --scale cpu. No dropout: every row is seen once, and it costs all recipes about a tenth of
 # their perplexity.
@@ -46,6 +46,7 @@ SCALES = {
     "small": {"clm": "paper_small_decoder_vanilla", "mlm": "paper_small_encoder_vanilla"},
     "paper": {"clm": "paper_decoder_vanilla", "mlm": "paper_encoder_vanilla"},
 }
+RECIPES = ["headless + Muon", "vanilla tied + bias log q + Muon"]
 # Asked when a study starts: what is changed while it runs is not what runs.
 SOFTWARE = software()
 BASES = {
@@ -58,8 +59,6 @@ BASES = {
 INGREDIENTS = {
     "bias log q": ["--head_bias", "prior"],  # of a vanilla decoder; vanilla encoders have a bias of their own
     "Muon": ["--muon_learning_rate", "2x"],
-    "Muon x 4": ["--muon_learning_rate", "4x"],
-    "Muon x 1": ["--muon_learning_rate", "1x"],
     "pools of 512": ["--pool_size", "512"],
     "pools of 2048": ["--pool_size", "2048"],
     "4096 uniform": ["--sampled_negatives", "4096"],
@@ -85,11 +84,11 @@ INGREDIENTS = {
 }
 
 
-def model_arguments(description: str) -> argparse.ArgumentParser:
+def model_arguments(description: str, *, recipes: bool = True) -> argparse.ArgumentParser:
     """A parser with the settings that decide which pretrained models a study has. Studies with the same ones share them."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--train_file", nargs="+", help="the corpus; by default the scale's, at cpu this machine's documentation"
+        "--train_file", nargs="+", help="the corpus; that of the scale by default, at cpu this documentation"
     )
     parser.add_argument("--output_dir", required=True, type=Path)
     parser.add_argument("--task", choices=["clm", "mlm"], default="clm")
@@ -104,9 +103,9 @@ def model_arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--batch_size", type=int, help="rows of one process in a forward pass")
     parser.add_argument("--vocab_size", type=int, help="of a tokenizer that is trained on the corpus")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
-    parser.add_argument(
-        "--launcher", default="", help="what starts a run instead of python: 'accelerate launch --multi_gpu'"
-    )
+    if recipes:
+        parser.add_argument("--recipes", nargs="+", default=RECIPES, help="as recipe.py has them")
+    parser.add_argument("--launcher", default="", help="instead of python: 'accelerate launch --multi_gpu'")
     results_argument(parser)
     return parser
 
@@ -150,12 +149,12 @@ def variant(args: argparse.Namespace, name: str, **settings) -> argparse.Namespa
 
 def results_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--results_dir", type=Path, help="folder for table, picture and results.json; one beside the runs by default"
+        "--results_dir", type=Path, help="for table, picture and results.json; beside the runs by default"
     )
 
 
 def write_results(folder: Path, results: object, table: Iterable[str], figure=None, runs: Iterable[Path] = ()) -> None:
-    """Write ``results.json``, ``results.md`` and, of a figure of matplotlib, ``results.png``, and print the table.
+    """Write ``results.json``, ``results.md`` and, of a figure, ``results.png``, and print the table.
 
     Beside the results stands what they came from: the command with short names of its files, versions, commit and machine, and
     of ``runs``, folders of models that were trained earlier, the commits that their cards name.
@@ -168,7 +167,7 @@ def write_results(folder: Path, results: object, table: Iterable[str], figure=No
     write_whole(folder / "results.json", (json.dumps({"origin": origin, "results": results}, indent=1) + "\n").encode())
     write_whole(folder / "results.md", text.encode())
     if figure is not None:
-        plotting.save(figure, folder / "results.png")
+        write_whole(folder / "results.png", to_png(figure))
     print(text)
 
 
@@ -302,80 +301,48 @@ def as_flags(settings: dict[str, object]) -> list[str]:
 def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict | None:
     """What a training run found, which is run or resumed if that was not done before; None where it diverged.
 
+    Its console is in a file of its folder.
+
     Args:
         command: without the checkpoint to resume from.
         folder: output folder of the run.
         name: of the file in it that a finished run writes last.
-        jobs: as in `run_or_resume`.
+        jobs: training runs at a time, each on its share of the cores.
 
     Raises:
         SystemExit: with the run's own message, if it failed.
     """
-    if not (folder / name).is_file() and not (folder / "diverged").is_file():
-        log = folder / "console.log"
-        before = len(log.read_text()) if log.is_file() else 0
-        try:
-            run_or_resume(command, folder, jobs)
-        except subprocess.CalledProcessError as error:
-            console = log.read_text()[before:]
-            if "so the run stops" not in console:
-                found = re.search(r"^\S*(?:Error|Exception)\b.*", console, re.MULTILINE)
-                raise SystemExit(
-                    f"The run in {folder} failed, see its console.log: {found[0] if found else error}"
-                ) from None
-            (folder / "diverged").touch()
-    if (folder / "diverged").is_file():
-        return None
-    if not (folder / name).is_file():  # SIGTERM and Ctrl-C end a run without an error
-        raise SystemExit(f"The run in {folder} was stopped before its end: the same command goes on from there.")
-    return json.loads((folder / name).read_text())
-
-
-def run_or_resume(command: list[str], folder: Path, jobs: int) -> None:
-    """Run one of our training runs, from its last checkpoint if it was interrupted, with its console in a file of its folder.
-
-    Args:
-        command: without the checkpoint to resume from.
-        folder: output folder of the run.
-        jobs: training runs at a time, each on its share of the cores.
-    """
-    if any(folder.glob("checkpoint-*")):
-        command = [*command, "--resume_from_checkpoint", "last"]
-    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} | os.environ
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "console.log", "a") as log:
-        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment, check=True)
+    result, diverged, console = (folder / each for each in (name, "diverged", "console.log"))
+    if not result.is_file() and not diverged.is_file():
+        if any(folder.glob("checkpoint-*")):
+            command = [*command, "--resume_from_checkpoint", "last"]
+        environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} | os.environ
+        folder.mkdir(parents=True, exist_ok=True)
+        with console.open("a") as log:
+            before = log.tell()
+            ended = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        said = console.read_bytes()[before:].decode(errors="replace")
+        if ended.returncode and "so the run stops" in said:
+            diverged.touch()
+        elif ended.returncode:
+            found = re.search(r"^\S*(?:Error|Exception)\b.*", said, re.MULTILINE)
+            reason = found[0] if found else f"exit status {ended.returncode}"
+            raise SystemExit(f"The run in {folder} failed, see its console.log: {reason}")
+        elif not result.is_file():  # SIGTERM and Ctrl-C end a run without an error
+            raise SystemExit(f"The run in {folder} was stopped before its end: the same command goes on from there.")
+    return None if diverged.is_file() else json.loads(result.read_text())
 
 
 def held_out_points(folder: Path, tokens_per_second: float | None = None) -> list[dict]:
     """The evaluations of a run, each with the tokens before it and the seconds of training steps that they take at its pace.
 
     The pace is the 90th percentile of the logged tokens per second, so that what else the machine did in between does not
-    count, or the one that is given. Where a run has phases with steps of another kind, next tokens first or exact at the end,
-    each has its own. Starts, evaluations and checkpoints are not in it.
+    count, or the one that is given. Starts, evaluations and checkpoints are not in it.
     """
-    history = log_history(folder)
-    settings = folder / "settings.json"
-    shares = json.loads(settings.read_text()) if settings.is_file() else {}
-    last = history[-1]["step"]
-    starts = {0, shares.get("next_token_share", 0) * last, (1 - shares.get("softmax_share", 0)) * last} - {last}
-    phases = []
-    for start, end in itertools.pairwise([*sorted(starts), last]):
-        paces = [
-            logs["tokens_per_second"] for logs in history if "tokens_per_second" in logs and start < logs["step"] <= end
-        ]
-        pace = tokens_per_second or sorted(paces)[int(0.9 * (len(paces) - 1))]
-        phases.append((start, end, pace))
-
-    def seconds(step: int) -> float:
-        parts = [(tokens_at(history, [start, min(step, end)]), pace) for start, end, pace in phases if start < step]
-        return sum((after - before) / pace for (before, after), pace in parts)
-
-    return [
-        logs | {"tokens_seen": tokens_at(history, logs["step"]), "seconds": seconds(logs["step"])}
-        for logs in history
-        if "eval_accuracy" in logs
-    ]
+    logged = curves(log_history(folder))
+    pace = tokens_per_second or logged["tokens_per_second"].quantile(0.9, interpolation="lower")
+    found = logged[logged["eval_accuracy"].notna()]
+    return found.assign(seconds=found["tokens_seen"] / pace).to_dict("records")
 
 
 def log_history(folder: Path) -> list[dict]:
@@ -401,12 +368,6 @@ def spread(values: list[float], digits: int) -> str:
     return f"{mean:.{digits}f} ({statistics.stdev(values) / math.sqrt(len(values)):.{digits}f})"
 
 
-def plain_ticks(axis) -> None:
-    """Plain numbers at some ticks of a logarithmic x or y axis: our pictures have no typesetting of formulas."""
-    for ticks in (axis.set_major_formatter, axis.set_minor_formatter):
-        ticks(lambda value, _: f"{value:,.0f}" if f"{value:e}"[0] in "125" else "")
-
-
 def finished(args, recipe: str) -> dict[float, dict[int, Path]]:
     """Folders of the runs of a recipe that came to their end, by rate and seed."""
     runs: dict[float, dict[int, Path]] = {}
@@ -425,6 +386,12 @@ def best_rate(args, runs: dict[float, dict[int, Path]]) -> tuple[float, dict[flo
         if first in folders
     }
     return min(losses, key=losses.get), losses
+
+
+def in_turn(args, function: Callable, items: Iterable) -> None:
+    """Call a function with each of the items, ``--jobs`` of them at a time."""
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(function, items))
 
 
 def best_runs(args, recipe: str) -> dict[int, Path]:

@@ -24,39 +24,36 @@ from headless_trainer.models.candidate_matrix import load_trunk
 from headless_trainer.models.fold import unfold
 from headless_trainer.models.trunk import find_embed
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.runtime import plotting
+from headless_trainer.pictures import bars
+from headless_trainer.tables import markdown
 
 BATCHES = 4
 
 
 def main() -> None:
     parser = model_arguments(__doc__)
-    parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
     args = at_scale(parser.parse_args())
     runs = {recipe: best_runs(args, recipe).values() for recipe in args.recipes}
     tokenizer = AutoTokenizer.from_pretrained(next(iter(runs[args.recipes[0]])))
     batches = token_rows(data_arguments(args), tokenizer, "train", BATCHES * args.batch_size).split(args.batch_size)
     found = {recipe: [measure(folder, batches) for folder in folders] for recipe, folders in runs.items()}
-    text = ["| decoder | loss | tokens scored | surviving share of the norm (%) |", "|---|---|---|---|"]
+    rows = []
     for recipe, seeds in found.items():
         for loss in seeds[0]:
             scored, share = ([seed[loss][name] for seed in seeds] for name in ("tokens", "share"))
-            text.append(f"| {recipe} | {loss} | {spread(scored, 0)} | {spread(share, 1)} |")
+            rows.append((recipe, loss, spread(scored, 0), spread(share, 1)))
+    text = [markdown(["decoder", "loss", "tokens scored", "surviving share of the norm (%)"], rows)]
     folder = args.results_dir or args.output_dir / "surviving_gradient"
     write_results(folder, found, text, draw(found), itertools.chain(*runs.values()))
 
 
 def draw(found: dict[str, list[dict]]):
     """A bar for each decoder and loss: the mean over seeds."""
-    figure, axis = plotting.subplots(figsize=(6, 3))
-    names = list(found)
-    for place, loss in enumerate(found[names[0]][0]):
-        shares = [statistics.mean(seed[loss]["share"] for seed in found[name]) for name in names]
-        axis.barh([index + 0.4 * place for index in range(len(names))], shares, height=0.35, label=loss)
-    axis.set_yticks([index + 0.2 for index in range(len(names))], names, fontsize=8)
-    axis.set_xlabel("share of the norm that reaches the trunk (%)")
-    axis.legend(frameon=False, fontsize=8)
-    return figure
+    shares = {
+        loss: [statistics.mean(seed[loss]["share"] for seed in seeds) for seeds in found.values()]
+        for loss in next(iter(found.values()))[0]
+    }
+    return bars(list(found), shares, xlabel="share of the norm that reaches the trunk (%)")
 
 
 @torch.no_grad()

@@ -13,18 +13,18 @@ one token, and of each the state after every layer. The cosine of two words is t
 that of a word with itself the mean over pairs of different ones.
 """
 
-import csv
-import gzip
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas
 import torch
 from shared import at_scale, best_runs, data_arguments, model_arguments, spread, token_rows, write_results
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
-from headless_trainer.runtime import plotting
+from headless_trainer.pictures import Panel, Series, curves
+from headless_trainer.tables import markdown
 
 SYNONYMS, OTHERS, SAME = "synonyms", "the same words in other pairs", "the same word"
 IN_CONTEXT = "in context, after layer"
@@ -33,7 +33,6 @@ IN_CONTEXT = "in context, after layer"
 def main(argv: list[str] | None = None) -> None:
     parser = model_arguments(__doc__)
     parser.add_argument("--synonyms", required=True, type=Path, help=".tsv or .tsv.gz with columns word1 and word2")
-    parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
     parser.add_argument("--held_out_rows", type=int, default=3_000, help="to look for words in")
     parser.add_argument("--contexts", type=int, default=20, help="occurrences of a word at most")
     args = at_scale(parser.parse_args(argv))
@@ -58,19 +57,20 @@ def main(argv: list[str] | None = None) -> None:
             if seed == min(by_seed):
                 drawn[recipe] = found["all words"]
     kinds = (SYNONYMS, OTHERS, SAME)
-    table = [f"| recipe | words | pairs | {' | '.join(kinds)} | synonyms less other pairs |", "|" + "---|" * 7]
+    cells = []
     for (recipe, group), row in rows.items():
-        cells = [recipe, group, f"{row['pairs']:,}", *(spread(row[kind], 2) if kind in row else "" for kind in kinds)]
-        cells.append(spread([a - b for a, b in zip(row[SYNONYMS], row[OTHERS], strict=True)], 2))
-        table.append(f"| {' | '.join(cells)} |")
+        shown = [spread(row[kind], 2) if kind in row else "" for kind in kinds]
+        shown.append(spread([a - b for a, b in zip(row[SYNONYMS], row[OTHERS], strict=True)], 2))
+        cells.append((recipe, group, f"{row['pairs']:,}", *shown))
+    table = [markdown(["recipe", "words", "pairs", *kinds, "synonyms less other pairs"], cells)]
     table.append("\nMean cosine x 100; mean over pretraining seeds, in brackets its standard error.")
     results = [{"recipe": recipe, "words": words} | row for (recipe, words), row in rows.items()]
     write_results(args.results_dir or args.output_dir / "synonyms", results, table, draw(drawn), folders)
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
-        return [(row["word1"], row["word2"]) for row in csv.DictReader(file, delimiter="\t")]
+    table = pandas.read_csv(path, sep="\t", usecols=["word1", "word2"], dtype=str, keep_default_na=False)
+    return list(zip(table["word1"], table["word2"], strict=True))
 
 
 def pair_cosines(folder: Path, pairs: list[tuple[str, str]]) -> dict[str, dict[str, np.ndarray]]:
@@ -149,14 +149,14 @@ def contextual_cosines(
 
 
 def draw(drawn: dict[str, dict[str, np.ndarray]]):
-    figure, axes = plotting.subplots(1, len(drawn), figsize=(5 * len(drawn), 3.5), sharex=True, sharey=True)
-    for axis, (recipe, cosines) in zip(np.atleast_1d(axes), drawn.items(), strict=True):
-        for kind, values in cosines.items():
-            axis.hist(values, bins=np.linspace(-0.5, 1, 76), density=True, histtype="step", label=kind)
-        axis.set_title(recipe, fontsize=9)
-        axis.set_xlabel("cosine")
-    np.atleast_1d(axes)[0].legend(frameon=False)
-    return figure
+    panels, bins = [], np.linspace(-0.5, 1, 76)
+    for recipe, cosines in drawn.items():
+        series = [
+            Series(bins[:-1], np.histogram(values, bins, density=True)[0], drawstyle="steps-post", label=kind)
+            for kind, values in cosines.items()
+        ]
+        panels.append(Panel(series, title=recipe, xlabel="cosine"))
+    return curves(panels, legend="first", sharex=True, sharey=True)
 
 
 if __name__ == "__main__":

@@ -17,24 +17,16 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
+import shared
 import torch
 from safetensors import safe_open
-from shared import (
-    at_scale,
-    best_runs,
-    data_arguments,
-    log_history,
-    model_arguments,
-    spread,
-    token_rows,
-    write_results,
-)
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from headless_trainer import load_token_counts
-from headless_trainer.runtime import plotting
+from headless_trainer.pictures import Panel, Series, curves
 from headless_trainer.runtime.checkpoints import checkpoints_in
+from headless_trainer.tables import markdown
 
 LEAST = 10
 NEIGHBOURS = 10
@@ -43,11 +35,10 @@ SHARE = "output share of the gradient"
 
 
 def main() -> None:
-    parser = model_arguments(__doc__)
-    parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
+    parser = shared.model_arguments(__doc__)
     parser.add_argument("--untied", default="vanilla untied + bias log q + Muon")
-    args = at_scale(parser.parse_args())
-    runs = {recipe: best_runs(args, recipe) for recipe in (*args.recipes, args.untied)}
+    args = shared.at_scale(parser.parse_args())
+    runs = {recipe: shared.best_runs(args, recipe) for recipe in (*args.recipes, args.untied)}
     steps = kept_by_all(itertools.chain.from_iterable(folders.values() for folders in runs.values()))
     found: dict[str, dict[int, dict[str, list[float]]]] = {}
     for recipe, (before, step) in itertools.product(args.recipes, itertools.pairwise([0, *steps])):
@@ -60,27 +51,28 @@ def main() -> None:
                 for name, value in alignment(tied, other).items():
                     row.setdefault(f"{role}, {name}", []).append(value)
             row.setdefault(SHARE, []).append(output_share(folder, before, step))
-    table = [f"| compared | {' | '.join(found)} |", f"|{'---|' * (len(found) + 1)}"]
-    for name in found[args.recipes[0]][steps[-1]]:
-        cells = [spread([100 * value for value in row[steps[-1]][name]], 1) for row in found.values()]
-        table.append(f"| {name} | {' | '.join(cells)} |")
+
+    def percents(values: list[float]) -> str:
+        return shared.spread([100 * value for value in values], 1)
+
+    last = steps[-1]
+    rows = [(name, *(percents(row[last][name]) for row in found.values())) for name in found[args.recipes[0]][last]]
+    table = [markdown(["compared", *found], rows)]
     if len(steps) > 1:
         names = ("input, rotated", "output, rotated", SHARE)
-        table += ["", f"| along the training | steps | {' | '.join(names)} |", f"|{'---|' * (2 + len(names))}"]
-        for recipe, step in itertools.product(found, steps):
-            cells = [spread([100 * value for value in found[recipe][step][name]], 1) for name in names]
-            table.append(f"| {recipe} | {step:,} | {' | '.join(cells)} |")
+        rows = [
+            (recipe, f"{step:,}", *(percents(found[recipe][step][name]) for name in names))
+            for recipe, step in itertools.product(found, steps)
+        ]
+        table += ["", markdown(["along the training", "steps", *names], rows)]
     streams = streams_of(args, runs)
-    layers = range(1, len(next(iter(streams.values()))[0]))
-    table += ["", f"| share of the residual stream | embedding | {' | '.join(f'layer {layer}' for layer in layers)} |"]
-    table.append("|" + "---|" * (2 + len(layers)))
-    for recipe, seeds in streams.items():
-        cells = [spread([100 * value for value in values], 1) for values in zip(*seeds, strict=True)]
-        table.append(f"| {recipe} | {' | '.join(cells)} |")
+    rows = [(recipe, *map(percents, zip(*seeds, strict=True))) for recipe, seeds in streams.items()]
+    layers = [f"layer {layer}" for layer in range(1, len(rows[0]) - 1)]
+    table += ["", markdown(["share of the residual stream", "embedding", *layers], rows)]
     table.append("\nx 100; mean over seeds, in brackets its standard error.")
     results = {"alignment": found, "residual_stream": streams}
     folders = itertools.chain.from_iterable(folders.values() for folders in runs.values())
-    write_results(args.results_dir or args.output_dir / "tying", results, table, draw(found), folders)
+    shared.write_results(args.results_dir or args.output_dir / "tying", results, table, draw(found), folders)
 
 
 def checkpoint(run: Path, step: int) -> Path:
@@ -96,7 +88,7 @@ def kept_by_all(runs: Iterable[Path]) -> list[int]:
 def streams_of(args, runs: dict[str, dict[int, Path]]) -> dict[str, list[list[float]]]:
     """`stream_shares` of each seed of all recipes."""
     tokenizer = AutoTokenizer.from_pretrained(next(iter(runs[args.untied].values())))
-    ids = token_rows(data_arguments(args), tokenizer, "validation", ROWS)
+    ids = shared.token_rows(shared.data_arguments(args), tokenizer, "validation", ROWS)
     return {
         recipe: [stream_shares(AutoModel.from_pretrained(folder).eval(), ids) for folder in folders.values()]
         for recipe, folders in runs.items()
@@ -127,16 +119,15 @@ def stream_shares(trunk: PreTrainedModel, ids: Tensor) -> list[float]:
 
 def draw(found: dict[str, dict]):
     """How near each recipe's matrix is to both of the untied model along the training, after the best rotation and by rank."""
-    figure, axes = plotting.subplots(1, 2, figsize=(9, 3.2))
-    for axis, name in zip(axes, ("rotated", "nearest ten"), strict=True):
+    panels = []
+    for name, label in (("rotated", "cosine, rotated, x 100"), ("nearest ten", "ten nearest in common, %")):
+        series = []
         for colour, (recipe, rows) in enumerate(found.items()):
             for role, style in (("input", "o--"), ("output", "o-")):
                 means = [100 * statistics.mean(row[f"{role}, {name}"]) for row in rows.values()]
-                axis.plot(list(rows), means, style, ms=3, color=f"C{colour}", label=f"{recipe}: {role}")
-        axis.set(xlabel="steps", ylabel={"rotated": "cosine, rotated, x 100"}.get(name, "ten nearest in common, %"))
-    lines, labels = axes[0].get_legend_handles_labels()
-    figure.legend(lines, labels, frameon=False, loc="outside lower center", ncol=2, fontsize=8, handlelength=4)
-    return figure
+                series.append(Series(rows, means, style, color=f"C{colour}", label=f"{recipe}: {role}"))
+        panels.append(Panel(series, xlabel="steps", ylabel=label))
+    return curves(panels, legend="below")
 
 
 def matrix(checkpoint: Path, role: str = "input") -> Tensor:
@@ -171,7 +162,9 @@ def nearest(rows: Tensor) -> Tensor:
 def output_share(folder: Path, before: int, step: int) -> float:
     """Mean share of the embedding's gradient that came from its output role, over the logs of a run between two steps."""
     name = "target_gradient_share"
-    return statistics.mean(logs[name] for logs in log_history(folder) if name in logs and before < logs["step"] <= step)
+    return statistics.mean(
+        logs[name] for logs in shared.log_history(folder) if name in logs and before < logs["step"] <= step
+    )
 
 
 if __name__ == "__main__":

@@ -25,31 +25,16 @@ import shlex
 import statistics
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import shared
 import torch
-from shared import (
-    at_scale,
-    data_arguments,
-    flags_of,
-    held_out_documents,
-    held_out_points,
-    language_model,
-    model_arguments,
-    plain_ticks,
-    prepare,
-    pretrain,
-    run_dir,
-    spread,
-    variant,
-    write_results,
-)
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from headless_trainer.fine_tuning.results import read_runs, scores_by_column
-from headless_trainer.runtime import plotting
+from headless_trainer.pictures import Panel, Series, curves
+from headless_trainer.tables import markdown
 
 BITS, AVERAGE = "bits per byte", "average"
 # How run_glue.py fine-tunes at --scale cpu. At the others it does as the paper did.
@@ -57,44 +42,35 @@ CPU_FINE_TUNING = ["--num_train_epochs", "3", "--learning_rate", "1e-3", "--per_
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = model_arguments(__doc__)
-    parser.add_argument("--recipes", nargs="+", default=["headless + Muon", "vanilla tied + bias log q + Muon"])
+    parser = shared.model_arguments(__doc__)
     parser.add_argument("--vocab_sizes", nargs="+", type=int, default=[5_000, 15_000, 50_000], help="ascending")
     parser.add_argument(
-        "--rates",
-        nargs="+",
-        type=float,
-        help="learning rate of each recipe, or one of all: that of the scale by default",
+        "--rates", nargs="+", type=float, help="of each recipe, or one of all: that of the scale by default"
     )
     parser.add_argument("--held_out_bytes", type=int, default=100_000, help="least number of bytes that decoders score")
-    parser.add_argument(
-        "--tasks",
-        nargs="+",
-        default=["mnli", "qqp", "qnli", "sst2", "stsb"],
-        help="of encoders, as run_glue.py has them",
-    )
+    tasks = ["mnli", "qqp", "qnli", "sst2", "stsb"]
+    parser.add_argument("--tasks", nargs="+", default=tasks, help="of encoders, as run_glue.py has them")
     parser.add_argument("--glue_flags", default="", help="one text of further flags of run_glue.py, after an = sign")
     parser.add_argument("--report_only", action="store_true")
-    args = at_scale(parser.parse_args(argv), evaluations=1, max_steps=100, learning_rate=8e-3)
+    args = shared.at_scale(parser.parse_args(argv), evaluations=1, max_steps=100, learning_rate=8e-3)
     rates = args.rates or [args.settings["learning_rate"]]
     rates = rates * len(args.recipes) if len(rates) == 1 else rates
     if len(rates) != len(args.recipes):
         parser.error(f"--rates: {len(rates)} for {len(args.recipes)} recipes: give one for each, or one for all.")
     for recipe in args.recipes:
-        flags_of(recipe)
+        shared.flags_of(recipe)
     args.rates = dict(zip(args.recipes, rates, strict=True))
     runs = list(itertools.product(args.seeds, args.vocab_sizes, args.recipes))
     if not args.report_only:
         for size in args.vocab_sizes:
-            prepare(of_size(args, size))
-        with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(lambda run: train(args, *run), runs))
+            shared.prepare(of_size(args, size))
+        shared.in_turn(args, lambda run: train(args, *run), runs)
     report(args, runs)
 
 
 def train(args, seed: int, size: int, recipe: str) -> None:
     """Pretrain, and fine-tune an encoder that did not diverge, where that was not done before."""
-    loss = pretrain(of_size(args, size), recipe, args.rates[recipe], seed)
+    loss = shared.pretrain(of_size(args, size), recipe, args.rates[recipe], seed)
     if args.task == "mlm" and math.isfinite(loss):
         folder = folder_of(args, seed, size, recipe)
         flags = CPU_FINE_TUNING if args.scale == "cpu" else ["paper_glue_balanced"]
@@ -104,15 +80,15 @@ def train(args, seed: int, size: int, recipe: str) -> None:
 
 
 def folder_of(args, seed: int, size: int, recipe: str) -> Path:
-    return run_dir(of_size(args, size), recipe, args.rates[recipe], seed)
+    return shared.run_dir(of_size(args, size), recipe, args.rates[recipe], seed)
 
 
 def of_size(args, size: int) -> argparse.Namespace:
-    return variant(args, f"vocabulary_{size}", vocab_size=size, tokenizer_name=None)
+    return shared.variant(args, f"vocabulary_{size}", vocab_size=size, tokenizer_name=None)
 
 
 def report(args, runs: list[tuple[int, int, str]]) -> None:
-    documents = held_out_documents(data_arguments(args), args.held_out_bytes)
+    documents = shared.held_out_documents(shared.data_arguments(args), args.held_out_bytes)
     size_in_bytes = sum(len(text.encode()) + 1 for text in documents)
     found: dict[tuple[str, int], dict] = {}
     last = "tasks/results.md" if args.task == "mlm" else "eval_results.json"
@@ -122,7 +98,7 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
         ids = one_text(documents, AutoTokenizer.from_pretrained(folder))
         row = found.setdefault((recipe, size), {"recipe": recipe, "vocabulary": size, "scores": {}, "seconds": []})
         row["bytes_per_token"] = size_in_bytes / (len(ids) - 1)
-        end = held_out_points(folder)[-1]
+        end = shared.held_out_points(folder)[-1]
         row["training_bytes"] = end["tokens_seen"] * row["bytes_per_token"]
         row["seconds"].append(end["seconds"])
         if args.task == "mlm":
@@ -132,18 +108,18 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
         for name, score in scores.items():
             row["scores"].setdefault(name, []).append(score)
     names = list(next(iter(found.values()))["scores"]) if found else []
-    table = [f"| model | vocabulary | bytes a token | text read (MB) | seeds | {' | '.join(names)} | seconds |"]
-    table.append("|" + "---|" * (6 + len(names)))
+    cells = []
     for row in found.values():
-        cells = [row["recipe"], f"{row['vocabulary']:,}", f"{row['bytes_per_token']:.2f}"]
-        cells += [f"{row['training_bytes'] / 1e6:.2f}", len(row["seconds"])]
-        cells += [spread(row["scores"][name], 3 if name == BITS else 1) for name in names]
-        cells.append(f"{statistics.mean(row['seconds']):,.0f}")
-        table.append(f"| {' | '.join(map(str, cells))} |")
+        facts = (row["recipe"], f"{row['vocabulary']:,}", f"{row['bytes_per_token']:.2f}")
+        facts += (f"{row['training_bytes'] / 1e6:.2f}", len(row["seconds"]))
+        scores = [shared.spread(row["scores"][name], 3 if name == BITS else 1) for name in names]
+        cells.append((*facts, *scores, f"{statistics.mean(row['seconds']):,.0f}"))
+    head = ["model", "vocabulary", "bytes a token", "text read (MB)", "seeds", *names, "seconds"]
+    table = [markdown(head, cells) or "No run has come to its end."]
     if args.task == "clm":
         table.append(f"\nEvery model scored the same {size_in_bytes:,} held-out bytes.")
     results_dir = args.results_dir or args.output_dir / "vocabulary_size"
-    write_results(results_dir, list(found.values()), table, draw(args, found), folders.values())
+    shared.write_results(results_dir, list(found.values()), table, draw(args, found), folders.values())
 
 
 def of_tasks(folder: Path) -> dict[str, float]:
@@ -162,7 +138,7 @@ def one_text(documents: list[str], tokenizer: PreTrainedTokenizerBase) -> Tensor
 @torch.no_grad()
 def nats(folder: Path, ids: Tensor, length: int) -> float:
     """Sum of the cross-entropies of all ``(N + 1,)`` ids but the first, each predicted once, in rows of ``length``."""
-    model = language_model(folder)
+    model = shared.language_model(folder)
     rows = [ids[start : start + length] for start in range(0, len(ids) - 1, length - 1)]
     total = 0.0
     for _, group in itertools.groupby(rows, len):  # all but the last are of one length
@@ -173,22 +149,18 @@ def nats(folder: Path, ids: Tensor, length: int) -> float:
 
 
 def draw(args, found: dict[tuple[str, int], dict]):
-    figure, axes = plotting.subplots(1, 2, figsize=(9, 3.5))
     score, label = (BITS, "held-out bits per byte") if args.task == "clm" else (AVERAGE, "average over the tasks")
-    for recipe in args.recipes:
-        rows = [row for (each, _), row in found.items() if each == recipe]
-        sizes = [row["vocabulary"] for row in rows]
-        for axis, values in zip(
-            axes, ([row["scores"][score] for row in rows], [row["seconds"] for row in rows]), strict=True
-        ):
-            axis.plot(sizes, [statistics.mean(each) for each in values], "o-", label=recipe)
-            for size, each in zip(sizes, values, strict=True):
-                axis.plot([size] * len(each), each, ".", color="grey")
-    for axis, name in zip(axes, (label, "seconds of training steps"), strict=True):
-        axis.set(xlabel="size of the vocabulary", ylabel=name, xscale="log")
-        plain_ticks(axis.xaxis)
-    axes[0].legend(frameon=False, fontsize=8)
-    return figure
+    panels = []
+    for name, ylabel in ((score, label), ("seconds", "seconds of training steps")):
+        series = []
+        for recipe in args.recipes:
+            rows = [row for (each, _), row in found.items() if each == recipe]
+            by_size = {row["vocabulary"]: row["seconds"] if name == "seconds" else row["scores"][name] for row in rows}
+            series.append(Series(by_size, map(statistics.mean, by_size.values()), "o-", label=recipe))
+            single = [(size, value) for size, values in by_size.items() for value in values]
+            series.append(Series([size for size, _ in single], [value for _, value in single], ".", color="grey"))
+        panels.append(Panel(series, xlabel="size of the vocabulary", ylabel=ylabel, xscale="log"))
+    return curves(panels, legend="first")
 
 
 if __name__ == "__main__":

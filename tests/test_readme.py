@@ -51,11 +51,11 @@ def options(script: str) -> set[str]:
         # Not in a process of its own, which would take a second for each script in each worker.
         command = importlib.import_module(f"headless_trainer.cli.{path.stem.removeprefix('run_')}")
         with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit):
-            command.main(["--help-all"])
+            command.main(["--help"])
         text = "".join(re.findall(r"^  -.*$", shown.getvalue(), re.MULTILINE))
     else:
         text = path.read_text(encoding="utf-8")
-        if "from shared import" in text:  # flags that studies have in common
+        if "import shared" in text or "from shared import" in text:  # flags that studies have in common
             text += (ROOT / "studies" / "shared.py").read_text(encoding="utf-8")
     return set(re.findall(r"--([a-z_]+)", text))
 

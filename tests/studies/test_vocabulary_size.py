@@ -36,9 +36,9 @@ def test_every_token_is_predicted_once(study, tmp_path, text_lines, clm_tokenize
 def test_a_table_of_bits(study, tmp_path, monkeypatch, capsys):
     """Two tokenizers of the same 21 bytes, and models with 42 and 84 nats for them."""
     script = study("vocabulary_size")
-    monkeypatch.setattr(script, "held_out_documents", lambda *_: ["a" * 9, "é" * 5])
+    monkeypatch.setattr(script.shared, "held_out_documents", lambda *_: ["a" * 9, "é" * 5])
     points = [{"tokens_seen": 200.0, "seconds": 1.0}, {"tokens_seen": 409_600.0, "seconds": 30.0}]
-    monkeypatch.setattr(script, "held_out_points", lambda _: points)
+    monkeypatch.setattr(script.shared, "held_out_points", lambda _: points)
     monkeypatch.setattr(script.AutoTokenizer, "from_pretrained", lambda folder: folder)
     monkeypatch.setattr(script, "one_text", lambda _, folder: [0] * (8 if "vocabulary_300" in str(folder) else 4))
     monkeypatch.setattr(script, "nats", lambda folder, *_: 42.0 if "headless" in str(folder) else 84.0)

@@ -317,3 +317,68 @@ def test_the_look_at_isolation_leaves_the_model_as_it_was(make):
         make("clm", model, isolate_documents=True)
         assert model.training is mode
         assert all(parameter.grad is None for parameter in model.parameters())
+
+
+class TestNextTokensFirst:
+    @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+    @pytest.mark.parametrize("name", ["bert", "roberta"])
+    def test_labels_and_what_is_seen(self, make, mlm_tokenizer, name, attention):
+        model = build(name, attention)
+        targets = make("mlm", model, next_token_share=0.5)
+        special = mlm_tokenizer.all_special_ids
+        ids = torch.tensor([[7, 8, special[0], 9, 10], [11, 12, 13, 0, 0]])
+        mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+        batch = targets({"input_ids": ids, "attention_mask": mask}, 3, 0.49)
+        assert torch.equal(batch["input_ids"], ids)
+        assert batch.pop("labels").tolist() == [[8, -100, 9, 10, -100], [12, 13, -100, -100, -100]]
+        before = model(**batch).last_hidden_state
+        assert before.isfinite().all()
+        for changed in range(1, 5):
+            other = ids.clone()
+            other[0, changed] = 20
+            after = model(**batch | {"input_ids": other}).last_hidden_state
+            torch.testing.assert_close(after[0, :changed], before[0, :changed], rtol=0, atol=1e-6)
+            assert (after[0, changed:] - before[0, changed:]).abs().amax(-1).min() > 1e-3
+        alone = targets({"input_ids": ids[1:, :3]}, 3, 0.0)
+        del alone["labels"]
+        torch.testing.assert_close(model(**alone).last_hidden_state[0], before[1, :3], rtol=0, atol=1e-5)
+
+    def test_masked_ones_after_them(self, make):
+        targets, plain = (make("mlm", build("bert"), next_token_share=share) for share in (0.5, 0.0))
+        ids = torch.randint(5, 300, (4, 32), generator=torch.Generator().manual_seed(0))
+        for step, progress in ((3, 0.5), (3, 1.0), (None, 0.0)):
+            want = plain({"input_ids": ids}, step, progress)
+            got = targets({"input_ids": ids}, step, progress)
+            assert got.keys() == want.keys() and all(torch.equal(got[name], want[name]) for name in want)
+
+    def test_refused(self, make):
+        with pytest.raises(
+            ValueError,
+            match="next_token_share is 0.5 but attention 'eager' of DebertaV2Model takes no",
+        ):
+            make("mlm", build("deberta", "eager"), next_token_share=0.5)
+        targets = make("mlm", build("bert"), next_token_share=0.5)
+        ids = torch.tensor([[7, 8, 9]])
+        with pytest.raises(ValueError, match="next_token_share is 0.5 and the rows have a column 'labels'"):
+            targets({"input_ids": ids, "labels": ids}, 0, 0.0)
+        for settings, said in (
+            ({"next_token_share": -0.1}, "next_token_share must be from 0 to 1, got -0.1"),
+            (
+                {"next_token_share": 0.5, "isolate_documents": True},
+                "next_token_share is 0.5 but isolate_documents is True",
+            ),
+            ({"next_token_share": 0.5, "task": "clm"}, "next_token_share is 0.5 but task is 'clm'"),
+            ({"mlm_probability_end": 1.0}, "mlm_probability_end must be above 0 and below 1, got 1.0"),
+        ):
+            with pytest.raises(ValueError, match=said):
+                HeadlessTrainingArguments("out", use_cpu=True, **settings)
+
+
+def test_the_masking_rate_changes_in_equal_parts(make):
+    targets = make("mlm", build("bert"), mlm_probability=0.5, mlm_probability_end=0.1)
+    ids = torch.randint(5, 300, (64, 64), generator=torch.Generator().manual_seed(0))
+    shares = [
+        (targets({"input_ids": ids}, step, progress)["labels"] != IGNORE_INDEX).float().mean().item()
+        for step, progress in ((0, 0.0), (50, 0.5), (99, 0.99), (None, 1.0))
+    ]
+    assert shares == pytest.approx([0.5, 0.3, 0.104, 0.5], abs=0.03)
