@@ -74,3 +74,32 @@ def write_tasks(folder: Path, documents: str) -> str:
     (folder / "group.yaml").write_text(GROUP_YAML)
     (folder / "metrics.py").write_text("def length(references, predictions):\n    return len(predictions[0])\n")
     return str(folder)
+
+
+def found_scores(
+    task: str, metrics: dict[str, tuple[float, bool | None, list]], hashes=None, stderr: float = 0.1
+) -> dict:
+    """What the harness's ``evaluate`` returns for one task, from value, direction and documents' scores of its metrics."""
+    count = len(next(iter(metrics.values()))[2])
+    hashes = hashes or [str(index) for index in range(count)]
+    samples = [
+        {
+            "doc_id": index,
+            "doc_hash": own,
+            "prompt_hash": "",
+            "target_hash": "",
+            "filter": "none",
+            "metrics": [*metrics],
+        }
+        | {name: scores[index] for name, (_, _, scores) in metrics.items()}
+        for index, own in enumerate(hashes)
+    ]
+    values = {f"{name},none": value for name, (value, _, _) in metrics.items()}
+    return {
+        "results": {task: values | {f"{name}_stderr,none": stderr for name in metrics}},
+        "higher_is_better": {task: {name: way for name, (_, way, _) in metrics.items()}},
+        "n-samples": {task: {"original": count, "effective": count}},
+        "n-shot": {task: 0},
+        "configs": {task: {"dataset_path": "json"}},
+        "samples": {task: samples},
+    }

@@ -6,8 +6,8 @@
     headless-trainer lm-eval --compare runs/zero-shot/runs__decoder-lm runs/zero-shot/runs__vanilla
 
 A task takes its documents from the Hub, or from a local file given with --data_files; its prompt and its metrics are the
-harness's either way. Results are written task by task in --output_dir: results.md, and a folder for each model. What is there
-already is not scored again.
+harness's either way. Results are written task by task in --output_dir: results.md, and a folder for each model. What a model
+has answered is kept there, and not asked again.
 """
 
 import json
@@ -20,7 +20,7 @@ from ..runtime.signals import ended_by_signals
 logger = logging.getLogger("headless_trainer")
 
 
-@ended_by_signals("To go on: the same command, which skips the tasks that are scored")
+@ended_by_signals("To go on: the same command, which asks a model nothing twice")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, importing, parse_args, show_usage
 
@@ -41,7 +41,8 @@ def evaluate(args) -> None:
     from ..command_line import as_typed
     from ..runtime.checkpoints import write_whole
     from ..runtime.run_folder import start_logging
-    from ..scoring.score_comparison import CONSOLE_WIDTH, find_results, score_tables
+    from ..scoring.score_comparison import compare, comparison_table, find_results, score_table, short_names
+    from ..scoring.score_store import folder_name
 
     start_logging()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
@@ -53,52 +54,25 @@ def evaluate(args) -> None:
     if models:
         if args.output_dir is None:
             raise ValueError(f"output_dir is not given: name the folder for the results of {', '.join(models)}.")
-        from ..scoring.zero_shot import folder_name, score_models
+        from ..scoring.zero_shot import score_models
 
-        check_device(args.device)
         try:
             failures = score_models(models, args)
         finally:  # an error, or Ctrl-C, leaves what was scored until then in the table
-            if tables := score_tables(args.output_dir):
-                write_whole(Path(args.output_dir, "results.md"), f"{tables}\n".encode())
-        print(
-            f"\n{score_tables(args.output_dir, CONSOLE_WIDTH)}\n\nin {args.output_dir}: results.md, and a folder for each model"
-        )
+            if table := score_table(args.output_dir):
+                write_whole(Path(args.output_dir, "results.md"), f"{table}\n".encode())
+        print(f"\n{table}\n\nin {args.output_dir}: results.md, and a folder for each model")
         compared = {each: found or Path(args.output_dir, folder_name(each)) for each, found in compared.items()}
     if compared and not failures:
-        show_comparison(list(compared.values()), args)
+        rows = compare(*compared.values(), seed=args.seed or 0, test=args.significance)
+        table = comparison_table(rows, short_names(args.compare))
+        print(f"\n{table}")
+        if args.output_dir:
+            write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())
+            write_whole(Path(args.output_dir, "comparison.json"), (json.dumps(rows, indent=2) + "\n").encode())
     if failures:
         problem = "Failed, all else is scored and written; the same command tries again:"
         sys.exit(as_typed("\n".join([problem, *failures])))
-
-
-def check_device(device: str | None) -> None:
-    """Refuse a device that this machine does not have.
-
-    Raises:
-        ValueError: with what torch says of it.
-    """
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(
-            f"device {device!r} is none of this machine ({reason}). Name another, or leave it out."
-        ) from error
-
-
-def show_comparison(folders: list[Path], args) -> None:
-    from ..runtime.checkpoints import write_whole
-    from ..scoring.score_comparison import compare, comparison_table, short_names
-
-    rows = compare(*folders, seed=args.seed or 0, test=args.significance)
-    table = comparison_table(rows, short_names(args.compare))
-    print(f"\n{table}")
-    if args.output_dir:
-        write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())
-        write_whole(Path(args.output_dir, "comparison.json"), (json.dumps(rows, indent=2) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ import math
 from huggingface_hub import EvalResult
 
 from ..cards import facts as card_facts
-from ..cards.facts import count
 from ..cards.file import add_results, never_raises, six_digits
+from .score_store import scores_of
 
 # The harness's names of metrics where the Hub has others.
 HUB_METRICS = {"acc": "accuracy"}
@@ -18,38 +18,35 @@ FILE_BUILDERS = ("json", "csv", "text", "parquet")
 
 
 @never_raises
-def add_harness_results(model: str, tasks: dict[str, dict]) -> None:
-    """Add zero-shot scores to the card of a model, if it is a folder here and has one; ``tasks`` as in `harness_results`."""
-    add_results(model, harness_results(tasks))
+def add_harness_results(model: str, results: dict) -> None:
+    """Add zero-shot scores to the card of a model, if it is a folder here and has one."""
+    add_results(model, harness_results(results))
 
 
-def harness_results(tasks: dict[str, dict]) -> list[EvalResult]:
-    """Zero-shot scores of one model, whose entries in results.json are ``tasks``, but those of a part of the documents."""
-    results = []
-    for task, entry in tasks.items():
-        if entry["settings"].get("limit") is not None:
+def harness_results(results: dict) -> list[EvalResult]:
+    """Return the zero-shot scores in a results.json, but those of groups and of a part of the documents."""
+    made = []
+    for score in scores_of(results).dropna(subset="documents").itertuples():
+        if score.documents != score.available:
             continue
-        path, config = entry.get("dataset") or (None, None)
-        own_file, shots = entry["settings"].get("data_file"), entry["num_fewshot"]
-        local = bool(own_file) or path in FILE_BUILDERS or not card_facts.on_hub(path)
-        own_name = task + (", local documents" if own_file else "")
-        for key, metric in entry["metrics"].items():
-            if not isinstance(metric["value"], int | float):
-                continue
-            name, _, filter_name = key.partition(",")
-            figure = name if filter_name == "none" else f"{name} ({filter_name})"
-            how = {"shots": shots, "documents": entry["documents"]}
-            if metric["stderr"] is not None and math.isfinite(metric["stderr"]):
-                how["standard_error"] = six_digits(metric["stderr"])
-            result = EvalResult(
-                task_type="text-generation",
-                dataset_type="local" if local else path,
-                dataset_config=own_name if local else config,
-                dataset_name=own_name if local else path,
-                metric_type=HUB_METRICS.get(name, name),
-                metric_name=("" if local else f"{task} ") + figure + (f", {count(shots, 'shot')}" if shots else ""),
-                metric_value=six_digits(metric["value"]),
-                metric_args=how,
-            )
-            results.append(result)
-    return results
+        data, shots = results["configs"][score.task], results["n-shot"][score.task]
+        path = data.get("dataset_path")
+        local = path in FILE_BUILDERS or not card_facts.on_hub(path)
+        own_name = f"{score.task}, local documents"
+        name, _, filter_name = score.metric.partition(",")
+        figure = ("" if local else f"{score.task} ") + name + ("" if filter_name == "none" else f" ({filter_name})")
+        how = {"shots": shots, "documents": score.documents}
+        if math.isfinite(score.stderr):
+            how["standard_error"] = six_digits(score.stderr)
+        result = EvalResult(
+            task_type="text-generation",
+            dataset_type="local" if local else path,
+            dataset_config=own_name if local else data.get("dataset_name"),
+            dataset_name=own_name if local else path,
+            metric_type=HUB_METRICS.get(name, name),
+            metric_name=figure + (f", {card_facts.count(shots, 'shot')}" if shots else ""),
+            metric_value=six_digits(score.value),
+            metric_args=how,
+        )
+        made.append(result)
+    return made

@@ -5,22 +5,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 
 from ..significance import dagger, holm, paired_bootstrap, show_p, t_test
-from .score_store import RESULTS_NAME, read_documents, read_results
+from ..tables import markdown
+from .score_store import RESULTS_NAME, read_documents, read_results, scores_of
 
-CONSOLE_WIDTH = 100
-# How a metric follows from the scores of its documents: their mean, or a rising (+1) or falling (-1) function of it. Others,
-# such as F1, are not functions of a mean, and the tests do not apply to them.
-FUNCTIONS_OF_A_MEAN = {"mean": 1, "perplexity": -1}
+ARROWS = {True: " ↑", False: " ↓", None: ""}
+NOTES = """
+† better at 0.95 by a {test} on means and standard errors (p).
+‡ better only by the sharper, paired t-test, document by document (p paired).
+†† and ‡‡: also after Holm's correction over all tests of the table (p in brackets).
+A - B: mean difference between documents and its bootstrap interval; for a perplexity that of
+log-likelihoods, on which it is tested."""
+TEST_NAMES = {
+    "two_sided": "two-sided t-test",
+    "paper": "one-tailed t-test of the better score, as in the paper's table 4 (one in ten for equal models),",
+}
 
 
 def find_results(folder: str | Path) -> Path | None:
-    """Folder of one model's results: the folder itself, or the only one in it; None if there is none.
-
-    Raises:
-        ValueError: if it holds the results of several models.
-    """
+    """Return the folder of one model's results: the folder itself, or the only one in it; None if there is none."""
     folder = Path(folder)
     if (folder / RESULTS_NAME).is_file():
         return folder
@@ -29,8 +34,7 @@ def find_results(folder: str | Path) -> Path | None:
     inside = sorted(path.parent for path in folder.glob(f"*/{RESULTS_NAME}"))
     if len(inside) > 1:
         raise ValueError(
-            f"compare names {str(folder)!r}, which holds the results of {len(inside)} models: name one of "
-            f"{', '.join(map(str, inside))}."
+            f"compare names {str(folder)!r}, which holds several results: name one of {[*map(str, inside)]}."
         )
     return inside[0] if inside else None
 
@@ -53,93 +57,73 @@ def compare(first: Path, second: Path, *, seed: int = 0, test: str = "two_sided"
         test: one of `significance.TESTS`.
 
     Returns:
-        One dictionary a row: the scores, ``better`` (0, 1 or None), the p-values, their significance at 0.95 and their
-        correction, the paired bootstrap of the mean difference between the documents' scores, first minus second.
+        One dictionary a row: the scores, ``better`` (0, 1 or None), the p-values and their correction, the paired bootstrap of
+        the mean difference between the documents' scores, first minus second.
 
     Raises:
         ValueError: if no task is common to both, or a common one was scored on other documents or prompts.
     """
-    results = [read_results(folder) for folder in (first, second)]
-    tasks = [task for task in results[0]["tasks"] if task in results[1]["tasks"]]
-    if not tasks:
-        lists = " and ".join(", ".join(each["tasks"]) or "nothing" for each in results)
+    scores = [scores_of(read_results(folder)).dropna(subset="documents") for folder in (first, second)]
+    both, rows = scores[0].merge(scores[1], on=["task", "metric"]), []
+    if both.empty:
+        lists = " and ".join(", ".join(each["task"].unique()) or "nothing" for each in scores)
         raise ValueError(
             f"{str(first)!r} and {str(second)!r} have no task in common, but {lists}: score both on the same."
         )
-    rows = []
-    for task in tasks:
-        entries = [each["tasks"][task] for each in results]
-        documents = [read_documents(folder, entry) for folder, entry in zip((first, second), entries, strict=True)]
-        _check_same_documents(task, (first, second), entries, documents)
-        for metric in entries[0]["metrics"]:
-            if metric in entries[1]["metrics"]:
-                scores = [each["scores"][metric] for each in documents]
-                rows.append({"task": task, "metric": metric} | _compare(metric, entries, scores, seed, test))
-    _correct(rows)
-    return rows
-
-
-def _correct(rows: list[dict[str, Any]]) -> None:
+    for task, found in both.groupby("task", sort=False):
+        documents = [read_documents(folder, task) for folder in (first, second)]
+        if documents[0]["sha256"] != documents[1]["sha256"]:
+            raise ValueError(
+                f"{task} was scored on different documents or prompts by {str(first)!r} and {str(second)!r}. Score both "
+                "with the same --limit, --num_fewshot, --seed and --data_files."
+            )
+        for metric in found.itertuples():
+            row = {"task": task, "metric": metric.metric, "documents": metric.documents_x, "test": test}
+            rows.append(row | _compare(metric, [each["scores"][metric.metric] for each in documents], seed, test))
     tested = [row for row in rows if "p_means" in row]
     for which in ("means", "paired"):
         for row, adjusted in zip(tested, holm([row[f"p_{which}"] for row in tested]), strict=True):
             row[f"holm_{which}"] = adjusted
+    return rows
 
 
-def _check_same_documents(task: str, folders, entries: list[dict], documents: list[dict]) -> None:
-    if documents[0]["sha256"] == documents[1]["sha256"]:
-        return
-    how = " and ".join(
-        f"{entry['documents']:,} by {str(folder)!r} (limit {entry['settings']['limit']}, few-shot {entry['num_fewshot']})"
-        for folder, entry in zip(folders, entries, strict=True)
-    )
-    raise ValueError(
-        f"{task} was scored on different documents or prompts: {how}. Score both models with the same --limit, --num_fewshot, "
-        "--seed and --data_files."
-    )
-
-
-def _compare(metric: str, entries: list[dict], scores: list[list], seed: int, test: str) -> dict[str, Any]:
-    first, second = (entry["metrics"][metric] for entry in entries)
-    direction = first["higher_is_better"] if first["higher_is_better"] == second["higher_is_better"] else None
-    row = {
-        "values": [first["value"], second["value"]],
-        "stderrs": [first["stderr"], second["stderr"]],
-        "higher_is_better": direction,
-        "documents": entries[0]["documents"],
-        "test": test,
-        "better": None,
-    }
-    rising = FUNCTIONS_OF_A_MEAN.get(first["aggregation"])
-    arrays = [np.asarray(each, dtype=np.float64) if _are_numbers(each) else None for each in scores]
-    if rising is None or any(each is None or len(each) < 2 for each in arrays):
+def _compare(metric, scores: list[list], seed: int, test: str) -> dict[str, Any]:
+    direction = metric.higher_is_better_x if metric.higher_is_better_x == metric.higher_is_better_y else None
+    row = {"values": [metric.value_x, metric.value_y], "higher_is_better": direction, "better": None}
+    rising = _direction_of_the_mean(metric.value_x, scores[0])
+    if rising is None or len(scores[0]) < 2 or _direction_of_the_mean(metric.value_y, scores[1]) != rising:
         return row | {"not_tested": "needs a number for each of at least two documents, whose mean decides the metric"}
-    row["bootstrap"] = paired_bootstrap(*arrays, seed=seed)
+    row["bootstrap"] = paired_bootstrap(*scores, seed=seed)
     if direction is None:
         return row | {"not_tested": "no direction is better"}
-    sign = rising if direction else -rising
-    gains = [sign * each for each in arrays]
+    gains = [np.multiply(each, rising if direction else -rising, dtype=float) for each in scores]
     better = int(gains[1].mean() > gains[0].mean())
-    ordered = (gains[better], gains[1 - better])
-    means, paired = (t_test(*ordered, paired=paired, test=test) for paired in (False, True))
-    return row | {
-        "better": better if first["value"] != second["value"] else None,
-        "p_means": means.p_value,
-        "p_paired": paired.p_value,
-        "t_means": means.statistic,
-        "t_paired": paired.statistic,
-        "significant_means": means.significant,
-        "significant_paired": paired.significant,
-    }
+    for which, paired in (("means", False), ("paired", True)):
+        found = t_test(gains[better], gains[1 - better], paired=paired, test=test)
+        row |= {f"p_{which}": found.p_value, f"t_{which}": found.statistic, f"significant_{which}": found.significant}
+    return row | {"better": better if metric.value_x != metric.value_y else None}
 
 
-def _are_numbers(values: list) -> bool:
-    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+def _direction_of_the_mean(value: float, scores: list) -> int | None:
+    """How a metric follows from the mean of its documents' scores: 1 if it is the mean, -1 for a perplexity.
+
+    None for others, such as F1, which are no functions of a mean: the tests do not apply to them.
+    """
+    if not all(isinstance(score, int | float) and math.isfinite(score) for score in scores):
+        return None
+    mean = math.fsum(scores) / len(scores)
+    return (
+        1
+        if math.isclose(value, mean, rel_tol=1e-6)
+        else -1
+        if math.isclose(value, math.exp(-mean), rel_tol=1e-6)
+        else None
+    )
 
 
 def comparison_table(rows: list[dict[str, Any]], names: list[str]) -> str:
-    """Markdown table of `compare`, with a dagger where one model is better."""
-    table = [["task", "metric", "A", "B", "A - B [95 %]", "p", "p paired"]]
+    """Return a Markdown table of `compare`, with a dagger where one model is better."""
+    table = []
     for row in rows:
         cells = [f"{value:.4f}" for value in row["values"]]
         if row["better"] is not None and (row["significant_means"] or row["significant_paired"]):
@@ -147,79 +131,37 @@ def comparison_table(rows: list[dict[str, Any]], names: list[str]) -> str:
             cells[row["better"]] += dagger(row[f"p_{which}"], row[f"holm_{which}"], mark)
         interval, tests = "", ["", ""]
         if "bootstrap" in row:
-            boot = row["bootstrap"]
-            interval = f"{boot['difference']:+.3f} [{boot['low']:+.3f}, {boot['high']:+.3f}]"
+            interval = "{difference:+.3f} [{low:+.3f}, {high:+.3f}]".format(**row["bootstrap"])
         if "p_means" in row:
             tests = [show_p(row[f"p_{which}"], row[f"holm_{which}"], ".3f") for which in ("means", "paired")]
         table.append([row["task"], _label(row["metric"], row["higher_is_better"]), *cells, interval, *tests])
-    how = {row["test"] for row in rows} - {"two_sided"}
-    notes = [
-        f"A: {names[0]}; B: {names[1]}.",
-        "† better at 0.95 by a one-tailed t-test on means and standard errors (p), as in the paper's table 4. It tests for"
-        if how
-        else "† better at 0.95 by a two-sided t-test on means and standard errors (p).",
-        *(["the better score, so one comparison in ten of equal models has a dagger."] if how else []),
-        "‡ better only by the sharper, paired t-test, document by document (p paired).",
-        "†† and ‡‡: also after Holm's correction over all tests of the table (p in brackets).",
-        "A - B: mean difference between documents and its bootstrap interval; for a perplexity that of",
-        "log-likelihoods, on which it is tested.",
-    ]
-    return "\n".join([*_aligned(table), "", *notes])
+    head = ["task", "metric", "A", "B", "A - B [95 %]", "p", "p paired"]
+    notes = f"\n\nA: {names[0]}; B: {names[1]}." + NOTES.format(test=TEST_NAMES[rows[0]["test"]])
+    return markdown(head, table, left=2, aligned=True) + notes
 
 
-def score_tables(output_dir: str | Path, width: int | None = None) -> str:
-    """Markdown table of every model in a folder of results: models as columns, tasks and metrics as rows.
-
-    Models that do not fit into so many columns of text go into a table below.
-    """
+def score_table(output_dir: str | Path) -> str | None:
+    """Return a Markdown table of every model in a folder of results: models as columns, tasks and metrics as rows."""
     results = [read_results(path.parent) for path in sorted(Path(output_dir).glob(f"*/{RESULTS_NAME}"))]
-    names = short_names([each["model"] for each in results])
-    rows: dict[tuple[str, str], list[str]] = {}
-    for column, each in enumerate(results):
-        for task, entry in (each["tasks"] | each["groups"]).items():
-            for metric, result in entry["metrics"].items():
-                key = (task, _label(metric, result["higher_is_better"]))
-                rows.setdefault(key, [""] * len(results))[column] = _cell(result, entry)
-    tables, start = [], 0
-    while start < len(results):
-        end = start + 1
-        while end < len(results) and (width is None or len(_score_lines(names, rows, start, end + 1)[0]) <= width):
-            end += 1
-        tables.append("\n".join(_score_lines(names, rows, start, end)))
-        start = end
-    return "\n\n".join(tables)
-
-
-def _score_lines(names: list[str], rows: dict, start: int, end: int) -> list[str]:
-    table = [["task", "metric", *names[start:end]]]
-    return _aligned(table + [[*key, *cells[start:end]] for key, cells in sorted(rows.items())])
-
-
-def _cell(result: dict[str, Any], entry: dict[str, Any]) -> str:
-    error = "" if result["stderr"] is None else f" ± {result['stderr']:.4f}"
-    part = entry.get("documents_available", entry["documents"])
-    return f"{result['value']:.4f}{error}" + (f" (of {entry['documents']:,})" if entry["documents"] != part else "")
+    cells: dict[str, dict[tuple[str, str], str]] = {}
+    for name, each in zip(short_names([each["model"] for each in results]), results, strict=True):
+        for row in scores_of(each).itertuples():
+            error = "" if math.isnan(row.stderr) else f" ± {row.stderr:.4f}"
+            part = "" if row.documents == row.available else f" (of {row.documents:,})"
+            label = row.task, _label(row.metric, row.higher_is_better)
+            cells.setdefault(name, {})[label] = f"{row.value:.4f}{error}{part}"
+    table = pandas.DataFrame(cells).sort_index().fillna("")
+    rows = [[*label, *row] for label, row in zip(table.index, table.values, strict=True)]
+    return markdown(["task", "metric", *table], rows, left=2, aligned=True)
 
 
 def _label(metric: str, higher_is_better: bool | None) -> str:
     name, _, filter_name = metric.partition(",")
-    arrow = {True: " ↑", False: " ↓", None: ""}[higher_is_better]
-    return name + ("" if filter_name == "none" else f" ({filter_name})") + arrow
-
-
-def _aligned(table: list[list[str]]) -> list[str]:
-    """Lines of a Markdown table whose columns line up: texts to the left, from the third column on to the right."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    sides = "<<" + ">" * (len(widths) - 2)
-    columns = list(zip(sides, widths, strict=True))
-    rule = "|".join("-" * (width + 1) + ("-" if side == "<" else ":") for side, width in columns)
-    cells = [[f"{cell:{side}{width}}" for cell, (side, width) in zip(row, columns, strict=True)] for row in table]
-    lines = [f"| {' | '.join(row)} |" for row in cells]
-    return [lines[0], f"|{rule}|", *lines[1:]]
+    return name + ("" if filter_name == "none" else f" ({filter_name})") + ARROWS[higher_is_better]
 
 
 def short_names(paths: list[str]) -> list[str]:
-    """The ends of paths, long enough to tell them apart."""
+    """Return the ends of paths, long enough to tell them apart."""
     parts = [Path(path).parts for path in paths]
     for length in range(1, max(map(len, parts), default=1)):
         ends = ["/".join(each[-length:]) for each in parts]

@@ -1,10 +1,13 @@
-"""Scores of a model on disk: ``results.json``, and one compressed file a task with the scores of its documents."""
+"""Scores on disk: a folder for each model, with ``results.json`` as the harness has it and a file a task for its documents."""
 
 import gzip
+import hashlib
 import json
 import re
 from pathlib import Path
 from typing import Any
+
+import pandas
 
 from ..runtime.checkpoints import write_whole
 
@@ -12,85 +15,28 @@ RESULTS_NAME = "results.json"
 
 
 def folder_name(model: str) -> str:
-    """Name of a model's folder of results: its path, made one name as the harness makes it."""
+    """Return the name of a model's folder: its path, made one name as the harness makes it."""
     name = re.sub(r'["<>:/\\|?*\[\]]+', "__", model.rstrip("/")).strip("_.")
     return name or Path(model).resolve().name or "model"  # of . and ..
 
 
-class Store:
-    """Results of one model, on disk as soon as they are added; ``results`` is the content of results.json."""
-
-    def __init__(self, folder: Path, model: str):
-        self.folder, self.model = folder, model
-        path = folder / RESULTS_NAME
-        self.results = read_results(folder) if path.is_file() else {}
-        self.results = {"model": model, "tasks": {}, "groups": {}} | self.results
-
-    def has(self, task: str, settings: dict[str, Any]) -> bool:
-        """Whether a task was scored under these settings.
-
-        Raises:
-            ValueError: if it was scored under others, which a new result would replace.
-        """
-        entry = self.results["tasks"].get(task)
-        if entry is None:
-            return False
-        other = [name for name, value in settings.items() if entry["settings"].get(name) != value]
-        if other:
-            was = ", ".join(f"{name} {entry['settings'].get(name)!r} (now {settings[name]!r})" for name in other)
-            raise ValueError(
-                f"{str(self.folder / RESULTS_NAME)!r} holds {task} scored with {was}. Choose another --output_dir, or "
-                "give the same settings."
-            )
-        return True
-
-    def has_group(self, name: str, manager) -> bool:
-        """Whether the score of a group is there; a task or a tag has none."""
-        return name not in manager.all_groups or name in self.results["groups"]
-
-    def add(self, task: str, entry: dict[str, Any], documents: dict[str, Any]) -> None:
-        """Write the documents of a task, and then its entry."""
-        name = re.sub(r"[^\w.-]+", "__", task) + ".json.gz"
-        text = json.dumps(documents, default=_plain, separators=(",", ":"))
-        write_whole(self.folder / name, gzip.compress(text.encode(), mtime=0))
-        self.results["tasks"][task] = entry | {"documents_file": name}
-        self._save()
-
-    def add_groups(self, groups: dict[str, Any]) -> None:
-        """Aggregate the scores of groups over their tasks, by the harness's rules, where all of these are there."""
-        tasks = self.results["tasks"]
-        for name, group in groups.items():
-            members = [task.task_name for task in group.get_all_tasks()]
-            if not all(member in tasks for member in members):
-                continue
-            totals = group.aggregate({member: _harness_metrics(tasks[member]) for member in members})
-            metrics = {}
-            for key in [key for key in totals if "," in key and "_stderr" not in key]:
-                metric, _, filter_name = key.partition(",")
-                error = totals.get(f"{metric}_stderr,{filter_name}")
-                scored = [tasks[member]["metrics"][key] for member in members if key in tasks[member]["metrics"]]
-                ways = {each["higher_is_better"] for each in scored}
-                metrics[key] = {
-                    "value": totals[key],
-                    "stderr": error if isinstance(error, float) else None,
-                    "higher_is_better": ways.pop() if len(ways) == 1 else None,
-                }
-            self.results["groups"][name] = {"metrics": metrics, "documents": totals.get("sample_len"), "tasks": members}
-        if groups:
-            self._save()
-
-    def _save(self) -> None:
-        text = json.dumps(self.results, indent=2, default=_plain) + "\n"
-        write_whole(self.folder / RESULTS_NAME, text.encode())
-
-
-def _harness_metrics(entry: dict[str, Any]) -> dict[str, Any]:
-    metrics: dict[str, Any] = {"sample_len": entry["documents"]}
-    for key, result in entry["metrics"].items():
-        metric, _, filter_name = key.partition(",")
-        metrics[key] = result["value"]
-        metrics[f"{metric}_stderr,{filter_name}"] = "N/A" if result["stderr"] is None else result["stderr"]
-    return metrics
+def add_scores(folder: Path, model: str, found: dict[str, Any]) -> None:
+    """Add what the harness's ``evaluate`` returned, with its samples, to the folder of a model."""
+    results = read_results(folder) if (folder / RESULTS_NAME).is_file() else {}
+    for task, samples in found["samples"].items():
+        hashes: dict[str, str] = {}
+        scores: dict[str, list] = {}
+        for each in samples:
+            parts = each["doc_hash"] + each["prompt_hash"] + each["target_hash"]
+            hashes.setdefault(each["doc_id"], hashlib.sha256(parts.encode()).hexdigest()[:16])
+            for metric in each["metrics"]:
+                scores.setdefault(f"{metric},{each['filter']}", []).append(each[metric])
+        text = json.dumps({"sha256": [*hashes.values()], "scores": scores}, default=_plain, separators=(",", ":"))
+        write_whole(_documents_path(folder, task), gzip.compress(text.encode(), mtime=0))
+    for name, value in found.items():
+        if name != "samples":
+            results[name] = results.get(name, {}) | value
+    write_whole(folder / RESULTS_NAME, f"{json.dumps(results | {'model': model}, indent=2, default=_plain)}\n".encode())
 
 
 def _plain(value):
@@ -98,12 +44,12 @@ def _plain(value):
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def read_results(folder: str | Path) -> dict[str, Any]:
-    """Content of a folder's results.json.
+def _documents_path(folder: str | Path, task: str) -> Path:
+    return Path(folder, re.sub(r"[^\w.-]+", "__", task) + ".json.gz")
 
-    Raises:
-        ValueError: if it is not JSON.
-    """
+
+def read_results(folder: str | Path) -> dict[str, Any]:
+    """Return the content of a folder's results.json: the harness's, and the ``model``."""
     path = Path(folder) / RESULTS_NAME
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -111,6 +57,25 @@ def read_results(folder: str | Path) -> dict[str, Any]:
         raise ValueError(f"{str(path)!r} is not JSON ({error}): move it away, and score again.") from error
 
 
-def read_documents(folder: str | Path, entry: dict[str, Any]) -> dict[str, Any]:
-    """Hashes and scores of the documents of one task, by its entry in results.json."""
-    return json.loads(gzip.decompress((Path(folder) / Path(entry["documents_file"]).name).read_bytes()))
+def scores_of(results: dict[str, Any]) -> pandas.DataFrame:
+    """Return the scores in a results.json, of groups too: a row for each ``task`` and ``metric`` (with its filter).
+
+    The columns are ``value``, ``stderr`` (nan where there is none), ``higher_is_better`` (None where neither is), ``documents``
+    and ``available``, those that there are (None of a group).
+    """
+    rows = []
+    for task, values in results["results"].items():
+        documents = results["n-samples"].get(task, {"effective": None, "original": None})
+        for metric, value in values.items():
+            name, comma, filter_name = metric.partition(",")
+            if comma and not name.endswith("_stderr") and isinstance(value, int | float):
+                error = pandas.to_numeric(values.get(f"{name}_stderr,{filter_name}"), errors="coerce")
+                direction = results["higher_is_better"].get(task, {}).get(name)
+                rows.append([task, metric, value, error, direction, documents["effective"], documents["original"]])
+    columns = ["task", "metric", "value", "stderr", "higher_is_better", "documents", "available"]
+    return pandas.DataFrame(rows, columns=columns, dtype=object).astype({"value": float, "stderr": float})
+
+
+def read_documents(folder: str | Path, task: str) -> dict[str, Any]:
+    """Return the documents of a task: ``sha256`` of each with its prompt and target, and its ``scores`` for each metric."""
+    return json.loads(gzip.decompress(_documents_path(folder, task).read_bytes()))

@@ -44,7 +44,7 @@ class ZeroShotArguments:
     )
     batch_size: str = HfArg(
         default="auto",
-        help="Inputs in a batch. auto: found by trying on an accelerator, from the free memory on a CPU.",
+        help="Inputs in a batch. auto: found by trying on an accelerator, 8 on a CPU.",
     )
     device: str | None = HfArg(default=None, help="Such as cuda:1. The accelerator if there is one by default.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = HfArg(
@@ -72,7 +72,7 @@ class ZeroShotArguments:
             raise ValueError(f"limit must be a number of documents, or a share above 0 and below 1, got {self.limit}.")
         if self.batch_size != "auto" and not (self.batch_size.isdigit() and int(self.batch_size) > 0):
             raise ValueError(f"batch_size must be auto or a number above 0, got {self.batch_size!r}.")
-        for name, least in (("num_fewshot", 0), ("max_length", 2), ("bootstrap_iters", 0), ("seed", 0)):
+        for name, least in (("num_fewshot", 0), ("max_length", 2)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}.")

@@ -1,7 +1,6 @@
 """Results in model cards: those of run_glue.py and run_lm_eval.py, and what they leave as it was."""
 
 import contextlib
-import copy
 import io
 import json
 import re
@@ -339,22 +338,36 @@ def test_its_lines_of_python_run_as_printed(grid, task, printed, monkeypatch):
 
 # run_lm_eval.py ------------------------------------------------------------------------------------------------------------
 
-ENTRY = {
-    "metrics": {
-        "perplexity,none": {"value": 11.25, "stderr": 0.5},
-        "acc,none": {"value": 0.62501234, "stderr": None},
-        "exact_match,strict": {"value": 0.5, "stderr": float("nan")},
-        "alias,none": {"value": "text", "stderr": None},
+LAMBADA = {
+    "results": {
+        "lambada_openai": {
+            "alias": "lambada_openai",
+            "perplexity,none": 11.25,
+            "perplexity_stderr,none": 0.5,
+            "acc,none": 0.62501234,
+            "acc_stderr,none": "N/A",
+            "exact_match,strict": 0.5,
+            "exact_match_stderr,strict": float("nan"),
+        },
+        "group": {"acc,none": 0.5},
     },
-    "documents": 5153,
-    "num_fewshot": 0,
-    "dataset": ["EleutherAI/lambada_openai", "default"],
-    "settings": {"limit": None, "data_file": None},
+    "higher_is_better": {},
+    "n-samples": {"lambada_openai": {"original": 5153, "effective": 5153}},
+    "n-shot": {"lambada_openai": 0},
+    "configs": {"lambada_openai": {"dataset_path": "EleutherAI/lambada_openai", "dataset_name": "default"}},
 }
 
 
+def of_task(task: str, dataset: str | None = "json", shots: int = 0) -> dict:
+    """The same scores of another task."""
+    changed = {"n-shot": {task: shots}, "configs": {task: {"dataset_path": dataset}}}
+    for name in ("results", "n-samples"):
+        changed[name] = {task: LAMBADA[name]["lambada_openai"]}
+    return LAMBADA | changed
+
+
 def test_zero_shot_results():
-    results = flat(harness_results({"lambada_openai": ENTRY}))
+    results = flat(harness_results(LAMBADA))
     common = {
         "task_type": "text-generation",
         "dataset_type": "EleutherAI/lambada_openai",
@@ -373,40 +386,32 @@ def test_zero_shot_results():
 
 
 def test_zero_shot_results_of_other_kinds():
-    entry = copy.deepcopy(ENTRY)
-    entry["num_fewshot"] = 5
-    entry["settings"]["data_file"] = "0123456789abcdef"
-    few = harness_results({"lambada_openai": entry})[0]
-    assert (few.dataset_type, few.dataset_name) == ("local", "lambada_openai, local documents")
-    assert few.metric_name == "perplexity, 5 shots"
-    for dataset in (["json", None], [None, None], None):
-        own = harness_results({"mine": ENTRY | {"dataset": dataset}})[0]
-        assert (own.dataset_type, own.dataset_config, own.dataset_name) == ("local", "mine", "mine")
-        assert own.metric_name == "perplexity"
-    assert harness_results({"lambada_openai": ENTRY | {"settings": {"limit": 10}}}) == []
+    few = harness_results(of_task("mine", shots=5))[0]
+    assert (few.dataset_type, few.dataset_config, few.metric_name) == ("local", few.dataset_name, "perplexity, 5 shots")
+    for dataset in ("json", None):
+        assert harness_results(of_task("mine", dataset))[0].dataset_name == "mine, local documents"
+    part = {"n-samples": {"lambada_openai": {"original": 5153, "effective": 10}}}
+    assert harness_results(LAMBADA | part) == []
 
 
 def test_zero_shot_results_reach_the_card(folder):
-    add_harness_results(str(folder), {"lambada_openai": ENTRY})
+    add_harness_results(str(folder), LAMBADA)
     row = "| EleutherAI/lambada_openai | lambada_openai perplexity | 11.25 | shots 0, documents 5,153, standard error 0.5 |"
     assert row in text_of(folder)
 
 
 def test_results_of_all_kinds_are_told_apart_in_the_metadata(folder):
     """huggingface_hub puts those of the same task, type, configuration and split together, under the name of the first."""
-    local, few, cut = (copy.deepcopy(ENTRY) for _ in range(3))
-    local["settings"]["data_file"] = "0123"
-    few["num_fewshot"] = 5
-    cut["dataset"] = ["json", None]
     runs = [glue_run("cola", 0, 0.5), glue_run("cola", 0, 0.4, loss="cross_entropy"), glue_run("mnli", 0, 0.3)]
     runs += [glue_run("xnli", 0, 0.8, "xnli", sets=["en", "sw"], train_language="en")]
     runs += [glue_run("xnli_sw", 0, 0.7, "xnli", sets=["sw"], train_language="sw")]
     runs += [glue_run("user", 0, 0.2, "user", settings={"validation_file": "a.csv"})]
     held_out = {"eval_accuracy": 0.5, "eval_perplexity": 9.0, "eval_predicted_tokens": 7}
     results = glue_results(runs) + held_out_results(held_out, "clm", None, "vanilla")
-    for name, entry in (("lambada_openai", ENTRY), ("cloze", ENTRY), ("mine", cut), ("yours", cut)):
-        results += harness_results({name: entry})
-    results += harness_results({"lambada_openai": local}) + harness_results({"lambada_openai": few})
+    hub = "EleutherAI/lambada_openai"
+    others = [of_task("cloze", hub), of_task("mine"), of_task("yours"), of_task("lambada_openai")]
+    for found in (LAMBADA, *others, of_task("lambada_openai", hub, shots=5)):
+        results += harness_results(found)
     names = [(each.dataset_name, each.metric_name) for each in results]
     assert len(set(names)) == len(names)
     add_results(folder, results)
@@ -429,8 +434,8 @@ def test_run_lm_eval_adds_its_scores(trunk, tmp_path, clm_tokenizer, text_lines,
     flags = ["--model_name_or_path", *map(str, models), "--tasks", "tiny_lambada", "--include_path", tasks]
     run_lm_eval.main([*flags, "--device", "cpu", "--bootstrap_iters", "10", "--output_dir", str(tmp_path / "out")])
     results = {result.metric_type: result for result in read_card(models[0]).data.eval_results}
-    found = json.loads(next((tmp_path / "out").glob("*with-card/results.json")).read_text())["tasks"]["tiny_lambada"]
-    assert found["dataset"] == ["json", None]
-    assert results["perplexity"].metric_value == pytest.approx(found["metrics"]["perplexity,none"]["value"], rel=1e-5)
-    assert results["accuracy"].metric_args["documents"] == 6 and results["accuracy"].dataset_name == "tiny_lambada"
+    found = json.loads(next((tmp_path / "out").glob("*with-card/results.json")).read_text())["results"]["tiny_lambada"]
+    assert results["perplexity"].metric_value == pytest.approx(found["perplexity,none"], rel=1e-5)
+    assert results["accuracy"].metric_args["documents"] == 6
+    assert results["accuracy"].dataset_name == "tiny_lambada, local documents"
     assert not (models[1] / "README.md").exists()
