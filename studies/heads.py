@@ -151,11 +151,11 @@ def score_lambada(args, models: list[dict]) -> None:
     command += ["--data_files", f"lambada_openai={args.lambada_file}", "--output_dir", str(folder)]
     subprocess.run([*command, "--model_name_or_path", *(str(model["folder"]) for model in models)], check=True)
     found = [json.loads(path.read_text()) for path in folder.glob("*/results.json")]
-    scores = {results["model"]: results["tasks"]["lambada_openai"]["metrics"] for results in found}
+    scores = {results["model"]: results["results"]["lambada_openai"] for results in found}
     for model in models:
-        metrics = scores[str(model["folder"])]
+        values = scores[str(model["folder"])]
         for name, metric in (("lambada_accuracy", "acc"), ("lambada_perplexity", "perplexity")):
-            model[name] = metrics[f"{metric},none"]["value"]
+            model[name] = values[f"{metric},none"]
 
 
 def vanilla_model(folder: Path):

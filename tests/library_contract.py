@@ -225,7 +225,7 @@ PRIVATE = (
     Private(
         "_commit_hash",
         "transformers.configuration_utils",
-        ("fine_tuning.grid",),
+        ("fine_tuning.grid", "scoring.zero_shot"),
         "tells one revision of a model of the Hub from another",
         "a public attribute for the commit of what was loaded",
     ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..scoring.score_comparison import compare, find_results, short_names
-from ..scoring.score_store import RESULTS_NAME, read_results
+from ..scoring.score_store import RESULTS_NAME, read_results, scores_of
 from ..significance import dagger, holm
 from .records import Configuration, Run
 from .scores import Point, Scores, beside
@@ -45,7 +45,7 @@ def zero_shot_scores(folders: Sequence[str] | None, configurations: list[Configu
     found: list[tuple[Path, tuple[Run, float] | None]] = []
     if folders is None:
         paths = sorted({path.parent for root in beside(configurations) for path in root.glob(f"*/*/{RESULTS_NAME}")})
-        ours = [path for path in paths if {"model", "tasks"} <= read_results(path).keys()]
+        ours = [path for path in paths if {"model", "results"} <= read_results(path).keys()]
         matched = [(path, _checkpoint_of(path, configurations)) for path in ours]
         found = [item for item in matched if item[1] is not None]
     else:
@@ -104,8 +104,14 @@ def _shared_end(folder: tuple[str, ...], model: tuple[str, ...]) -> int:
 
 def figures_of(results: dict) -> dict[tuple[str, str], dict]:
     """The results of a model by task and metric."""
-    tasks = results["tasks"].items()
-    return {(task, metric): result for task, entry in tasks for metric, result in entry["metrics"].items()}
+    return {
+        (row.task, row.metric): {
+            "value": row.value,
+            "stderr": None if math.isnan(row.stderr) else row.stderr,
+            "higher_is_better": row.higher_is_better,
+        }
+        for row in scores_of(results).itertuples()
+    }
 
 
 def _collect(found: list[tuple[Path, tuple[Run, float] | None]], configurations: list[Configuration]) -> ZeroShot:

@@ -9,7 +9,10 @@ from .checkpoints import write_whole
 
 def subplots(rows: int = 1, columns: int = 1, *, figsize=None, **kwargs) -> tuple:
     """A figure and its axes."""
-    return pictures._figure(figsize, rows, columns, **kwargs)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=figsize)
+    return figure, figure.subplots(rows, columns, **kwargs)
 
 
 def save(figure, path: str | Path) -> None:

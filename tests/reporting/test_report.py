@@ -11,6 +11,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import harness_inputs
 import numpy as np
 import pytest
 import torch
@@ -37,7 +38,7 @@ from headless_trainer.reporting.run_comparison import (
 from headless_trainer.reporting.scores import glue_scores
 from headless_trainer.runtime.checkpoints import save_token_counts
 from headless_trainer.runtime.settings import read_settings, save_settings
-from headless_trainer.scoring.score_store import Store
+from headless_trainer.scoring.score_store import add_scores
 from headless_trainer.significance import holm
 
 STEPS = (10, 20, 30, 40)
@@ -557,13 +558,8 @@ def test_glue_beside_the_runs_is_found(tmp_path, two, glue):
 
 
 def zero_shot(folder: Path, model: str, values: list[float]) -> None:
-    mean = sum(values) / len(values)
-    entry = {
-        "metrics": {"acc,none": {"value": mean, "stderr": 0.01, "higher_is_better": True, "aggregation": "mean"}},
-        "documents": len(values), "documents_available": len(values), "num_fewshot": 0, "settings": {"limit": None},
-    }  # fmt: skip
-    documents = {"sha256": ["x"] * len(values), "scores": {"acc,none": values}}
-    Store(folder, model).add("lambada_openai", entry, documents)
+    scores = {"acc": (sum(values) / len(values), True, values)}
+    add_scores(folder, model, harness_inputs.found_scores("lambada_openai", scores, ["x"] * len(values), stderr=0.01))
 
 
 def test_zero_shot_along_training(tmp_path, two):

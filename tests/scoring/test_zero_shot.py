@@ -26,9 +26,7 @@ from transformers import (
 
 pytest.importorskip("lm_eval")
 
-import lm_eval
 from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
 
 from headless_trainer.scoring import harness_model, harness_tasks, zero_shot
 from headless_trainer.scoring.score_store import folder_name, read_documents, read_results, scores_of
@@ -56,15 +54,7 @@ def inputs(tmp_path_factory, clm_tokenizer, text_lines):
 
 @pytest.fixture(autouse=True)
 def few_tasks(monkeypatch):
-    """The index of everything takes seconds: the harness's own tasks are those of a few of its folders."""
-    root = Path(lm_eval.tasks.__file__).parent
-    folders = [root / name for name in ("lambada", "arc", "qasper", "crows_pairs", "pubmedqa")]
-
-    def manager(include_path=None, include_defaults=True):
-        own = [include_path] if include_path else []
-        return TaskManager(include_path=[*(folders if include_defaults else []), *own], include_defaults=False)
-
-    monkeypatch.setattr(harness_tasks, "TaskManager", manager)
+    harness_inputs.index_few_tasks(monkeypatch)
     monkeypatch.setenv("DISABLE_MULTIPROC", "1")  # the harness's bootstrap in this process
 
 
