@@ -52,7 +52,7 @@ def described(kind: type) -> type:
 @described
 @dataclass
 class ModelArguments:
-    """Which trunk to pretrain, from which weights or configuration, and with which tokenizer."""
+    """Model and tokenizer."""
 
     model_name_or_path: str | None = HfArg(
         default=None,
@@ -69,25 +69,25 @@ class ModelArguments:
     )
     tie_word_embeddings: bool | None = HfArg(
         default=None,
-        help="vanilla: share the head's matrix with the input embedding; the architecture's own choice by default. "
-        "headless: false gives candidates a matrix of their own, beside that of the inputs.",
+        help="vanilla: share the head's matrix with the embedding; headless: false gives candidates their own matrix. "
+        "The architecture's own choice by default.",
     )
     tokenizer_name: str | None = HfArg(
         default=None, help="Tokenizer (Hub name or folder). That of the model by default."
     )
     mask_token: str | None = HfArg(
-        default=None, help="Make this the mask token of a tokenizer that has none, adding it if it is not a token yet."
+        default=None, help="Mask token of a tokenizer that has none. It is added if it is not a token yet."
     )
     train_tokenizer: bool = HfArg(
         default=False, help="Train a tokenizer on the training texts and save it with the checkpoint."
     )
     tokenizer_type: Literal["bpe", "wordpiece", "words"] = HfArg(
         default="bpe",
-        help="Kind of tokenizer to train: byte-level BPE, WordPiece, or words: all that stands between spaces.",
+        help="Kind of tokenizer to train: byte-level bpe, wordpiece, or words (between spaces).",
     )
     vocab_size: int = HfArg(default=32_000, help="Tokens in the tokenizer to train, specials included.")
     resize_embeddings: bool = HfArg(
-        default=False, help="Add rows to the embedding of a loaded checkpoint when the tokenizer has more tokens."
+        default=False, help="Add rows to a loaded embedding when the tokenizer has more tokens."
     )
     license: str | None = HfArg(
         default=None, help="Licence of the weights, for the model card: apache-2.0, mit, cc-by-4.0, other."
@@ -155,7 +155,7 @@ class ModelArguments:
 @described
 @dataclass
 class DataArguments:
-    """Where the text comes from and how it becomes rows of tokens."""
+    """Data."""
 
     dataset_name: str | None = HfArg(
         default=None,
@@ -177,7 +177,7 @@ class DataArguments:
     )
     validation_split_percentage: float = HfArg(
         default=5.0,
-        help="Share of the documents held out when there is no validation part, in percent. A hash of its text decides "
+        help="Percentage of the documents held out when there is no validation part. A hash of its text decides "
         "for each document, at least one is held out, and at least one is trained on.",
     )
     streaming: bool = HfArg(default=False, help="Read while training instead of before it.")
@@ -228,7 +228,7 @@ class DataArguments:
 @described
 @dataclass
 class HeadlessTrainingArguments(TrainingArguments):
-    """`transformers.TrainingArguments` and the settings of the objective.
+    """Objective, and `transformers.TrainingArguments`.
 
     Defaults that differ from those of ``TrainingArguments``: ``remove_unused_columns`` is False, because the trainer makes
     the targets itself; ``logging_first_step`` is True, so that a long run says early that it goes on;
@@ -257,27 +257,7 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     sampled_negatives: int = HfArg(
         default=0,
-        help="headless only: tokens drawn in each step as further candidates of every prediction.",
-    )
-    sampling_power: float = HfArg(
-        default=0.0,
-        help="Of sampled_negatives: a token is drawn with a probability proportional to its frequency in the training "
-        "data to this power. 0 draws all tokens alike, 1 as the targets of a larger batch would be.",
-    )
-    softmax_share: float = HfArg(
-        default=0.0,
-        help="headless only: share of the steps, at the end, whose loss is the exact cross-entropy of the free head "
-        "over the vocabulary.",
-    )
-    temperature: float = HfArg(default=1.0, help="Divides the scores, > 0.")
-    log_q_correction: bool = HfArg(
-        default=False,
-        help="headless only: subtract each candidate's log frequency from its score, so that E^T alone is the head.",
-    )
-    smoothing: float | None = HfArg(
-        default=None,
-        help="Added to every token's count where counts become log q, so that a token never seen keeps a chance. By "
-        "default those seen give up a part of one occurrence to those never seen (absolute discounting).",
+        help="headless only: tokens drawn uniformly in each step as further candidates of every prediction.",
     )
     loss_backend: Literal["auto", "dense", "chunked", "torch", "liger", "cce"] = HfArg(
         default="auto",
@@ -285,15 +265,6 @@ class HeadlessTrainingArguments(TrainingArguments):
         "Cut Cross-Entropy. auto: one of the first two, by size.",
     )
     mlm_probability: float = HfArg(default=0.15, help="Share of the tokens that are predicted (mlm).")
-    mlm_probability_end: float | None = HfArg(
-        default=None,
-        help="What mlm_probability becomes until the last step, in equal parts (mlm). The same by default.",
-    )
-    next_token_share: float = HfArg(
-        default=0.0,
-        help="mlm only: share of the steps, at the beginning, that predict next tokens with attention to earlier tokens "
-        "alone, before masked ones (arXiv 2507.00994).",
-    )
     mask_replace_prob: float = HfArg(default=0.8, help="Share of the predicted tokens shown as the mask.")
     random_replace_prob: float = HfArg(default=0.1, help="Share of the predicted tokens shown as another token.")
     isolate_documents: bool = HfArg(default=False, help="Documents packed into one row do not see each other.")
@@ -309,11 +280,6 @@ class HeadlessTrainingArguments(TrainingArguments):
         default=False,
         help="headless only: gradients and AdamW touch the embedding's rows that a step reads, so that its cost does "
         "not grow with the vocabulary.",
-    )
-    sparse_embedding_moments: Literal["full", "compact"] = HfArg(
-        default="full",
-        help="With sparse_embedding_updates: what AdamW keeps of a row. compact: one second moment for the whole row and "
-        "the first one in bfloat16, a quarter of the memory of full.",
     )
     head_bias: Literal["none", "prior"] = HfArg(
         default="none", help="vanilla clm only: a trained head bias that starts at the log of token frequencies."
@@ -371,17 +337,12 @@ class HeadlessTrainingArguments(TrainingArguments):
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
         if self.push_to_hub:
             repository_name(self.hub_model_id, self.output_dir)
-        for name in ("temperature", "smoothing", "input_grad_scale", "muon_learning_rate"):
+        for name in ("input_grad_scale", "muon_learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be above 0{' and finite' if value > 0 else ''}, got {value}.")
-        for name in ("softmax_share", "next_token_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be from 0 to 1, got {getattr(self, name)}.")
-        for name in ("mlm_probability", "mlm_probability_end"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < 1:
-                raise ValueError(f"{name} must be above 0 and below 1, got {value}.")
+        if not 0 < self.mlm_probability < 1:
+            raise ValueError(f"mlm_probability must be above 0 and below 1, got {self.mlm_probability}.")
         if (
             min(self.mask_replace_prob, self.random_replace_prob) < 0
             or self.mask_replace_prob + self.random_replace_prob > 1
@@ -390,10 +351,8 @@ class HeadlessTrainingArguments(TrainingArguments):
                 "mask_replace_prob and random_replace_prob must not be negative and must not sum to more than 1, got "
                 f"{self.mask_replace_prob} and {self.random_replace_prob}."
             )
-        for name in ("sampled_negatives", "sampling_power"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise ValueError(f"{name} must not be negative, got {value}.")
+        if (self.sampled_negatives or 0) < 0:
+            raise ValueError(f"sampled_negatives must not be negative, got {self.sampled_negatives}.")
         for name in ("eval_pool_size", "pool_size"):
             value = getattr(self, name)
             if value is not None and value < 1:

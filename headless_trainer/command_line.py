@@ -8,11 +8,12 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
@@ -28,6 +29,13 @@ LISTS = {
     "presets": "list the presets, which a command takes by name as its first argument",
     "launch-config": "list the configurations of accelerate launch; with a name, print the path of one",
 }
+HELP_FLAGS = {"-h", "--help", "--help-all"}
+HELP_WIDTH, FLAG_WIDTH = 120, 28
+# Settings of transformers that --help lists.
+COMMON = (
+    "output_dir", "max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps",
+    "learning_rate", "bf16", "eval_strategy", "save_steps", "resume_from_checkpoint", "push_to_hub",
+)  # fmt: skip
 CONFIG_SUFFIXES = (".json", ".yaml", ".yml")
 PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "cli" / "presets").glob("*.yaml"))}
 
@@ -49,6 +57,9 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
     from transformers import HfArgumentParser  # takes a second, which the list of commands can do without
 
     argv = list(sys.argv[1:] if argv is None else argv)
+    if HELP_FLAGS & set(argv):
+        print(help_text(dataclass_types, everything="--help-all" in argv))
+        sys.exit(0)
     parser = HfArgumentParser(dataclass_types, allow_abbrev=False, usage=argparse.SUPPRESS)  # one line for 200 flags
     known = [f"--{each.name}" for each in itertools.chain(*map(fields, dataclass_types)) if each.init]
     if argv and not argv[0].startswith("-"):
@@ -69,7 +80,7 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
     if unknown:
         flag = unknown[0].partition("=")[0]
         nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.0)
-        raise ValueError(f"Unknown argument {flag!r}. The nearest known one is {nearest[0]!r}; --help lists all.")
+        raise ValueError(f"Unknown argument {flag!r}. The nearest known one is {nearest[0]!r}; --help-all lists all.")
     try:
         parsed = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
     except json.JSONDecodeError as error:  # of an argument that is a dictionary, which transformers does not name
@@ -79,6 +90,48 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
             hidden = {getattr(each, name): "<token>", f"--{name}={getattr(each, name)}": f"--{name}=<token>"}
             sys.argv[1:] = [hidden.get(word, word) for word in sys.argv[1:]]
     return tuple(parsed)
+
+
+def help_text(dataclass_types: list[type], everything: bool) -> str:
+    """Every flag of ours in one line, below its topic, and then the settings of transformers that most runs name.
+
+    Args:
+        dataclass_types: argument dataclasses whose fields are the flags. The first line of the docstring of the class that
+            declares a field is its topic.
+        everything: whether texts are whole, and all that comes from ``TrainingArguments`` is listed.
+    """
+    groups: dict[str, list[Field]] = {}
+    inherited = []
+    for kind in dataclass_types:
+        for field in filter(lambda field: field.init, fields(kind)):
+            owner = [base for base in kind.__mro__ if field.name in base.__dict__.get("__annotations__", ())][-1]
+            if owner.__module__.startswith("transformers."):
+                inherited += [field] if everything or field.name in COMMON else []
+            else:
+                groups.setdefault(owner.__doc__.partition("\n")[0].rstrip(".").replace("`", ""), []).append(field)
+    if inherited:
+        order = {name: place for place, name in enumerate(COMMON)}
+        groups["Training, by transformers"] = sorted(inherited, key=lambda field: order.get(field.name, len(order)))
+    lines = {topic: [_flag_line(field, everything) for field in group] for topic, group in groups.items()}
+    blocks = ["\n".join([f"{topic}:", *found]) for topic, found in lines.items()]
+    if not everything:
+        more = ", and every other setting of transformers" * bool(inherited)
+        blocks.append(f"--help-all has the whole texts of these{more}.")
+    return "\n\n".join(blocks)
+
+
+def _flag_line(field: Field, everything: bool) -> str:
+    text = field.metadata.get("help", "").replace("%%", "%")
+    default = field.default if field.default is not MISSING else None
+    shown = "" if default in (None, False, "") else f" [{getattr(default, 'value', default)}]"
+    if everything:
+        flags = ", ".join([f"--{field.name}", *field.metadata.get("aliases", ())])
+        choices = ", ".join(each for each in get_args(field.type) if isinstance(each, str))
+        text = f"{flags}  {text}{choices and f' ({choices})'}{shown}"
+        return textwrap.fill(text, HELP_WIDTH, initial_indent="  ", subsequent_indent=" " * 8)
+    sentence = re.split(r"\.(?:\s|$)", text, maxsplit=1)[0]
+    room = HELP_WIDTH - FLAG_WIDTH - 4 - len(shown)
+    return f"  --{field.name:<{FLAG_WIDTH}}{textwrap.shorten(sentence, room, placeholder=' ...')}{shown}"
 
 
 def _json_fault(argv: list[str], error: json.JSONDecodeError) -> str:
@@ -96,8 +149,6 @@ def _json_fault(argv: list[str], error: json.JSONDecodeError) -> str:
 def find_config(name: str) -> Path:
     """The configuration file of this name, or the preset of this name where there is no such file.
 
-    ``configs/demo.yaml``, where a checkout used to have its presets, is the preset ``demo``.
-
     Raises:
         FileNotFoundError: if there is neither; the nearest preset is suggested.
     """
@@ -105,16 +156,15 @@ def find_config(name: str) -> Path:
     is_file = path.suffix in CONFIG_SUFFIXES
     if is_file and path.is_file():
         return path
-    stem = path.stem if is_file else name
-    if stem in PRESETS and (not is_file or path.parent.name == "configs"):
-        return PRESETS[stem]
+    if name in PRESETS:
+        return PRESETS[name]
     if path.exists():
         raise ValueError(
             f"{name!r} is neither a preset nor a file that ends in .json, .yaml or .yml, and only one of these stands before "
             "the flags: name everything else with a flag."
         )
     problem = f"Configuration file {name!r} does not exist." if is_file else f"There is no preset {name!r}."
-    nearest = difflib.get_close_matches(stem, PRESETS, n=1, cutoff=0.0)[0]
+    nearest = difflib.get_close_matches(path.stem, PRESETS, n=1, cutoff=0.0)[0]
     raise FileNotFoundError(f"{problem} The nearest preset is {nearest!r}; `headless-trainer presets` lists all.")
 
 
@@ -138,7 +188,7 @@ def show_usage(text: str, argv: list[str] | None = None) -> None:
     The argument classes of transformers import torch, accelerate and peft where they are installed, which takes seconds, and
     are the same without. So a program that only prints its help does as if they were not there.
     """
-    if {"-h", "--help"} & set(sys.argv[1:] if argv is None else argv):
+    if HELP_FLAGS & set(sys.argv[1:] if argv is None else argv):
         print(as_typed(text), flush=True)
         if "torch" not in sys.modules:
             sys.modules.update(dict.fromkeys(("torch", "accelerate", "peft")))  # None: not to be found

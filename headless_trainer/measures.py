@@ -17,7 +17,6 @@ HEADLESS = "headless", lambda args: args.objective == "headless"
 VANILLA = "vanilla", lambda args: args.objective == "vanilla"
 TIED = "unless the head has a matrix of its own (vanilla)", lambda args: True
 CLM = "clm", lambda args: args.task == "clm"
-UNCORRECTED = "without `--log_q_correction`", lambda args: not args.log_q_correction
 FULL_VOCABULARY = (
     "unless `--eval_full_vocabulary false` (headless)",
     lambda args: args.objective == "vanilla" or args.eval_full_vocabulary,
@@ -128,7 +127,7 @@ TRAINING = (
             "negatives", (HEADLESS,), short="floor", form="{:.3f}".format, shown=(CONSOLE, PICTURE), line="--",
             chart=LOSS_CHART),
     Measure("random_guess_loss", "nats", "loss of equal scores for all candidates: log of `pool_size` where each loss "
-            "has a pool of one size and there is no `--log_q_correction`", (HEADLESS,),
+            "has a pool of one size", (HEADLESS,),
             short="random guess", shown=(PICTURE,), line=":"),
     Measure("tokens_per_second", "tokens / s", "tokens that entered the model, padding left out, by seconds in training steps, "
             "since the last log", short="tok/s", form=compact, shown=(CONSOLE,), chart=SPEED_CHART),
@@ -167,11 +166,11 @@ EVALUATION = (
     Measure("eval_perplexity", "-", "exp of `eval_cross_entropy`", (CLM, FULL_VOCABULARY), "lower", "perplexity",
             "held-out perplexity", "{:,.1f}".format, (CONSOLE, RESULTS)),
     Measure("eval_cross_entropy_without_bias", "nats", "with the embeddings alone as head",
-            (HEADLESS, UNCORRECTED, FULL_VOCABULARY), "lower"),
+            (HEADLESS, FULL_VOCABULARY), "lower"),
     Measure("eval_accuracy_without_bias", "0 to 1", "with the embeddings alone as head",
-            (HEADLESS, UNCORRECTED, FULL_VOCABULARY), "higher"),
+            (HEADLESS, FULL_VOCABULARY), "higher"),
     Measure("eval_perplexity_without_bias", "-", "exp of `eval_cross_entropy_without_bias`",
-            (CLM, HEADLESS, UNCORRECTED, FULL_VOCABULARY), "lower"),
+            (CLM, HEADLESS, FULL_VOCABULARY), "lower"),
     Measure("eval_pool_accuracy", "0 to 1", "share of predictions whose target has the best score of the fixed candidates",
             (HEADLESS,), "higher"),
     Measure("eval_pool_tokens", "tokens", "distinct fixed candidates", (HEADLESS,)),

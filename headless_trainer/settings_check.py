@@ -66,7 +66,7 @@ RANGES = (
         lambda value: value >= 1,
     ),
     *_outside(
-        "learning_rate weight_decay adam_epsilon max_grad_norm warmup_steps eval_delay neftune_noise_alpha",
+        "learning_rate weight_decay adam_epsilon max_grad_norm warmup_steps eval_delay",
         "not be negative or infinite",
         lambda value: 0 <= value < math.inf,
     ),
@@ -119,6 +119,7 @@ RANGES = (
 PRETRAINING = (
     *RANGES,
     Refusal("label_smoothing_factor", "the losses here have no smoothed targets: leave it at 0"),
+    Refusal("neftune_noise_alpha", "its noise would reach the vectors of candidates too: leave it out"),
     Refusal(
         "average_tokens_across_devices",
         "objective and negatives say over which predictions a step's loss is averaged: leave it out",
@@ -170,58 +171,14 @@ PRETRAINING = (
         _is_vanilla,
     ),
     Refusal(
-        "log_q_correction",
-        "objective is 'vanilla', which has no negatives to correct: drop one of the two",
-        _is_vanilla,
-    ),
-    Refusal(
-        "sampling_power",
-        "sampled_negatives is 0, so nothing is drawn: set it, or leave sampling_power out",
-        lambda args: args.sampled_negatives == 0,
-    ),
-    Refusal(
-        "sampled_negatives",
-        "log_q_correction is True, which corrects for the frequency of targets alone: drop one of the two",
-        lambda args: args.log_q_correction,
-    ),
-    Refusal(
-        "sparse_embedding_moments",
-        "sparse_embedding_updates is False, so rows have no moments of their own: set --sparse_embedding_updates true, or "
-        "leave it out",
-        lambda args: not args.sparse_embedding_updates,
-    ),
-    Refusal(
-        "softmax_share",
-        "sparse_embedding_updates is True, and the exact loss gives every row a gradient: drop one of the two",
-        lambda args: args.sparse_embedding_updates,
-    ),
-    Refusal(
-        "softmax_share",
-        "objective is 'vanilla', which is exact from the start: drop one of the two",
-        _is_vanilla,
-    ),
-    Refusal(
-        "next_token_share",
-        "isolate_documents is True, and only one mask of attention can be given: drop one of the two",
-        lambda args: args.isolate_documents,
-    ),
-    Refusal(
         "pool_size",
         "negatives is not 'micro_batch', which makes one pool of the targets of several forwards: drop one of the two",
         lambda args: args.negatives != "micro_batch",
     ),
     Refusal(
-        "temperature eval_pool_size eval_full_vocabulary",
+        "eval_pool_size eval_full_vocabulary",
         "objective is 'vanilla', which scores the whole vocabulary as it is: drop one of the two",
         _is_vanilla,
-    ),
-    Refusal(
-        "smoothing",
-        "objective is 'vanilla' without log q: add --head_bias prior, or leave it out",
-        # What a head starts with is said by another name in headless-trainer lm-head.
-        lambda args: (
-            args.objective == "vanilla" and args.head_bias == "none" and getattr(args, "init", None) != "prior"
-        ),
     ),
     Refusal(
         "head_bias",
@@ -229,7 +186,7 @@ PRETRAINING = (
         lambda args: args.objective != "vanilla",
     ),
     Refusal(
-        "mlm_probability mlm_probability_end next_token_share mask_replace_prob random_replace_prob",
+        "mlm_probability mask_replace_prob random_replace_prob",
         "task is 'clm', which masks nothing: use --task mlm, or leave it out",
         lambda args: args.task == "clm",
     ),

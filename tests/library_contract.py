@@ -93,7 +93,6 @@ ATTRIBUTES = {
     "model",
     "model_accepts_loss_kwargs",
     "model_wrapped",
-    "neftune_noise_alpha",
     "optimizer",
     "optimizer_cls_and_kwargs",
     "processing_class",

@@ -51,7 +51,7 @@ def options(script: str) -> set[str]:
         # Not in a process of its own, which would take a second for each script in each worker.
         command = importlib.import_module(f"headless_trainer.cli.{path.stem.removeprefix('run_')}")
         with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit):
-            command.main(["--help"])
+            command.main(["--help-all"])
         text = "".join(re.findall(r"^  -.*$", shown.getvalue(), re.MULTILINE))
     else:
         text = path.read_text(encoding="utf-8")

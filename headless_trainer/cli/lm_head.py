@@ -94,19 +94,19 @@ def make_language_model(model_args, data_args, args) -> None:
     name = model_args.model_name_or_path
     with sources.source("model_name_or_path", name):
         trunk = load_trunk(name, dtype="auto", **loading.hub_arguments(model_args))
-    counts, options = head_options(model_args, args)
-    if options["init"] == "prior" and args.counts_from == "corpus":
+    counts, drawn_share = pretraining_counts(model_args, args)
+    if args.init == "prior" and args.counts_from == "corpus":
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
         rows = training.tokenized_rows(documents, tokenizer, model_args, data_args, args)
         embeddings = trunk.get_input_embeddings().num_embeddings
         packing.check_token_ids(rows, embeddings, tokenizer)
         counts = packing.target_counts(rows, embeddings, infer_task(config), tokenizer, args.isolate_documents)
-    model = attach_lm_head(trunk, counts, smoothing=args.smoothing, **options)
+    model = attach_lm_head(trunk, counts, init=args.init, drawn_share=drawn_share)
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
     causal, folder = model.can_generate(), Path(args.output_dir)
-    facts = {"prior": described_prior(options["init"] == "prior", args, data_args)}
+    facts = {"prior": described_prior(args.init == "prior", args, data_args)}
     card = {"causal": causal, "model_args": model_args, "facts": facts}
     write_card(folder, folder.resolve().name, "free_head", model, tokenizer, **card)
     kind = "causal" if causal else "masked"
@@ -115,21 +115,18 @@ def make_language_model(model_args, data_args, args) -> None:
         pushes.push_run("Language modelling head")
 
 
-def head_options(model_args, args):
-    """Counts beside the checkpoint, where they are asked for, and what the pretraining says about its head."""
-    from ..models.lm_head import head_of_pretraining
+def pretraining_counts(model_args, args):
+    """Counts beside the checkpoint, where they are asked for, and the share of drawn candidates in its pretraining."""
+    from ..objective.prior import drawn_share_of
     from ..runtime.checkpoints import load_token_counts
 
     try:
-        counts, facts = load_token_counts(model_args.model_name_or_path)
+        counts, totals = load_token_counts(model_args.model_name_or_path)
     except FileNotFoundError:
         if args.init == "prior" and args.counts_from == "checkpoint":
             raise
-        counts, facts = None, {}  # another's trunk
-    options = head_of_pretraining(args.init, facts)
-    if options["init"] != args.init:
-        logger.info("pretrained with log_q_correction, so E^T alone is its head: nothing is added")
-    return counts if args.counts_from == "checkpoint" else None, options
+        counts, totals = None, {}  # another's trunk
+    return counts if args.counts_from == "checkpoint" else None, drawn_share_of(totals)
 
 
 def prepare_trainer(model_args, data_args, args):
@@ -140,19 +137,20 @@ def prepare_trainer(model_args, data_args, args):
     from . import training
 
     loading.load_config(model_args)  # what is no model is said before what lies beside it
-    counts, options = head_options(model_args, args)
-    drawn = options.pop("drawn")
-    args.head_bias = "prior" if options.pop("init") == "prior" else "none"  # which the trainer adds to E^T
+    counts, drawn_share = pretraining_counts(model_args, args)
+    args.head_bias = "prior" if args.init == "prior" else "none"  # which the trainer adds to E^T
 
     def make_model(config, tokenizer):
         check_headless(config, model_args.model_name_or_path)
         trunk = loading.load_model(model_args, config, tokenizer, objective="headless", task=args.task)
-        model = attach_lm_head(trunk, init="embeddings", new_layers=args.do_train, **options)
+        model = attach_lm_head(trunk, init="embeddings", new_layers=args.do_train)
         if args.freeze_trunk:
             model.base_model.requires_grad_(False)
         return model
 
-    return training.prepare(model_args, data_args, args, make_model=make_model, token_counts=counts, drawn=drawn)
+    return training.prepare(
+        model_args, data_args, args, make_model=make_model, token_counts=counts, drawn_share=drawn_share
+    )
 
 
 def train(trainer, resume) -> None:

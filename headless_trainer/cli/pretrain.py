@@ -1,14 +1,12 @@
 """Pretrain an encoder or a decoder, headless or vanilla.
 
     headless-trainer pretrain demo
-    headless-trainer pretrain --model_type bert --train_file corpus/*.txt --train_tokenizer --tokenizer_type wordpiece \
-        --output_dir runs/bert --max_steps 100000 --per_device_train_batch_size 64
-    accelerate launch -m headless_trainer.cli.pretrain paper_decoder_headless --output_dir runs/pythia
+    headless-trainer pretrain --model_type bert --train_file corpus/*.txt --train_tokenizer --output_dir runs/bert
     headless-trainer pretrain runs/bert.yaml --resume_from_checkpoint runs/bert/checkpoint-5000
+    accelerate launch -m headless_trainer.cli.pretrain paper_decoder_headless --output_dir runs/pythia
 
-The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file of arguments; flags that
-follow override it. With neither --dataset_name nor --train_file, the documentation that is already on this machine is the
-corpus.
+The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file; flags override it.
+Without --dataset_name and --train_file, the documentation on this machine is the corpus.
 """
 
 from ..runtime.signals import ended_by_signals

@@ -13,7 +13,6 @@ from ..cards.model_card import write_model_card
 from ..corpus import packing, row_order, streaming, texts
 from ..models import loading
 from ..models.trunk import infer_task
-from ..objective.prior import DrawnNegatives
 from ..runtime import run_folder
 from ..runtime.checkpoints import check_output_dir, check_writable, checkpoint_to_resume
 from ..runtime.launch import check_devices
@@ -39,7 +38,7 @@ def prepare(
     *,
     make_model: Callable[[PreTrainedConfig, PreTrainedTokenizerBase], PreTrainedModel] | None = None,
     token_counts: Tensor | None = None,
-    drawn: DrawnNegatives | None = None,
+    drawn_share: float = 0.0,
 ) -> tuple[PretrainingTrainer, str | None]:
     """Everything before the first step: checks that need no data first, then the data.
 
@@ -49,7 +48,7 @@ def prepare(
         args: the settings of the run; ``task`` is filled in from the model if it is missing.
         make_model: what is trained, from its configuration and its tokenizer; by default what `loading.load_model` gives.
         token_counts: ``(V,)`` int64 counts behind log q where the settings need it; those of the training rows by default.
-        drawn: how negatives were drawn besides those that are counted, for a head bias that starts at the prior.
+        drawn_share: share of uniformly drawn candidates, for a head bias that starts at the prior.
 
     Returns:
         The trainer, and the checkpoint to resume from, if any.
@@ -96,7 +95,7 @@ def prepare(
         _say_padding(rows["train"], args)
     embeddings = model.get_input_embeddings().num_embeddings
     packing.check_token_ids(rows["train"], embeddings, tokenizer)
-    if token_counts is None and (args.head_bias == "prior" or args.log_q_correction or args.sampling_power):
+    if token_counts is None and args.head_bias == "prior":
         token_counts = packing.target_counts(rows["train"], embeddings, args.task, tokenizer, args.isolate_documents)
     if data_args.streaming:  # what was read once and in order until now is shuffled and repeated for training
         rows["train"] = streaming.PackedStream(
@@ -110,8 +109,8 @@ def prepare(
         )
 
     trainer_class = TRAINERS[args.objective]
-    if drawn is not None:
-        trainer_class = partial(trainer_class, drawn=drawn)
+    if drawn_share:
+        trainer_class = partial(trainer_class, drawn_share=drawn_share)
     trainer = trainer_class(
         model,
         args,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 
-from ..objective.prior import DrawnNegatives, candidate_log_prior
+from ..objective.prior import candidate_log_prior, drawn_share_of
 from ..runtime.checkpoints import load_token_counts
 from .candidate_matrix import MARK, load_trunk
 from .candidate_matrix import NAME as MATRIX
@@ -34,9 +34,7 @@ def attach_lm_head(
     token_counts: Tensor | str | Path | None = None,
     *,
     init: str = "prior",
-    smoothing: float | None = None,
-    temperature: float | None = None,
-    drawn: DrawnNegatives | None = None,
+    drawn_share: float | None = None,
     new_layers: bool = False,
 ) -> PreTrainedModel:
     """Make a language model of a headless trunk, without training.
@@ -51,13 +49,10 @@ def attach_lm_head(
 
     Args:
         trunk: trained with `HeadlessTrainer`, or a language model around it, or the folder it was saved in.
-        token_counts: needed for ``prior``: the folder that the trunk was saved in, whose counts, temperature and correction
-            are used, or ``(V,)`` int64 occurrences of each token as a target. By default those of the trunk's folder.
-        init: ``prior``, or ``embeddings`` for the plain projection on ``E^T``, which is also the head where the folder says
-            that the loss was corrected for log q.
-        smoothing: see `log_prior`.
-        temperature: that of the pretraining, which divided its scores; by default what the folder says, or 1.
-        drawn: how negatives were drawn besides the targets, if they were; by default what the folder says.
+        token_counts: needed for ``prior``: the folder that the trunk was saved in, whose counts are used, or ``(V,)`` int64
+            occurrences of each token as a target. By default those of the trunk's folder.
+        init: ``prior``, or ``embeddings`` for the plain projection on ``E^T``.
+        drawn_share: share of the candidates that were drawn besides the targets; by default what the folder says, or 0.
         new_layers: keep layers before the projection that nothing trained and that cannot return what they read, with
             random weights, for a model that is fine-tuned next; otherwise they are refused.
 
@@ -78,15 +73,9 @@ def attach_lm_head(
         check_headless(trunk.config, str(folder))
         token_counts = folder if token_counts is None else token_counts
     if isinstance(token_counts, (str, Path)):
-        token_counts, facts = load_token_counts(token_counts)
-        saved = head_of_pretraining(init, facts)
-        init = saved["init"]
-        temperature = saved["temperature"] if temperature is None else temperature
-        drawn = saved["drawn"] if drawn is None else drawn
-    temperature = 1.0 if temperature is None else temperature
+        token_counts, totals = load_token_counts(token_counts)
+        drawn_share = drawn_share_of(totals) if drawn_share is None else drawn_share
     trunk = find_trunk(trunk)
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}.")
     vocab_size = trunk.get_input_embeddings().num_embeddings
     if init == "prior" and (token_counts is None or len(token_counts) != vocab_size):
         given = "None" if token_counts is None else f"{len(token_counts)} long"
@@ -99,7 +88,7 @@ def attach_lm_head(
     if not _reads_trunk(model, head) and not (_pass_through(model, head) or new_layers):
         find_projection(model, of_trunk=True)  # which says why not
     embed = find_embed(trunk)
-    weight = wide(embed(torch.arange(vocab_size, device=trunk.device))) / temperature  # (V, D)
+    weight = wide(embed(torch.arange(vocab_size, device=trunk.device)))  # (V, D)
     if weight.shape != head.weight.shape:  # a head narrower than the trunk, which ELECTRA and ALBERT tie to E itself
         weight = wide(model.get_input_embeddings().weight)
     # A decoder's head stays its own matrix, since the fold and the paper's fine-tuning change it alone.
@@ -111,22 +100,13 @@ def attach_lm_head(
     if head.bias is not None:
         head.bias.zero_()
     if init == "prior":
-        bias = candidate_log_prior(token_counts.cpu(), smoothing, drawn)
+        bias = candidate_log_prior(token_counts.cpu(), drawn_share or 0.0)
         if head.bias is not None:
             head.bias.copy_(bias)
         else:
             weight = fold_bias(model, weight, bias)
     head.weight.copy_(weight.to(head.weight.dtype))
     return model.eval()
-
-
-def head_of_pretraining(init: str, facts: dict[str, float]) -> dict:
-    """``init``, ``temperature`` and ``drawn`` for `attach_lm_head`, by what a headless run saved beside its token counts."""
-    return {
-        "init": "embeddings" if facts.get("log_q_correction") else init,
-        "temperature": facts.get("temperature", 1.0),
-        "drawn": DrawnNegatives.of_facts(facts),
-    }
 
 
 def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:

@@ -26,8 +26,6 @@ def cwt_loss(
     embed: Callable[[Tensor], Tensor],
     pool: NegativePool | None = None,
     *,
-    temperature: float = 1.0,
-    log_q: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
@@ -43,9 +41,6 @@ def cwt_loss(
         target_ids: ``(K,)`` int64 token to predict at each of them.
         embed: the embedding module, or any callable from ``(U,)`` ids to ``(U, D)`` vectors.
         pool: candidates, which must contain every target. The targets themselves by default.
-        temperature: divides the dot products, > 0.
-        log_q: ``(V,)`` log frequency of each token, subtracted from its score, so that ``o . E(x)`` learns log p instead
-            of log p - log q: the correction of sampled softmax (https://arxiv.org/abs/1412.2007). None leaves it out.
         reduction: ``mean``, ``sum`` or ``none``.
         backend: ``dense`` (one product), ``chunked`` (rows in chunks: no K x U matrix is kept), ``auto`` (one of the two by
             size), or kernels of other libraries: ``torch``, ``liger``, ``cce``. ``none`` is always dense.
@@ -55,10 +50,8 @@ def cwt_loss(
         attached to the graph, so that every rank takes part in the gradient exchange.
 
     Raises:
-        ValueError: if widths differ, the temperature is not positive, or a target is not in the pool.
+        ValueError: if shapes or widths differ, or a target is not in the pool.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}.")
     if hidden.dim() != 2 or target_ids.shape != hidden.shape[:1]:
         raise ValueError(
             f"hidden must be (K, D) and target_ids (K,), got {tuple(hidden.shape)} and {tuple(target_ids.shape)}."
@@ -70,8 +63,6 @@ def cwt_loss(
         pool.positions(target_ids),
         embed(pool.ids),
         pool,
-        temperature=temperature,
-        log_q=None if log_q is None else log_q[pool.ids],
         reduction=reduction,
         backend=backend,
     )
@@ -83,8 +74,7 @@ def candidate_loss(
     candidates: Tensor,
     pool: NegativePool,
     *,
-    temperature: float = 1.0,
-    log_q: Tensor | None = None,
+    bias: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
@@ -95,8 +85,7 @@ def candidate_loss(
         positions: ``(K,)`` int64, row of the target of each in the pool.
         candidates: ``(U, D)`` embeddings of the pool's tokens.
         pool: the candidates.
-        temperature: as in `cwt_loss`.
-        log_q: ``(U,)`` log frequency of each candidate, subtracted from its score.
+        bias: ``(U,)`` added to the scores of the candidates; None for plain dot products.
         reduction: as in `cwt_loss`.
         backend: as in `cwt_loss`.
 
@@ -113,10 +102,10 @@ def candidate_loss(
             "Pass an embed that projects them to the same width."
         )
     losses = vocabulary_cross_entropy(  # the candidates are its vocabulary
-        hidden if temperature == 1.0 else hidden / temperature,
+        hidden,
         positions,
         candidates,
-        log_counts if log_q is None else log_counts - log_q.to(log_counts),
+        log_counts if bias is None else log_counts + bias.to(log_counts),
         reduction=reduction,
         backend=backend,
     )

@@ -103,21 +103,6 @@ def document_bounds(position_ids: Tensor) -> Tensor:
     return torch.cat([starts, starts.new_tensor([position_ids.numel()])]).int()
 
 
-def causal_mask(input_ids: Tensor, padding: Tensor | None = None) -> Tensor:
-    """Which positions may see each other when each sees those before it and itself, ``(B, 1, T, T)`` bool.
-
-    Args:
-        input_ids: ``(B, T)``.
-        padding: ``(B, T)`` bool; seen by nothing but itself.
-    """
-    size = input_ids.shape[1]
-    visible = torch.ones(size, size, dtype=torch.bool, device=input_ids.device).tril().expand(len(input_ids), 1, -1, -1)
-    if padding is None:
-        return visible.contiguous()
-    own = torch.eye(size, dtype=torch.bool, device=input_ids.device)
-    return visible & ~padding[:, None, None, :] | own
-
-
 def content_seeds(input_ids: Tensor, seed: tuple[int, ...], excluded: Tensor | None = None) -> Tensor:
     """One seed for each row, ``(B,)`` int64, from its tokens and what ``seed`` names, such as a run's seed and a step.
 

@@ -9,31 +9,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .prior import sampling_log_probabilities
 
-
-class NegativeSampler:
-    """Draws negatives besides the targets: the same for all pools of an optimizer step, on every process.
+def draw_uniform(amount: int, vocab_size: int, seed: int, step: int) -> Tensor:
+    """Draw candidates besides the targets, with replacement: the same in every process, and after a resume.
 
     Args:
-        amount: drawn in a step, with replacement.
-        vocab_size: V.
-        seed: of the run. With the number of the step it decides what is drawn, so a resumed run draws the same.
-        power: each token is drawn with a probability proportional to its frequency to this power; 0 for all alike.
-        log_q: ``(V,)`` log frequency of each token, for a power other than 0.
+        amount: drawn in a step.
+        vocab_size: V, below which ids are drawn.
+        seed: of the run.
+        step: number of the optimizer step.
+
+    Returns:
+        ``(amount,)`` int64 ids, on the CPU.
     """
-
-    def __init__(self, amount: int, vocab_size: int, seed: int, power: float = 0.0, log_q: Tensor | None = None):
-        self.amount, self.vocab_size, self.seed = amount, vocab_size, seed
-        self.cumulative = None if power == 0 else sampling_log_probabilities(log_q.double(), power).exp().cumsum(0)
-
-    def draw(self, step: int) -> Tensor:
-        """``(amount,)`` int64 ids, on the CPU."""
-        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + step) % 2**63)
-        if self.cumulative is None:
-            return torch.randint(self.vocab_size, (self.amount,), generator=generator)
-        points = torch.rand(self.amount, dtype=torch.float64, generator=generator) * self.cumulative[-1]
-        return torch.searchsorted(self.cumulative, points, right=True).clamp(max=self.vocab_size - 1)
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
+    return torch.randint(vocab_size, (amount,), generator=generator)
 
 
 @dataclass(frozen=True)

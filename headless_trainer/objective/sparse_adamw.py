@@ -16,6 +16,8 @@ NEGLIGIBLE = 1e-12
 CHUNK_ROWS = 2**16
 # Columns of the history: four moments of the skipped steps' epsilon, and the sum of log(1 - lr * weight_decay).
 MOMENTS, LOG_DECAY = 4, 4
+# The moments of AdamW by their names in its state, ``(V, D)`` each.
+MOMENT_NAMES = ("exp_avg", "exp_avg_sq")
 
 
 class SparseAdamW(torch.optim.AdamW):
@@ -39,24 +41,18 @@ class SparseAdamW(torch.optim.AdamW):
     A row is as dense AdamW would have it only once it is caught up: call `catch_up` with the ids that a forward will read,
     before it, and without ids before the whole table is read (evaluation, saving).
 
-    With ``compact`` moments a row has one second moment, the mean of those of its numbers, and its first moment in bfloat16:
-    all of the above holds with that one v in place of v, but for the rounding of m. Row-wise second moments are those of
-    https://docs.pytorch.org/FBGEMM/fbgemm_gpu/fbgemm-gpu-python-api/tbe_ops_training.html (PARTIAL_ROWWISE_ADAM). m needs no
-    stochastic rounding: in each step that reads the row, a share of 1 - b1 of it is new.
-
     Args:
         params: as for ``AdamW``; ``embeddings`` are among them.
         embeddings: ``(V, D)`` weights whose gradients are sparse, as those of ``nn.Embedding(sparse=True)``.
-        compact: whether moments of rows are compact.
         kwargs: everything else ``AdamW`` takes, except ``amsgrad`` and ``maximize``.
 
     Raises:
         ValueError: if an embedding is not among the parameters or a setting has no such sum.
     """
 
-    def __init__(self, params, *, embeddings: Sequence[nn.Parameter], compact: bool = False, **kwargs):
+    def __init__(self, params, *, embeddings: Sequence[nn.Parameter], **kwargs):
         super().__init__(params, **kwargs)
-        self.embeddings, self.compact = tuple(embeddings), compact
+        self.embeddings = tuple(embeddings)
         # A scaler of float16 would leave the check for infinities to the fused kernel, which does not see the rows.
         self._step_supports_amp_scaling = False
         for embedding in self.embeddings:
@@ -77,8 +73,8 @@ class SparseAdamW(torch.optim.AdamW):
         state = self.state[embedding]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float64)  # what dense AdamW can go on with
-            for name, (shape, dtype) in moment_tables(embedding, self.compact).items():
-                state[name] = torch.zeros(shape, dtype=dtype, device=embedding.device)
+            for name in MOMENT_NAMES:
+                state[name] = torch.zeros_like(embedding, requires_grad=False)
             # On the CPU, where float64 always exists; a step needs a few numbers a row of it.
             state["last_step"] = torch.zeros(len(embedding), dtype=torch.int32)
             state["history"] = torch.zeros(64, MOMENTS + 1, dtype=torch.float64)
@@ -89,30 +85,14 @@ class SparseAdamW(torch.optim.AdamW):
         params = [param for group in self.param_groups for param in group["params"]]
         embeddings = set(self.embeddings)
         own = {index: param for param, index in zip(params, indices, strict=True) if param in embeddings}
-        # The parent would turn all of what the rows have into the type of the weights.
+        # The parent would turn all of what the rows have into the dtype of the weights.
         others = {index: each for index, each in state_dict["state"].items() if index not in own}
         super().load_state_dict({**state_dict, "state": others})
         for index, embedding in own.items():
             if saved := state_dict["state"].get(index):
-                self._load_rows(embedding, saved)
-
-    def _load_rows(self, embedding: Tensor, saved: dict[str, Tensor]) -> None:
-        state = self.state[embedding]
-        for name, (shape, dtype) in moment_tables(embedding, self.compact).items():
-            if tuple(saved[name].shape) != shape:
-                raise ValueError(
-                    f"The saved state has {name} of shape {tuple(saved[name].shape)}, not {shape}: go on with the "
-                    "sparse_embedding_moments that it was saved with."
-                )
-            state[name] = saved[name].to(embedding.device, dtype)
-        if "last_step" in saved:
-            for name in ("step", "last_step", "history"):
-                state[name] = saved[name].to("cpu", copy=True)
-        else:  # the state of dense AdamW, in which every row is up to date
-            step = int(saved["step"])
-            state["step"] = torch.tensor(step, dtype=torch.float64)
-            state["last_step"] = torch.full((len(embedding),), step, dtype=torch.int32)
-            state["history"] = torch.zeros(step + 64, MOMENTS + 1, dtype=torch.float64)
+                moments = {name: saved[name].to(embedding.device, embedding.dtype) for name in MOMENT_NAMES}
+                rest = {name: saved[name].to("cpu", copy=True) for name in ("step", "last_step", "history")}
+                self.state[embedding] = moments | rest
 
     # Steps -------------------------------------------------------------------------------------------------------------
 
@@ -150,10 +130,7 @@ class SparseAdamW(torch.optim.AdamW):
         weight, mean, square = self._rows(embedding, ids)
         weight.mul_(1 - rate * group["weight_decay"])
         mean.lerp_(gradient, 1 - beta1)
-        if self.compact:
-            square.mul_(beta2).add_(gradient.square().mean(1, keepdim=True), alpha=1 - beta2)
-        else:
-            square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         scale = square.sqrt().div_(math.sqrt(1 - beta2**step)).add_(group["eps"])
         weight.addcdiv_(mean, scale, value=-rate / (1 - beta1**step))
         self._put(embedding, ids, weight, mean, square)
@@ -213,18 +190,9 @@ class SparseAdamW(torch.optim.AdamW):
             table.index_copy_(0, ids, values.to(table.dtype))
 
 
-def moment_tables(embedding: Tensor, compact: bool) -> dict[str, tuple[tuple[int, int], torch.dtype]]:
-    """Shapes and types of the two moments of an embedding, ``(V, D)``, by their names in the optimizer's state."""
-    rows, width = embedding.shape
-    if not compact:
-        return dict.fromkeys(("exp_avg", "exp_avg_sq"), ((rows, width), embedding.dtype))
-    return {"exp_avg": ((rows, width), torch.bfloat16), "exp_avg_sq": ((rows, 1), _wide(embedding))}
-
-
-def moment_bytes(embedding: Tensor, compact: bool) -> int:
+def moment_bytes(embedding: Tensor) -> int:
     """Bytes of the moments of an embedding, and of the step in which each row was last touched."""
-    tables = moment_tables(embedding, compact).values()
-    return 4 * len(embedding) + sum(math.prod(shape) * dtype.itemsize for shape, dtype in tables)
+    return 4 * len(embedding) + len(MOMENT_NAMES) * embedding.numel() * embedding.element_size()
 
 
 def check_settings(beta1: float, beta2: float, eps: float) -> None:

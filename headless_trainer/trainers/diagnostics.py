@@ -3,7 +3,6 @@
 Letters used in shapes: B rows, T tokens in a row, U distinct target tokens, D width.
 """
 
-import math
 import re
 import resource
 import sys
@@ -72,7 +71,6 @@ class TrainingWindow(TrainerCallback):
         pool: NegativePool,
         positions: Tensor,
         divisor: float | Tensor,
-        log_q: Tensor | None = None,
         drawn: int = 0,
     ) -> None:
         """Record the pool that one loss is computed against.
@@ -81,7 +79,6 @@ class TrainingWindow(TrainerCallback):
             pool: the candidates.
             positions: ``(K,)`` int64, row of each target in the pool.
             divisor: of the summed loss. The floor and the guess are divided alike, so that they are those of that loss.
-            log_q: ``(U,)`` what the loss subtracts from the scores of the candidates, if it does.
             drawn: candidates in the pool that are no targets.
         """
         if positions.numel():
@@ -93,11 +90,7 @@ class TrainingWindow(TrainerCallback):
             self.drawn += drawn
             log_counts = pool.log_counts()
             self._floor = self._floor + log_counts[positions].sum() / divisor
-            if log_q is None:
-                guess = positions.numel() * log_counts.logsumexp(0)
-            else:
-                guess = (log_counts - log_q).logsumexp(0) + log_q[positions]
-            self._guess = self._guess + guess.sum() / divisor
+            self._guess = self._guess + positions.numel() * log_counts.logsumexp(0) / divisor
 
     def flush(self, device: torch.device, reduce=None) -> dict[str, float]:
         """Means over the window, then start a new one.
@@ -150,15 +143,13 @@ class EmbeddingRoles:
     Args:
         embedding: the module.
         input_grad_scale: multiplies the gradient that reaches it from the input side.
-        noise_alpha: adds uniform noise between plus and minus ``noise_alpha / sqrt(T D)`` to the embeddings of the inputs in
-            training, and none to those of candidates. Source: NEFTune, https://arxiv.org/abs/2310.05914.
 
     Attributes:
         watched: whether the norms are taken in the forward to come.
     """
 
-    def __init__(self, embedding: nn.Module, input_grad_scale: float = 1.0, noise_alpha: float | None = None):
-        self.embedding, self.input_grad_scale, self.noise_alpha = embedding, input_grad_scale, noise_alpha
+    def __init__(self, embedding: nn.Module, input_grad_scale: float = 1.0):
+        self.embedding, self.input_grad_scale = embedding, input_grad_scale
         self.watched = False
         self._padded: Tensor | None = None
         self._of_targets = False
@@ -197,13 +188,13 @@ class EmbeddingRoles:
 
     # Outside the graph of a compiled trunk: what it does changes from step to step, and would compile the trunk again.
     @torch.compiler.disable
-    def _on_embedded(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
+    def _on_embedded(self, module: nn.Module, args: tuple, output: Tensor) -> None:
         if not output.requires_grad:
-            return None
+            return
         if self._of_targets:
             if self.watched:
                 output.register_hook(self._keep_target)
-            return None
+            return
         if self._padded is not None:  # which the convolutions of ConvBERT and the mixing of FNet still read
             padded = self._padded[..., None]
             output.register_hook(lambda grad: grad.masked_fill(padded, 0.0))
@@ -212,10 +203,6 @@ class EmbeddingRoles:
         if self.watched:
             ids = args[0]
             output.register_hook(lambda grad: self._keep_input(ids, grad))
-        if self.noise_alpha is not None and module.training:
-            bound = self.noise_alpha / math.sqrt(output[0].numel())
-            return output + torch.empty_like(output).uniform_(-bound, bound)
-        return None
 
     def flush(self) -> dict[str, float]:
         """``target_gradient_share``, between 0 and 1, if both roles were seen since the last call."""

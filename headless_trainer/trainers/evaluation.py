@@ -24,9 +24,6 @@ def pool_scores(
     target_ids: Tensor,
     embed: Callable[[Tensor], Tensor],
     pool: NegativePool,
-    *,
-    temperature: float = 1.0,
-    log_q: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Contrastive loss and accuracy of each prediction against a fixed pool, to which its own target is added if missing.
 
@@ -35,23 +32,20 @@ def pool_scores(
         target_ids: ``(K,)`` int64.
         embed: map from ids to vectors of width D, called twice, whatever K is.
         pool: the fixed candidates.
-        temperature: divides the dot products.
-        log_q: ``(V,)`` subtracted from the scores, as in `losses.cwt_loss`.
 
     Returns:
         ``loss``: ``(K,)`` nats; ``pool_accuracy``: ``(K,)`` 1.0 where no candidate scores above the target.
     """
     candidates, log_counts = embed(pool.ids).float(), pool.log_counts()
     targets = embed(target_ids).float()
-    pool_log_q = 0.0 if log_q is None else log_q[pool.ids]
     rows = max(1, CHUNK_ELEMENTS // max(1, len(pool)))
     loss, correct = [], []
     parts = zip(hidden.float().split(rows), target_ids.split(rows), targets.split(rows), strict=True)
     for chunk, own, vectors in parts:
-        scores = chunk @ candidates.T / temperature - pool_log_q  # (rows, U)
+        scores = chunk @ candidates.T  # (rows, U)
         position = torch.searchsorted(pool.ids, own).clamp(max=len(pool) - 1)
         inside = pool.ids[position] == own
-        outside = (chunk * vectors).sum(-1) / temperature - (0.0 if log_q is None else log_q[own])
+        outside = (chunk * vectors).sum(-1)
         target = torch.where(inside, scores.gather(1, position[:, None])[:, 0], outside)
         partition = (scores + log_counts).logsumexp(-1)
         loss.append(torch.where(inside, partition, torch.logaddexp(partition, target)) - target)

@@ -14,9 +14,9 @@ from ..arguments import HeadlessTrainingArguments
 from ..models.candidate_matrix import candidate_matrix, split_off
 from ..models.fold import unfold
 from ..models.trunk import check_causal, find_embed, find_trunk, infer_task
-from ..objective.losses import candidate_loss, vocabulary_cross_entropy
-from ..objective.negatives import NegativePool, NegativeSampler
-from ..objective.prior import DrawnNegatives, candidate_log_prior, training_prior
+from ..objective.losses import candidate_loss
+from ..objective.negatives import NegativePool, draw_uniform
+from ..objective.prior import candidate_log_prior, drawn_share_of
 from ..settings_check import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
@@ -68,9 +68,8 @@ class HeadlessTrainer(PretrainingTrainer):
     Args:
         model: a trunk (``AutoModel``), or a ``...ForMaskedLM`` / ``...ForCausalLM``, of which the trunk is trained and saved.
         args: the settings; ``args.negatives`` says whose targets are the candidates.
-        token_counts: ``(V,)`` int64 occurrences of each token in the training data, for ``args.log_q_correction``. Without it
-            those of the training run before this one, for the free head that evaluation scores: by default what is saved
-            beside the checkpoint that the model was loaded from.
+        token_counts: ``(V,)`` int64 occurrences of each token as a target of the training run before this one, for the free
+            head that evaluation scores; by default what is saved beside the checkpoint that the model was loaded from.
         data_collator: makes ``input_ids`` and, where rows differ in length, ``attention_mask``. Pads by default.
         kwargs: everything else `Trainer` takes. ``processing_class`` is the tokenizer, which mlm needs.
 
@@ -101,21 +100,13 @@ class HeadlessTrainer(PretrainingTrainer):
         super().__init__(trunk, args, data_collator, **kwargs)
         if candidate_matrix(trunk) is not None:
             self._check_matrix()
-        if args.log_q_correction:
-            self.log_q = training_prior("log_q_correction is True", token_counts, args.smoothing).cpu()
-        elif token_counts is not None and not args.sampling_power:
+        if token_counts is not None:
             if len(token_counts) != len(self.token_counts):
                 raise ValueError(
                     f"token_counts is {len(token_counts)} long but the embedding has {len(self.token_counts)} rows: pass "
                     "the counts of this vocabulary."
                 )
             self.token_counts = self._of_all_processes(token_counts.cpu().long())
-        self.sampler: NegativeSampler | None = None
-        if args.sampled_negatives:
-            log_q, size = None, self.embedding.num_embeddings
-            if args.sampling_power:
-                log_q = training_prior(f"sampling_power is {args.sampling_power}", token_counts, args.smoothing).cpu()
-            self.sampler = NegativeSampler(args.sampled_negatives, size, args.seed, args.sampling_power, log_q)
 
     def _check_matrix(self) -> None:
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:
@@ -128,24 +119,18 @@ class HeadlessTrainer(PretrainingTrainer):
         if candidate_matrix(self.model) is not None:
             split_off(folder)
 
-    def objective_facts(self) -> dict[str, float]:
-        facts = {"temperature": self.args.temperature, "log_q_correction": float(self.args.log_q_correction)}
-        return facts | ({"sampling_power": self.args.sampling_power} if self.args.sampled_negatives else {})
-
-    def _drawn_negatives(self) -> DrawnNegatives:
-        """Those of the run; before its first step, those of the checkpoint that it starts from."""
+    def _drawn_share(self) -> float:
+        """That of the run; before its first step, that of the checkpoint that it starts from."""
         sums = torch.tensor([self.window.candidates, self.window.drawn])
         candidates, drawn = self._sum_over_processes(sums).tolist()
-        if not candidates:
-            return DrawnNegatives.of_facts(self.loaded_facts)
-        return DrawnNegatives(drawn / candidates, self.args.sampling_power)
+        return drawn / candidates if candidates else drawn_share_of(self.loaded_facts)
 
     def share_step(self, targets):
-        if self._scores_whole_vocabulary():
-            return [((), self._mean_divisor(targets))] * len(targets)
-        drawn = None
-        if self.sampler is not None:
-            drawn = self.sampler.draw(self.state.global_step)
+        args, drawn = self.args, None
+        if args.sampled_negatives:
+            drawn = draw_uniform(
+                args.sampled_negatives, self.embedding.num_embeddings, args.seed, self.state.global_step
+            )
         if self.args.negatives == "micro_batch":
             # The mean over the step of each micro-batch's own mean, as in the paper.
             return [(self._own_pools(ids, drawn), max(1, ids.numel()) * len(targets)) for ids in targets]
@@ -169,14 +154,6 @@ class HeadlessTrainer(PretrainingTrainer):
 
     def loss_sum(self, model, inputs, micro_batch):
         hidden = self.predicted_hidden(model, inputs, micro_batch.predicted)
-        if not micro_batch.candidates:
-            everything = self.embed_candidates(torch.arange(len(self.token_counts), device=hidden.device))
-            # What the free head adds to the scores, so that this goes on with what the contrastive loss has taught.
-            bias = self._prior() if self.log_q is None else None
-            hidden = hidden / self.args.temperature
-            return vocabulary_cross_entropy(
-                hidden, micro_batch.target_ids, everything, bias, reduction="sum", backend=self.args.loss_backend
-            )
         vectors = self.embed_candidates(micro_batch.looked_up)
         losses = [
             candidate_loss(
@@ -184,19 +161,12 @@ class HeadlessTrainer(PretrainingTrainer):
                 part.positions,
                 vectors if part.rows is None else vectors[part.rows],
                 part.pool,
-                temperature=self.args.temperature,
-                log_q=part.log_q,
                 reduction="sum",
                 backend=self.args.loss_backend,
             )
             for outputs, part in micro_batch.groups(hidden)
         ]
         return torch.stack(losses).sum()
-
-    def _scores_whole_vocabulary(self) -> bool:
-        """Whether the coming step is one of the last ones, which ``softmax_share`` trains with the exact loss."""
-        first = math.ceil((1 - self.args.softmax_share) * self.state.max_steps)
-        return self.is_in_train and self.args.softmax_share > 0 and self.state.global_step >= first
 
     def embed_candidates(self, ids: Tensor) -> Tensor:
         """``(U, D)`` vectors of ``(U,)`` ids, by the module: its weight may be a shard outside the forward."""
@@ -207,14 +177,13 @@ class HeadlessTrainer(PretrainingTrainer):
         return model(**inputs).last_hidden_state.flatten(0, 1)[predicted]
 
     def evaluation_scores(self, hidden, target_ids, pool):
-        temperature, embed = self.args.temperature, self.embed_candidates
-        log_q = None if self.log_q is None else self.log_q.to(hidden.device)
-        scores = pool_scores(hidden, target_ids, embed, pool, temperature=temperature, log_q=log_q)
+        embed = self.embed_candidates
+        scores = pool_scores(hidden, target_ids, embed, pool)
         if self.args.eval_full_vocabulary:
             # What the objective teaches is log p - log q, so the language model it implies adds log q back.
-            prior = self._evaluation.prior(self._prior) if self.log_q is None else None
-            found = vocabulary_scores(hidden / temperature, target_ids, embed, len(self.token_counts), prior)
-            if self.log_q is None and prior is None:
+            prior = self._evaluation.prior(self._prior)
+            found = vocabulary_scores(hidden, target_ids, embed, len(self.token_counts), prior)
+            if prior is None:
                 found = {f"{name}_without_bias": values for name, values in found.items()}
             scores |= found
         return scores
@@ -222,7 +191,7 @@ class HeadlessTrainer(PretrainingTrainer):
     def _prior(self) -> Tensor | None:
         counts = self._all_token_counts()
         if counts.any():
-            return candidate_log_prior(counts, self.args.smoothing, self._drawn_negatives())
+            return candidate_log_prior(counts, self._drawn_share())
         logger.warning(
             "No target was counted yet, so evaluation has no log q for the free head: its cross-entropy, accuracy and "
             "perplexity are left out. Train first, load the model from a folder that holds its token_counts.safetensors, "

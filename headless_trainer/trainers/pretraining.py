@@ -117,7 +117,6 @@ class PretrainingTrainer(Trainer):
     # Set for every objective: compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
     loss_is_scaled_for_ga = True
     needs_evaluation_pool = False
-    log_q: Tensor | None = None  # (V,) what the loss subtracts from the scores, on the host
     added_bias = False  # whether the head was given a bias that its class does not know
     hub: HubPushes | None = None
 
@@ -145,8 +144,7 @@ class PretrainingTrainer(Trainer):
         super().__init__(model, args, data_collator or PaddingCollator(processing_class), **kwargs)
         free_padding_row(self.model, processing_class, args.seed)
         self.embedding = self.model.get_input_embeddings()
-        self.neftune_noise_alpha = None  # the parent would add its noise to the vectors of candidates too
-        self.roles = EmbeddingRoles(self.embedding, args.input_grad_scale, args.neftune_noise_alpha)
+        self.roles = EmbeddingRoles(self.embedding, args.input_grad_scale)
         # Of all training that the model has behind it, this run's and that of the checkpoint it was loaded from.
         counts, self.loaded_facts = counts_beside(self.model, self.embedding.num_embeddings)
         self.token_counts = self._of_all_processes(counts)
@@ -184,10 +182,6 @@ class PretrainingTrainer(Trainer):
     def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:
         """Figures of each prediction, ``(K,)`` each, under the names they are reported by."""
         raise NotImplementedError
-
-    def objective_facts(self) -> dict[str, float]:
-        """What a head made from the checkpoint must know of the objective, saved beside the token counts."""
-        return {}
 
     def finish_weights(self, folder: Path) -> None:
         """Make of the weights in ``folder`` what leaves the run, where that is not what resuming needs."""
@@ -234,7 +228,7 @@ class PretrainingTrainer(Trainer):
             tokens = batch["input_ids"].numel() if mask is None else int(mask.sum())
             self.window.add_batch(tokens, drawn.target_ids.numel())
             for part in drawn.candidates:
-                self.window.add_pool(part.pool, part.positions, drawn.divisor, part.log_q, self.args.sampled_negatives)
+                self.window.add_pool(part.pool, part.positions, drawn.divisor, self.args.sampled_negatives)
             # Not bincount, which goes over the whole vocabulary.
             self.token_counts.index_add_(0, drawn.target_ids, torch.ones_like(drawn.target_ids))
         if self.rows is not None:
@@ -243,17 +237,15 @@ class PretrainingTrainer(Trainer):
 
     def draw_step(self, batches: list[dict[str, Tensor]]) -> Step:
         """Inputs and targets of the micro-batches of one optimizer step, each with what it shares with the others."""
-        # Of a batch outside a run, as at its end.
-        progress = self.state.global_step / max(1, self.state.max_steps) if self.is_in_train else 1.0
         device = self.args.device
         # On the host, which has the sizes of everything at once, while the device is still busy with the step before.
         hosts = [{name: sent(value, torch.device("cpu")) for name, value in batch.items()} for batch in batches]
-        made = [self.make_targets(batch, self.state.global_step, progress, device) for batch in hosts]
+        made = [self.make_targets(batch, self.state.global_step, device) for batch in hosts]
         predicted = [predictions(inputs.pop("labels")) for inputs in made]
         shared = self.share_step([target_ids for _, target_ids in predicted])
         watched = (self.state.global_step + 1) % max(1, self.state.logging_steps) == 0
         drawn = [
-            MicroBatch.drawn(*each, pools, divisor, watched, self.log_q)
+            MicroBatch.drawn(*each, pools, divisor, watched)
             for each, (pools, divisor) in zip(predicted, shared, strict=True)
         ]
         carrying = [
@@ -507,7 +499,7 @@ class PretrainingTrainer(Trainer):
                 if not _internal_call and self.args.should_save:
                     self.finish_weights(aside)
             if self.args.should_save:
-                save_token_counts(aside, counts, totals | self.objective_facts())
+                save_token_counts(aside, counts, totals)
                 save_settings(aside, self.args)
         if self.args.should_save:
             write_model_card(self, folder)

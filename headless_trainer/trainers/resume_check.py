@@ -16,17 +16,16 @@ from ..runtime.settings import read_settings
 logger = logging.getLogger(__name__)
 
 # With another value it would be another run.
-REFUSED = ("objective", "task", "optim", "sparse_embedding_updates", "sparse_embedding_moments", "head_bias")
+REFUSED = ("objective", "task", "optim", "sparse_embedding_updates", "head_bias")
 # Another order of the rows, or other masks: the place in the data would not be that of the checkpoint.
 REFUSED_WITH_PLACE = ("seed", "data_seed", "train_sampling_strategy", "dataloader_drop_last")
 # What the optimizer's state brings back, whatever the arguments say.
 KEPT = ("learning_rate", "muon_learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
 # What changes the run from here on.
 CHANGED = (
-    "max_steps", "num_train_epochs", "lr_scheduler_type", "warmup_steps", "max_grad_norm", "neftune_noise_alpha", "bf16",
-    "fp16", "negatives", "pool_size", "sampled_negatives", "sampling_power", "softmax_share", "temperature",
-    "log_q_correction", "smoothing", "mlm_probability", "mlm_probability_end", "next_token_share", "mask_replace_prob",
-    "random_replace_prob", "isolate_documents", "input_grad_scale",
+    "max_steps", "num_train_epochs", "lr_scheduler_type", "warmup_steps", "max_grad_norm", "bf16", "fp16", "negatives",
+    "pool_size", "sampled_negatives", "mlm_probability", "mask_replace_prob", "random_replace_prob", "isolate_documents",
+    "input_grad_scale",
 )  # fmt: skip
 ROWS = "training_rows"  # fact of a checkpoint
 _PROBES = 64  # rows that stand for all of them

@@ -80,7 +80,6 @@ class SparseRows(TrainerCallback):
                 f"multi-GPU configuration (DDP), or {REMEDY}"
             )
         self.model, self.args = model, args
-        self.compact = args.sparse_embedding_moments == "compact"
         # That of the inputs, and that of the candidates where it is another one.
         matrix = candidate_matrix(model)
         self.weights = [each.weight for each in (model.get_input_embeddings(), matrix) if each is not None]
@@ -111,7 +110,7 @@ class SparseRows(TrainerCallback):
     def optimizer_class(self) -> tuple[type[torch.optim.Optimizer], dict]:
         """What `Trainer.optimizer_cls_and_kwargs` takes."""
         _, kwargs = Trainer.get_optimizer_cls_and_kwargs(self.args, self.model)
-        return SparseAdamW, kwargs | {"embeddings": self.weights, "compact": self.compact}
+        return SparseAdamW, kwargs | {"embeddings": self.weights}
 
     def use(self, optimizer: SparseAdamW) -> None:
         """Keep the rows by this optimizer, which was just made."""
@@ -122,7 +121,7 @@ class SparseRows(TrainerCallback):
         for name, weight in zip(("Embedding", "Candidates"), self.weights, strict=False):
             rows, width = weight.shape
             size = weight.numel() * weight.element_size() / 2**20
-            moments = moment_bytes(weight, self.compact) / 2**20
+            moments = moment_bytes(weight) / 2**20
             logger.info("%s of %s x %s: %.1f MiB of weights, %.1f MiB of moments.", name, rows, width, size, moments)
             logger.info("Its gradient has the rows that a step reads, where a dense one takes %.1f MiB.", size)
 

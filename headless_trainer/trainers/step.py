@@ -41,13 +41,11 @@ class Candidates:
         pool: U distinct tokens and how often each occurs.
         positions: ``(N,)`` int64, row of the target of each prediction in the pool.
         rows: ``(U,)`` int64, row of each token of the pool in `MicroBatch.looked_up`; None where these are the pool's.
-        log_q: ``(U,)`` what is subtracted from the score of each, None for nothing.
     """
 
     pool: NegativePool
     positions: Tensor
     rows: Tensor | None
-    log_q: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +80,8 @@ class MicroBatch:
         pools: tuple[NegativePool, ...],
         divisor: Tensor | float,
         watched: bool,
-        log_q: Tensor | None = None,
     ) -> "MicroBatch":
-        """Of predictions and the pools that they are shared out among; ``log_q`` is ``(V,)``."""
+        """Of predictions and the pools that they are shared out among."""
         # Looked up once: each look-up has a gradient as large as the embedding, and an exchange where it is in shards.
         looked_up = (
             pools[0].ids if len(pools) == 1 else torch.cat([target_ids[:0], *(pool.ids for pool in pools)]).unique()
@@ -92,7 +89,7 @@ class MicroBatch:
         candidates = []
         for ids, pool in zip(target_ids.tensor_split(max(1, len(pools))), pools, strict=False):
             rows = None if len(pools) == 1 else torch.searchsorted(looked_up, pool.ids)
-            candidates.append(Candidates(pool, pool.positions(ids), rows, None if log_q is None else log_q[pool.ids]))
+            candidates.append(Candidates(pool, pool.positions(ids), rows))
         return cls(predicted, target_ids, looked_up, tuple(candidates), divisor, watched)
 
     def to(self, device: torch.device) -> "MicroBatch":

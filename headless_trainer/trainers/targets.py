@@ -3,7 +3,6 @@
 Letters used in shapes: B rows, T tokens in a row.
 """
 
-import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,6 @@ from ..arguments import HeadlessTrainingArguments
 from ..objective.masking import (
     IGNORE_INDEX,
     MaskingRule,
-    causal_mask,
     content_seeds,
     document_bounds,
     document_mask,
@@ -42,7 +40,7 @@ class TargetMaker:
         task: ``mlm`` or ``clm``.
         model: the model that will read the inputs.
         tokenizer: its tokenizer; mlm and ``isolate_documents`` need its special tokens.
-        args: masking rates, seed, ``next_token_share`` and ``isolate_documents``.
+        args: masking rates, seed and ``isolate_documents``.
 
     Raises:
         ValueError: if the tokenizer lacks a token that the settings need, or the model cannot keep documents, or what comes
@@ -53,17 +51,14 @@ class TargetMaker:
         self.task, self.model, self.seed = task, model, args.seed
         self._unchanged = {"train": 0, "evaluation": 0}  # given labels seen so far, until one differs from its input
         self.rule = _masking_rule(model, tokenizer, args) if task == "mlm" else None
-        self.next_token_share, self.last_probability = args.next_token_share, args.mlm_probability_end
         self.document_ends = _document_ends(task, model, tokenizer) if args.isolate_documents else None
         if self.document_ends is not None:
             self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
             self._first_position = _first_position(model) if task == "mlm" else 0
             self._check_isolation(tokenizer)
-        if self.next_token_share:
-            self._check_causal(tokenizer)
 
     def __call__(
-        self, batch: dict[str, Tensor], step: int | None, progress: float = 1.0, device: torch.device | None = None
+        self, batch: dict[str, Tensor], step: int | None, device: torch.device | None = None
     ) -> dict[str, Any]:
         """Inputs of the trunk, and ``labels`` ``(B, T)``: at each position the token its output must predict, or -100.
 
@@ -73,7 +68,6 @@ class TargetMaker:
                 shifted for clm.
             step: the optimizer step, whose masks are drawn from it, the run's seed and each row's own tokens: a row has the
                 same masks wherever in the step it is read. None draws those of evaluation, the same in every run.
-            progress: share of the run that lies before the step, from 0 to 1, which rates that change depend on.
             device: where masks between pairs of tokens are made, each as large as all scores of a layer and head; that of the
                 batch by default.
 
@@ -92,18 +86,6 @@ class TargetMaker:
             labels = (
                 next_tokens(input_ids, excluded, positions) if given is None else next_tokens(given, None, positions)
             )
-        elif step is not None and progress < self.next_token_share:
-            if given is not None:
-                raise ValueError(
-                    f"next_token_share is {self.next_token_share} and the rows have a column 'labels', which says what is "
-                    "predicted: remove the column, or leave next_token_share out."
-                )
-            padded = excluded
-            labels = next_tokens(input_ids, excluded)
-            # Special tokens are no targets later either: the frequencies of targets are to be those of one run.
-            labels.masked_fill_(torch.isin(labels, self.rule.special_ids.to(labels.device)), IGNORE_INDEX)
-            padding = None if padded is None else sent(padded, device)
-            inputs["attention_mask"] = self._as_attention(causal_mask(sent(input_ids, device), padding))
         elif given is not None:
             self._check_given(input_ids, given, "evaluation" if step is None else "train")
             labels = given
@@ -113,11 +95,7 @@ class TargetMaker:
                 excluded = special if excluded is None else excluded | special
             seed = (EVALUATION_SEED,) if step is None else (self.seed, step)
             seeds = content_seeds(input_ids, seed, excluded)
-            rule = self.rule
-            if step is not None and self.last_probability is not None:
-                reached = rule.probability + progress * (self.last_probability - rule.probability)
-                rule = dataclasses.replace(rule, probability=reached)
-            inputs["input_ids"], labels = mask_tokens(input_ids, rule, seeds, excluded)
+            inputs["input_ids"], labels = mask_tokens(input_ids, self.rule, seeds, excluded)
         return inputs | {"labels": labels}
 
     def _check_given(self, input_ids: Tensor, labels: Tensor, rows: str) -> None:
@@ -164,20 +142,6 @@ class TargetMaker:
             return visible
         dtype = self.model.dtype
         return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
-
-    def _check_causal(self, tokenizer) -> None:
-        """Compare outputs: a token must not change what stands before it, where next tokens are predicted."""
-        _check_pairs(self.model, "next_token_share", self.next_token_share)
-        if is_deepspeed_zero3_enabled():
-            return  # weights that are not whole yet
-        first, other = self._two_tokens({*tokenizer.all_special_ids})
-        rows = [[first, other, first, token] for token in (first, other)]
-        if self._differ(rows, slice(None, 3), lambda ids: self({"input_ids": ids}, 0, 0.0)):
-            raise ValueError(
-                f"next_token_share is {self.next_token_share} but {type(self.model.base_model).__name__} sees later tokens "
-                "all the same, those that it is to predict: use another encoder (BERT, RoBERTa, ...), or leave "
-                "next_token_share out."
-            )
 
     def _check_isolation(self, tokenizer) -> None:
         """Compare outputs, not configurations: many decoders take ``position_ids`` and still see across documents."""

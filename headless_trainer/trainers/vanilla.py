@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..models.fold import fold_bias, fold_head_bias
 from ..models.trunk import find_trunk
 from ..models.vocabulary_head import VocabularyHead
-from ..objective.prior import DrawnNegatives, training_prior
+from ..objective.prior import candidate_log_prior
 from ..settings_check import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import vocabulary_scores
 from .pretraining import PretrainingTrainer
@@ -22,7 +22,7 @@ class VanillaTrainer(PretrainingTrainer):
         model: a ``...ForMaskedLM`` or ``...ForCausalLM``.
         args: the settings, with ``objective="vanilla"``.
         token_counts: ``(V,)`` int64 occurrences of each token in the training data, for ``args.head_bias="prior"``.
-        drawn: how the candidates of the headless run that the model comes from were drawn besides its targets, for the same.
+        drawn_share: share of uniformly drawn candidates in the headless run that the model comes from, for the same.
         kwargs: everything else `Trainer` takes.
 
     Raises:
@@ -36,14 +36,18 @@ class VanillaTrainer(PretrainingTrainer):
         data_collator=None,
         *,
         token_counts: Tensor | None = None,
-        drawn: DrawnNegatives | None = None,
+        drawn_share: float = 0.0,
         **kwargs,
     ):
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
         find_trunk(model)
         self.head = VocabularyHead(model, getattr(args, "loss_backend", "auto"))
         if getattr(args, "head_bias", "none") == "prior":
-            self._start_bias(model, training_prior("head_bias is 'prior'", token_counts, args.smoothing, drawn))
+            if token_counts is None:
+                raise ValueError(
+                    "head_bias is 'prior' but token_counts is None: pass the counts of the training tokens."
+                )
+            self._start_bias(model, candidate_log_prior(token_counts, drawn_share))
         super().__init__(model, args, data_collator, **kwargs)
 
     def _start_bias(self, model, prior: Tensor) -> None:

@@ -76,7 +76,7 @@ def test_no_arguments_give_the_defaults():
     assert (model.vocab_size, model.tokenizer_type) == (32_000, "bpe")
     assert (data.max_seq_length, data.sample_by, data.validation_split_percentage) == (128, "line", 5.0)
     # the paper's loss and BERT's masking
-    assert (training.objective, training.negatives, training.temperature) == ("headless", "micro_batch", 1.0)
+    assert (training.objective, training.negatives) == ("headless", "micro_batch")
     assert (training.mlm_probability, training.mask_replace_prob, training.random_replace_prob) == (0.15, 0.8, 0.1)
     # where we differ from TrainingArguments
     assert training.remove_unused_columns is False
@@ -284,8 +284,6 @@ def test_a_file_that_is_not_a_mapping_is_refused(write, text, kind):
         ("--max_train_samples 0", "max_train_samples must be at least 1, got 0."),
         ("--max_eval_samples 0", "max_eval_samples must be at least 1, got 0."),
         ("--preprocessing_num_workers 0", "preprocessing_num_workers must be at least 1, got 0."),
-        ("--temperature 0", "temperature must be above 0, got 0.0."),
-        ("--temperature nan", "temperature must be above 0, got nan."),
         ("--mlm_probability 0", "mlm_probability must be above 0 and below 1, got 0.0."),
         ("--mlm_probability 1", "mlm_probability must be above 0 and below 1, got 1.0."),
         (
@@ -295,16 +293,12 @@ def test_a_file_that_is_not_a_mapping_is_refused(write, text, kind):
         ),
         ("--random_replace_prob=-0.1", "must not be negative and must not sum to more than 1, got 0.8 and -0.1."),
         ("--input_grad_scale 0", "input_grad_scale must be above 0, got 0.0."),
+        ("--input_grad_scale nan", "input_grad_scale must be above 0, got nan."),
         ("--eval_pool_size 0", "eval_pool_size must be at least 1, got 0."),
         (
             "--objective vanilla --negatives step",
             "negatives is 'step' but objective is 'vanilla', which has no negatives: drop one of the two.",
         ),
-        (
-            "--objective vanilla --log_q_correction",
-            "log_q_correction is True but objective is 'vanilla', which has no negatives to correct: drop one of the two.",
-        ),
-        ("--smoothing 0", "smoothing must be above 0, got 0.0."),
         (
             "--head_bias prior",
             "head_bias is 'prior' but objective is 'headless', which has no head: use --objective vanilla.",

@@ -78,7 +78,6 @@ def test_presets_hold_the_numbers_of_the_tables(
         assert training.mlm_probability == 0.15
     # the paper's loss: candidates of the micro-batch, plain dot products, packed documents that see each other
     assert training.negatives == "micro_batch"
-    assert training.temperature == 1.0
     assert not training.isolate_documents and not data.line_by_line
 
 

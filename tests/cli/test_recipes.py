@@ -164,7 +164,7 @@ class World:
             from headless_trainer.runtime.checkpoints import save_token_counts
 
             counts = torch.ones(len(tokenizer), dtype=torch.long)
-            save_token_counts(Path(folder), counts, {"tokens_seen": 1000.0, "train_seconds": 1.0, "temperature": 1.0})
+            save_token_counts(Path(folder), counts, {"tokens_seen": 1000.0, "train_seconds": 1.0})
 
     def classifier(self, folder: str) -> None:
         """A fine-tuned model, as it is kept of a task of one's own."""

@@ -68,7 +68,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half(tmp_path, checkpoint, m
 
 def test_counts_of_a_corpus(tmp_path, checkpoint, text_file):
     folder, trunk, counts = checkpoint
-    flags = ["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "lm"), "--smoothing", "0.5"]
+    flags = ["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "lm")]
     main([*flags, "--counts_from", "corpus", "--train_file", str(text_file), "--max_seq_length", "16"])
     model, ids = AutoModelForCausalLM.from_pretrained(tmp_path / "lm").eval(), torch.tensor([[7, 30, 200]])
     with torch.no_grad():
@@ -87,18 +87,17 @@ def test_counts_of_a_corpus_are_those_of_what_can_be_predicted(tmp_path, encoder
     assert bias[:5].max() <= bias.min() + 1e-5
 
 
-def test_counts_of_a_corpus_leave_the_rest_of_the_head_as_the_pretraining_says(tmp_path, checkpoint, text_file):
+def test_counts_of_a_corpus_keep_the_share_of_drawn_candidates(tmp_path, checkpoint, text_file):
     folder, trunk, counts = checkpoint
-    ids, heads = torch.tensor([[7, 30, 200]]), {}
-    for name, facts in (("hot", {"temperature": 0.5}), ("corrected", {"log_q_correction": 1.0})):
-        save_token_counts(folder, counts, facts)
+    ids, priors = torch.tensor([[7, 30, 200]]), {}
+    for name, drawn in (("targets", 0.0), ("mixture", 60.0)):
+        save_token_counts(folder, counts, {"candidates": 100.0, "drawn_candidates": drawn})
         flags = ["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / name)]
         main([*flags, "--counts_from", "corpus", "--train_file", str(text_file), "--max_seq_length", "16"])
         with torch.no_grad():
-            heads[name] = AutoModelForCausalLM.from_pretrained(tmp_path / name).eval()(ids).logits
-    added = heads["hot"] - implied_logits(trunk, ids, 0.0) / 0.5
-    torch.testing.assert_close(added[0, 0], added[0, 2], rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(heads["corrected"], implied_logits(trunk, ids, 0.0), rtol=1e-4, atol=1e-4)
+            logits = AutoModelForCausalLM.from_pretrained(tmp_path / name).eval()(ids).logits
+        priors[name] = (logits - implied_logits(trunk, ids, 0.0)).exp()
+    torch.testing.assert_close(priors["mixture"], 0.4 * priors["targets"] + 0.6 / len(counts), rtol=1e-3, atol=1e-6)
 
 
 def refused(*argv) -> str:
@@ -160,16 +159,14 @@ def test_counts_of_another_vocabulary_are_refused(tmp_path, checkpoint):
     assert f"token_counts is {len(counts) - 1} long and the embedding has {len(counts)} rows" in text
 
 
-@pytest.mark.parametrize("facts", [{"log_q_correction": 1.0}, {"temperature": 0.5}, {"temperature": 2.0}])
-def test_the_head_is_what_the_pretraining_implies(tmp_path, checkpoint, facts):
+def test_the_head_is_what_the_pretraining_implies(tmp_path, checkpoint):
     folder, trunk, counts = checkpoint
-    save_token_counts(folder, counts, facts)
+    save_token_counts(folder, counts, {"candidates": 100.0, "drawn_candidates": 60.0})
     main(["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "lm")])
     model, ids = AutoModelForCausalLM.from_pretrained(tmp_path / "lm").eval(), torch.tensor([[7, 30, 200]])
-    want = implied_logits(trunk, ids, 0.0) / facts.get("temperature", 1.0)
-    want = want + (0.0 if "log_q_correction" in facts else log_prior(counts))
+    prior = (0.4 * log_prior(counts).exp() + 0.6 / len(counts)).log()
     with torch.no_grad():
-        torch.testing.assert_close(model(ids).logits, want, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(model(ids).logits, implied_logits(trunk, ids, prior), rtol=1e-4, atol=1e-4)
 
 
 # Fine-tuning -------------------------------------------------------------------------------------------------------------

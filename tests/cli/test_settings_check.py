@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from builders import CLASSES, Gradients, encoded_rows, tiny_classifier, tiny_model, token_rows, trainer_for
+from builders import CLASSES, encoded_rows, tiny_classifier, tiny_model, token_rows, trainer_for
 from transformers import (
     LayoutLMConfig,
     LayoutLMModel,
@@ -15,12 +15,11 @@ from transformers import (
     SqueezeBertForMaskedLM,
     SqueezeBertModel,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
 )
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
-from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
+from headless_trainer.arguments import DataArguments, ModelArguments
 from headless_trainer.cli.training import check_run
 from headless_trainer.corpus.collator import PaddingCollator
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
@@ -64,7 +63,7 @@ PARAMETERS_THAT_WORK = set(
 ALSO_IN_CLASSIFICATION = set(
     """
     enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches remove_unused_columns
-    include_num_input_tokens_seen do_predict parallelism_config load_best_model_at_end save_strategy
+    neftune_noise_alpha include_num_input_tokens_seen do_predict parallelism_config load_best_model_at_end save_strategy
     """.split()
 )
 HERE = {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
@@ -103,6 +102,7 @@ def test_the_tables_name_settings_that_exist():
 
 REFUSED = [
     ({"auto_find_batch_size": True}, "auto_find_batch_size is True but after a batch that .* set a smaller per_device"),
+    ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha is 5.0 but its noise would reach .* leave it out"),
     ({"label_smoothing_factor": 0.1}, "label_smoothing_factor is 0.1 but the losses here .* leave it at 0"),
     ({"average_tokens_across_devices": False}, "average_tokens_across_devices is False but objective and negatives say"),
     ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint is True but SIGTERM ends a run with a whole checkpoint"),
@@ -128,15 +128,11 @@ REFUSED = [
     ({"save_steps": -1}, "save_steps is -1 but .* save_strategy 'no'"),
     ({"eval_strategy": "steps", "eval_steps": -1}, "eval_steps is -1 but .* eval_strategy 'no'"),
     ({"dataloader_persistent_workers": True}, "dataloader_persistent_workers is True but there are no workers"),
-    ({"objective": "vanilla", "temperature": 0.5}, "temperature is 0.5 but objective is 'vanilla', which scores"),
     ({"objective": "vanilla", "eval_pool_size": 8}, "eval_pool_size is 8 but objective is 'vanilla'"),
     ({"objective": "vanilla", "eval_full_vocabulary": False}, "eval_full_vocabulary is False but objective is 'vanilla'"),
-    ({"objective": "vanilla", "smoothing": 0.5}, "smoothing is 0.5 but objective is 'vanilla' without log q"),
     ({"task": "clm", "mlm_probability": 0.3}, "mlm_probability is 0.3 but task is 'clm', which masks nothing"),
     ({"task": "clm", "mask_replace_prob": 0.3}, "mask_replace_prob is 0.3 but task is 'clm'"),
     ({"task": "clm", "random_replace_prob": 0.2}, "random_replace_prob is 0.2 but task is 'clm'"),
-    ({"temperature": float("inf")}, "temperature must be above 0 and finite, got inf"),
-    ({"smoothing": float("inf")}, "smoothing must be above 0 and finite, got inf"),
     ({"input_grad_scale": float("inf")}, "input_grad_scale must be above 0 and finite, got inf"),
 ]  # fmt: skip
 
@@ -148,8 +144,6 @@ def test_what_pretraining_refuses(tmp_path, settings, message):
 
 
 def test_what_is_said_under_another_name_is_accepted(tmp_path):
-    HeadlessTrainingArguments(str(tmp_path), **HERE, objective="vanilla", head_bias="prior", smoothing=0.5)
-    LMHeadArguments(str(tmp_path), **HERE, smoothing=0.5)
     HeadlessTrainingArguments(str(tmp_path), **HERE, max_steps=3, num_train_epochs=0, label_names=["labels"])
     grouped = {"train_sampling_strategy": "group_by_length", "length_column_name": "n"}
     HeadlessTrainingArguments(str(tmp_path), **HERE, **grouped, include_num_input_tokens_seen="all")
@@ -314,39 +308,6 @@ def test_models_that_call_their_pooler_train(tmp_path, mlm_tokenizer, name, obje
 
 
 # Settings that work, and did not or did so in a way of their own ----------------------------------------------------------
-
-
-class Embedded(TrainerCallback):
-    """Keeps what the embedding returned for inputs and for candidates in the first step."""
-
-    def __init__(self):
-        self.seen = {"inputs": [], "candidates": []}
-
-    def on_train_begin(self, args, state, control, model=None, **kwargs):
-        def keep(module, ids, output):
-            self.seen["inputs" if output.dim() == 3 else "candidates"].append((ids[0], output.detach().clone()))
-
-        model.get_input_embeddings().register_forward_hook(keep)
-
-
-@pytest.mark.parametrize("objective", ["headless", "vanilla"])
-def test_neftune_adds_noise_to_the_inputs_alone(tmp_path, clm_tokenizer, objective):
-    seen, alpha, plain = Embedded(), 5.0, Gradients()
-    settings = {"objective": objective, "max_steps": 1, "learning_rate": 0.0}
-    run = trainer_for(tmp_path, "clm", clm_tokenizer, neftune_noise_alpha=alpha, callbacks=[seen, plain], **settings)
-    run.train()
-    table = run.model.get_input_embeddings().weight
-    (ids, output), bound = seen.seen["inputs"][0], alpha / (12 * 16) ** 0.5
-    noise = output - table.detach()[ids]
-    assert 0.9 * bound < noise.abs().max() <= bound * 1.001 and noise.mean().abs() < 0.1 * bound
-    assert noise.std() == pytest.approx(bound / 3**0.5, rel=0.1)
-    for ids, output in seen.seen["candidates"]:
-        assert torch.equal(output, table[ids])
-    assert bool(seen.seen["candidates"]) == (objective == "headless")
-    run.evaluate()
-    ids, output = seen.seen["inputs"][-1]
-    assert torch.equal(output, table[ids])
-    assert not hasattr(run.model.get_input_embeddings(), "neftune_noise_alpha")
 
 
 @pytest.mark.parametrize("name, greater", [("perplexity", False), ("eval_cross_entropy", False), ("accuracy", True)])

@@ -11,7 +11,7 @@ from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.models import fold
 from headless_trainer.models.fold import fold_bias, fold_head_bias, unfold
 from headless_trainer.models.lm_head import attach_lm_head
-from headless_trainer.objective.prior import log_prior
+from headless_trainer.objective.prior import candidate_log_prior, log_prior
 from headless_trainer.runtime.checkpoints import save_token_counts
 
 VOCAB, WIDTH = 101, 16
@@ -158,9 +158,6 @@ def test_the_prior_by_hand(counts, ids):
     bias = attach_lm_head(trunk, torch.tensor([5, 0, 2, 0])).lm_head.bias
     wanted = [math.log(4.5 / 7), math.log(0.5 / 7), math.log(1.5 / 7), math.log(0.5 / 7)]
     assert bias.tolist() == pytest.approx(wanted, rel=1e-6)
-    bias = attach_lm_head(trunk, torch.tensor([5, 0, 2, 0]), smoothing=0.5).lm_head.bias
-    wanted = [math.log(5.5 / 9), math.log(0.5 / 9), math.log(2.5 / 9), math.log(0.5 / 9)]
-    assert bias.tolist() == pytest.approx(wanted, rel=1e-6)
     # a token that was never seen: finite, and below every other where the context says nothing
     logits = attach_lm_head(make_trunk("gpt2"), counts)(input_ids=ids).logits
     assert logits.isfinite().all() and counts[7] == 0
@@ -254,12 +251,8 @@ def test_counts_that_are_missing_or_of_another_vocabulary_are_refused(counts):
         attach_lm_head(trunk)
     with pytest.raises(ValueError, match="token_counts is 100 long and the embedding has 101 rows"):
         attach_lm_head(trunk, counts[1:])
-    with pytest.raises(ValueError, match="^smoothing must be above 0, got 0"):
-        attach_lm_head(trunk, counts, smoothing=0)
     with pytest.raises(ValueError, match="^init must be 'prior' or 'embeddings', got 'zeros'"):
         attach_lm_head(trunk, counts, init="zeros")
-    with pytest.raises(ValueError, match="^temperature must be above 0, got 0"):
-        attach_lm_head(trunk, counts, temperature=0)
 
 
 # Encoders ----------------------------------------------------------------------------------------------------------------
@@ -287,10 +280,10 @@ def make_encoder(model_type: str, dtype=torch.float32, **changes):
     return make_trunk(model_type, dtype, **changes)
 
 
-def implied(trunk, counts, ids, temperature=1.0):
+def implied(trunk, counts, ids):
     with torch.no_grad():
         scores = trunk(ids).last_hidden_state @ trunk.get_input_embeddings().weight.T
-    return scores / temperature + log_prior(counts).to(scores.dtype)
+    return scores + log_prior(counts).to(scores.dtype)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 5e-5), (torch.float64, 5e-5)])
@@ -389,15 +382,6 @@ def test_a_gain_of_zero_is_refused_and_leaves_the_layers_as_they_were(counts):
     assert dense.weight.isfinite().all() and dense.weight.abs().max() < 1
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "bert", "phi"])
-def test_the_temperature_of_the_pretraining_divides_the_logits(model_type, counts, ids):
-    trunk = make_encoder(model_type) if model_type == "bert" else make_trunk(model_type)
-    model = attach_lm_head(trunk, counts, temperature=0.5)
-    with torch.no_grad():
-        torch.testing.assert_close(model(ids).logits, implied(trunk, counts, ids, 0.5), rtol=1e-4, atol=1e-3)
-    assert not model.config.tie_word_embeddings
-
-
 # An ordinary checkpoint --------------------------------------------------------------------------------------------------
 
 
@@ -483,18 +467,15 @@ def test_a_head_made_of_a_folded_decoder_is_that_of_its_trunk(counts, ids, tmp_p
 # The folder of a pretraining ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("facts", [{}, {"temperature": 0.5}, {"log_q_correction": 1.0, "temperature": 2.0}])
+@pytest.mark.parametrize("totals, drawn_share", [({}, 0.0), ({"candidates": 200.0, "drawn_candidates": 50.0}, 0.25)])
 @torch.no_grad()
-def test_the_folder_says_what_the_head_is(facts, counts, ids, tmp_path):
+def test_the_folder_says_what_the_head_is(totals, drawn_share, counts, ids, tmp_path):
     trunk = make_trunk("gpt2")
     trunk.save_pretrained(tmp_path)
-    save_token_counts(tmp_path, counts, facts)
-    want = implied_logits(trunk, ids) / facts.get("temperature", 1.0)
-    want = want if "log_q_correction" in facts else want + log_prior(counts).double()
+    save_token_counts(tmp_path, counts, totals)
+    want = implied_logits(trunk, ids, candidate_log_prior(counts, drawn_share))
     for model in (attach_lm_head(tmp_path), attach_lm_head(str(tmp_path)), attach_lm_head(trunk, tmp_path)):
         assert relative_error(model(ids).logits, want) < 1e-5
-    with pytest.raises(ValueError, match="^temperature must be above 0, got 0"):
-        attach_lm_head(tmp_path, temperature=0)
 
 
 def test_a_folder_without_counts_or_with_a_head_is_refused(counts, tmp_path):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from headless_trainer.objective import losses
-from headless_trainer.objective.losses import cwt_loss, vocabulary_cross_entropy
+from headless_trainer.objective.losses import candidate_loss, cwt_loss, vocabulary_cross_entropy
 from headless_trainer.objective.negatives import NegativePool
 
 OWN = pytest.mark.parametrize("backend", ["dense", "chunked"], indirect=True)
@@ -46,10 +46,10 @@ def problem(dtype: torch.dtype = torch.float64, rows: int = K, scale: float = 1.
     )
 
 
-def paper_form(hidden: Tensor, targets: Tensor, weight: Tensor, temperature=1.0, reduction="mean", extra=()) -> Tensor:
+def paper_form(hidden: Tensor, targets: Tensor, weight: Tensor, reduction="mean", extra=()) -> Tensor:
     """Section 3.2 of the paper as it is written: every target of the batch is a column, as often as it occurs."""
     columns = torch.cat([targets, *extra])
-    scores = hidden @ F.embedding(columns, weight).T / temperature  # (K, K and the extra negatives)
+    scores = hidden @ F.embedding(columns, weight).T  # (K, K and the extra negatives)
     terms = scores.logsumexp(dim=1) - scores.diagonal()
     return {"mean": terms.mean, "sum": terms.sum, "none": lambda: terms}[reduction]()
 
@@ -79,11 +79,10 @@ def assert_close(got: list[Tensor], want: list[Tensor], tolerance: float) -> Non
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("temperature", [1.0, 0.3, 4.0])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_equals_the_form_of_the_paper(backend, dtype, temperature, reduction):
+def test_equals_the_form_of_the_paper(backend, dtype, reduction):
     data, exact = problem(dtype), problem()
-    settings = {"temperature": temperature, "reduction": reduction}
+    settings = {"reduction": reduction}
 
     def ours(hidden, weight):
         return cwt_loss(hidden, data.targets, lambda ids: F.embedding(ids, weight), backend=backend, **settings)
@@ -130,32 +129,28 @@ def test_micro_batches_with_the_pool_of_all_add_up_to_one_batch(backend):
 
 
 @pytest.mark.parametrize("scale", [1.0, 3.0])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("dtype", LOW)
-def test_low_precision_costs_no_more_than_it_costs_the_paper(backend, dtype, temperature, scale):
+def test_low_precision_costs_no_more_than_it_costs_the_paper(backend, dtype, scale):
     rows, frequent = 611, 500  # the mean's 1 / 611 and log 500 are no numbers of bfloat16
     data = problem(dtype, rows, scale)
     data.targets[:frequent] = 3
     data.targets = data.targets[torch.randperm(rows, generator=torch.Generator().manual_seed(1))]
 
     def ours(hidden, weight):
-        return cwt_loss(
-            hidden, data.targets, lambda ids: F.embedding(ids, weight), temperature=temperature, backend=backend
-        )
+        return cwt_loss(hidden, data.targets, lambda ids: F.embedding(ids, weight), backend=backend)
 
     def paper_low(hidden, weight):
-        scores = (hidden @ F.embedding(data.targets, weight).T).float() / temperature
+        scores = (hidden @ F.embedding(data.targets, weight).T).float()
         return (scores.logsumexp(1) - scores.diagonal()).mean()
 
     def paper(hidden, weight):
-        return paper_form(hidden, data.targets, weight, temperature)
+        return paper_form(hidden, data.targets, weight)
 
     got = value_and_gradients(ours, data.hidden, data.weight)
     low = value_and_gradients(paper_low, data.hidden, data.weight)
     exact = value_and_gradients(paper, data.hidden.double(), data.weight.double())
     assert [tensor.dtype for tensor in got] == [torch.float32, dtype, dtype]
-    # A temperature rounds the outputs once more, in their own dtype.
-    allowed = torch.finfo(dtype).eps / (8 if temperature == 1.0 else 4)
+    allowed = torch.finfo(dtype).eps / 8
     for one, naive, true in zip(got, low, exact, strict=True):
         assert difference(one, true) <= difference(naive, true) + allowed
 
@@ -195,16 +190,14 @@ def test_autocast_multiplies_in_its_dtype_and_sums_in_float32(backend, dtype):
 
     def ours(hidden, weight):
         with torch.autocast("cpu", dtype):
-            return cwt_loss(
-                hidden, data.targets, lambda ids: F.embedding(ids, weight), temperature=0.7, backend=backend
-            )
+            return cwt_loss(hidden, data.targets, lambda ids: F.embedding(ids, weight), backend=backend)
 
     def rounded(hidden, weight):
-        scores = ((hidden / 0.7).to(dtype) @ F.embedding(data.targets, weight).to(dtype).T).float()
+        scores = (hidden.to(dtype) @ F.embedding(data.targets, weight).to(dtype).T).float()
         return (scores.logsumexp(1) - scores.diagonal()).mean()
 
     def paper(hidden, weight):
-        return paper_form(hidden, data.targets, weight, 0.7)
+        return paper_form(hidden, data.targets, weight)
 
     got = value_and_gradients(ours, data.hidden, data.weight)
     naive = value_and_gradients(rounded, data.hidden, data.weight)
@@ -339,8 +332,6 @@ def test_the_graph_can_be_used_twice(backend):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"temperature": 0.0}, r"temperature must be above 0, got 0.0\."),
-        ({"temperature": float("nan")}, r"temperature must be above 0, got nan\."),
         (
             {"hidden": torch.zeros(2, 3, 8)},
             r"hidden must be \(K, D\) and target_ids \(K,\), got \(2, 3, 8\) and \(47,\)\.",
@@ -442,33 +433,32 @@ def test_vocabulary_with_nothing_to_predict_reaches_every_parameter(backend, dty
     assert all(leaf.grad is not None and not leaf.grad.any() for leaf in leaves)
 
 
-# The correction of sampled softmax ---------------------------------------------------------------------------------------
+# A bias of the candidates ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("extra", [False, True])
-def test_log_q_is_subtracted_from_every_candidate(backend, temperature, extra):
+def test_a_bias_is_added_to_the_score_of_every_candidate(backend, extra, reduction):
     p = problem()
-    log_q = torch.randn(V, generator=torch.Generator().manual_seed(3), dtype=torch.float64).log_softmax(0)
     columns = torch.cat([p.targets, p.extra] if extra else [p.targets])
+    pool = NegativePool.from_targets(columns)
 
-    def naive(hidden, weight):
-        scores = hidden @ F.embedding(columns, weight).T / temperature - log_q[columns]
-        return (scores.logsumexp(dim=1) - scores.diagonal()).mean()
+    def naive(hidden, weight, bias):
+        scores = hidden @ F.embedding(columns, weight).T + bias[columns]
+        terms = scores.logsumexp(dim=1) - scores.diagonal()
+        return {"mean": terms.mean, "sum": terms.sum, "none": lambda: terms}[reduction]()
 
-    def ours(hidden, weight):
-        pool = NegativePool.from_targets([p.targets, p.extra]) if extra else None
-        embed = lambda ids: F.embedding(ids, weight)  # noqa: E731
-        return cwt_loss(hidden, p.targets, embed, pool, temperature=temperature, log_q=log_q, backend=backend)
+    def ours(hidden, weight, bias):
+        vectors, settings = F.embedding(pool.ids, weight), {"reduction": reduction, "backend": backend}
+        return candidate_loss(hidden, pool.positions(p.targets), vectors, pool, bias=bias[pool.ids], **settings)
 
-    got = value_and_gradients(ours, p.hidden, p.weight)
-    for value, want in zip(got, value_and_gradients(naive, p.hidden, p.weight), strict=True):
-        torch.testing.assert_close(value, want, rtol=1e-9, atol=1e-10)
+    got = value_and_gradients(ours, p.hidden, p.weight, p.bias)
+    assert_close(got, value_and_gradients(naive, p.hidden, p.weight, p.bias), 1e-10)
 
 
-def test_log_q_by_hand():
-    """Two candidates with equal dot products: the rarer one, of frequency 1/4 against 3/4, scores higher by log 3."""
-    hidden, weight = torch.zeros(2, 1), torch.ones(2, 1)
-    log_q = torch.tensor([0.75, 0.25]).log()
-    loss = cwt_loss(hidden, torch.tensor([0, 1]), weight.__getitem__, log_q=log_q, reduction="none")
-    torch.testing.assert_close(loss, torch.tensor([math.log(4.0), math.log(4 / 3)]))
+def test_a_bias_by_hand():
+    """Two candidates with equal dot products: one of bias log 3 above the other's has 3/4 of the probability."""
+    pool = NegativePool.from_targets(torch.tensor([0, 1]))
+    bias = torch.tensor([math.log(3.0), 0.0])
+    loss = candidate_loss(torch.zeros(2, 1), torch.tensor([0, 1]), torch.ones(2, 1), pool, bias=bias, reduction="none")
+    torch.testing.assert_close(loss, torch.tensor([math.log(4 / 3), math.log(4.0)]))

@@ -15,7 +15,6 @@ from transformers import BertForMaskedLM, TrainerCallback
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.models.candidate_matrix import candidate_matrix, untie
-from headless_trainer.objective import sparse_adamw
 from headless_trainer.objective.sparse_adamw import (
     SparseAdamW,
     average_row_gradients,
@@ -159,43 +158,6 @@ def test_by_hand():
     assert ours.state[table]["exp_avg_sq"][1].item() == pytest.approx(0.039204)
 
 
-def train_compact(steps: int, betas) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, SparseAdamW]:
-    """A table with compact moments; what it would be if all rows were updated in each step; what it was."""
-    torch.manual_seed(0)
-    table = nn.Parameter(torch.randn(ROWS, WIDTH, dtype=torch.float64))
-    ours = SparseAdamW([table], embeddings=[table], compact=True, lr=1e-2, weight_decay=0.1, betas=betas, eps=1e-16)
-    before, plain = table.detach().clone(), table.detach().clone()
-    mean, square = torch.zeros_like(plain), torch.zeros(ROWS, 1, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(1)
-    shares = 1.0 / torch.arange(1, ROWS).double() ** 1.5
-    for step in range(1, steps + 1):
-        ids = torch.multinomial(shares, 20, True, generator=generator).unique()
-        rows = torch.randn(len(ids), WIDTH, generator=generator, dtype=torch.float64)
-        table.grad = sparse(ids, rows)
-        gradient = table.grad.to_dense()
-        ours.step()
-        mean = betas[0] * mean + (1 - betas[0]) * gradient
-        square = betas[1] * square + (1 - betas[1]) * gradient.square().mean(1, keepdim=True)
-        plain *= 1 - 1e-2 * 0.1
-        plain -= 1e-2 * (mean / (1 - betas[0] ** step)) / ((square / (1 - betas[1] ** step)).sqrt() + 1e-16)
-    ours.catch_up()
-    return table.detach(), plain, before, ours
-
-
-@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.95), (0.0, 0.9)])
-def test_compact_moments_are_one_second_moment_a_row(monkeypatch, betas):
-    exact = {"exp_avg": ((ROWS, WIDTH), torch.float64), "exp_avg_sq": ((ROWS, 1), torch.float64)}
-    with monkeypatch.context() as patch:
-        patch.setattr(sparse_adamw, "moment_tables", lambda embedding, compact: exact)
-        table, plain, before, _ = train_compact(150, betas)
-    assert (table - plain).abs().max() < 1e-12 < 0.01 < (plain - before)[:-1].abs().max()
-    table, plain, before, ours = train_compact(150, betas)  # with the first moment in bfloat16
-    assert (table - plain).norm() < 2e-3 * (plain - before).norm()
-    assert ours.state[ours.embeddings[0]]["exp_avg"].dtype == torch.bfloat16
-    assert sparse_adamw.moment_bytes(torch.zeros(ROWS, WIDTH), True) == ROWS * (2 * WIDTH + 4 + 4)
-    assert sparse_adamw.moment_bytes(torch.zeros(ROWS, WIDTH), False) == ROWS * (8 * WIDTH + 4)
-
-
 def test_other_parameters_are_the_parents():
     torch.manual_seed(0)
     embedding, linear = nn.Embedding(ROWS, WIDTH, sparse=True), nn.Linear(WIDTH, 3)
@@ -263,21 +225,15 @@ def test_gradients_of_micro_batches_and_of_both_lookups_add_up():
     torch.testing.assert_close(ours.weight.grad.to_dense(), dense.weight.grad)
 
 
-@pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_state_goes_on_from_a_file_bit_by_bit(tmp_path, compact, dtype):
-    tables, _, dense = pair(dtype)
-    ours = SparseAdamW([tables[0]], embeddings=[tables[0]], lr=1e-2, weight_decay=0.1, compact=compact)
+def test_state_goes_on_from_a_file_bit_by_bit(tmp_path, dtype):
+    tables, ours, dense = pair(dtype)
     train_pair(tables, ours, dense, 70)
     torch.save(ours.state_dict(), tmp_path / "optimizer.pt")
     copy = nn.Parameter(tables[0].detach().clone())
-    loaded = SparseAdamW([copy], embeddings=[copy], compact=compact)
+    loaded = SparseAdamW([copy], embeddings=[copy])
     loaded.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
-    kinds = [each.state[each.embeddings[0]]["exp_avg"].dtype for each in (ours, loaded)]
-    assert kinds == [torch.bfloat16 if compact else dtype] * 2
-    other = SparseAdamW([copy], embeddings=[copy], compact=not compact)
-    with pytest.raises(ValueError, match="go on with the sparse_embedding_moments that it was saved with."):
-        other.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
+    assert {each.state[each.embeddings[0]]["exp_avg"].dtype for each in (ours, loaded)} == {dtype}
     history = loaded.state[copy]["history"]
     assert history.dtype == torch.float64 and torch.equal(history, ours.state[tables[0]]["history"])
     for table, optimizer in ((tables[0], ours), (copy, loaded)):
@@ -285,21 +241,6 @@ def test_state_goes_on_from_a_file_bit_by_bit(tmp_path, compact, dtype):
         optimizer.step()
         optimizer.catch_up()
     assert torch.equal(tables[0], copy)
-
-
-@pytest.mark.parametrize("foreach", [True, False])
-def test_a_state_passes_to_and_from_dense_adamw(foreach):
-    tables, ours, dense = pair(eps=1e-16)
-    train_pair(tables, ours, dense, 70)
-    ours.catch_up()
-    to_rows = SparseAdamW([tables[1]], embeddings=[tables[1]])
-    to_rows.load_state_dict(dense.state_dict())
-    to_dense = torch.optim.AdamW([tables[0]], foreach=foreach)
-    to_dense.load_state_dict(ours.state_dict() | {"param_groups": to_dense.state_dict()["param_groups"]})
-    to_dense.param_groups[0].update(weight_decay=0.1, eps=1e-16)
-    train_pair(tables[::-1], to_rows, to_dense, 100)
-    to_rows.catch_up()
-    assert (tables[0] - tables[1]).abs().max() < 1e-12
 
 
 def test_a_float16_scaler_skips_the_step_of_an_infinite_row():
@@ -385,9 +326,6 @@ def test_the_memory_of_the_embedding_is_said(tmp_path, caplog):
     args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True)
     SparseRows(trunk("clm", vocab_size=2**16), args).use(None)
     assert "Embedding of 65536 x 16: 4.0 MiB of weights, 8.2 MiB of moments." in caplog.text
-    args.sparse_embedding_moments = "compact"  # 32 bytes, 4, and 4 for the step
-    SparseRows(trunk("clm", vocab_size=2**16), args).use(None)
-    assert "Embedding of 65536 x 16: 4.0 MiB of weights, 2.5 MiB of moments." in caplog.text
 
 
 # The trainer -----------------------------------------------------------------------------------------------------------
@@ -442,7 +380,7 @@ class Layouts(TrainerCallback):
         ("clm", {"gradient_accumulation_steps": 2}),
         ("mlm", {"gradient_accumulation_steps": 2, "max_grad_norm": 0.05}),
         ("clm", {"max_grad_norm": 0.0, "negatives": "step", "eval_strategy": "steps", "eval_steps": 3}),
-        ("mlm", {"optim": "adamw_torch", "input_grad_scale": 2.0, "log_q_correction": False}),
+        ("mlm", {"optim": "adamw_torch", "input_grad_scale": 2.0}),
         ("clm", {"untied": True, "gradient_accumulation_steps": 2, "max_grad_norm": 0.05, "negatives": "step"}),
         ("mlm", {"untied": True, "eval_strategy": "steps", "eval_steps": 3}),
     ],
@@ -479,14 +417,11 @@ def test_bfloat16_autocast_trains(tmp_path):
     assert logged(run, "loss") == pytest.approx(logged(dense, "loss"), rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "task, accumulation, moments, untied",
-    [("clm", 1, "full", False), ("mlm", 2, "full", False), ("clm", 2, "compact", False), ("clm", 2, "compact", True)],
-)
-def test_resume_is_exact(tmp_path, task, accumulation, moments, untied):
+@pytest.mark.parametrize("task, accumulation, untied", [("clm", 1, False), ("mlm", 2, False), ("clm", 2, True)])
+def test_resume_is_exact(tmp_path, task, accumulation, untied):
     settings = {
-        "sparse_embedding_moments": moments, "untied": untied,
-        "dropout": 0.1, "save_strategy": "steps", "save_steps": 3, "train_sampling_strategy": "random", "max_steps": 10,
+        "untied": untied, "dropout": 0.1, "save_strategy": "steps", "save_steps": 3, "max_steps": 10,
+        "train_sampling_strategy": "random",
         "gradient_accumulation_steps": accumulation,
     }  # fmt: skip
     whole = trainer(tmp_path / "whole", task, **settings)
@@ -543,20 +478,8 @@ class Largest(TorchDispatchMode):
         return result
 
 
-def test_a_run_does_not_go_on_with_other_moments(tmp_path):
-    settings = {"save_strategy": "steps", "save_steps": 4}
-    trainer(tmp_path, "clm", **settings).train()
-    message = "sparse_embedding_moments is 'compact' but the checkpoint .* was written with 'full', so it would not be"
-    other = trainer(tmp_path / "other", "clm", **settings, sparse_embedding_moments="compact")
-    with pytest.raises(ValueError, match=message):
-        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-
-
-@pytest.mark.parametrize(
-    "sparse_updates, moments, untied",
-    [(True, "full", False), (True, "compact", False), (False, "full", False), (True, "full", True)],
-)
-def test_a_step_makes_nothing_of_the_vocabularys_size(tmp_path, sparse_updates, moments, untied):
+@pytest.mark.parametrize("sparse_updates, untied", [(True, False), (False, False), (True, True)])
+def test_a_step_makes_nothing_of_the_vocabularys_size(tmp_path, sparse_updates, untied):
     size = 50_000
     watch = []
 
@@ -576,7 +499,7 @@ def test_a_step_makes_nothing_of_the_vocabularys_size(tmp_path, sparse_updates, 
     run = trainer(
         tmp_path, "clm", model=trunk("clm", vocab_size=size, untied=untied), callbacks=[Watch()], max_steps=4,
         logging_strategy="no",
-        sparse_embedding_updates=sparse_updates, sparse_embedding_moments=moments,
+        sparse_embedding_updates=sparse_updates,
     )  # fmt: skip
     run.train()
     assert watch[0].calls > 300
@@ -600,12 +523,6 @@ def test_a_step_makes_nothing_of_the_vocabularys_size(tmp_path, sparse_updates, 
 def test_arguments_it_refuses(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True, **settings)
-
-
-def test_moments_of_rows_need_rows(tmp_path):
-    message = "sparse_embedding_moments is 'compact' but sparse_embedding_updates is False, .*: set --sparse_embedding_updates"
-    with pytest.raises(ValueError, match=message):
-        HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_moments="compact")
 
 
 def test_deepspeed_is_refused(tmp_path):

@@ -310,7 +310,7 @@ def test_significance_is_that_of_scipy(tmp_path):
     best = next(row for row in rows_of(page) if row[0] == "headless")
     assert best[1:4] == ["41.33% ± 1.53%", "best", ""]
     assert best[4] == f"{1000 * math.prod(1 - value for value in ONE) ** (1 / 3):,.0f} ×/÷ 1.026"
-    single = make_run(tmp_path / "single", (0.1, 0.2, 0.25, 0.2), temperature=2.0)
+    single = make_run(tmp_path / "single", (0.1, 0.2, 0.25, 0.2), input_grad_scale=2.0)
     other = report(tmp_path, *runs, single)
     assert ["single", "20.00%", "−21.33 points", "one seed", "800", "× 1.36", "one seed", "1"] in rows_of(other)
     assert texts(other, "li")[3].startswith("Some configurations have one seed only: chance is not")
@@ -362,7 +362,7 @@ def test_corrected_p_values_are_in_brackets(tmp_path):
 
 
 def test_speeds_that_are_the_same_are_called_so(tmp_path):
-    runs = [make_run(tmp_path / "a", pace=1000.0), make_run(tmp_path / "b", pace=1004.0, temperature=2.0)]
+    runs = [make_run(tmp_path / "a", pace=1000.0), make_run(tmp_path / "b", pace=1004.0, input_grad_scale=2.0)]
     assert "All train about as fast, with 1,004 tokens a second." in texts(report(tmp_path, *runs), "li")
 
 
@@ -379,7 +379,7 @@ def test_ranks(higher_is_better):
 
 def test_runs_that_differ_in_their_seed_are_one_configuration(tmp_path):
     runs = [make_run(tmp_path / f"bert_{seed}", seed=seed) for seed in (0, 1)]
-    other = make_run(tmp_path / "hot", seed=2, temperature=2.0)
+    other = make_run(tmp_path / "hot", seed=2, input_grad_scale=2.0)
     again = make_run(tmp_path / "again", seed=0)  # the same seed: another corpus, perhaps
     smaller = make_run(tmp_path / "smaller", seed=5, vocab_size=40)
     found = group_runs([str(path) for path in (*runs, other, again, smaller)])
@@ -387,12 +387,12 @@ def test_runs_that_differ_in_their_seed_are_one_configuration(tmp_path):
 
 
 def test_groups_are_named_by_hand(tmp_path, two):
-    third = make_run(tmp_path / "third", seed=3, temperature=2.0)
+    third = make_run(tmp_path / "third", seed=3, input_grad_scale=2.0)
     found = group_runs([str(two[1]), f"ours={two[0]},{third}"])
     assert [(each.name, len(each.runs)) for each in found] == [("vanilla", 1), ("ours", 2)]
     odd = make_run(tmp_path / "a=b")
     assert group_runs([str(odd)])[0].name == "a=b"
-    same = [make_run(tmp_path / place / "run", temperature=heat) for place, heat in (("x", 1.0), ("y", 2.0))]
+    same = [make_run(tmp_path / place / "run", input_grad_scale=heat) for place, heat in (("x", 1.0), ("y", 2.0))]
     assert [each.name for each in group_runs(map(str, same))] == ["x/run", "y/run"]
 
 
@@ -401,14 +401,14 @@ def test_groups_are_named_by_hand(tmp_path, two):
 
 def test_runs_without_evaluations_still_have_speed_and_loss(tmp_path):
     nothing = (None,) * 4
-    runs = [make_run(tmp_path / "a", nothing), make_run(tmp_path / "b", nothing, pace=250.0, temperature=2.0)]
+    runs = [make_run(tmp_path / "a", nothing), make_run(tmp_path / "b", nothing, pace=250.0, input_grad_scale=2.0)]
     page = report(tmp_path, *runs)
     assert texts(page, "li")[:2] == [
         "No run was evaluated on held-out rows over the whole vocabulary, so nothing here says which one predicts best.",
         "a is fastest with 1,000 tokens a second: 4.00 times as many as b (1.00 times its memory).",
     ]
     assert sorted(path.stem for path in (tmp_path / "report").glob("*.png")) == TRAINING
-    assert ["temperature", "1.0", "2.0"] in rows_of(page)
+    assert ["input_grad_scale", "1.0", "2.0"] in rows_of(page)
 
 
 def test_one_run_is_reported_alone(tmp_path):

@@ -7,8 +7,8 @@ from transformers import AutoModel
 
 from headless_trainer import HeadlessTrainingArguments, NegativePool, attach_lm_head, load_token_counts
 from headless_trainer.objective.losses import cwt_loss
-from headless_trainer.objective.negatives import NegativeSampler
-from headless_trainer.objective.prior import DrawnNegatives, candidate_log_prior, log_prior
+from headless_trainer.objective.negatives import draw_uniform
+from headless_trainer.objective.prior import candidate_log_prior, log_prior
 
 ROWS, LENGTH = 8, 10
 
@@ -22,13 +22,13 @@ def trunk():
     return tiny_model("clm", positions=16)
 
 
-def trainer(folder, callbacks=(), counts=None, model=None, **settings):
+def trainer(folder, callbacks=(), model=None, **settings):
     settings = {
         "task": "clm", "per_device_train_batch_size": 4, "max_steps": 3, "save_strategy": "no", "max_grad_norm": 0.0,
         "learning_rate": 1e-2, "train_sampling_strategy": "sequential",
     } | settings  # fmt: skip
     return make_trainer(
-        folder, trunk() if model is None else model, rows(), settings, token_counts=counts, eval_dataset=rows(),
+        folder, trunk() if model is None else model, rows(), settings, eval_dataset=rows(),
         processing_class=Tokenizer(), callbacks=list(callbacks),
     )  # fmt: skip
 
@@ -74,21 +74,14 @@ def naive_step(batches: list[list[dict]], groups: list[list[int]], drawn: list[i
         ({"sampled_negatives": 20}, [[36]]),
         ({"sampled_negatives": 20, "pool_size": 16, "gradient_accumulation_steps": 2}, [[12, 12, 12]] * 2),
         ({"sampled_negatives": 20, "negatives": "step", "gradient_accumulation_steps": 2}, [[36], [36]]),
-        ({"sampled_negatives": 20, "sampling_power": 0.5, "pool_size": 16}, [[12, 12, 12]]),
         ({"sampled_negatives": 20, "pool_size": 16, "sparse_embedding_updates": True}, [[12, 12, 12]]),
     ],
 )
 def test_a_step_is_that_of_every_candidate_written_out(tmp_path, settings, groups):
-    steps, counts = Gradients(), None
-    drawn, power = settings.get("sampled_negatives", 0), settings.get("sampling_power", 0.0)
-    if power:
-        counts = torch.arange(VOCAB)
-    run = trainer(tmp_path, [steps], counts, trunk().double(), max_steps=1, **settings)
+    steps, drawn = Gradients(), settings.get("sampled_negatives", 0)
+    run = trainer(tmp_path, [steps], model=trunk().double(), max_steps=1, **settings)
     run.train()
-    ids = []
-    if drawn:
-        log_q = log_prior(counts) if power else None
-        ids = NegativeSampler(drawn, VOCAB, run.args.seed, power, log_q).draw(0).tolist()
+    ids = draw_uniform(drawn, VOCAB, run.args.seed, 0).tolist()
     batches = [rows()[:4], rows()[4:]][: len(groups)]
     loss, gradients = naive_step(batches, groups, ids, settings.get("negatives") == "step")
     logs = run.state.log_history[0]
@@ -109,21 +102,13 @@ def test_the_share_of_each_role_is_over_all_groups(tmp_path):
     assert split == pytest.approx(whole, rel=0.1)
 
 
-class TestSampler:
-    def test_all_tokens_alike(self):
-        sampler = NegativeSampler(100_000, 50, seed=3)
-        assert torch.equal(sampler.draw(7), sampler.draw(7)) and not torch.equal(sampler.draw(7), sampler.draw(8))
-        assert not torch.equal(NegativeSampler(100_000, 50, seed=4).draw(7), sampler.draw(7))
-        shares = sampler.draw(0).bincount(minlength=50) / 100_000
-        assert shares == pytest.approx(torch.full((50,), 0.02), abs=0.003)
-
-    @pytest.mark.parametrize(
-        ("power", "want"), [(1.0, [0.64, 0.32, 0.04]), (0.5, [8 / 15.657, 5.657 / 15.657, 2 / 15.657])]
-    )
-    def test_by_frequency_to_a_power(self, power, want):
-        log_q = torch.tensor([0.64, 0.32, 0.04]).log()
-        shares = NegativeSampler(200_000, 3, 0, power, log_q).draw(0).bincount(minlength=3) / 200_000
-        assert shares.tolist() == pytest.approx(want, abs=0.005)
+def test_what_is_drawn_is_uniform_and_depends_on_seed_and_step_alone():
+    drawn = draw_uniform(100_000, 50, seed=3, step=7)
+    assert torch.equal(draw_uniform(100_000, 50, seed=3, step=7), drawn) and drawn.dtype == torch.long
+    assert not torch.equal(draw_uniform(100_000, 50, seed=3, step=8), drawn)
+    assert not torch.equal(draw_uniform(100_000, 50, seed=4, step=7), drawn)
+    shares = drawn.bincount(minlength=50) / 100_000
+    assert shares == pytest.approx(torch.full((50,), 0.02), abs=0.003)
 
 
 def test_drawn_candidates_join_the_pool():
@@ -135,12 +120,8 @@ def test_drawn_candidates_join_the_pool():
 class TestPrior:
     def test_by_hand(self):
         counts = torch.tensor([2**30, 2**30, 2**31])
-        drawn = DrawnNegatives(share=0.6, power=0.0)
-        assert candidate_log_prior(counts, None, drawn).exp().tolist() == pytest.approx([0.3, 0.3, 0.4])
-        drawn = DrawnNegatives(share=0.5, power=2.0)  # frequencies 1/4, 1/4, 1/2 become 1/6, 1/6, 4/6
-        assert candidate_log_prior(counts, None, drawn).exp().tolist() == pytest.approx([5 / 24, 5 / 24, 14 / 24])
+        assert candidate_log_prior(counts, 0.6).exp().tolist() == pytest.approx([0.3, 0.3, 0.4])
         assert torch.equal(candidate_log_prior(counts), log_prior(counts))
-        assert torch.equal(candidate_log_prior(counts, None, DrawnNegatives()), log_prior(counts))
 
     def test_what_is_learned_and_the_prior_make_the_language_model(self):
         """One context: the scores at the minimum of the loss and the log of what the candidates were give the frequencies."""
@@ -157,8 +138,10 @@ class TestPrior:
             return value
 
         optimizer.step(loss)
-        mixture = DrawnNegatives(len(drawn) / pool.size)
-        found = (scores + candidate_log_prior(targets.bincount(minlength=4), 1e-9, mixture)).softmax(-1)
+        counts = 10**6 * targets.bincount(
+            minlength=4
+        )  # so many that the token never seen takes nothing from the others
+        found = (scores + candidate_log_prior(counts, len(drawn) / pool.size)).softmax(-1)
         assert found[:3].tolist() == pytest.approx([0.5, 0.3, 0.2], abs=1e-3)
 
 
@@ -168,7 +151,7 @@ def test_the_head_knows_what_was_drawn(tmp_path):
     run.save_model()
     counts, facts = load_token_counts(tmp_path)
     assert (facts["drawn_candidates"], facts["candidates"]) == (2 * 3 * 108, 2 * 3 * 120)
-    prior = candidate_log_prior(counts, None, DrawnNegatives(0.9))
+    prior = candidate_log_prior(counts, 0.9)
     assert (prior - log_prior(counts)).abs().max() > 0.2
     ids = torch.stack([row["input_ids"] for row in rows()])
     model = AutoModel.from_pretrained(tmp_path).eval()
@@ -183,30 +166,8 @@ def test_the_head_knows_what_was_drawn(tmp_path):
     assert again.evaluate()["eval_cross_entropy"] == pytest.approx(cross_entropy, abs=1e-5)
 
 
-@pytest.mark.parametrize("settings", [{}, {"sampled_negatives": 50}, {"temperature": 0.5}])
-def test_the_last_steps_have_the_exact_loss_of_the_free_head(tmp_path, settings):
-    """Half of four steps: step 3 is the cross-entropy, written out, of the model that a run of two steps leaves."""
-    settings |= {"gradient_accumulation_steps": 2, "lr_scheduler_type": "constant"}
-    short = trainer(tmp_path / "short", model=trunk().double(), max_steps=2, **settings)
-    short.train()
-    steps = Gradients()
-    long = trainer(tmp_path / "long", [steps], model=trunk().double(), max_steps=4, softmax_share=0.5, **settings)
-    long.train()
-    losses = [[logs["loss"] for logs in run.state.log_history if "loss" in logs] for run in (short, long)]
-    assert losses[0] == losses[1][:2]
-    ids = torch.stack([row["input_ids"] for row in rows()])
-    counts = 3 * ids[:, 1:].flatten().bincount(minlength=VOCAB)  # those of the step itself among them
-    drawn = DrawnNegatives(50 / 86) if "sampled_negatives" in settings else None
-    model = short.model.eval()
-    hidden = model(ids).last_hidden_state[:, :-1] / settings.get("temperature", 1.0)
-    scores = hidden @ model.get_input_embeddings().weight.T + candidate_log_prior(counts, None, drawn)
-    want = torch.nn.functional.cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten()).item()
-    assert losses[1][2] == pytest.approx(want, rel=1e-6)
-    assert [("pool_size" in logs) for logs in long.state.log_history if "loss" in logs] == [True, True, False, False]
-
-
 def test_resumed_draws_what_would_have_been_drawn(tmp_path):
-    settings = {"sampled_negatives": 30, "sampling_power": 0.75, "pool_size": 16, "counts": torch.arange(VOCAB)}
+    settings = {"sampled_negatives": 30, "pool_size": 16}
     whole = trainer(tmp_path / "whole", max_steps=4, **settings)
     whole.train()
     first = trainer(tmp_path / "run", max_steps=4, save_strategy="steps", save_steps=2, **settings)
@@ -221,7 +182,6 @@ def test_resumed_draws_what_would_have_been_drawn(tmp_path):
         run.save_model(str(run.args.output_dir) + "/end")
     facts = [load_token_counts(tmp_path / name / "end")[1] for name in ("whole", "run")]
     assert facts[0]["drawn_candidates"] == facts[1]["drawn_candidates"] == 4 * 3 * 30
-    assert facts[0]["sampling_power"] == facts[1]["sampling_power"] == 0.75
 
 
 @pytest.mark.parametrize(
@@ -232,22 +192,8 @@ def test_resumed_draws_what_would_have_been_drawn(tmp_path):
         ({"pool_size": 8, "objective": "vanilla"}, "pool_size is 8 but objective is 'vanilla'"),
         ({"sampled_negatives": -1}, "sampled_negatives must not be negative, got -1"),
         ({"sampled_negatives": 8, "objective": "vanilla"}, "sampled_negatives is 8 but objective is 'vanilla'"),
-        ({"sampled_negatives": 8, "log_q_correction": True}, "sampled_negatives is 8 but log_q_correction is True"),
-        ({"softmax_share": 1.5}, "softmax_share must be from 0 to 1, got 1.5"),
-        ({"softmax_share": 0.5, "objective": "vanilla"}, "softmax_share is 0.5 but objective is 'vanilla'"),
-        (
-            {"softmax_share": 0.5, "sparse_embedding_updates": True},
-            "softmax_share is 0.5 but sparse_embedding_updates is True",
-        ),
-        ({"sampling_power": 0.5}, "sampling_power is 0.5 but sampled_negatives is 0"),
-        ({"sampled_negatives": 8, "sampling_power": float("nan")}, "sampling_power must not be negative, got nan"),
     ],
 )
 def test_refused(tmp_path, settings, said):
     with pytest.raises(ValueError, match=said):
         HeadlessTrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **settings)
-
-
-def test_a_power_needs_the_counts_of_the_training_data(tmp_path):
-    with pytest.raises(ValueError, match="sampling_power is 0.75 but token_counts is None: pass the counts"):
-        trainer(tmp_path, sampled_negatives=8, sampling_power=0.75)

@@ -19,7 +19,6 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "logs.md"
 RUNS = {
     "headless mlm": {"task": "mlm"},
     "headless clm": {"task": "clm"},
-    "corrected clm": {"task": "clm", "log_q_correction": True},
     "pool only": {"task": "mlm", "eval_full_vocabulary": False},
     "vanilla mlm": {"task": "mlm", "objective": "vanilla"},
     "vanilla clm": {"task": "clm", "objective": "vanilla", "head_bias": "prior"},

@@ -46,10 +46,10 @@ def test_what_the_optimizer_brings_back_is_said_to_have_no_effect(tmp_path, capl
 
 
 def test_what_changes_the_run_is_said(tmp_path, caplog):
-    resumed(tmp_path, max_steps=3, temperature=0.5)
+    resumed(tmp_path, max_steps=3, input_grad_scale=2.0)
     assert ours(caplog) == [
         "max_steps is 3 from here on; it was 2 up to the checkpoint.",
-        "temperature is 0.5 from here on; it was 1.0 up to the checkpoint.",
+        "input_grad_scale is 2.0 from here on; it was 1.0 up to the checkpoint.",
     ]
 
 
