@@ -1,18 +1,19 @@
 """The panels of a report: which curves there are to draw, and each one as a PNG for itself and as SVG for the page."""
 
 import math
-import re
-import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy
+import pandas
 
 from .. import pictures
 from ..measures import MEASURES
 from ..pictures import in_short
 from ..runtime.checkpoints import write_whole
-from .records import Configuration
-from .run_comparison import not_comparable, seconds_in_words, tokens_in_words
+from .records import AXES, SECONDS, TOKENS, Configuration
+from .run_comparison import in_words, not_comparable
 from .scores import Scores
 
 # Distinct to people who see no red or no green, and to everybody on white as well as on black.
@@ -23,8 +24,16 @@ INK, PAPER_INK = "#010101", "#333333"
 PLACEHOLDERS = tuple(f"#0200{index:02x}" for index in range(len(LIGHT)))
 CSS_COLOURS = {INK: "var(--ink)"} | {colour: f"var(--c{index})" for index, colour in enumerate(PLACEHOLDERS)}
 SIZE = (4.6, 3.1)  # inches; of one panel
-AXES = (("tokens", "tokens"), ("seconds", "time"))  # and what a picture is said to be drawn against
 SMOOTHED_OVER = 0.05  # of a curve's points: speeds jump from log to log
+# From so many on, what a unit of the axis is, and its name.
+UNITS = {
+    TOKENS: (
+        (1e9, 1e9, "billions of tokens"), (1e6, 1e6, "millions of tokens"), (1e4, 1e3, "thousands of tokens"), (0, 1, "tokens"),
+    ),
+    SECONDS: (
+        (7200, 3600, "hours of training steps"), (180, 60, "minutes of training steps"), (0, 1, "seconds of training steps"),
+    ),
+}  # fmt: skip
 
 
 @dataclass
@@ -33,90 +42,77 @@ class Panel:
 
     Attributes:
         slug: name of its file.
-        axis: ``tokens`` or ``seconds``.
+        axis: column of its x values.
         unit: of the values.
-        curves: configuration, points, line style; several may belong to one configuration.
+        curves: configuration, points (columns ``axis``, ``value`` and, with standard errors, ``error``), line style.
         explained: a sentence under the picture.
-        errors: standard errors of the points, in the order of the curves, where there are any.
         show: how a value is written.
-        from_zero: whether the axis begins there.
+        look: what ``Axes.set`` takes.
     """
 
     slug: str
     title: str
     axis: str
     unit: str
-    curves: list[tuple[str, list[tuple[float, float]], str]]
+    curves: list[tuple[str, pandas.DataFrame, str]]
     explained: str = ""
-    log: bool = False
-    errors: list[list[float]] = field(default_factory=list)
     show: Callable[[float], str] = in_short
-    from_zero: bool = False
+    look: dict = field(default_factory=dict)
     held_out: bool = False
 
     @property
     def described(self) -> str:
         """The picture in words, for those who do not see it."""
-        words = tokens_in_words if self.axis == "tokens" else seconds_in_words
         parts = []
-        for name, points, style in self.curves:
-            if style != "--":
-                (_, first), (at, last) = points[0], points[-1]
-                values = self.show(last) if len(points) == 1 else f"{self.show(first)} to {self.show(last)}"
-                parts.append(f"{name}: {values} at {words(at)}{' tokens' if self.axis == 'tokens' else ''}")
+        for name, points, _ in (curve for curve in self.curves if curve[2] != "--"):
+            values = [self.show(points["value"].iloc[place]) for place in (0, -1)][-min(2, len(points)) :]
+            at = in_words(points[self.axis].iloc[-1], self.axis) + (" tokens" if self.axis == TOKENS else "")
+            parts.append(f"{name}: {' to '.join(values)} at {at}")
         return f"{self.title} ({self.unit}). {'; '.join(parts)}."
 
 
 def training_panels(configurations: list[Configuration]) -> Iterator[Panel]:
-    """What was logged of each chart: held-out figures against tokens and time, those of training steps against tokens."""
-    reason = not_comparable(configurations)
+    """Yield what was logged of each chart: held-out figures against tokens and time, those of training steps against tokens."""
+    compared = not_comparable(configurations) is None
     for chart in dict.fromkeys(each.chart for each in MEASURES if each.chart):
         measures = [each for each in MEASURES if each.chart == chart]
         held_out = measures[0].is_held_out
-        if held_out and reason is not None:
-            continue
-        show = "{:.1f} %".format if "%" in chart.unit else in_short
-        for axis, against in AXES if held_out else AXES[:1]:
-            curves = [
-                (name, [(x, chart.scale(y)) for x, y in points], each.line)
-                for each in measures
-                for name, points in (
-                    (one.name, run.curve(each.name, axis)) for one in configurations for run in one.runs
-                )
-                if points
-            ]
-            if chart.steady:
-                curves = [(name, _smoothed(points), line) for name, points, line in curves]
+        for axis in (AXES if compared else ()) if held_out else (TOKENS,):
+            curves = []
+            for each in measures:
+                for name, run in ((one.name, run) for one in configurations for run in one.runs):
+                    points = run.curve(each.name, axis).rename(columns={each.name: "value"})
+                    points["value"] = points["value"].map(chart.scale)
+                    if chart.steady:
+                        window = 1 + 2 * int(SMOOTHED_OVER * len(points) / 2)
+                        points["value"] = points["value"].rolling(window, center=True, min_periods=1).median()
+                    if len(points):
+                        curves.append((name, points, each.line))
             if curves:
-                slug = f"{chart.slug}_{against}" if held_out else chart.slug
-                title = f"{chart.title} against {against}" if held_out else chart.title
-                given = {"log": chart.log, "show": show, "from_zero": chart.steady, "held_out": held_out}
-                yield Panel(slug, title, axis, chart.unit, curves, chart.explained, **given)
+                look = {"yscale": "log"} if chart.log else {"ylim": (0, None)} if chart.steady else {}
+                slug = f"{chart.slug}_{AXES[axis]}" if held_out else chart.slug
+                title = f"{chart.title} against {AXES[axis]}" if held_out else chart.title
+                show = "{:.1f} %".format if "%" in chart.unit else in_short
+                yield Panel(slug, title, axis, chart.unit, curves, chart.explained, show, look, held_out)
 
 
 def score_panels(scores: Scores) -> Iterator[Panel]:
-    """A figure of merit against tokens and against time, if some run has two checkpoints with it."""
-    if not scores.is_curve:
+    """Yield a figure of merit against tokens and against time, if some run has two checkpoints with it."""
+    curves = [(own["name"].iloc[0], own, "o-") for _, own in scores.points.groupby("run", sort=False)]
+    if not any(len(points) > 1 for _, points, _ in curves):
         return
-    for axis, against in AXES:
-        curves, errors = [], []
-        for name, runs in scores.points.items():
-            for points in runs:
-                curves.append((name, [(getattr(point, axis), point.value) for point in points], "o-"))
-                errors.append([0.0 if math.isnan(point.error) else point.error for point in points])
-        slug = f"{re.sub(r'[^a-z0-9]+', '_', scores.slug.lower())}_{against}"
-        log = not scores.higher_is_better
-        explained = "Bars: one standard error." if any(map(any, errors)) else ""
-        yield Panel(slug, f"{scores.title} against {against}", axis, scores.unit, curves, explained, log, errors)
-
-
-def _smoothed(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Running median, so that a single slow log does not hide the rest."""
-    reach = int(SMOOTHED_OVER * len(points) / 2)
-    values = [value for _, value in points]
-    return [
-        (x, statistics.median(values[max(0, index - reach) : index + reach + 1])) for index, (x, _) in enumerate(points)
-    ]
+    explained = "Bars: one standard error." if scores.points["error"].notna().any() else ""
+    look = {} if scores.higher_is_better else {"yscale": "log"}
+    for axis, against in AXES.items():
+        yield Panel(
+            f"{scores.slug}_{against}",
+            f"{scores.title} against {against}",
+            axis,
+            scores.unit,
+            curves,
+            explained,
+            look=look,
+        )
 
 
 def draw(panel: Panel, names: list[str], folder: Path) -> str:
@@ -124,38 +120,20 @@ def draw(panel: Panel, names: list[str], folder: Path) -> str:
 
     ``names`` are those of all configurations, in the order of the colours.
     """
-    png = pictures.to_png(_figure(panel, names, LIGHT, PAPER_INK, legend=True))
+    png = pictures.to_png(_figure(panel, names, LIGHT, PAPER_INK, legend="below"))
     write_whole(folder / f"{panel.slug}.png", png)
-    return pictures.to_svg(_figure(panel, names, PLACEHOLDERS, INK, legend=False), panel.slug, CSS_COLOURS)
+    return pictures.to_svg(_figure(panel, names, PLACEHOLDERS, INK, legend=None), panel.slug, CSS_COLOURS)
 
 
-def _figure(panel: Panel, names: list[str], palette: tuple[str, ...], ink: str, legend: bool):
-    divisor, unit = _axis_unit(panel)
-    seeds = len(panel.curves) > len({(name, style) for name, _, style in panel.curves})
+def _figure(panel: Panel, names: list[str], palette: tuple[str, ...], ink: str, legend: str | None):
+    largest = max(points[panel.axis].max() for _, points, _ in panel.curves)
+    divisor, unit = next((divisor, unit) for least, divisor, unit in UNITS[panel.axis] if largest >= least)
+    width = 1.1 if len(panel.curves) > len({(name, style) for name, _, style in panel.curves}) else 1.7  # with seeds
     series = []
-    for index, (name, points, style) in enumerate(panel.curves):
-        look = {"color": palette[names.index(name) % len(palette)], "linewidth": 1.1 if seeds else 1.7, "label": name}
-        x, y = [x / divisor for x, _ in points], [y for _, y in points]
-        series.append(pictures.Series(x, y, style, errors=panel.errors[index] if panel.errors else None, **look))
-    axis = {"xlabel": unit, "ylabel": panel.unit, "xlim": (0, 1.04 * max(max(each.x) for each in series))}
-    if panel.log:
-        axis["yscale"] = "log"
-    elif panel.from_zero:
-        axis["ylim"] = (0, None)
-    if legend:
-        axis["title"] = panel.title
-    return pictures.curves([pictures.Panel(series, **axis)], size=SIZE, legend="below" if legend else None, ink=ink)
-
-
-def _axis_unit(panel: Panel) -> tuple[float, str]:
-    largest = max(x for _, points, _ in panel.curves for x, _ in points)
-    units = {
-        "tokens": (
-            (1e9, 1e9, "billions of tokens"),
-            (1e6, 1e6, "millions of tokens"),
-            (1e4, 1e3, "thousands of tokens"),
-        ),
-        "seconds": ((7200, 3600, "hours of training steps"), (180, 60, "minutes of training steps")),
-    }[panel.axis]
-    rest = (1.0, "tokens" if panel.axis == "tokens" else "seconds of training steps")
-    return next(((divisor, unit) for least, divisor, unit in units if largest >= least), rest)
+    for name, points, style in panel.curves:
+        errors = numpy.nan_to_num(points["error"].astype(float)) if "error" in points else None
+        look = {"color": palette[names.index(name) % len(palette)], "linewidth": width, "label": name}
+        series.append(pictures.Series(points[panel.axis] / divisor, points["value"], style, errors=errors, **look))
+    look = {"xlabel": unit, "ylabel": panel.unit, "xlim": (0, 1.04 * largest / divisor or math.ulp(1))} | panel.look
+    own = pictures.Panel(series, **look, **({"title": panel.title} if legend else {}))
+    return pictures.curves([own], size=SIZE, legend=legend, ink=ink)

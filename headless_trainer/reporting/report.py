@@ -1,13 +1,15 @@
 """A report that compares runs: one page, its pictures as PNGs beside it, and a summary for the console."""
 
-import itertools
 import math
 import re
 import statistics
 from collections.abc import Iterable, Sequence
 from html import escape, unescape
+from importlib import resources
 from pathlib import Path
 
+import jinja2
+import pandas
 from markupsafe import Markup
 
 from ..command_line import as_typed
@@ -15,28 +17,24 @@ from ..measures import Measure
 from ..pictures import in_short
 from ..runtime.checkpoints import check_writable, write_whole
 from ..significance import dagger, show_p
-from .charts import Panel, draw, score_panels, training_panels
-from .page import Section, Table, from_markdown, render
-from .records import CONFIG_PLACES, PLACES, Configuration, group_runs
+from .charts import DARK, LIGHT, Panel, draw, score_panels, training_panels
+from .records import AXES, SECONDS, TOKENS, Configuration, group_runs
 from .run_comparison import (
     ACCURACY,
     COMPARED,
     Row,
     common_position,
+    economy,
+    evaluated,
     held_out,
+    in_words,
     listed,
     not_comparable,
-    peak_memory,
-    process_hours,
-    seconds_in_words,
     shares_of,
-    speed,
     strong,
     summary,
-    tokens_in_words,
 )
-from .scores import Scores, glue_scores, lead
-from .zero_shot_scores import ZeroShot, zero_shot_scores
+from .scores import Scores, glue_scores, zero_shot_scores
 
 PAGE_NAME = "report.html"
 
@@ -58,71 +56,95 @@ def write_report(
 
     Returns:
         The summary, a sentence an item.
-
-    Raises:
-        ValueError, OSError: as the modules it calls, before anything is written.
     """
     configurations = group_runs(runs)
-    fine_tuned, zero_shot = glue_scores(glue, configurations), zero_shot_scores(lm_eval, configurations)
+    fine_tuned = glue_scores(glue, configurations)
+    curves, models = zero_shot_scores(lm_eval, configurations)
     folder, names = Path(output_dir), [each.name for each in configurations]
     check_writable(folder)
-    drawn = _drawn(training_panels(configurations), names, folder)
+
+    def drawn(panels: Iterable[Panel]) -> list[tuple[Panel, str]]:
+        return [(panel, draw(panel, names, folder)) for panel in panels]
+
+    panels = drawn(training_panels(configurations))
     sections = [
-        Section("Held-out rows", _held_out_tables(configurations), panels=[item for item in drawn if item[0].held_out]),
-        Section("Training", [_runs_table(configurations)], panels=[item for item in drawn if not item[0].held_out]),
+        _section(
+            "Held-out rows", _held_out_tables(configurations), panels=[item for item in panels if item[0].held_out]
+        ),
+        _section("Training", [_runs_table(configurations)], panels=[item for item in panels if not item[0].held_out]),
         *(
-            Section(each.title, [from_markdown(each.table)], [each.note], _drawn(score_panels(each), names, folder))
+            _section(each.title, [_from_markdown(each.table)], [each.note], drawn(score_panels(each)))
             for each in fine_tuned
         ),
-        _zero_shot_section(zero_shot, names, folder),
-        Section("What differs between the runs", [_settings_table(configurations)]),
+        _section(
+            "Zero-shot scores",
+            [_zero_shot_table(models)] if models else [],
+            ["± standard error over documents. Models without tokens belong to none of the runs."] if models else [],
+            drawn(panel for each in curves for panel in score_panels(each)),
+        ),
+        _section("What differs between the runs", [_settings_table(configurations)]),
     ]
-    sentences = summary(configurations) + _score_sentences([*fine_tuned, *zero_shot.curves])
+    sentences = summary(configurations) + _score_sentences([*fine_tuned, *curves])
     total = sum(len(each.runs) for each in configurations)
-    about = _counted(total, "run") + (f" of {_counted(len(names), 'configuration')}" if total > len(names) else "")
-    about = f"{about}, by {as_typed('headless-trainer report')}"
-    page = render(title=title, summary=sentences, names=names, sections=sections, about=about)
-    write_whole(folder / PAGE_NAME, page.encode())
+    about = f"{total} run{'s' * (total > 1)}" + (f" of {len(names)} configurations" if total > len(names) > 1 else "")
+    about += f", by {as_typed('headless-trainer report')}"
+    text = resources.files(__package__).joinpath("report_page.html").read_text(encoding="utf-8")
+    options = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    template = jinja2.Environment(autoescape=True, keep_trailing_newline=True, **options).from_string(text)
+    contents = {"title": title, "summary": sentences, "names": names, "sections": sections, "about": about}
+    write_whole(folder / PAGE_NAME, template.render(contents, light=LIGHT, dark=DARK).encode())
     return [unescape(re.sub(r"<[^>]+>", "", sentence)) for sentence in sentences]
 
 
-def _drawn(panels: Iterable[Panel], names: list[str], folder: Path) -> list[tuple[Panel, str]]:
-    return [(panel, draw(panel, names, folder)) for panel in panels]
+def _section(
+    title: str, tables: list[dict], notes: Sequence[str] = (), panels: Sequence[tuple[Panel, str]] = ()
+) -> dict:
+    tables = [table for table in tables if table["rows"]]
+    return {"title": title, "tables": tables, "notes": [note for note in notes if note], "panels": panels}
 
 
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> dict:
+    """Cells of text, or of `Markup`; the first column is text, the others are numbers."""
+    return {"head": head, "rows": rows, "caption": caption}
+
+
+def _from_markdown(text: str) -> dict:
+    """A table of ours in Markdown, with its bold and underlined cells."""
+    cells = re.sub(r"&lt;(/?u)&gt;", r"<\1>", re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(text)))
+    head, _, *rows = ([Markup(cell.strip()) for cell in line.strip("| ").split(" | ")] for line in cells.splitlines())
+    return _table(head, rows)
 
 
 def _score_sentences(scores: Sequence[Scores]) -> list[str]:
     """One sentence for each figure of merit that two configurations have."""
     sentences = []
     for each in scores:
-        means, significant = lead(each)
-        if len(means) < 2 or means[0][1] == means[1][1]:
+        last = each.last()["value"]
+        if len(last) < 2 or last.iloc[0] == last.iloc[1]:
             continue
         shown = "{:.1f}".format if each.table else in_short
-        others = listed([f"{shown(mean)} of {strong(name)}" for name, mean in means[1:]])
-        verdict = {
-            True: "; the lead is significant over fine-tuning seeds",
-            False: "; the lead is not significant over fine-tuning seeds",
-            None: "",
-        }[significant]
+        others = listed([f"{shown(value)} of {strong(name)}" for name, value in last.iloc[1:].items()])
+        significant = each.lead_is_significant()
+        verdict = (
+            ""
+            if significant is None
+            else f"; the lead is {'' if significant else 'not '}significant over fine-tuning seeds"
+        )
         sentences.append(
-            f"{escape(each.title)}: {strong(means[0][0])} is ahead at its last checkpoint with {shown(means[0][1])}, "
+            f"{escape(each.title)}: {strong(last.index[0])} is ahead at its last checkpoint with {shown(last.iloc[0])}, "
             f"against {others}{verdict}."
         )
     return sentences
 
 
-def _held_out_tables(configurations: list[Configuration]) -> list[Table]:
-    evaluated = [each for each in configurations if any(run.values(ACCURACY) for run in each.runs)]
-    if not evaluated or not_comparable(configurations) is not None:
+def _held_out_tables(configurations: list[Configuration]) -> list[dict]:
+    found = evaluated(configurations)
+    if not found or not_comparable(configurations) is not None:
         return []
     tables = []
-    for axis, words, of in (("tokens", tokens_in_words, "tokens"), ("seconds", seconds_in_words, "training time")):
-        position = common_position(evaluated, axis)
-        ranked = held_out(evaluated, axis, position)
+    for axis, of in ((TOKENS, "tokens"), (SECONDS, "training time")):
+        position = common_position(found, axis)
+        ranked = held_out(found, axis, position)
         wide = 3 if any(row.test is not None for row in ranked[ACCURACY]) else 2  # with p, or without
         head, rows = ["configuration"], {row.name: [row.name] for row in ranked[ACCURACY]}
         for measure in (each for each in COMPARED if each.name in ranked):
@@ -130,25 +152,22 @@ def _held_out_tables(configurations: list[Configuration]) -> list[Table]:
             for row in ranked[measure.name]:
                 rows[row.name] += _cells(measure, row)[:wide]
         rows = [[*rows[row.name], str(len(row.values))] for row in ranked[ACCURACY]]
-        tables.append(Table([*head, "seeds"], rows, f"At equal {of}: {words(position)}"))
-    return [*tables, *_shares_table(evaluated)]
+        tables.append(_table([*head, "seeds"], rows, f"At equal {of}: {in_words(position, axis)}"))
+    return [*tables, *([_shares_table(found)] if len(found) > 1 else [])]
 
 
-def _shares_table(configurations: list[Configuration]) -> list[Table]:
+def _shares_table(configurations: list[Configuration]) -> dict:
     """What each needs to be as good as each other at its end."""
-    if len(configurations) < 2:
-        return []
     rows = []
     for other in configurations:
         cells = [other.name]
         for baseline in configurations:
-            shares = shares_of(baseline, other)
-            shown = ["never" if share is None else f"{share:.0%}" for share in shares.values()]
+            shown = ["never" if share is None else f"{share:.0%}" for share in shares_of(baseline, other).values()]
             cells.append("–" if not shown else "never" if set(shown) == {"never"} else " / ".join(shown))
         rows.append(cells)
     head = ["configuration", *(Markup("for the end of<br/>{}").format(each.name) for each in configurations)]
     caption = "Share of the tokens / of the training time of each run until its final held-out cross-entropy is reached"
-    return [Table(head, rows, caption)]
+    return _table(head, rows, caption)
 
 
 def _cells(measure: Measure, row: Row) -> list[str]:
@@ -162,83 +181,48 @@ def _cells(measure: Measure, row: Row) -> list[str]:
     else:
         shown = measure.form(row.mean) + (f" ± {measure.form(spread)}" if spread is not None else "")
         behind = ("−" if measure.better == "higher" else "+") + measure.form(row.behind).replace("%", " points")
-    return [shown, behind, _p(row)] if row.behind else [Markup(f"<b>{shown}</b>"), "best", _p(row)]
+    if not row.behind:
+        return [Markup(f"<b>{shown}</b>"), "best", ""]
+    tested = row.test and show_p(row.test.p_value, row.adjusted) + dagger(row.test.p_value, row.adjusted)
+    return [shown, behind, tested or "one seed"]
 
 
-def _p(row: Row) -> str:
-    if row.test is None:
-        return "" if not row.behind else "one seed"
-    return show_p(row.test.p_value, row.adjusted) + dagger(row.test.p_value, row.adjusted)
-
-
-def _runs_table(configurations: list[Configuration]) -> Table:
+def _runs_table(configurations: list[Configuration]) -> dict:
     rows = []
     for each in configurations:
-        run = each.runs[0]
-        _, tokens, seconds = (
-            statistics.fmean(column) for column in zip(*(own.clock[-1] for own in each.runs), strict=True)
-        )
-        steps = f"{run.step:,}" if all(own.finished for own in each.runs) else f"{run.step:,} of {run.max_steps:,}"
-        pace, memory = speed(each), peak_memory(each)
-        rows.append(
-            [
-                each.name,
-                str(run.objective),
-                str(len(each.runs)),
-                steps,
-                tokens_in_words(tokens),
-                seconds_in_words(seconds),
-                in_short(process_hours(each)),
-                "–" if math.isnan(pace) else f"{pace:,.0f}",
-                "–" if math.isnan(memory) else f"{memory / 1024:.2f}",
-            ]
-        )
+        run, found = each.runs[0], economy(each)
+        step, most = run.end["step"], run.max_steps
+        unfinished = any(own.end["step"] < own.max_steps for own in each.runs)
+        cells = [each.name, str(run.settings.get("objective", "–")), str(len(each.runs))]
+        cells += [
+            f"{step:,} of {most:,}" if unfinished else f"{step:,}",
+            *(in_words(found[axis], axis) for axis in AXES),
+        ]
+        cells += [in_short(found["hours"]), f"{found['pace']:,.0f}", f"{found['memory'] / 1024:.2f}"]
+        rows.append(["–" if cell == "nan" else cell for cell in cells])
     head = ["configuration", "objective", "runs", "steps", "tokens", "training time", "process-hours", "tokens/s"]
-    return Table([*head, "peak memory (GiB)"], rows)
+    return _table([*head, "peak memory (GiB)"], rows)
 
 
-def _zero_shot_section(zero_shot: ZeroShot, names: list[str], folder: Path) -> Section:
-    columns = {
-        figure: result["higher_is_better"]
-        for _, _, figures, _ in zero_shot.models
-        for figure, result in figures.items()
-    }
+def _zero_shot_table(models: list[tuple[str, float, pandas.DataFrame]]) -> dict:
+    columns: dict[str, None] = {}
     rows = []
-    for name, tokens, figures, _ in zero_shot.models:
-        cells = [name, "–" if tokens is None else tokens_in_words(tokens)]
-        for figure in columns:
-            result = figures.get(figure)
-            if result is None:
-                cells.append("–")
-                continue
-            error = "" if result["stderr"] is None else f" ± {in_short(result['stderr'])}"
-            best, mark = zero_shot.better.get(figure, (None, ""))
-            cells.append(f"{in_short(result['value'])}{error}{mark if best == name else ''}")
+    for name, tokens, scores in models:
+        cells = {"model": name, "tokens": "–" if math.isnan(tokens) else in_words(tokens, TOKENS)}
+        for row in scores.itertuples():
+            arrow = {True: " ↑", False: " ↓", None: ""}[row.higher_is_better]
+            error = "" if math.isnan(row.stderr) else f" ± {in_short(row.stderr)}"
+            cells[f"{row.task} {row.metric.partition(',')[0]}{arrow}"] = f"{in_short(row.value)}{error}"
+        columns |= dict.fromkeys(cells)
         rows.append(cells)
-    arrows = {True: " ↑", False: " ↓", None: ""}
-    head = [
-        "model",
-        "tokens",
-        *(Markup("{}<br/>{}").format(t, m.partition(",")[0] + arrows[columns[t, m]]) for t, m in columns),
-    ]
-    explained = (
-        "± standard error over documents. † better than the second best by a two-sided, paired t-test over documents; †† also "
-        "after Holm's correction over the columns."
-    )
-    if any(tokens is None for _, tokens, *_ in zero_shot.models):
-        explained += " Models without tokens belong to none of the runs."
-    panels = _drawn(itertools.chain(*map(score_panels, zero_shot.curves)), names, folder)
-    return Section("Zero-shot scores", [Table(head, rows)], [explained] if rows else (), panels)
+    return _table([*columns], [[cells.get(column, "–") for column in columns] for cells in rows])
 
 
-def _settings_table(configurations: list[Configuration]) -> Table:
+def _settings_table(configurations: list[Configuration]) -> dict:
+    found = [each.settings for each in configurations]
     rows = []
-    for what, places in (("settings", PLACES), ("config", CONFIG_PLACES)):
-        found = [getattr(each.runs[0], what) for each in configurations]
-        names = dict.fromkeys(name for each in found for name in each if name not in places)
-        for name in names:
-            values = [each.get(name, "–") for each in found]
-            if any(value != values[0] for value in values):
-                shown = [", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in values]
-                rows.append([f"{'model: ' if what == 'config' else ''}{name}", *shown])
-    return Table(["setting", *(each.name for each in configurations)], rows)
+    for name in dict.fromkeys(name for each in found for name in each):
+        values = [str(each.get(name, "–")) for each in found]
+        if len(set(values)) > 1:
+            rows.append([name, *values])
+    return _table(["setting", *(each.name for each in configurations)], rows)
