@@ -27,7 +27,7 @@ from torch import Tensor
 
 from headless_trainer.objective.fused import KERNELS, LOW_PRECISION, check_backend
 from headless_trainer.objective.losses import cwt_loss, vocabulary_cross_entropy
-from headless_trainer.trainers.diagnostics import peak_memory_mib
+from headless_trainer.trainers.window import peak_memory_mib
 
 # Probability of the r-th token: r ** -1.2. Of 1,024, 16,384 and 65,536 targets, 340, 2,700 and 6,900 are then distinct; of
 # as many tokens of English text in a BPE of 32,000 tokens, 390, 2,550 and 5,270 are.

@@ -28,7 +28,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
 from headless_trainer.pictures import Panel, Series, curves, to_png
 from headless_trainer.tables import markdown
-from headless_trainer.trainers.diagnostics import peak_memory_mib
+from headless_trainer.trainers.window import peak_memory_mib
 
 SPECIAL_TOKENS = "pad_token_id", "bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"
 SIZES = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"

@@ -122,8 +122,8 @@ def train(connection, method: str, vocab_size: int, args) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model, TrainerCallback
 
     from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
-    from headless_trainer.models.candidate_matrix import untie
-    from headless_trainer.trainers.diagnostics import peak_memory_mib
+    from headless_trainer.models.candidate_head import untie
+    from headless_trainer.trainers.window import peak_memory_mib
 
     rows, distinct = make_rows(vocab_size, args)
 

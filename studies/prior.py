@@ -18,8 +18,7 @@ from transformers import AutoTokenizer
 
 from headless_trainer import load_token_counts
 from headless_trainer.arguments import DataArguments
-from headless_trainer.models.candidate_matrix import load_trunk
-from headless_trainer.models.trunk import find_embed
+from headless_trainer.models.candidate_head import CandidateHead, load_trunk
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.pictures import Panel, Series, curves
 from headless_trainer.tables import markdown
@@ -47,7 +46,7 @@ def main() -> None:
     )
     tokenizer, trunk = AutoTokenizer.from_pretrained(args.model), load_trunk(args.model).eval()
     log_q = log_prior(load_token_counts(args.model)[0]).float()
-    embedding = find_embed(trunk)(torch.arange(len(log_q))).detach()
+    embedding = CandidateHead(trunk).vectors(torch.arange(len(log_q))).detach()
 
     def predictions(part: str, rows: int) -> tuple[Tensor, Tensor]:
         """``(K, D)`` outputs and ``(K,)`` next tokens of the first rows of a part."""

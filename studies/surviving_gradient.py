@@ -20,9 +20,8 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from headless_trainer import NegativePool, load_token_counts
-from headless_trainer.models.candidate_matrix import load_trunk
+from headless_trainer.models.candidate_head import CandidateHead, load_trunk
 from headless_trainer.models.fold import unfold
-from headless_trainer.models.trunk import find_embed
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.pictures import bars
 from headless_trainer.tables import markdown
@@ -61,7 +60,7 @@ def measure(folder: Path, batches: tuple[Tensor, ...]) -> dict[str, dict[str, fl
     """Tokens scored and share that survives in percent, means over batches, for both losses on one model."""
     trunk = unfold(load_trunk(folder)).eval()
     log_q = log_prior(load_token_counts(folder)[0]).float()
-    embedding = find_embed(trunk)(torch.arange(len(log_q)))
+    embedding = CandidateHead(trunk).vectors(torch.arange(len(log_q)))
     sums = {"vocabulary head": [0.0, 0.0], "contrastive": [0.0, 0.0]}
     for batch in batches:
         hidden = trunk(input_ids=batch).last_hidden_state[:, :-1].flatten(0, 1)

@@ -186,3 +186,16 @@ def tiny_trainer(folder, **settings):
     )  # fmt: skip
     made.pop_callback(PrinterCallback)
     return made
+
+
+class Table:
+    """A head whose vectors are the rows of a table."""
+
+    def __init__(self, weight, bias=None):
+        self.weight, self._bias, self.size = weight, bias, len(weight)
+
+    def vectors(self, ids):
+        return self.weight[ids]
+
+    def bias(self, ids):
+        return None if self._bias is None else self._bias[ids]

@@ -189,7 +189,7 @@ PRIVATE = (
     Private(
         "_prepare_inputs",
         "transformers.Trainer",
-        ("fine_tuning.classification", "trainers.pretraining"),
+        ("fine_tuning.classification", "trainers.evaluation"),
         "batches are moved to the device before their targets are drawn there",
         "a public method that moves a batch",
     ),
@@ -217,7 +217,7 @@ PRIVATE = (
     Private(
         "_attn_implementation",
         "transformers.PreTrainedConfig",
-        ("models.trunk", "trainers.targets"),
+        ("models.trunk", "trainers.isolation"),
         "masks between pairs of tokens depend on the kernel; a probe runs without special kernels",
         "a public property beside the method set_attn_implementation",
     ),
@@ -245,7 +245,7 @@ PRIVATE = (
     Private(
         "_no_split_modules",
         "transformers.PreTrainedModel",
-        ("trainers.sharding",),
+        ("trainers.saving",),
         "says which layers accelerate shards, of which those around the embedding are left out",
         "accelerate wrapping an embedding below such a layer by itself",
     ),

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..arguments import DataArguments, LMHeadArguments, ModelArguments
 from ..measures import RESULTS, shown_in
-from ..models.candidate_matrix import candidate_matrix
+from ..models.candidate_head import candidate_matrix
 from ..models.fold import FOLD
 from ..runtime.checkpoints import load_token_counts
 from . import facts as card_facts
@@ -63,7 +63,7 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
             "best": best,
         }
         facts["environment"] = run_facts.environment(trainer, totals["train_seconds"])
-        facts["bias_apart"] = trainer.added_bias and is_checkpoint
+        facts["bias_apart"] = trainer.head.added_bias and is_checkpoint
     write_card(
         folder,
         _name(folder, args),

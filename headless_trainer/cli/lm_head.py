@@ -74,7 +74,7 @@ def make_language_model(model_args, data_args, args) -> None:
     from ..corpus import packing, texts
     from ..hub.pushes import HubPushes
     from ..models import loading
-    from ..models.candidate_matrix import load_trunk
+    from ..models.candidate_head import load_trunk
     from ..models.lm_head import attach_lm_head
     from ..models.trunk import check_headless, infer_task
     from ..runtime import sources

@@ -71,7 +71,7 @@ def prepare(
     check_run(model_args, data_args, args)
     from_scratch = model_args.model_name_or_path is None
     loading.check_length(config, data_args.max_seq_length, from_scratch=from_scratch)
-    loading.check_model(model_args, args, config)
+    loading.check_model(model_args, config)
     set_seed(args.seed)
 
     # A tokenizer is trained by one process for all machines; otherwise one process of each machine reads first.

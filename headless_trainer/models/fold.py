@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
+from .projection import find_projection
 from .trunk import probe, probe_ids
-from .vocabulary_head import find_projection
 
 # Entry of a configuration with what the last LayerNorm was before a bias was folded into the head.
 FOLD = "headless_fold"

@@ -15,11 +15,10 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPIN
 
 from ..objective.prior import candidate_log_prior, drawn_share_of
 from ..runtime.checkpoints import load_token_counts
-from .candidate_matrix import MARK, load_trunk
-from .candidate_matrix import NAME as MATRIX
+from .candidate_head import CandidateHead, forget_head, load_trunk, trunk_weights
 from .fold import fold_bias, last_layer_norm, unfold, wide
-from .trunk import check_headless, find_embed, find_trunk, infer_task, probe, probe_ids
-from .vocabulary_head import LOGIT_TRANSFORMS, find_projection, watch_projection
+from .projection import LOGIT_TRANSFORMS, find_projection, watch_projection
+from .trunk import check_headless, find_trunk, infer_task, probe, probe_ids
 
 # GELU is the identity from here on, to the last digit of float32.
 IDENTITY_FROM = 6.0
@@ -87,24 +86,23 @@ def attach_lm_head(
     head = find_projection(model)
     if not _reads_trunk(model, head) and not (_pass_through(model, head) or new_layers):
         find_projection(model, of_trunk=True)  # which says why not
-    embed = find_embed(trunk)
-    weight = wide(embed(torch.arange(vocab_size, device=trunk.device)))  # (V, D)
+    everything, candidates = torch.arange(vocab_size, device=trunk.device), CandidateHead(trunk)
+    weight, bias = wide(candidates.vectors(everything)), candidates.bias(everything)  # (V, D), (V,)
+    if init == "prior":
+        prior = candidate_log_prior(token_counts.cpu(), drawn_share or 0.0)
+        bias = prior if bias is None else bias.cpu() + prior
     if weight.shape != head.weight.shape:  # a head narrower than the trunk, which ELECTRA and ALBERT tie to E itself
         weight = wide(model.get_input_embeddings().weight)
     # A decoder's head stays its own matrix, since the fold and the paper's fine-tuning change it alone.
     if infer_task(trunk.config) == "mlm" and trunk.config.tie_word_embeddings:
-        placed = head.bias is not None or init == "embeddings"  # a fold would change E with the head
+        placed = head.bias is not None or bias is None  # a fold would change E with the head
         if placed and torch.equal(weight, wide(model.get_input_embeddings().weight)):
             model.config.tie_word_embeddings = True
             model.tie_weights()  # before the bias is set: BERT ties that of its head to another of its modules
     if head.bias is not None:
-        head.bias.zero_()
-    if init == "prior":
-        bias = candidate_log_prior(token_counts.cpu(), drawn_share or 0.0)
-        if head.bias is not None:
-            head.bias.copy_(bias)
-        else:
-            weight = fold_bias(model, weight, bias)
+        head.bias.copy_(torch.zeros(vocab_size) if bias is None else bias)
+    elif bias is not None:
+        weight = fold_bias(model, weight, bias)
     head.weight.copy_(weight.to(head.weight.dtype))
     return model.eval()
 
@@ -120,7 +118,7 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
             "language model (BERT, RoBERTa, ...) or a decoder (GPT-2, GPT-NeoX, Llama, ...)."
         )
     config.tie_word_embeddings = False
-    config.__dict__.pop(MARK, None)
+    forget_head(config)
     config.use_cache = True  # training turns it off, generating wants it
     for setting in LOGIT_TRANSFORMS:  # the objective knows the plain dot product
         if getattr(config, setting, None) is not None:
@@ -128,8 +126,7 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     # The dtype is set while the model is made: casting it later would also round tables such as the rotary frequencies.
     model = mapping[type(config)]._from_config(config, dtype=trunk.dtype).to(trunk.device)
     # A language model may have a pooler below its head, which the trunk has lost and nothing reads (FNet, LayoutLM).
-    weights = {name: value for name, value in trunk.state_dict().items() if not name.startswith(f"{MATRIX}.")}
-    model.base_model.load_state_dict(model.base_model.state_dict() | weights)
+    model.base_model.load_state_dict(model.base_model.state_dict() | trunk_weights(trunk))
     unfold(model.base_model)
     return model
 

@@ -22,7 +22,7 @@ from ..arguments import ModelArguments
 from ..corpus.tokenization import train_tokenizer
 from ..runtime import sources
 from ..runtime.checkpoint_aside import model_aside
-from .candidate_matrix import MARK, candidate_matrix, load_trunk, untie
+from .candidate_head import candidate_matrix, forget_head, load_trunk, untie
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,6 @@ MASTER_DTYPE = torch.float32
 POSITIONS_AFTER_PADDING = (
     "roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "xlm-roberta-xl", "xmod", "ibert",
 )  # fmt: skip
-SIZES = "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"
 VANILLA_CLASSES = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
 
@@ -70,7 +69,7 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
         try:
             config = type(config)(**values | overrides)
         except Exception as error:  # of any kind: each class checks its values in its own way
-            raise _cannot_be_built(args, config, error) from error
+            raise _cannot_be_built(args, config, error, "config_overrides") from error
     if args.tie_word_embeddings is not None:
         config.tie_word_embeddings = args.tie_word_embeddings
     return config
@@ -136,7 +135,7 @@ def load_model(
     """
     auto_class = VANILLA_CLASSES[task] if objective == "vanilla" else AutoModel
     if objective == "vanilla" or args.model_name_or_path is None:
-        config.__dict__.pop(MARK, None)  # of the headless run that the weights, or the configuration alone, come from
+        forget_head(config)  # of the headless run that the weights, or the configuration alone, come from
     untied = objective != "vanilla" and args.tie_word_embeddings is False
     attention = {"attn_implementation": args.attn_implementation} if args.attn_implementation else {}
     if args.model_name_or_path is None:
@@ -169,71 +168,28 @@ def load_model(
     return model
 
 
-def check_model(args: ModelArguments, training_args, config: PreTrainedConfig) -> None:
-    """Refuse sizes that make no model, and an attention that the architecture, this machine or the precision does not allow.
-
-    Args:
-        args: ``attn_implementation``, and what named the configuration.
-        training_args: ``bf16`` and ``fp16``.
-        config: of the model to come.
+def check_model(args: ModelArguments, config: PreTrainedConfig) -> None:
+    """Build the model without weights, so that a configuration or an attention that cannot work is refused before the data.
 
     Raises:
-        ValueError: with what to change, to install, or to choose instead.
+        ValueError: with what the class says of its configuration, and the argument that named it.
     """
-    for name in SIZES:
-        size = getattr(config, name, None)
-        if isinstance(size, int) and size < 1:
-            raise ValueError(f"{name} of the model is {size} but must be at least 1: change it in --config_overrides.")
-    heads, key_heads = getattr(config, "num_attention_heads", None), getattr(config, "num_key_value_heads", None)
-    if isinstance(heads, int) and isinstance(key_heads, int) and heads % key_heads:
-        raise ValueError(
-            f"num_attention_heads of the model is {heads}, which its num_key_value_heads, {key_heads}, does not divide: "
-            "change one in --config_overrides."
-        )
-    if args.model_name_or_path is None and not args.trust_remote_code:
-        try:
-            _build_without_weights(args, config)
-        except Exception as error:  # noqa: BLE001  of any kind: each class checks its sizes in its own way, or not at all
-            raise _cannot_be_built(args, config, error) from error
-    name = args.attn_implementation
-    if name is None:
+    if args.model_name_or_path is not None and args.attn_implementation is None:
         return
+    attention = {"attn_implementation": args.attn_implementation} if args.attn_implementation else {}
     try:
-        _build_without_weights(args, config, attn_implementation=name)
-    except (ImportError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        if isinstance(error, ValueError):
-            reason = reason.partition(". ")[0]  # what follows is about asking for support upstream
-        remedy = "Use sdpa or eager, or leave attn_implementation out."
-        if "flash" in name:
-            remedy = (
-                "Install flash-attn (pip install flash-attn --no-build-isolation) on a machine with a CUDA GPU, name a Hub "
-                "kernel such as kernels-community/flash-attn2 (pip install kernels), or use sdpa."
-            )
-        raise ValueError(
-            f"attn_implementation {name!r} cannot be used for {config.model_type} here: {reason.rstrip('.')}. {remedy}"
-        ) from error
-    if "flash" in name and not (training_args.bf16 or training_args.fp16):
-        raise ValueError(
-            f"attn_implementation is {name!r}, which computes in 16 bits alone, but neither bf16 nor fp16 is on: add --bf16 "
-            "true, or use sdpa."
-        )
+        with torch.device("meta"):
+            AutoModel.from_config(copy.deepcopy(config), trust_remote_code=args.trust_remote_code, **attention)
+    except Exception as error:  # noqa: BLE001  of any kind: each class checks its values in its own way, or not at all
+        names = ("attn_implementation", "config_overrides", "config_name", "model_type", "model_name_or_path")
+        raise _cannot_be_built(args, config, error, next(name for name in names if getattr(args, name))) from error
 
 
-def _build_without_weights(args: ModelArguments, config: PreTrainedConfig, **attention: str) -> None:
-    """All of the library's own checks of a configuration."""
-    with torch.device("meta"):
-        AutoModel.from_config(copy.deepcopy(config), trust_remote_code=args.trust_remote_code, **attention)
-
-
-def _cannot_be_built(args: ModelArguments, config: PreTrainedConfig, error: Exception) -> ValueError:
-    names = ("config_overrides", "config_name", "model_type", "model_name_or_path")
-    name = next(name for name in names if getattr(args, name))
-    reason = " ".join(str(error).split()).rstrip(".")
-    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+def _cannot_be_built(args: ModelArguments, config: PreTrainedConfig, error: Exception, name: str) -> ValueError:
+    reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     return ValueError(
-        f"{name} is {getattr(args, name)!r}, of which no {config.model_type} can be made: {kind}{reason}. Change its values, "
-        "or leave it out."
+        f"{name} is {getattr(args, name)!r}, of which no {config.model_type} can be made "
+        f"({type(error).__name__}: {reason}): change it, or leave it out."
     )
 
 

@@ -3,7 +3,7 @@
 Letters used in shapes: T tokens in a row, U candidates, D width.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -11,11 +11,6 @@ from torch import Tensor, nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.pytorch_utils import Conv1D
-
-from .candidate_matrix import MARK, candidate_matrix
-
-# Where trunks whose embedding is narrower than their layers keep the projection that widens it (ELECTRA, ALBERT).
-INPUT_PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")
 
 
 def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
@@ -54,62 +49,6 @@ def _runs(trunk: PreTrainedModel) -> bool:
     except TypeError:  # 'NoneType' object is not callable
         return False
     return True
-
-
-def find_embed(trunk: PreTrainedModel) -> Callable[[Tensor], Tensor]:
-    """The map from token ids to vectors of the trunk's output width, as the trunk itself embeds its inputs.
-
-    It is the matrix for candidates of a trunk that has one, otherwise the embedding module; where the trunk widens its
-    embeddings before its first layer (ELECTRA, ALBERT), the embedding and that projection, which add no parameter.
-
-    Raises:
-        ValueError: if the widths differ and no projection of the trunk makes up for it, or the trunk was trained with a matrix
-            for candidates that was not loaded with it: its embedding would score in that one's place.
-    """
-    embedding, matrix = trunk.get_input_embeddings(), candidate_matrix(trunk)
-    if matrix is None and getattr(trunk.config, MARK, False):
-        raise ValueError(
-            f"model {type(trunk).__name__} was trained with a matrix of its own for candidates, which AutoModel does not load: "
-            "give its folder in place of the model, or load it with headless_trainer.models.candidate_matrix.load_trunk."
-        )
-    embed: Callable[[Tensor], Tensor] = matrix or embedding
-    for path in INPUT_PROJECTIONS:
-        try:
-            projection = trunk.get_submodule(path)
-        except AttributeError:
-            continue
-        if matrix is not None:
-            raise ValueError(
-                f"tie_word_embeddings is False but model {type(trunk).__name__} widens its embeddings before its first layer, "
-                "so that a second matrix would have another width: leave tie_word_embeddings out."
-            )
-        embed = _Projected(embedding, projection)
-    if not is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
-        _check_widths(trunk, embed)
-    return embed
-
-
-class _Projected:
-    def __init__(self, embedding: nn.Module, projection: nn.Module):
-        self.embedding, self.projection = embedding, projection
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        return self.projection(self.embedding(ids))
-
-
-def _check_widths(trunk: PreTrainedModel, embed: Callable[[Tensor], Tensor]) -> None:
-    """Compare tensors, not configurations: OPT projects its output down, Gemma scales its embedding, and so on."""
-    ids = probe_ids(trunk)
-    outputs, name = probe(trunk, ids), type(trunk).__name__
-    if getattr(outputs, "last_hidden_state", None) is None:
-        raise ValueError(f"model {name} returns no last_hidden_state, so its predictions cannot be read.")
-    with torch.no_grad():
-        output_width, embedding_width = outputs.last_hidden_state.shape[-1], embed(ids).shape[-1]
-    if output_width != embedding_width:
-        raise ValueError(
-            f"model {name} has outputs of width {output_width} and embeddings of width {embedding_width}: "
-            "contrastive weight tying needs both to be the same."
-        )
 
 
 def check_causal(trunk: PreTrainedModel) -> None:

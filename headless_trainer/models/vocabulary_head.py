@@ -1,73 +1,20 @@
 """The vocabulary head of a language model, which projects only the predicted positions.
 
-Letters used in shapes: B rows, T tokens in a row, K predicted positions, D width, V vocabulary size.
+Letters used in shapes: B rows, T tokens in a row, K predicted positions, U ids, D width, V vocabulary size.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..objective.losses import vocabulary_cross_entropy
-from .trunk import probe, probe_ids
-
-# Settings that change the logits after the projection: a loss on the projection alone would be another loss.
-LOGIT_TRANSFORMS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
-
-
-def find_projection(model: PreTrainedModel, of_trunk: bool = False) -> nn.Linear:
-    """The vocabulary projection of a language model whose logits are exactly what this projection returns.
-
-    Args:
-        model: language model.
-        of_trunk: the projection must also read exactly what the trunk returns.
-
-    Raises:
-        ValueError: if the model has none, changes its logits after it or, ``of_trunk``, its inputs before it.
-    """
-    name, projection = type(model).__name__, model.get_output_embeddings()
-    if not isinstance(projection, nn.Linear):
-        raise ValueError(
-            f"model {name} has no vocabulary projection: objective 'vanilla' needs a ...ForMaskedLM or ...ForCausalLM."
-        )
-    settings = {setting: getattr(model.config, setting, None) for setting in LOGIT_TRANSFORMS}
-    found = [f"{setting}={value}" for setting, value in settings.items() if value not in (None, 1, 1.0)]
-    reads_trunk, gives_logits = (True, True) if is_deepspeed_zero3_enabled() else _place_in_head(projection, model)
-    if found or not gives_logits:
-        raise ValueError(
-            f"model {name} has {found[0] if found else 'a head'} that changes its logits after the "
-            "projection: objective 'vanilla' supports heads that end in one projection."
-        )
-    if of_trunk and not reads_trunk:
-        raise ValueError(
-            f"model {name} has layers between its trunk and its vocabulary projection, which headless pretraining does not "
-            "train and which cannot be set to return what they read: fine-tune it, with `headless-trainer lm-head --do_train`."
-        )
-    return projection
-
-
-def _place_in_head(projection: nn.Linear, model: PreTrainedModel) -> tuple[bool, bool]:
-    """Whether a projection reads what the trunk returns, and returns the logits, whatever its settings are called."""
-    passed, logits = watch_projection(projection, model)
-    if len(passed) != 1:
-        return False, False
-    read, returned = passed[0]
-    hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
-    return torch.equal(read, hidden), torch.equal(returned.to(logits.dtype), logits)
-
-
-def watch_projection(projection: nn.Linear, model: PreTrainedModel) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """What a projection reads and returns at each of its calls in one forward of `probe_ids`, and the logits."""
-    passed: list[tuple[Tensor, Tensor]] = []
-    handle = projection.register_forward_hook(lambda module, args, output: passed.append((args[0], output)))
-    try:
-        logits = probe(model, probe_ids(model)).logits
-    finally:
-        handle.remove()
-    return passed, logits
+from .fold import fold_bias, fold_head_bias
+from .projection import find_projection
 
 
 class VocabularyHead:
@@ -81,18 +28,45 @@ class VocabularyHead:
         model: language model with a vocabulary projection.
         backend: see `cwt_loss`.
 
+    Attributes:
+        projection: the vocabulary projection.
+        size: V.
+        added_bias: whether the projection was given a bias that the model's class does not know.
+
     Raises:
         ValueError: if the model has no vocabulary projection or changes its logits after it.
     """
 
     def __init__(self, model: PreTrainedModel, backend: str = "auto"):
-        self.projection = find_projection(model)
+        self.model, self.projection = model, find_projection(model)
+        self.added_bias = False
+        self.size = self.projection.out_features
         self.backend = backend
         # Of the call under way: where tokens are predicted, until the positions are picked, and which.
         self._predicted: Tensor | None = None
         self._targets: Tensor | None = None
         self._read: Callable[[Tensor], Tensor] | None = None
         model.base_model.register_forward_hook(self._select)
+
+    def start_bias(self, prior: Tensor) -> None:
+        """Give the projection a trained bias that starts at ``(V,)`` log frequencies.
+
+        Raises:
+            ValueError: if the class knows no such bias and the model has nowhere to fold it when it leaves the run.
+        """
+        prior = prior.to(self.model.device)
+        self.added_bias = self.projection.bias is None
+        if self.added_bias:
+            # Tried now, so that a run does not end with a bias that no checkpoint can hold.
+            fold_bias(copy.deepcopy(self.model), self.projection.weight, prior)
+            self.projection.bias = nn.Parameter(prior)
+        else:
+            self.projection.bias.data.copy_(prior)
+
+    def finish_weights(self, folder: Path) -> None:
+        """Fold an added bias into the weights in a folder that leaves its run; a checkpoint to resume from keeps it."""
+        if self.added_bias:
+            fold_head_bias(self.model).save_pretrained(folder)
 
     def loss(
         self,
@@ -121,11 +95,16 @@ class VocabularyHead:
         """``(K, D)`` inputs of the projection at the ``(K,)`` positions ``predicted``, counted over all ``B * T``."""
         return self._run(model, inputs, predicted, None).flatten(0, -2)
 
-    def look_up(self, name: str, ids: Tensor) -> Tensor:
-        """Entries ``(n,)`` ids of the projection's ``weight``, ``(n, D)``, or of its ``bias``, ``(n,)``.
+    def vectors(self, ids: Tensor) -> Tensor:
+        """``(U, D)`` rows of the projection that score the ``(U,)`` ids."""
+        return self._look_up("weight", ids)
 
-        Through its forward, because outside of it they may be a shard (ZeRO-3, FSDP2).
-        """
+    def bias(self, ids: Tensor) -> Tensor | None:
+        """``(U,)`` added to the scores of the ``(U,)`` ids, None where the projection has no bias."""
+        return None if self.projection.bias is None else self._look_up("bias", ids)
+
+    def _look_up(self, name: str, ids: Tensor) -> Tensor:
+        # Through its forward, because outside of it weights may be a shard (ZeRO-3, FSDP2).
         with self._projecting_by(lambda ids: getattr(self.projection, name)[ids]):
             return self.projection(ids)
 

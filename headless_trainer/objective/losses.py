@@ -60,7 +60,7 @@ def cwt_loss(
         pool = NegativePool.from_targets(target_ids)
     return candidate_loss(
         hidden,
-        pool.positions(target_ids),
+        pool.index_of(target_ids),
         embed(pool.ids),
         pool,
         reduction=reduction,
@@ -70,7 +70,7 @@ def cwt_loss(
 
 def candidate_loss(
     hidden: Tensor,
-    positions: Tensor,
+    target_index: Tensor,
     candidates: Tensor,
     pool: NegativePool,
     *,
@@ -82,7 +82,7 @@ def candidate_loss(
 
     Args:
         hidden: ``(K, D)`` outputs of the trunk at the predicted positions.
-        positions: ``(K,)`` int64, row of the target of each in the pool.
+        target_index: ``(K,)`` int64, index in the pool of the target of each.
         candidates: ``(U, D)`` embeddings of the pool's tokens.
         pool: the candidates.
         bias: ``(U,)`` added to the scores of the candidates; None for plain dot products.
@@ -103,14 +103,14 @@ def candidate_loss(
         )
     losses = vocabulary_cross_entropy(  # the candidates are its vocabulary
         hidden,
-        positions,
+        target_index,
         candidates,
         log_counts if bias is None else log_counts + bias.to(log_counts),
         reduction=reduction,
         backend=backend,
     )
     # The log count also lifted the score of the target itself, which the paper's numerator does not do.
-    return losses + _reduce(log_counts[positions], reduction)
+    return losses + _reduce(log_counts[target_index], reduction)
 
 
 def vocabulary_cross_entropy(

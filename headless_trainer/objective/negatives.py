@@ -82,8 +82,8 @@ class NegativePool:
         """``(U,)`` natural logarithm of the counts."""
         return self.counts.to(dtype).log()
 
-    def positions(self, target_ids: Tensor) -> Tensor:
-        """Row of each target in ``ids``.
+    def index_of(self, target_ids: Tensor) -> Tensor:
+        """Index of each target in ``ids``.
 
         Args:
             target_ids: ``(K,)`` int64.
@@ -94,14 +94,14 @@ class NegativePool:
         Raises:
             ValueError: if a target is not in the pool: it would be scored against the wrong candidate.
         """
-        positions = torch.searchsorted(self.ids, target_ids)
-        if positions.numel() == 0:
-            return positions
-        found = self.ids[positions.clamp(max=len(self) - 1)] == target_ids if len(self) else positions < 0
+        index = torch.searchsorted(self.ids, target_ids)
+        if index.numel() == 0:
+            return index
+        found = self.ids[index.clamp(max=len(self) - 1)] == target_ids if len(self) else index < 0
         if not found.all():
             missing = target_ids[~found][0].item()
             raise ValueError(
                 f"target token {missing} is not in the pool of {len(self)} tokens. "
                 "Build the pool from every target of the batches it serves."
             )
-        return positions
+        return index

@@ -3,13 +3,18 @@
 Letters used in shapes: K predicted positions, U distinct tokens of the pool, D width, V vocabulary size.
 """
 
+import itertools
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from ..objective.masking import IGNORE_INDEX
 from ..objective.negatives import NegativePool
+from .held_out import COUNTS, HeldOutRows
+from .step import predictions
 
 # Scores held at once, in elements: 128 MiB of float32.
 CHUNK_ELEMENTS = 2**25
@@ -18,11 +23,21 @@ CHUNK_ELEMENTS = 2**25
 VOCABULARY_BLOCK = 2**15
 
 
+class Head(Protocol):
+    """What scores tokens: `CandidateHead` or `VocabularyHead`."""
+
+    size: int  # V
+
+    def vectors(self, ids: Tensor) -> Tensor: ...
+
+    def bias(self, ids: Tensor) -> Tensor | None: ...
+
+
 @torch.no_grad()
 def pool_scores(
     hidden: Tensor,
     target_ids: Tensor,
-    embed: Callable[[Tensor], Tensor],
+    head: Head,
     pool: NegativePool,
 ) -> dict[str, Tensor]:
     """Contrastive loss and accuracy of each prediction against a fixed pool, to which its own target is added if missing.
@@ -30,22 +45,25 @@ def pool_scores(
     Args:
         hidden: ``(K, D)`` outputs at the predicted positions.
         target_ids: ``(K,)`` int64.
-        embed: map from ids to vectors of width D, called twice, whatever K is.
+        head: gives the vector and the bias of ids; each is asked for twice, whatever K is.
         pool: the fixed candidates.
 
     Returns:
         ``loss``: ``(K,)`` nats; ``pool_accuracy``: ``(K,)`` 1.0 where no candidate scores above the target.
     """
-    candidates, log_counts = embed(pool.ids).float(), pool.log_counts()
-    targets = embed(target_ids).float()
+    candidates, candidate_bias = head.vectors(pool.ids).float(), head.bias(pool.ids)
+    targets, target_bias = head.vectors(target_ids).float(), head.bias(target_ids)
+    log_counts = pool.log_counts()
     rows = max(1, CHUNK_ELEMENTS // max(1, len(pool)))
     loss, correct = [], []
-    parts = zip(hidden.float().split(rows), target_ids.split(rows), targets.split(rows), strict=True)
-    for chunk, own, vectors in parts:
+    for part in (slice(first, first + rows) for first in range(0, max(1, len(hidden)), rows)):
+        chunk, own = hidden[part].float(), target_ids[part]
         scores = chunk @ candidates.T  # (rows, U)
+        outside = (chunk * targets[part]).sum(-1)
+        if candidate_bias is not None:
+            scores, outside = scores + candidate_bias, outside + target_bias[part]
         position = torch.searchsorted(pool.ids, own).clamp(max=len(pool) - 1)
         inside = pool.ids[position] == own
-        outside = (chunk * vectors).sum(-1)
         target = torch.where(inside, scores.gather(1, position[:, None])[:, 0], outside)
         partition = (scores + log_counts).logsumexp(-1)
         loss.append(torch.where(inside, partition, torch.logaddexp(partition, target)) - target)
@@ -57,35 +75,34 @@ def pool_scores(
 def vocabulary_scores(
     hidden: Tensor,
     target_ids: Tensor,
-    rows: Callable[[Tensor], Tensor],
-    vocab_size: int,
-    bias: Tensor | None = None,
+    head: Head,
+    prior: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Cross-entropy and accuracy over every token of the vocabulary, without the ``(K, V)`` matrix of scores.
 
     Args:
         hidden: ``(K, D)`` outputs at the predicted positions.
         target_ids: ``(K,)`` int64.
-        rows: map from ``(n,)`` ids to the ``(n, D)`` vectors that score them, called equally often whatever K is.
-        vocab_size: V.
-        bias: ``(V,)`` float, added to the scores.
+        head: gives the vector and the bias of ids, and is asked equally often whatever K is.
+        prior: ``(V,)`` float, added to the scores of the head.
 
     Returns:
-        ``cross_entropy``: ``(K,)`` nats; ``accuracy``: ``(K,)`` 1.0 where the target is the best token. With a bias, the
+        ``cross_entropy``: ``(K,)`` nats; ``accuracy``: ``(K,)`` 1.0 where the target is the best token. With a prior, the
         same without it under ``cross_entropy_without_bias`` and ``accuracy_without_bias``.
     """
     hidden = hidden.float()
-    biases = {"": bias} if bias is None else {"": bias, "_without_bias": None}
+    biases = {"": None} if prior is None else {"": prior, "_without_bias": None}
     partition = {name: hidden.new_full(target_ids.shape, -torch.inf) for name in biases}
     best = {name: hidden.new_full(target_ids.shape, -torch.inf) for name in biases}
     winner = {name: torch.zeros_like(target_ids) for name in biases}
     target = {name: hidden.new_zeros(target_ids.shape) for name in biases}
-    for start in range(0, vocab_size, VOCABULARY_BLOCK):
-        ids = torch.arange(start, min(start + VOCABULARY_BLOCK, vocab_size), device=hidden.device)
-        vectors = rows(ids).float()  # (n, D)
+    for start in range(0, head.size, VOCABULARY_BLOCK):
+        ids = torch.arange(start, min(start + VOCABULARY_BLOCK, head.size), device=hidden.device)
+        vectors, bias = head.vectors(ids).float(), head.bias(ids)  # (n, D), (n,)
         height = max(1, CHUNK_ELEMENTS // len(ids))
         for part in (slice(first, first + height) for first in range(0, len(hidden), height)):
             plain = hidden[part] @ vectors.T  # (height, n)
+            plain = plain if bias is None else plain + bias
             own = target_ids[part] - start
             inside = (own >= 0) & (own < len(ids))
             for name, offset in biases.items():
@@ -114,42 +131,100 @@ def mean_cosine(hidden: Tensor) -> Tensor:
 
 
 class EvaluationSums:
-    """Sums over the predictions of one evaluation.
+    """Sums over the predictions of one evaluation."""
 
-    Attributes:
-        pool: the fixed candidates, if the objective has any.
-        layers: mean cosine between hidden states, at the embedding and after each layer; None before they are taken.
-        rows: that were scored, on this process.
-    """
-
-    def __init__(self, pool: NegativePool | None):
-        self.pool = pool
-        self.layers: list[float] | None = None
+    def __init__(self):
         self._sums: dict[str, float] = {}
         self._count = 0
-        self.rows = 0
+
+    def add(self, scores: dict[str, Tensor]) -> None:
+        """Add ``(K,)`` figures of K predictions, under the names they are reported by."""
+        self._count += len(scores["loss"])
+        for name, values in scores.items():
+            self._sums[name] = self._sums.get(name, 0.0) + values.cpu().double().sum().item()
+
+    def means(self, reduce, perplexity: bool) -> dict[str, float]:
+        """Means over all predictions; ``reduce`` sums a float64 tensor on the CPU over the processes, None for one alone."""
+        sums = torch.tensor([self._count, *self._sums.values()], dtype=torch.float64)
+        count, *sums = (reduce(sums) if reduce is not None else sums).tolist()
+        means = {name: total / max(1.0, count) for name, total in zip(self._sums, sums, strict=True)}
+        if perplexity:
+            for name in [name for name in means if name.startswith("cross_entropy")]:
+                means[name.replace("cross_entropy", "perplexity")] = math.exp(min(means[name], 700.0))
+        return means | {"predicted_tokens": int(count)}
+
+
+class Evaluation:
+    """One evaluation of a trainer, from its fixed candidates to its figures.
+
+    Args:
+        trainer: a `PretrainingTrainer`.
+        dataset: its held-out rows, a `HeldOutRows` or any iterable of rows.
+
+    Raises:
+        ValueError: if the rows have no token to predict.
+    """
+
+    def __init__(self, trainer, dataset):
+        self.trainer = trainer
+        self.pool = self._fixed_pool(dataset) if trainer.has_evaluation_pool else None
+        self._sums, self._rows = EvaluationSums(), 0
+        self._layers: list[float] | None = (
+            None  # mean cosine between hidden states, at the embedding and after each layer
+        )
         self._prior: list[Tensor | None] = []
+
+    def _fixed_pool(self, dataset) -> NegativePool:
+        """The first `eval_pool_size` targets of the dataset, whatever the batch size and the number of processes."""
+        trainer, size = self.trainer, self.trainer.args.eval_pool_size
+        targets, missing = [], size
+        rows = dataset.rows() if isinstance(dataset, HeldOutRows) else iter(dataset)
+        while missing and (chunk := list(itertools.islice(rows, 32))):
+            batch = trainer._prepare_inputs(trainer.data_collator(chunk))
+            labels = trainer.make_targets(batch, None)["labels"]
+            targets.append(labels[labels != IGNORE_INDEX][:missing])
+            missing -= len(targets[-1])
+        if missing == size:
+            raise ValueError("eval_dataset has no token to predict: give it more rows, or set eval_strategy 'no'.")
+        return NegativePool.from_targets(targets)
+
+    def score(self, model, inputs) -> Tensor:
+        """Add a batch of the collator, and return the mean loss of its predictions."""
+        trainer, inputs = self.trainer, dict(inputs)
+        counted = inputs.pop(COUNTS, True)
+        batch = trainer.make_targets(trainer._prepare_inputs(inputs), None)
+        labels = batch.pop("labels")
+        if counted:
+            self._rows += len(labels)
+        else:
+            labels = torch.full_like(labels, IGNORE_INDEX)
+        predicted, target_ids = predictions(labels)
+        with trainer.compute_loss_context_manager():
+            hidden = trainer.head.hidden(model, batch, predicted)
+            if self._layers is None:
+                self._layers = self._layer_cosines(model, batch)
+        scores = trainer.evaluation_scores(hidden, target_ids, self.pool)
+        self._sums.add(scores)
+        return scores["loss"].mean() if len(predicted) else torch.zeros((), device=labels.device)
 
     def prior(self, compute: Callable[[], Tensor | None]) -> Tensor | None:
         """What ``compute`` gives, called once in an evaluation: it adds up counts of all processes."""
         self._prior = self._prior or [compute()]
         return self._prior[0]
 
-    def add(self, scores: dict[str, Tensor]) -> None:
-        self._count += len(scores["loss"])
-        for name, values in scores.items():
-            self._sums[name] = self._sums.get(name, 0.0) + values.cpu().double().sum().item()
+    def _layer_cosines(self, model, batch: dict[str, Tensor]) -> list[float]:
+        trunk = self.trainer.accelerator.unwrap_model(model).base_model
+        mask = batch.get("attention_mask")
+        kept = mask.bool() if mask is not None and mask.dim() == 2 else torch.ones_like(batch["input_ids"]).bool()
+        states = trunk(**batch, output_hidden_states=True).hidden_states or ()
+        return [mean_cosine(state[kept]).item() for state in states]
 
-    def metrics(self, reduce, perplexity: bool) -> dict[str, float]:
-        """Means over all predictions; ``reduce`` sums a float64 tensor on the CPU over the processes, None for one alone."""
-        sums = torch.tensor([self._count, *self._sums.values()], dtype=torch.float64)
-        count, *sums = (reduce(sums) if reduce is not None else sums).tolist()
-        metrics = {name: total / max(1.0, count) for name, total in zip(self._sums, sums, strict=True)}
-        if perplexity:
-            for name in [name for name in metrics if name.startswith("cross_entropy")]:
-                metrics[name.replace("cross_entropy", "perplexity")] = math.exp(min(metrics[name], 700.0))
+    def figures(self) -> tuple[dict[str, float], int]:
+        """Figures over all processes, and the number of rows that were scored."""
+        trainer = self.trainer
+        found = self._sums.means(trainer.sum_over_processes, perplexity=trainer.task == "clm")
         if self.pool is not None:
-            metrics["pool_tokens"], metrics["pool_size"] = len(self.pool), self.pool.size
-        metrics["predicted_tokens"] = int(count)
-        metrics |= {f"layer_{index}_mean_cosine": cosine for index, cosine in enumerate(self.layers or ())}
-        return metrics
+            found |= {"pool_tokens": len(self.pool), "pool_size": self.pool.size}
+        found |= {f"layer_{index}_mean_cosine": cosine for index, cosine in enumerate(self._layers or ())}
+        rows = trainer.sum_over_processes(torch.tensor(self._rows, device=trainer.args.device))
+        return found, int(rows)

@@ -1,27 +1,31 @@
-"""The trainer that pretrains without a vocabulary head.
+"""Headless pretraining by Contrastive Weight Tying.
 
-Letters used in shapes: K predicted positions, U distinct targets, D width, V vocabulary size.
+The loss is `HeadlessTrainer.compute_loss`. What leads to it, from the batches of a step to their candidates, is in step.py;
+how a candidate is scored is in models/candidate_head.py.
+
+For another loss, override ``compute_loss``. For other negatives, override ``candidates_of_step``. To log a number, call
+``self.window.add(name, value)``; a row in measures.py says how it is shown.
+
+Letters used in shapes: K predicted positions, U distinct candidates, D width, V vocabulary size.
 """
 
 import logging
-import math
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..arguments import HeadlessTrainingArguments
-from ..models.candidate_matrix import candidate_matrix, split_off
+from ..models.candidate_head import CandidateHead
 from ..models.fold import unfold
-from ..models.trunk import check_causal, find_embed, find_trunk, infer_task
+from ..models.trunk import check_causal, find_trunk, infer_task
 from ..objective.losses import candidate_loss
-from ..objective.negatives import NegativePool, draw_uniform
 from ..objective.prior import candidate_log_prior, drawn_share_of
 from ..settings_check import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
 from .sparse_rows import check_rows
-from .targets import TargetMaker
+from .step import CandidatePools, Candidates, Step, TargetMaker
+from .window import TrainingWindow
 
 logger = logging.getLogger(__name__)
 
@@ -37,27 +41,28 @@ def check_trainable(model, tokenizer, args: HeadlessTrainingArguments) -> None:
         check_causal(trunk)
     TargetMaker(task, model, tokenizer, args)
     if args.objective != "vanilla":
-        find_embed(trunk)
-        look_for_no_unused(trunk, args)
+        CandidateHead(trunk).check_launch(args)
         check_rows(trunk, args)
 
 
-def look_for_no_unused(trunk, args: HeadlessTrainingArguments) -> None:
-    """Set up DDP for a model with a matrix for candidates, which is read after the forward; others are left as they are.
+def count_pool(window: TrainingWindow, part: Candidates, divisor: Tensor | float, drawn: int = 0) -> None:
+    """Log the size of a pool, the floor that repeated targets put under its loss, and the loss of equal scores.
 
-    Looking for what the forward does not use, which transformers lets it do by default, DDP would take the matrix for unused.
-
-    Raises:
-        ValueError: if the arguments ask for that.
+    Args:
+        window: of the run.
+        part: predictions and their pool.
+        divisor: of their summed loss, by which the floor and the loss of equal scores are divided alike.
+        drawn: candidates in the pool that are no targets.
     """
-    if candidate_matrix(trunk) is None:
-        return
-    if args.ddp_find_unused_parameters:
-        raise ValueError(
-            "ddp_find_unused_parameters is True but the model has a matrix of its own for candidates (tie_word_embeddings "
-            "False), which would be taken for unused: leave ddp_find_unused_parameters out."
-        )
-    args.ddp_find_unused_parameters = False
+    pool, predictions = part.pool, len(part.target_index)
+    used = int(predictions > 0)  # every process adds the same names, also one without a prediction
+    log_counts = pool.log_counts()
+    window.candidates += pool.size * used
+    window.drawn += drawn * used
+    window.add("pool_tokens", len(pool) * used, used)
+    window.add("pool_size", pool.size * used, used)
+    window.add("loss_floor", log_counts[part.target_index].sum() / divisor)
+    window.add("random_guess_loss", predictions * log_counts.logsumexp(0) / divisor if used else 0.0)
 
 
 class HeadlessTrainer(PretrainingTrainer):
@@ -68,16 +73,16 @@ class HeadlessTrainer(PretrainingTrainer):
     Args:
         model: a trunk (``AutoModel``), or a ``...ForMaskedLM`` / ``...ForCausalLM``, of which the trunk is trained and saved.
         args: the settings; ``args.negatives`` says whose targets are the candidates.
+        data_collator: makes ``input_ids`` and, where rows differ in length, ``attention_mask``. Pads by default.
         token_counts: ``(V,)`` int64 occurrences of each token as a target of the training run before this one, for the free
             head that evaluation scores; by default what is saved beside the checkpoint that the model was loaded from.
-        data_collator: makes ``input_ids`` and, where rows differ in length, ``attention_mask``. Pads by default.
         kwargs: everything else `Trainer` takes. ``processing_class`` is the tokenizer, which mlm needs.
 
     Raises:
         ValueError: if the model, its tokenizer or the settings cannot work together.
     """
 
-    needs_evaluation_pool = True
+    has_evaluation_pool = True
 
     def __init__(
         self,
@@ -94,102 +99,69 @@ class HeadlessTrainer(PretrainingTrainer):
         if isinstance(args, HeadlessTrainingArguments):
             args.task = args.task or infer_task(model)
         trunk = unfold(find_trunk(model))
-        self.embed = find_embed(trunk)
+        self.head = CandidateHead(trunk)
         if args is not None:
-            look_for_no_unused(trunk, args)
+            self.head.check_launch(args)
         super().__init__(trunk, args, data_collator, **kwargs)
-        if candidate_matrix(trunk) is not None:
-            self._check_matrix()
+        self.head.check_launch(args, sharded=self.is_deepspeed_enabled or self.is_fsdp_enabled)
+        self.pools = CandidatePools(args, self.head.size, self.host)
         if token_counts is not None:
-            if len(token_counts) != len(self.token_counts):
+            if len(token_counts) != self.head.size:
                 raise ValueError(
-                    f"token_counts is {len(token_counts)} long but the embedding has {len(self.token_counts)} rows: pass "
-                    "the counts of this vocabulary."
+                    f"token_counts is {len(token_counts)} long but the embedding has {self.head.size} rows: pass the counts "
+                    "of this vocabulary."
                 )
-            self.token_counts = self._of_all_processes(token_counts.cpu().long())
+            self.token_counts = self.carried_by_first(token_counts.cpu().long())
 
-    def _check_matrix(self) -> None:
-        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            raise ValueError(
-                "The model has a matrix of its own for candidates (tie_word_embeddings False) but the run was started with "
-                "DeepSpeed or FSDP, which would cut it into shards: drop one of the two."
-            )
+    def compute_loss(self, model, inputs, return_outputs: bool = False, num_items_in_batch=None):
+        """Contrastive Weight Tying: each output must pick its own target among the targets of its pool.
 
-    def finish_weights(self, folder: Path) -> None:
-        if candidate_matrix(self.model) is not None:
-            split_off(folder)
-
-    def _drawn_share(self) -> float:
-        """That of the run; before its first step, that of the checkpoint that it starts from."""
-        sums = torch.tensor([self.window.candidates, self.window.drawn])
-        candidates, drawn = self._sum_over_processes(sums).tolist()
-        return drawn / candidates if candidates else drawn_share_of(self.loaded_facts)
-
-    def share_step(self, targets):
-        args, drawn = self.args, None
-        if args.sampled_negatives:
-            drawn = draw_uniform(
-                args.sampled_negatives, self.embedding.num_embeddings, args.seed, self.state.global_step
-            )
-        if self.args.negatives == "micro_batch":
-            # The mean over the step of each micro-batch's own mean, as in the paper.
-            return [(self._own_pools(ids, drawn), max(1, ids.numel()) * len(targets)) for ids in targets]
-        pool, divisor = NegativePool.from_targets(targets), sum(ids.numel() for ids in targets)
-        if self.args.negatives == "world" and self.args.world_size > 1:
-            pool = self._pool_of_all_processes(pool)
-            # The gradients of processes are going to be averaged: each divides its sum by its share of all predictions.
-            divisor = pool.size / self.args.world_size
-        return [((pool.with_drawn(drawn),), divisor or 1)] * len(targets)
-
-    def _own_pools(self, target_ids: Tensor, drawn: Tensor | None) -> tuple[NegativePool, ...]:
-        """Of one micro-batch: as many as it takes for none to have more than ``pool_size`` targets."""
-        parts = math.ceil(target_ids.numel() / self.args.pool_size) if self.args.pool_size else 1
-        return tuple(NegativePool.from_targets(ids).with_drawn(drawn) for ids in target_ids.tensor_split(max(1, parts)))
-
-    def _pool_of_all_processes(self, pool: NegativePool) -> NegativePool:
-        """Exchange distinct ids and their counts, 16 bytes a token; the embeddings behind them are everywhere already."""
-        everyone, received = self.host.gather(torch.stack([pool.ids, pool.counts], dim=1))  # (U, 2) of each
-        self.window.exchanged_bytes += received
-        return NegativePool.merged(*everyone.unbind(dim=1))
-
-    def loss_sum(self, model, inputs, micro_batch):
-        hidden = self.predicted_hidden(model, inputs, micro_batch.predicted)
-        vectors = self.embed_candidates(micro_batch.looked_up)
+        Returns:
+            This micro-batch's part of the loss of its optimizer step, a scalar in nats; of a batch that no step has drawn,
+            its own loss. With ``return_outputs`` a pair of it and an empty dictionary.
+        """
+        inputs, micro_batch = self.take_out(inputs)
+        hidden = self.head.hidden(model, inputs, micro_batch.predicted)  # (K, D)
+        with self.roles.as_targets():  # once for all pools, by calling the module: its weight may be a shard here
+            vectors, bias = self.head.vectors(micro_batch.looked_up), self.head.bias(micro_batch.looked_up)
         losses = [
             candidate_loss(
                 outputs,
-                part.positions,
-                vectors if part.rows is None else vectors[part.rows],
+                part.target_index,
+                part.among(vectors),
                 part.pool,
+                bias=part.among(bias),
                 reduction="sum",
                 backend=self.args.loss_backend,
             )
-            for outputs, part in micro_batch.groups(hidden)
+            for outputs, part in micro_batch.parts(hidden)
         ]
-        return torch.stack(losses).sum()
+        loss = torch.stack(losses).sum() / micro_batch.divisor
+        return (loss, {}) if return_outputs else loss
 
-    def embed_candidates(self, ids: Tensor) -> Tensor:
-        """``(U, D)`` vectors of ``(U,)`` ids, by the module: its weight may be a shard outside the forward."""
-        with self.roles.as_targets():
-            return self.embed(ids)
+    def candidates_of_step(self, targets):
+        return self.pools(targets, self.state.global_step)
 
-    def predicted_hidden(self, model, inputs, predicted):
-        return model(**inputs).last_hidden_state.flatten(0, 1)[predicted]
+    def log_step(self, step: Step) -> None:
+        if self.args.negatives == "world" and self.args.world_size > 1:
+            self.window.add("pool_exchange_bytes", self.pools.received)
+        for each in step.micro_batches:
+            for part in each.candidates:
+                count_pool(self.window, part, each.divisor, self.args.sampled_negatives)
 
     def evaluation_scores(self, hidden, target_ids, pool):
-        embed = self.embed_candidates
-        scores = pool_scores(hidden, target_ids, embed, pool)
-        if self.args.eval_full_vocabulary:
-            # What the objective teaches is log p - log q, so the language model it implies adds log q back.
-            prior = self._evaluation.prior(self._prior)
-            found = vocabulary_scores(hidden, target_ids, embed, len(self.token_counts), prior)
-            if prior is None:
-                found = {f"{name}_without_bias": values for name, values in found.items()}
-            scores |= found
-        return scores
+        scores = pool_scores(hidden, target_ids, self.head, pool)
+        if not self.args.eval_full_vocabulary:
+            return scores
+        # What the objective teaches is log p - log q, so the language model it implies adds log q back.
+        prior = self.evaluation.prior(self._prior)
+        found = vocabulary_scores(hidden, target_ids, self.head, prior)
+        if prior is None:
+            found = {f"{name}_without_bias": values for name, values in found.items()}
+        return scores | found
 
     def _prior(self) -> Tensor | None:
-        counts = self._all_token_counts()
+        counts = self.all_token_counts()
         if counts.any():
             return candidate_log_prior(counts, self._drawn_share())
         logger.warning(
@@ -198,3 +170,9 @@ class HeadlessTrainer(PretrainingTrainer):
             "or pass token_counts."
         )
         return None
+
+    def _drawn_share(self) -> float:
+        """That of the run; before its first step, that of the checkpoint that it starts from."""
+        sums = torch.tensor([self.window.candidates, self.window.drawn])
+        candidates, drawn = self.sum_over_processes(sums).tolist()
+        return drawn / candidates if candidates else drawn_share_of(self.loaded_totals)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
 from ..arguments import HeadlessTrainingArguments
-from ..models.candidate_matrix import candidate_matrix
 from ..objective.sparse_adamw import SparseAdamW, average_row_gradients, clip_gradients, moment_bytes
 from .step import Step
 
@@ -67,24 +66,23 @@ class SparseRows(TrainerCallback):
     Args:
         model: that is trained.
         args: its settings.
+        weights: of which a step reads single rows: that of the inputs, and that of the candidates where it is another one.
         sharded: whether DeepSpeed or FSDP cut the embedding into shards.
 
     Raises:
         ValueError: if the embedding is cut into shards.
     """
 
-    def __init__(self, model: nn.Module, args: HeadlessTrainingArguments, sharded: bool = False):
+    def __init__(
+        self, model: nn.Module, args: HeadlessTrainingArguments, weights: list[nn.Parameter], sharded: bool = False
+    ):
         if sharded:
             raise ValueError(
                 f"{WANTED} the run was started with DeepSpeed or FSDP, which cut the embedding into shards: start it with a "
                 f"multi-GPU configuration (DDP), or {REMEDY}"
             )
-        self.model, self.args = model, args
-        # That of the inputs, and that of the candidates where it is another one.
-        matrix = candidate_matrix(model)
-        self.weights = [each.weight for each in (model.get_input_embeddings(), matrix) if each is not None]
+        self.model, self.args, self.weights = model, args, weights
         self._optimizer: SparseAdamW | None = None
-        self._received: list[int] = []
 
     @contextmanager
     def updated_as_rows(self) -> Iterator[None]:
@@ -138,18 +136,14 @@ class SparseRows(TrainerCallback):
     def on_epoch_end(self, args, state, control, **kwargs):
         self.catch_up()  # before the best checkpoint is loaded, to which nothing is to be added
 
-    def average(self, gather) -> None:
-        """Average the rows' gradients of all processes; ``gather`` concatenates a tensor of each."""
-        self._received.append(sum(average_row_gradients(each, gather, self.args.world_size) for each in self.weights))
+    def average(self, gather) -> int:
+        """Average the rows' gradients of all processes; ``gather`` concatenates a tensor of each.
+
+        Returns:
+            Bytes that this process received.
+        """
+        return sum(average_row_gradients(each, gather, self.args.world_size) for each in self.weights)
 
     def clip(self, max_norm: float) -> Tensor:
         """Clip all gradients together, sparse ones too, and return their norm before it."""
         return clip_gradients(self.model.parameters(), max_norm)
-
-    def logs(self) -> dict[str, float]:
-        """``row_exchange_bytes`` (a step, received by this process), where there was an exchange since the last call."""
-        if not self._received:
-            return {}
-        received = sum(self._received) / len(self._received)
-        self._received.clear()
-        return {"row_exchange_bytes": round(received)}

@@ -22,7 +22,7 @@ from headless_trainer.corpus.collator import PaddingCollator
 from headless_trainer.corpus.packing import check_token_ids, target_counts, tokenize_and_pack
 from headless_trainer.corpus.texts import load_texts
 from headless_trainer.corpus.tokenization import train_tokenizer
-from headless_trainer.trainers.targets import TargetMaker
+from headless_trainer.trainers.step import TargetMaker
 
 DOCUMENTS = [f"Document {i} tells of {i * 7} things" + ", and of more" * (i % 5) + "." for i in range(60)]
 

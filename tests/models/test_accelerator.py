@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 from accelerator import DEVICE, Accelerator
+from builders import Table
 from packaging.version import Version
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
@@ -12,8 +13,10 @@ from headless_trainer.models.fold import fold_head_bias, unfold
 from headless_trainer.objective.masking import MaskingRule, content_seeds, mask_tokens
 from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.trainers.diagnostics import TrainingWindow
 from headless_trainer.trainers.evaluation import EvaluationSums, mean_cosine, pool_scores, vocabulary_scores
+from headless_trainer.trainers.headless import count_pool
+from headless_trainer.trainers.step import Candidates
+from headless_trainer.trainers.window import TrainingWindow
 
 # Whose eager attention makes a scalar of its mask on the device in a way that no dispatch mode sees.
 BEFORE_5_21 = Version(transformers.__version__) < Version("5.21")
@@ -59,14 +62,14 @@ def test_scores():
     counts = targets.bincount(minlength=V)
     same(log_prior, counts)
     same(
-        lambda *data: vocabulary_scores(*data[:2], data[2].__getitem__, V, data[3]),
+        lambda *data: vocabulary_scores(*data[:2], Table(data[2]), data[3]),
         hidden,
         targets,
         weight,
         log_prior(counts),
     )
     same(
-        lambda *data: pool_scores(*data[:2], data[2].__getitem__, NegativePool.from_targets(data[1])),
+        lambda *data: pool_scores(*data[:2], Table(data[2]), NegativePool.from_targets(data[1])),
         hidden,
         targets,
         weight,
@@ -77,15 +80,15 @@ def test_scores():
 
 
 def test_sums():
-    sums = EvaluationSums(None)
+    sums = EvaluationSums()
     sums.add({"loss": torch.tensor([1.0, 2.0]).to(DEVICE)})
-    assert sums.metrics(None, perplexity=False) == {"loss": 1.5, "predicted_tokens": 2}
+    assert sums.means(None, perplexity=False) == {"loss": 1.5, "predicted_tokens": 2}
     window = TrainingWindow()
     window.start_step()
     window.add_batch(2**25 + 1, 3)  # more than float32 counts to
     targets = torch.tensor([4, 4, 5]).to(DEVICE)
     pool = NegativePool.from_targets(targets)
-    window.add_pool(pool, pool.positions(targets), len(targets))
+    count_pool(window, Candidates(pool, pool.index_of(targets), None), len(targets))
     window.on_step_end(None, None, None)
     assert window.flush(DEVICE)["tokens_seen"] == 2**25 + 1
 

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 
 from headless_trainer import attach_lm_head, load_token_counts
 from headless_trainer.cli import lm_head, pretrain
-from headless_trainer.models.candidate_matrix import candidate_matrix, load_trunk, untie
+from headless_trainer.models.candidate_head import candidate_matrix, load_trunk, untie
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.trainers.step import CARRIED
 
@@ -128,7 +128,7 @@ def test_a_run_does_not_go_on_with_one_matrix_more_or_less(tmp_path, clm_tokeniz
 
 
 def test_what_it_does_not_work_with_is_refused(tmp_path, clm_tokenizer, sharded):
-    with pytest.raises(ValueError, match="matrix of its own for candidates .* was started with DeepSpeed or FSDP"):
+    with pytest.raises(ValueError, match="tie_word_embeddings is False.* was started with DeepSpeed or FSDP"):
         untied_trainer(tmp_path, "clm", clm_tokenizer)
     with pytest.raises(ValueError, match="ddp_find_unused_parameters is True but the model has .*: leave ddp_find"):
         untied_trainer(tmp_path, "clm", clm_tokenizer, ddp_find_unused_parameters=True)

@@ -13,7 +13,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.fine_tuning.classification_rows import EncodedRows
-from headless_trainer.models.trunk import find_embed, infer_task
+from headless_trainer.models.candidate_head import CandidateHead
+from headless_trainer.models.trunk import infer_task
 
 PAD, EOS, MASK, VOCAB = 0, 1, 2, 40
 LENGTHS = (9, 9, 6, 4)
@@ -88,15 +89,16 @@ def make_trainer(model, folder, pad: int, **settings):
 
 def train_and_watch(trainer) -> tuple[dict, torch.Tensor]:
     """Inputs and labels of the only micro-batch of a run of one step."""
-    seen, loss_sum = [], trainer.loss_sum
+    seen, take_out = [], trainer.take_out
 
-    def watched(model, inputs, micro_batch):
+    def watched(batch):
+        inputs, micro_batch = take_out(batch)
         labels = torch.full_like(inputs["input_ids"], -100)
         labels = labels.flatten().index_put((micro_batch.predicted,), micro_batch.target_ids).view_as(labels)
         seen.append((inputs, labels))
-        return loss_sum(model, inputs, micro_batch)
+        return inputs, micro_batch
 
-    trainer.loss_sum = watched
+    trainer.take_out = watched
     trainer.train()
     return seen[0]
 
@@ -111,7 +113,7 @@ def naive_gradients(model, inputs, labels, headless: bool) -> tuple[torch.Tensor
     embedded[0][1].retain_grad()
     if headless:
         targets = labels[predicted]
-        scores = output.last_hidden_state[predicted] @ find_embed(model)(targets).T
+        scores = output.last_hidden_state[predicted] @ CandidateHead(model).vectors(targets).T
         loss = (scores.logsumexp(-1) - scores.diagonal()).mean()
     else:
         loss = F.cross_entropy(output.logits[predicted], labels[predicted])

@@ -26,8 +26,10 @@ from transformers import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from headless_trainer.arguments import HeadlessTrainingArguments
-from headless_trainer.models.trunk import check_causal, find_embed, find_trunk, infer_task
-from headless_trainer.models.vocabulary_head import VocabularyHead, find_projection
+from headless_trainer.models.candidate_head import CandidateHead
+from headless_trainer.models.projection import find_projection
+from headless_trainer.models.trunk import check_causal, find_trunk, infer_task
+from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.trainers.headless import HeadlessTrainer
 from headless_trainer.trainers.step import CARRIED
 from headless_trainer.trainers.vanilla import VanillaTrainer
@@ -185,7 +187,7 @@ def test_find_trunk_of_a_language_model_is_its_base(name):
 def test_narrow_embeddings_are_widened_by_the_trunks_own_projection(name, projection):
     trunk = find_trunk(make_model(name))
     ids = torch.tensor([5, 6, 7])
-    embedded = find_embed(trunk)(ids)
+    embedded = CandidateHead(trunk).vectors(ids)
     rows, linear = trunk.get_input_embeddings().weight[ids], trunk.get_submodule(projection)
     assert rows.shape == (3, 8) and embedded.shape == (3, WIDTH)
     torch.testing.assert_close(embedded, rows @ linear.weight.T + linear.bias)
@@ -200,20 +202,20 @@ def test_an_embedding_of_the_layers_width_is_used_as_it_is():
         expected = trunk.get_input_embeddings()(ids)
         if name == "albert":  # which projects even then
             expected = trunk.encoder.embedding_hidden_mapping_in(expected)
-        torch.testing.assert_close(find_embed(trunk)(ids), expected)
+        torch.testing.assert_close(CandidateHead(trunk).vectors(ids), expected)
 
 
 def test_gemma_embeds_with_its_scale():
     trunk = make_model("gemma")
     ids = torch.tensor([5, 6, 7])
-    torch.testing.assert_close(find_embed(trunk)(ids), trunk.embed_tokens.weight[ids] * WIDTH**0.5)
+    torch.testing.assert_close(CandidateHead(trunk).vectors(ids), trunk.embed_tokens.weight[ids] * WIDTH**0.5)
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_find_embed_leaves_the_mode_and_the_attention_of_the_trunk(training):
+def test_the_head_leaves_the_mode_and_the_attention_of_the_trunk(training):
     trunk = make_model("gpt_neox").train(training)
     attention = trunk.config._attn_implementation
-    find_embed(trunk)
+    CandidateHead(trunk)
     check_causal(trunk)
     assert trunk.training is training and trunk.config._attn_implementation == attention != "eager"
 
@@ -227,7 +229,7 @@ def test_checks_run_where_the_attention_kernel_does_not(monkeypatch):
         monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", refuse)
         with pytest.raises(RuntimeError, match="needs a GPU"):
             model(input_ids=torch.tensor([[5, 6]]))
-        find_embed(find_trunk(model))
+        CandidateHead(find_trunk(model))
         VocabularyHead(model)
         monkeypatch.undo()
 
@@ -283,7 +285,7 @@ def test_embedding_and_output_widths_that_differ_are_refused():
     with pytest.raises(
         ValueError, match="^model GPTNeoXModel has outputs of width 16 and embeddings of width 32: contrastive weight"
     ):
-        find_embed(trunk)
+        CandidateHead(trunk)
     assert embedding.weight.shape == (300, 2 * WIDTH)
 
 

@@ -450,7 +450,7 @@ def test_a_bias_is_added_to_the_score_of_every_candidate(backend, extra, reducti
 
     def ours(hidden, weight, bias):
         vectors, settings = F.embedding(pool.ids, weight), {"reduction": reduction, "backend": backend}
-        return candidate_loss(hidden, pool.positions(p.targets), vectors, pool, bias=bias[pool.ids], **settings)
+        return candidate_loss(hidden, pool.index_of(p.targets), vectors, pool, bias=bias[pool.ids], **settings)
 
     got = value_and_gradients(ours, p.hidden, p.weight, p.bias)
     assert_close(got, value_and_gradients(naive, p.hidden, p.weight, p.bias), 1e-10)

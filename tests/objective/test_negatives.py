@@ -35,10 +35,10 @@ def test_log_counts():
     assert exact.tolist() == pytest.approx([0.6931471805599453, 1.0986122886681098, 0.0], abs=1e-15)
 
 
-def test_positions():
+def test_index_of():
     pool = NegativePool.from_targets(torch.tensor([7, 2, 7, 9]))
-    assert pool.positions(torch.tensor([9, 2, 2, 7])).tolist() == [2, 0, 0, 1]
-    assert pool.positions(EMPTY).tolist() == []
+    assert pool.index_of(torch.tensor([9, 2, 2, 7])).tolist() == [2, 0, 0, 1]
+    assert pool.index_of(EMPTY).tolist() == []
 
 
 @pytest.mark.parametrize("missing", [1, 5, 12])
@@ -46,7 +46,7 @@ def test_a_target_outside_the_pool_is_an_error(missing):
     pool = NegativePool.from_targets(torch.tensor([7, 2, 7, 9]))
     text = rf"target token {missing} is not in the pool of 3 tokens. Build the pool from every target of the batches"
     with pytest.raises(ValueError, match=text):
-        pool.positions(torch.tensor([7, missing, 9]))
+        pool.index_of(torch.tensor([7, missing, 9]))
 
 
 @pytest.mark.parametrize("targets", [EMPTY, [EMPTY, EMPTY], []], ids=["one", "several", "none"])
@@ -55,6 +55,6 @@ def test_an_empty_pool(targets):
     assert len(pool) == pool.size == 0
     assert pool.ids.dtype == torch.long
     assert pool.log_counts().shape == (0,)
-    assert pool.positions(EMPTY).shape == (0,)
+    assert pool.index_of(EMPTY).shape == (0,)
     with pytest.raises(ValueError, match="target token 3 is not in the pool of 0 tokens"):
-        pool.positions(torch.tensor([3]))
+        pool.index_of(torch.tensor([3]))

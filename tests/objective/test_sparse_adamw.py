@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertForMaskedLM, TrainerCallback
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
-from headless_trainer.models.candidate_matrix import candidate_matrix, untie
+from headless_trainer.models.candidate_head import candidate_matrix, untie
 from headless_trainer.objective.sparse_adamw import (
     SparseAdamW,
     average_row_gradients,
@@ -324,7 +324,8 @@ def test_the_memory_of_the_embedding_is_said(tmp_path, caplog):
     """Weights of 4 MiB, two moments, and for each row the step it was last touched in."""
     caplog.set_level("INFO", "headless_trainer")
     args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True)
-    SparseRows(trunk("clm", vocab_size=2**16), args).use(None)
+    model = trunk("clm", vocab_size=2**16)
+    SparseRows(model, args, [model.get_input_embeddings().weight]).use(None)
     assert "Embedding of 65536 x 16: 4.0 MiB of weights, 8.2 MiB of moments." in caplog.text
 
 

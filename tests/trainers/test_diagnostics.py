@@ -11,8 +11,11 @@ from torch import nn
 
 from headless_trainer.objective.losses import cwt_loss
 from headless_trainer.objective.negatives import NegativePool
-from headless_trainer.trainers import diagnostics
-from headless_trainer.trainers.diagnostics import EmbeddingRoles, TrainingWindow, peak_memory_mib
+from headless_trainer.trainers import window as window_module
+from headless_trainer.trainers.headless import count_pool
+from headless_trainer.trainers.roles import EmbeddingRoles
+from headless_trainer.trainers.step import Candidates
+from headless_trainer.trainers.window import TrainingWindow, peak_memory_mib
 
 CPU = torch.device("cpu")
 
@@ -21,7 +24,7 @@ CPU = torch.device("cpu")
 def clock(monkeypatch):
     """A clock that moves only when told to."""
     now = [100.0]
-    monkeypatch.setattr(diagnostics.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(window_module.time, "perf_counter", lambda: now[0])
     return lambda seconds: now.__setitem__(0, now[0] + seconds)
 
 
@@ -34,7 +37,7 @@ def run_two_steps(window: TrainingWindow, clock) -> None:
         window.start_step()
         window.add_batch(tokens, len(targets))
         pool = NegativePool.from_targets(torch.tensor(targets))
-        window.add_pool(pool, pool.positions(torch.tensor(targets)), len(targets))
+        count_pool(window, Candidates(pool, pool.index_of(torch.tensor(targets)), None), len(targets))
         clock(seconds)
         end_step(window)
         clock(1000.0)  # between steps: evaluation and saving
@@ -76,15 +79,26 @@ def test_window_over_two_processes(clock):
 
 def test_window_without_pools_or_steps(clock):
     window = TrainingWindow()
-    window.add_pool(NegativePool.from_targets(torch.tensor([1])), torch.empty(0, dtype=torch.long), 1)
+    pool = NegativePool.from_targets(torch.tensor([1]))
+    count_pool(window, Candidates(pool, torch.empty(0, dtype=torch.long), None), 1, drawn=1)
     end_step(window)  # nothing was under way
-    assert set(window.flush(CPU)) == {
-        "tokens_per_second",
-        "tokens_seen",
-        "predicted_tokens",
-        "train_seconds",
-        "peak_memory_mib",
-    }
+    logs = window.flush(CPU)
+    assert "pool_tokens" not in logs and "pool_size" not in logs  # no loss had a pool
+    assert logs["loss_floor"] == logs["random_guess_loss"] == window.candidates == window.drawn == 0
+
+
+def test_a_number_is_logged_by_one_call(clock):
+    window = TrainingWindow()
+    for value in (1.0, torch.tensor(5.0)):
+        window.start_step()
+        window.add("share", value, 2)
+        window.add("once", value)
+        window.add("once", 1.0)
+        end_step(window)
+    window.add("nothing", 3.0, 0)
+    logs = window.flush(CPU, lambda sums: sums + sums)  # of another process with the same
+    assert (logs["share"], logs["once"]) == (1.5, 4.0) and "nothing" not in logs
+    assert "share" not in window.flush(CPU)
 
 
 def test_the_floor_is_where_the_loss_can_go_and_no_lower(clock):
@@ -93,7 +107,7 @@ def test_the_floor_is_where_the_loss_can_go_and_no_lower(clock):
     targets = torch.tensor([3, 3, 3, 5, 6])
     pool = NegativePool.from_targets([targets, torch.tensor([3, 5, 7])])
     window.start_step()
-    window.add_pool(pool, pool.positions(targets), len(targets))
+    count_pool(window, Candidates(pool, pool.index_of(targets), None), len(targets))
     embed = nn.Embedding.from_pretrained(torch.eye(8))
     loss = cwt_loss(100 * embed(targets), targets, embed, pool)
     assert (
@@ -107,7 +121,7 @@ def test_random_guess_is_the_loss_of_equal_scores():
     window = TrainingWindow()
     targets = torch.tensor([3, 3, 3, 5, 6])
     pool = NegativePool.from_targets(targets)
-    window.add_pool(pool, pool.positions(targets), len(targets))
+    count_pool(window, Candidates(pool, pool.index_of(targets), None), len(targets))
     embed = nn.Embedding.from_pretrained(torch.eye(8))
     loss = cwt_loss(torch.zeros(5, 8), targets, embed)
     assert window.flush(CPU)["random_guess_loss"] == pytest.approx(loss.item()) == pytest.approx(math.log(5))
@@ -127,7 +141,7 @@ def test_peak_memory_where_the_system_does_not_say(monkeypatch, text):
             raise FileNotFoundError(path)
         return text
 
-    monkeypatch.setattr(diagnostics.Path, "read_text", read)
+    monkeypatch.setattr(window_module.Path, "read_text", read)
     assert peak_memory_mib(CPU) > 50
 
 
@@ -135,7 +149,7 @@ def test_peak_memory_where_the_system_does_not_say(monkeypatch, text):
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux says of the process")
 def test_the_peak_is_not_that_of_the_process_that_started_it():
     torch.ones(2**28)  # 1 GiB, held for a moment
-    code = "import torch, headless_trainer.trainers.diagnostics as d; print(d.peak_memory_mib(torch.device('cpu')))"
+    code = "import torch, headless_trainer.trainers.window as d; print(d.peak_memory_mib(torch.device('cpu')))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert 50 < float(shown.split()[-1]) < 1000 < peak_memory_mib(CPU)
 

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from builders import Table
 
 from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.objective.prior import log_prior
@@ -35,7 +36,7 @@ def test_pool_scores(chunks, data):
         V // 2, (60,), generator=torch.Generator().manual_seed(1)
     )  # half of the targets are outside
     pool = NegativePool.from_targets(columns)
-    got = pool_scores(hidden, targets, weight.__getitem__, pool)
+    got = pool_scores(hidden, targets, Table(weight), pool)
     losses, correct = [], []
     for output, target in zip(hidden.double(), targets, strict=True):
         candidates = columns if (columns == target).any() else torch.cat([columns, target[None]])
@@ -54,7 +55,7 @@ def test_a_tie_counts_for_the_target_of_a_pool(chunks):
     pool = NegativePool.from_targets(torch.tensor([0, 1, 1, 2]))
     weight = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     hidden, targets = torch.tensor([[2.0, 0.0]] * 4), torch.tensor([0, 1, 2, 3])
-    got = pool_scores(hidden, targets, weight.__getitem__, pool)
+    got = pool_scores(hidden, targets, Table(weight), pool)
     assert got["pool_accuracy"].tolist() == [1.0, 1.0, 0.0, 1.0]
     # Three columns of e^2 and one of 1; the last target is not in the pool and adds one more e^2.
     base, e2 = math.log(3 * math.e**2 + 1), math.e**2
@@ -65,8 +66,8 @@ def test_a_tie_counts_for_the_target_of_a_pool(chunks):
 def test_scores_of_nothing(dtype):
     hidden, targets, weight = torch.zeros(0, D, dtype=dtype), torch.zeros(0, dtype=torch.long), torch.ones(V, D)
     pool = NegativePool.from_targets(torch.tensor([1, 2]))
-    scores = pool_scores(hidden, targets, weight.__getitem__, pool)
-    scores |= vocabulary_scores(hidden, targets, weight.__getitem__, V, torch.zeros(V))
+    scores = pool_scores(hidden, targets, Table(weight), pool)
+    scores |= vocabulary_scores(hidden, targets, Table(weight), torch.zeros(V))
     assert len(scores) == 6
     assert all(values.shape == (0,) and values.dtype == torch.float32 for values in scores.values())
 
@@ -75,7 +76,7 @@ def test_scores_of_nothing(dtype):
 def test_vocabulary_scores(chunks, data, with_bias):
     hidden, targets, weight = data
     bias = 2 * torch.randn(V, generator=torch.Generator().manual_seed(3)) if with_bias else None
-    got = vocabulary_scores(hidden, targets, weight.__getitem__, V, bias)
+    got = vocabulary_scores(hidden, targets, Table(weight), bias)
     plain = hidden @ weight.T
     wanted = {"": plain if bias is None else plain + bias} | ({"_without_bias": plain} if with_bias else {})
     assert set(got) == {f"{name}{suffix}" for suffix in wanted for name in ("cross_entropy", "accuracy")}
@@ -97,23 +98,24 @@ def test_processes_look_up_vectors_equally_often(chunks, data):
     for predictions in (0, 1, K):
         looked_up = []
 
-        def embed(ids, looked_up=looked_up):
-            looked_up.append(len(ids))
-            return weight[ids]
+        class Watched(Table):
+            def vectors(self, ids, looked_up=looked_up):
+                looked_up.append(len(ids))
+                return super().vectors(ids)
 
-        pool_scores(hidden[:predictions], targets[:predictions], embed, pool)
-        vocabulary_scores(hidden[:predictions], targets[:predictions], embed, V)
+        pool_scores(hidden[:predictions], targets[:predictions], Watched(weight), pool)
+        vocabulary_scores(hidden[:predictions], targets[:predictions], Watched(weight))
         calls.append(len(looked_up))
     assert calls == [2 + math.ceil(V / evaluation.VOCABULARY_BLOCK)] * 3
 
 
 def test_low_precision_inputs_are_summed_in_float32(data):
     hidden, targets, weight = (tensor.bfloat16() if tensor.is_floating_point() else tensor for tensor in data)
-    got = vocabulary_scores(hidden, targets, weight.__getitem__, V)["cross_entropy"]
+    got = vocabulary_scores(hidden, targets, Table(weight))["cross_entropy"]
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, F.cross_entropy(hidden.float() @ weight.float().T, targets, reduction="none"))
     pool = NegativePool(torch.arange(V), torch.ones(V, dtype=torch.long))
-    torch.testing.assert_close(pool_scores(hidden, targets, weight.__getitem__, pool)["loss"], got)
+    torch.testing.assert_close(pool_scores(hidden, targets, Table(weight), pool)["loss"], got)
 
 
 def test_log_prior_by_hand():
@@ -166,8 +168,7 @@ def test_mean_cosine_by_hand():
 
 
 def test_sums_of_an_evaluation():
-    sums = EvaluationSums(NegativePool.from_targets(torch.tensor([4, 4, 5])))
-    sums.layers = [0.25, 0.5]
+    sums = EvaluationSums()
     sums.add({"loss": torch.tensor([1.0, 2.0, 6.0]), "cross_entropy": torch.tensor([0.0, 0.0, 3.0])})
     sums.add({"loss": torch.tensor([7.0]), "cross_entropy": torch.tensor([1.0])})
     sums.add({"loss": torch.empty(0), "cross_entropy": torch.empty(0)})
@@ -175,36 +176,36 @@ def test_sums_of_an_evaluation():
         "loss": 4.0,
         "cross_entropy": 1.0,
         "perplexity": math.e,
-        "pool_tokens": 2,
-        "pool_size": 3,
         "predicted_tokens": 4,
-        "layer_0_mean_cosine": 0.25,
-        "layer_1_mean_cosine": 0.5,
     }
-    assert sums.metrics(None, perplexity=True) == pytest.approx(wanted)
+    assert sums.means(None, perplexity=True) == pytest.approx(wanted)
     del wanted["perplexity"]
-    assert sums.metrics(None, perplexity=False) == pytest.approx(wanted)
+    assert sums.means(None, perplexity=False) == pytest.approx(wanted)
     # Another process has seen as much again, with losses twice as large.
-    doubled = sums.metrics(lambda own: own + own * torch.tensor([1.0, 2.0, 2.0]), perplexity=False)
+    doubled = sums.means(lambda own: own + own * torch.tensor([1.0, 2.0, 2.0]), perplexity=False)
     assert doubled["loss"] == pytest.approx(6.0)
     assert doubled["predicted_tokens"] == 8
 
 
 def test_sums_of_an_evaluation_that_predicted_nothing():
-    sums = EvaluationSums(None)
-    assert sums.metrics(None, perplexity=True) == {"predicted_tokens": 0}
+    sums = EvaluationSums()
+    assert sums.means(None, perplexity=True) == {"predicted_tokens": 0}
 
 
 def test_a_perplexity_does_not_overflow():
-    sums = EvaluationSums(None)
+    sums = EvaluationSums()
     sums.add({"loss": torch.tensor([5e3]), "cross_entropy_without_bias": torch.tensor([5e3])})
-    metrics = sums.metrics(None, perplexity=True)
+    metrics = sums.means(None, perplexity=True)
     assert metrics["perplexity_without_bias"] == pytest.approx(math.exp(700.0))
 
 
-@pytest.mark.parametrize("prior", [torch.ones(2), None])
-def test_the_prior_is_computed_once(prior):
-    sums, calls = EvaluationSums(None), []
-    for _ in range(2):
-        assert sums.prior(lambda: calls.append(1) or prior) is prior
-    assert calls == [1]
+def test_a_bias_of_the_head_is_part_of_every_score(data):
+    """As with a head whose vectors have one more column, which is the bias, and outputs that have a 1 there."""
+    hidden, targets, weight = data
+    bias, pool = torch.randn(V, generator=torch.Generator().manual_seed(5)), NegativePool.from_targets(targets[:5])
+    wider = torch.cat([hidden, torch.ones(len(hidden), 1)], 1), targets, Table(torch.cat([weight, bias[:, None]], 1))
+    for score, given in ((pool_scores, pool), (vocabulary_scores, torch.zeros(V))):
+        got, want = score(hidden, targets, Table(weight, bias), given), score(*wider, given)
+        assert got.keys() == want.keys()
+        for name in got:
+            torch.testing.assert_close(got[name], want[name])

@@ -186,7 +186,7 @@ def test_scores_of_an_objective_are_taken_without_gradients(tmp_path):
 
     class Plain(HeadlessTrainer):
         def evaluation_scores(self, hidden, target_ids, pool):
-            return {"loss": 1 - torch.nn.functional.cosine_similarity(hidden, self.embed(target_ids), dim=-1)}
+            return {"loss": 1 - torch.nn.functional.cosine_similarity(hidden, self.head.vectors(target_ids), dim=-1)}
 
     model, held_out = tiny_model("clm", layers=1, positions=16), rows(4)
     settings = {"task": "clm", "max_steps": 1, "save_strategy": "no"}

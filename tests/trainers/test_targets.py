@@ -23,7 +23,7 @@ from transformers import (
 
 from headless_trainer import HeadlessTrainingArguments
 from headless_trainer.objective.masking import IGNORE_INDEX, next_tokens
-from headless_trainer.trainers.targets import TargetMaker
+from headless_trainer.trainers.step import TargetMaker
 
 VOCAB_SIZE = 300  # of both tokenizers
 WIDTH = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -308,7 +308,7 @@ def test_isolation_needs_a_decoder_that_isolates(make, name):
     model = build(name, "eager").train()
     with pytest.raises(ValueError, match=f"in {type(model).__name__} packed documents still see each other"):
         make("clm", model, isolate_documents=True)
-    assert make("clm", model).document_ends is None
+    assert make("clm", model).isolation is None
 
 
 def test_the_look_at_isolation_leaves_the_model_as_it_was(make):

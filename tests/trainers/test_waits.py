@@ -16,13 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import TrainerCallback
 
 from headless_trainer import HeadlessTrainer
-from headless_trainer.trainers.late_check import LateCheck
+from headless_trainer.trainers.transfer import LateCheck
 
 WAITING = {"_local_scalar_dense", "nonzero", "_unique", "_unique2", "unique_dim", "unique_consecutive", "is_nonzero",
            "equal", "masked_select", "allclose", "bincount", "repeat_interleave"}  # fmt: skip
 # File and function -> why it may.
 REASONS = {
-    ("late_check.py", "read"): "numbers of the step before, which have arrived",
+    ("transfer.py", "read"): "numbers of the step before, which have arrived",
     ("adam.py", "*"): "counts of steps, which torch keeps on the host",
     (
         "masking_utils.py",
@@ -35,7 +35,7 @@ SPARSE = {
         "*",
     ): "which rows a step has touched is found on the device, and their last step is kept on the host",
 }
-WATCHED = {("diagnostics.py", "_keep_input"): "in the step before a log alone"}
+WATCHED = {("roles.py", "_keep_input"): "in the step before a log alone"}
 
 
 class Waits(TorchDispatchMode, TrainerCallback):
@@ -94,7 +94,7 @@ class DeviceWaits(TrainerCallback):
 
 def waits_of(folder, waits, **settings) -> Counter:
     run = tiny_trainer(folder, **{"eval_strategy": "no", "max_steps": 3, "logging_steps": 100} | settings)
-    run.finite.late = True
+    run.finite._late.late = True
     draw = run.get_batch_samples
 
     def drawn(*args):
@@ -135,10 +135,15 @@ def test_a_step_waits_for_nothing_else(tmp_path, name):
 
 
 def test_a_wait_is_seen(tmp_path, monkeypatch):
-    loss_sum = HeadlessTrainer.loss_sum
-    monkeypatch.setattr(HeadlessTrainer, "loss_sum", lambda *given: loss_sum(*given) * loss_sum(*given).detach().item())
+    compute_loss = HeadlessTrainer.compute_loss
+
+    def waiting(self, model, inputs, **kwargs):
+        loss = compute_loss(self, model, inputs, **kwargs)
+        return loss * loss.detach().item()
+
+    monkeypatch.setattr(HeadlessTrainer, "compute_loss", waiting)
     found = waits_of(tmp_path, Waits())
-    assert found[Path(__file__).name, "<lambda>"] == 3
+    assert found[Path(__file__).name, "waiting"] == 3
 
 
 @pytest.mark.gpu
@@ -175,9 +180,11 @@ def test_what_has_not_been_read_is_read_at_the_end():
 @pytest.mark.parametrize("at", [2, 3], ids=["in the middle", "the last step"])
 def test_a_run_that_reads_late_stops_too_and_saves_nothing(tmp_path, at):
     run = tiny_trainer(tmp_path, eval_strategy="no", max_steps=3, save_strategy="steps", save_steps=1, task="clm")
-    run.finite.late = True
-    loss_sum = run.loss_sum
-    run.loss_sum = lambda *given: loss_sum(*given) * (float("nan") if run.state.global_step + 1 == at else 1.0)
+    run.finite._late.late = True
+    compute_loss = run.compute_loss
+    run.compute_loss = lambda *given, **named: (
+        compute_loss(*given, **named) * (float("nan") if run.state.global_step + 1 == at else 1.0)
+    )
     with pytest.raises(FloatingPointError, match=f"The loss is nan at step {at}, so the run stops"):
         run.train()
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [

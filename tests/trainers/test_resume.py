@@ -7,7 +7,7 @@ import pytest
 from builders import VOCAB, Tokenizer, trainer_for
 from datasets import Dataset
 
-from headless_trainer.trainers.resume_check import CHANGED, KEPT, REFUSED, REFUSED_WITH_PLACE
+from headless_trainer.trainers.resume import CHANGED, KEPT, REFUSED, REFUSED_WITH_PLACE
 
 SAVING = {"save_strategy": "steps", "save_steps": 1}
 
@@ -26,7 +26,7 @@ def resumed(tmp_path, data=None, **settings):
 
 
 def ours(caplog) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.name.endswith("resume_check")]
+    return [each.getMessage() for each in caplog.records if each.name.endswith("trainers.resume")]
 
 
 def test_the_same_settings_and_rows_are_not_mentioned(tmp_path, caplog):

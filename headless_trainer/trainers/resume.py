@@ -1,16 +1,19 @@
-"""What a run that goes on from a checkpoint has in common with the one that wrote it: settings and training rows."""
+"""Going on from a checkpoint: what the run must have in common with the one that wrote it, and its totals."""
 
 import hashlib
-import json
 import logging
+import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
-from ..models.candidate_matrix import MARK
+from ..models.candidate_head import check_same_head
+from ..runtime.checkpoints import check_processes, load_token_counts
+from ..runtime.manifest import read_facts
 from ..runtime.settings import read_settings
 
 logger = logging.getLogger(__name__)
@@ -31,20 +34,67 @@ ROWS = "training_rows"  # fact of a checkpoint
 _PROBES = 64  # rows that stand for all of them
 
 
-def check_matrix(checkpoint: str, config) -> None:
-    """Refuse to go on with a matrix for candidates that the checkpoint does not have, or without the one that it has.
+def read_state(checkpoint: str) -> TrainerState:
+    """Return the state of the run that wrote a checkpoint."""
+    return TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
+
+
+def is_finished(args, state: TrainerState) -> bool:
+    """Whether a run with these arguments has nothing left to train from this state on."""
+    if args.max_steps > 0:
+        return state.global_step >= args.max_steps
+    return state.global_step >= state.max_steps and state.num_train_epochs >= args.num_train_epochs
+
+
+def check_run(trainer, checkpoint: str, settings_too: bool = True) -> None:
+    """Warn of settings that are not those of a checkpoint, and find the run's place in the data.
+
+    Args:
+        trainer: a `PretrainingTrainer`.
+        checkpoint: to go on from.
+        settings_too: whether settings are compared, which is said once.
 
     Raises:
-        ValueError: with what the checkpoint was written with.
+        ValueError: if it would not be the same run, or would lose its place in the data.
     """
-    path = Path(checkpoint, "config.json")
-    before = json.loads(path.read_text(encoding="utf-8")).get(MARK, False) if path.is_file() else False
-    if before != getattr(config, MARK, False):
-        raise ValueError(
-            f"The checkpoint {checkpoint!r} was written {'with' if before else 'without'} a matrix of its own for "
-            f"candidates, so it would not be the same run: {'set' if before else 'leave'} tie_word_embeddings "
-            f"{'to False' if before else 'out'}."
-        )
+    if settings_too:
+        check_settings(checkpoint, trainer.args)
+    check_same_head(checkpoint, trainer.model.config)
+    if trainer.args.ignore_data_skip:
+        return
+    facts, processes = read_facts(checkpoint), trainer.args.world_size
+    check_processes(facts, processes, rows_a_step(trainer.args), trainer.is_deepspeed_enabled)
+    if trainer.stream is not None:
+        trainer.stream.load(checkpoint)
+    else:
+        check_rows(facts, trainer.train_dataset)
+
+
+def load_totals(trainer, checkpoint: str) -> None:
+    """Go on with the counts and sums of a checkpoint; those over all processes are carried on by one."""
+    counts, totals = load_token_counts(checkpoint)
+    trainer.token_counts = trainer.carried_by_first(counts)
+    window = trainer.window
+    if trainer.is_world_process_zero():
+        window.tokens_seen = int(totals["tokens_seen"])
+        window.candidates = int(totals.get("candidates", 0))
+        window.drawn = int(totals.get("drawn_candidates", 0))
+    window.train_seconds = totals["train_seconds"]
+
+
+def checkpoint_facts(trainer) -> dict[str, Any]:
+    """What a checkpoint says of its run besides its settings, for `check_run`."""
+    return {
+        "rows_a_step": rows_a_step(trainer.args),
+        "processes": trainer.args.world_size,
+        "stream": trainer.stream is not None,
+        **row_facts(trainer.train_dataset),
+    }
+
+
+def rows_a_step(args) -> int:
+    """Rows of an optimizer step on all processes."""
+    return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
 
 
 def check_settings(checkpoint: str, args) -> None:

@@ -1,4 +1,4 @@
-"""Numbers of the device that the host reads one optimizer step late, so that it does not wait for them."""
+"""Moving numbers between the host and its device without one waiting for the other."""
 
 import math
 from collections import deque
@@ -6,6 +6,14 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+
+def sent(value, device: torch.device):
+    """Return the same on a device. What is no tensor is left as it is."""
+    if not isinstance(value, Tensor) or value.device == device:
+        return value
+    # Not pinned, its copy would wait for all work that the device has before it.
+    return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value.to(device)
 
 
 class LateCheck:
@@ -24,15 +32,10 @@ class LateCheck:
         self._waiting: deque[tuple[int, Callable[[float], str], Tensor, torch.cuda.Event | None]] = deque()
 
     def watch(self, step: int, number: Tensor, problem: Callable[[float], str]) -> str | None:
-        """Take a number of a step.
-
-        Args:
-            step: it belongs to.
-            number: a scalar.
-            problem: what is to be said if it is not finite.
+        """Take a scalar of a step; ``problem`` words what is wrong with a number that is not finite.
 
         Returns:
-            What is to be said of the first number that was not finite, of those that are read now; None if all were.
+            The problem with the first number that was not finite, of those that are read now; None if all were.
         """
         event = None
         if self.late and number.is_cuda:

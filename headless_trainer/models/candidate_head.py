@@ -1,0 +1,233 @@
+"""The score of a candidate in headless pretraining: everything that depends on how it is computed is in this file.
+
+A trunk's output ``o`` gives token ``x`` the score ``o . vector(x) + bias(x)``. The vectors are those of the input embedding or
+of a matrix of their own beside it; there is no bias. The loss, both evaluations, the updates of single rows, the free head,
+saving and loading ask `CandidateHead`, so another score is a change here alone.
+
+Letters used in shapes: K predicted positions, U candidates, D width, V vocabulary size.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from .trunk import probe, probe_ids
+
+# The submodule of a trunk that is its matrix for candidates, and the file that holds it beside a model that left its run:
+# clients that load the trunk know nothing of it.
+NAME = "candidate_embeddings"
+FILE_NAME = f"{NAME}.safetensors"
+# Entry in the configuration of a trunk that has one.
+MARK = "has_candidate_embeddings"
+# Where trunks whose embedding is narrower than their layers keep the projection that widens it (ELECTRA, ALBERT).
+INPUT_PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")
+
+
+class CandidateHead:
+    """Scores candidates with the vectors of a trunk.
+
+    Args:
+        trunk: model without a head.
+
+    Attributes:
+        embedding: the input embedding.
+        matrix: the matrix for candidates of a trunk that has one, else None.
+        size: V.
+        added_bias: False: a `VocabularyHead` may have a bias that leaves its run folded into other weights.
+
+    Raises:
+        ValueError: if the trunk's output and its embedding differ in width and no projection of the trunk makes up for it, or
+            if the trunk was trained with a matrix for candidates that was not loaded with it: its embedding would score in
+            that one's place.
+    """
+
+    added_bias = False
+
+    def __init__(self, trunk: PreTrainedModel):
+        self.embedding, self.matrix = trunk.get_input_embeddings(), candidate_matrix(trunk)
+        self.size = self.embedding.num_embeddings
+        name = type(trunk).__name__
+        if self.matrix is None and getattr(trunk.config, MARK, False):
+            raise ValueError(
+                f"model {name} was trained with a matrix of its own for candidates, which AutoModel does not load: give its "
+                "folder in place of the model, or load it with headless_trainer.models.candidate_head.load_trunk."
+            )
+        self._widen = _input_projection(trunk)
+        if self.matrix is not None and self._widen is not None:
+            raise ValueError(
+                f"tie_word_embeddings is False but model {name} widens its embeddings before its first layer, so that a "
+                "second matrix would have another width: leave tie_word_embeddings out."
+            )
+        if not is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
+            self._check_widths(trunk)
+
+    def vectors(self, ids: Tensor) -> Tensor:
+        """``(U, D)`` vectors that score the ``(U,)`` ids, by the module: outside its forward a weight may be a shard."""
+        found = (self.matrix or self.embedding)(ids)
+        return found if self._widen is None else self._widen(found)
+
+    def bias(self, ids: Tensor) -> Tensor | None:
+        """``(U,)`` added to the scores of the ``(U,)`` ids, None for nothing."""
+        return None
+
+    def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
+        """``(K, D)`` outputs of the trunk at the ``(K,)`` positions ``predicted``, counted over all rows of the batch."""
+        return model(**inputs).last_hidden_state.flatten(0, 1)[predicted]
+
+    @property
+    def row_weights(self) -> list[nn.Parameter]:
+        """Weights of which a step reads single rows: that of the inputs, and that of candidates where it is another."""
+        return [each.weight for each in (self.embedding, self.matrix) if each is not None]
+
+    def check_launch(self, args, sharded: bool = False) -> None:
+        """Refuse launches that cannot train the head, and set up DDP for it.
+
+        Looking for what the forward does not use, which transformers lets it do by default, DDP would take a matrix for
+        candidates, which is read after the forward, for unused.
+
+        Args:
+            args: ``TrainingArguments``, whose ``ddp_find_unused_parameters`` is turned off.
+            sharded: whether DeepSpeed or FSDP cut weights into shards.
+
+        Raises:
+            ValueError: if the matrix for candidates would be taken for unused, or cut into shards.
+        """
+        if self.matrix is None:
+            return
+        if args.ddp_find_unused_parameters:
+            raise ValueError(
+                "ddp_find_unused_parameters is True but the model has a matrix of its own for candidates "
+                "(tie_word_embeddings False), which would be taken for unused: leave ddp_find_unused_parameters out."
+            )
+        args.ddp_find_unused_parameters = False
+        if sharded:
+            raise ValueError(
+                "tie_word_embeddings is False, which gives candidates a matrix of their own, but the run was started with "
+                "DeepSpeed or FSDP, which would cut it into shards: drop one of the two."
+            )
+
+    def finish_weights(self, folder: Path) -> None:
+        """Move the matrix out of the weights in a folder that leaves its run, into a file of its own."""
+        if self.matrix is None:
+            return
+        weights = load_file(folder / SAFE_WEIGHTS_NAME)
+        own = {name: weights.pop(name) for name in list(weights) if name.startswith(f"{NAME}.")}
+        save_file(own, folder / FILE_NAME, metadata={"format": "pt"})
+        save_file(weights, folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+
+    def _check_widths(self, trunk: PreTrainedModel) -> None:
+        """Compare tensors, not configurations: OPT projects its output down, Gemma scales its embedding, and so on."""
+        ids, name = probe_ids(trunk), type(trunk).__name__
+        outputs = probe(trunk, ids)
+        if getattr(outputs, "last_hidden_state", None) is None:
+            raise ValueError(f"model {name} returns no last_hidden_state, so its predictions cannot be read.")
+        with torch.no_grad():
+            output_width, vector_width = outputs.last_hidden_state.shape[-1], self.vectors(ids).shape[-1]
+        if output_width != vector_width:
+            raise ValueError(
+                f"model {name} has outputs of width {output_width} and embeddings of width {vector_width}: contrastive weight "
+                "tying needs both to be the same."
+            )
+
+
+def _input_projection(trunk: PreTrainedModel) -> Callable[[Tensor], Tensor] | None:
+    for path in INPUT_PROJECTIONS:
+        try:
+            return trunk.get_submodule(path)
+        except AttributeError:
+            continue
+    return None
+
+
+def candidate_matrix(trunk: nn.Module) -> nn.Embedding | None:
+    """Return the matrix of a trunk that embeds candidates alone, where it has one."""
+    return getattr(trunk, NAME, None)
+
+
+@torch.no_grad()
+def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedModel:
+    """Give a trunk, in place, a matrix for candidates.
+
+    Args:
+        trunk: model without a head.
+        values: ``(V, D)`` that it starts at; random ones by default.
+    """
+    weight = trunk.get_input_embeddings().weight
+    matrix = nn.Embedding(*weight.shape, device=weight.device, dtype=weight.dtype)
+    if values is None:
+        matrix.weight.normal_(std=getattr(trunk.config, "initializer_range", None) or 0.02)
+    else:
+        matrix.weight.copy_(values)
+    setattr(trunk, NAME, matrix)
+    setattr(trunk.config, MARK, True)
+    return trunk
+
+
+def trunk_weights(trunk: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights that any client's model of this architecture has."""
+    return {name: value for name, value in trunk.state_dict().items() if not name.startswith(f"{NAME}.")}
+
+
+def forget_head(config: PreTrainedConfig) -> None:
+    """Let a configuration no longer say that its trunk has a matrix for candidates."""
+    config.__dict__.pop(MARK, None)
+
+
+def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
+    """``AutoModel.from_pretrained``, with the matrix for candidates where the checkpoint has one.
+
+    Raises:
+        ValueError: if its configuration says so and its files hold none.
+    """
+    trunk = AutoModel.from_pretrained(source, **kwargs)
+    if not getattr(trunk.config, MARK, False):
+        return trunk
+    where = {name: kwargs[name] for name in ("revision", "token", "cache_dir") if name in kwargs}
+    name = f"{NAME}.weight"
+    for file in (FILE_NAME, SAFE_WEIGHTS_NAME):  # of a model that left its run, of a checkpoint
+        path = _find(str(source), file, where)
+        if path is None:
+            continue
+        with safe_open(path, framework="pt") as weights:
+            if name in weights.keys():  # noqa: SIM118
+                return untie(trunk, weights.get_tensor(name))
+    raise ValueError(
+        f"model_name_or_path {str(source)!r} was trained with a matrix of its own for candidates, and holds neither "
+        f"{FILE_NAME} nor {SAFE_WEIGHTS_NAME} with it: copy the whole folder."
+    )
+
+
+def _find(source: str, file: str, where: dict) -> str | Path | None:
+    if Path(source).is_dir():
+        path = Path(source, file)
+        return path if path.is_file() else None
+    try:
+        return hf_hub_download(source, file, **where)
+    except EntryNotFoundError:
+        return None
+
+
+def check_same_head(checkpoint: str, config: PreTrainedConfig) -> None:
+    """Refuse to go on with a matrix for candidates that the checkpoint does not have, or without the one that it has.
+
+    Raises:
+        ValueError: with what the checkpoint was written with.
+    """
+    path = Path(checkpoint, "config.json")
+    before = json.loads(path.read_text(encoding="utf-8")).get(MARK, False) if path.is_file() else False
+    if before != getattr(config, MARK, False):
+        raise ValueError(
+            f"The checkpoint {checkpoint!r} was written {'with' if before else 'without'} a matrix of its own for "
+            f"candidates, so it would not be the same run: {'set' if before else 'leave'} tie_word_embeddings "
+            f"{'to False' if before else 'out'}."
+        )

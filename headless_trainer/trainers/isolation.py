@@ -1,0 +1,114 @@
+"""Keeping the documents that are packed into one row from seeing each other.
+
+Letters used in shapes: B rows, T tokens in a row.
+"""
+
+import inspect
+from typing import Any
+
+import torch
+from transformers.integrations import is_deepspeed_zero3_enabled
+
+from ..objective.masking import document_bounds, document_mask, document_positions
+from .transfer import sent
+
+
+class DocumentIsolation:
+    """Adds to the inputs of a model what keeps packed documents apart.
+
+    Decoders learn from positions that restart where a document begins, encoders from a mask between pairs of positions.
+
+    Args:
+        task: ``mlm`` or ``clm``.
+        model: that reads the inputs.
+        tokenizer: whose eos and sep tokens end a document.
+
+    Raises:
+        ValueError: if no token ends a document, or the model's attention cannot keep documents apart.
+    """
+
+    def __init__(self, task: str, model, tokenizer):
+        ends = {getattr(tokenizer, name, None) for name in ("eos_token_id", "sep_token_id")} - {None}
+        if not ends:
+            raise ValueError(
+                "isolate_documents is True but the tokenizer has no eos or sep token that ends a document: use one that does."
+            )
+        self.task, self.model, self.ends = task, model, torch.tensor(sorted(ends))
+        if task == "mlm":
+            self._check_takes_pairs()
+            self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+            self._first_position = _first_position(model)
+        self._check_isolates(tokenizer)
+
+    def add(self, inputs: dict[str, Any], device: torch.device) -> None:
+        """Change the inputs of a batch in place, unless they bring ``position_ids`` of their own.
+
+        Args:
+            inputs: ``input_ids`` ``(B, T)`` and, where rows are padded, ``attention_mask`` ``(B, T)``.
+            device: where masks between pairs of tokens are made, each as large as all scores of a layer and head.
+        """
+        if "position_ids" in inputs:
+            return
+        positions = document_positions(inputs["input_ids"], self.ends)
+        if self.task == "clm":
+            # Positions that restart are how decoders learn where a document begins, and only without a mask or a cache.
+            inputs.pop("attention_mask", None)
+            inputs.update(position_ids=positions, use_cache=False)
+            if "flash" in (self.model.config._attn_implementation or ""):
+                # From restarting positions transformers tells it where documents end in a batch of one row alone.
+                # https://github.com/huggingface/transformers/pull/40002
+                bounds = document_bounds(positions)
+                inputs.update(dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), bounds))
+                inputs.update(dict.fromkeys(("max_length_q", "max_length_k"), positions.shape[1]))
+            return
+        if self._takes_positions:
+            inputs["position_ids"] = positions + self._first_position
+        visible = document_mask(sent(positions, device))
+        if "attention_mask" in inputs:
+            # Padding sees padding: a position that sees nothing has no softmax, and its NaN would spread in the next layer.
+            real = sent(inputs["attention_mask"].bool(), device)
+            visible &= real[:, None, :, None] == real[:, None, None, :]
+        if self.model.config._attn_implementation == "eager":  # which adds its mask to the scores
+            dtype = self.model.dtype
+            visible = torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
+        inputs["attention_mask"] = visible
+
+    def _check_takes_pairs(self) -> None:
+        attention = self.model.config._attn_implementation
+        # One mask for every layer would widen the sliding windows of ModernBERT and its kin.
+        windows = "sliding_attention" in (getattr(self.model.config, "layer_types", None) or ())
+        if attention not in ("sdpa", "eager") or self.model.config.model_type.startswith("deberta") or windows:
+            raise ValueError(
+                f"isolate_documents is True but attention {attention!r} of {type(self.model).__name__} takes no mask between "
+                "pairs of tokens: use attn_implementation 'sdpa' with another encoder, or leave isolate_documents out."
+            )
+
+    @torch.no_grad()
+    def _check_isolates(self, tokenizer) -> None:
+        """Compare outputs, not configurations: many decoders take ``position_ids`` and still see across documents."""
+        attention, model = self.model.config._attn_implementation or "", self.model
+        if "flash" in attention or is_deepspeed_zero3_enabled():
+            return  # kernels that need an accelerator, where the model is not yet; weights that are not whole yet
+        taken = {*tokenizer.all_special_ids, *self.ends.tolist()}
+        first, other = [token for token in range(model.get_input_embeddings().num_embeddings) if token not in taken][:2]
+        trunk, training, outputs = model.base_model, model.training, []
+        model.eval()
+        for token in (first, other):  # ends before the same second document
+            inputs = {"input_ids": torch.tensor([[token, int(self.ends[0]), first, first]], device=model.device)}
+            self.add(inputs, model.device)
+            outputs.append(trunk(**inputs).last_hidden_state[:, 2:].float())
+        model.train(training)
+        difference = (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max()  # 0 where isolated, else above 1e-4
+        if difference > 1e-5:
+            raise ValueError(
+                f"isolate_documents is True but in {type(trunk).__name__} packed documents still see each other: use another "
+                "architecture (GPT-2, GPT-NeoX, Llama, BERT, ...), or leave isolate_documents out."
+            )
+
+
+def _first_position(model) -> int:
+    """Position of the first token of a row: RoBERTa and its kin start after the row of their padding."""
+    for name, module in model.base_model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return module.padding_idx + 1
+    return 0
