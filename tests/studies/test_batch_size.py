@@ -14,9 +14,8 @@ ROOT = Path(__file__).parents[2]
 def settings(tmp_path, **changes):
     given = {"recipes": ["headless", "vanilla tied"], "batch_sizes": [8, 32, 128], "batch_size": 32, "max_steps": 144}
     given |= {"rate": 8e-3, "seeds": [3, 4], "output_dir": tmp_path, "task": "clm", "scale": "cpu"}
-    return SimpleNamespace(
-        **given | {"schedule": "cosine", "tokenizer_name": None, "settings": {"max_seq_length": 128}} | changes
-    )
+    given |= {"schedule": "cosine", "tokenizer_name": None, "settings": {"max_seq_length": 128}}
+    return SimpleNamespace(**given | changes)
 
 
 def test_tokens_are_equal_and_rates_follow_the_square_root(study, tmp_path):
@@ -52,18 +51,8 @@ def test_sizes_that_do_not_divide_the_tokens(study, tmp_path):
 def test_a_whole_study_and_its_report_alone(tmp_path, text_lines):
     (tmp_path / "lines.txt").write_text("".join(" ".join(text_lines[i : i + 12]) + "\n" for i in range(200)))
     command = [sys.executable, "studies/batch_size.py", "--train_file", tmp_path / "lines.txt"]
-    command += [
-        "--output_dir",
-        tmp_path / "runs",
-        "--recipes",
-        "headless",
-        "--batch_sizes",
-        "2",
-        "4",
-        "--batch_size",
-        "4",
-    ]
-    command += ["--max_steps", "4", "--vocab_size", "300", "--seeds", "0"]
+    command += ["--output_dir", tmp_path / "runs", "--recipes", "headless", "--batch_sizes", "2", "4", "--seeds", "0"]
+    command += "--batch_size 4 --max_steps 4 --vocab_size 300".split()
 
     def start(*flags) -> dict:
         with (tmp_path / "console.txt").open("w") as log:

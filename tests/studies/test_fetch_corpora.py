@@ -16,12 +16,8 @@ def test_books_become_paragraphs_up_to_a_size(tmp_path, monkeypatch):
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     (tmp_path / "books").mkdir()
-    books = [
-        "One line,\r\nand another.\r\n\r\n \r\nThird paragraph\n\n",
-        "A second\n\tbook",
-        "\n\n",
-        "Never\n\nreached",
-    ]
+    first = "One line,\r\nand another.\r\n\r\n \r\nThird paragraph\n\n"
+    books = [first, "A second\n\tbook", "\n\n", "Never\n\nreached"]
     Dataset.from_dict({"TEXT": books, "SOURCE": ["x"] * 4}).to_parquet(tmp_path / "books" / "train.parquet")
     for name, megabytes, expected in (
         ("all.txt.gz", 1, ["One line, and another.", "Third paragraph", "A second book", "Never", "reached"]),

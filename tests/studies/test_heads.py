@@ -43,38 +43,16 @@ def test_a_whole_study(tmp_path, text_lines):
     pytest.importorskip("lm_eval")
     (tmp_path / "lines.txt").write_text("".join(" ".join(text_lines[i : i + 12]) + "\n" for i in range(200)))
     lambada = harness_inputs.write_jsonl(tmp_path / "texts.jsonl", [{"text": text} for text in text_lines[::20]])
-    command = [
-        sys.executable,
-        "studies/heads.py",
-        "--train_file",
-        tmp_path / "lines.txt",
-        "--output_dir",
-        tmp_path / "out",
-    ]
-    command += [
-        "--max_steps",
-        "4",
-        "--checkpoints",
-        "2",
-        "--tuning_steps",
-        "8",
-        "--vocab_size",
-        "300",
-        "--batch_size",
-        "4",
-    ]
-    command += ["--headless", "headless", "--vanilla", "vanilla tied + bias log q", "--seeds", "1"]
+    command = [sys.executable, "studies/heads.py", "--train_file", tmp_path / "lines.txt"]
+    command += ["--output_dir", tmp_path / "out"]
+    command += "--max_steps 4 --checkpoints 2 --tuning_steps 8 --vocab_size 300 --batch_size 4 --seeds 1".split()
+    command += ["--headless", "headless", "--vanilla", "vanilla tied + bias log q"]
     subprocess.run([*map(str, command), "--lambada_file", lambada], cwd=ROOT, check=True, capture_output=True)
     folder = tmp_path / "out" / "heads" / "results"
     results = json.loads((folder / "results.json").read_text())["results"]
     found = {(each["series"], each["step"]): each for each in results["models"]}
-    heads = (
-        "E^T alone",
-        "free head",
-        "fine-tuned from E^T",
-        "fine-tuned from the free head",
-        "vanilla tied + bias log q",
-    )
+    tuned = [f"fine-tuned from {start}" for start in ("E^T", "the free head")]
+    heads = ("E^T alone", "free head", *tuned, "vanilla tied + bias log q")
     assert set(found) == {(head, step) for head in heads for step in (2, 4)}
     pretraining = 4 * 128  # tokens of a step
     assert found["free head", 4]["tokens"] == found["vanilla tied + bias log q", 4]["tokens"] == 4 * pretraining
