@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 import yaml
 
-# Names of the commands and what each does. The script of `lm-head` at the root of a checkout is run_lm_head.py.
+# Names of the commands and what each does.
 COMMANDS = {
     "pretrain": "pretrain an encoder or a decoder, headless or vanilla",
     "lm-head": "make a language model of a headless checkpoint, without training or fine-tuned",
@@ -25,6 +25,8 @@ COMMANDS = {
     "glue": "fine-tune and score on GLUE, SuperGLUE, XNLI or a task of your own",
     "report": "compare pretraining runs on one page",
 }
+# Their modules in cli/. The script of `lm-head` at the root of a checkout is run_lm_head.py.
+MODULES = {name: name.replace("-", "_") for name in COMMANDS} | {"lm-head": "make_lm_head", "report": "make_report"}
 LISTS = {
     "presets": "list the presets, which a command takes by name as its first argument",
     "launch-config": "list the configurations of accelerate launch; with a name, print the path of one",

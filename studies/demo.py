@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from headless_trainer import HeadlessTrainingArguments, attach_lm_head, load_token_counts
 from headless_trainer.arguments import DataArguments, ModelArguments
-from headless_trainer.cli import lm_head
+from headless_trainer.cli import make_lm_head
 from headless_trainer.command_line import parse_args
 from headless_trainer.corpus.packing import first_rows, tokenize_and_pack
 from headless_trainer.corpus.texts import load_texts
@@ -57,7 +57,7 @@ def main() -> None:
     ids = torch.tensor(rows["input_ids"][:], dtype=torch.long)
 
     if not (folder / "lm" / "model.safetensors").is_file():
-        lm_head.main(["--model_name_or_path", str(folder), "--output_dir", str(folder / "lm")])
+        make_lm_head.main(["--model_name_or_path", str(folder), "--output_dir", str(folder / "lm")])
     model = AutoModelForCausalLM.from_pretrained(folder / "lm")
     set_seed(args.seed)
     untrained = attach_lm_head(AutoModel.from_config(AutoConfig.from_pretrained(folder)), folder)

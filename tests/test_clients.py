@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from headless_trainer.cli.lm_head import main as make_head
+from headless_trainer.cli.make_lm_head import main as make_head
 from headless_trainer.cli.pretrain import main as pretrain
 
 pytestmark = pytest.mark.slow

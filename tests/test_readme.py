@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headless_trainer.cli.main import LAUNCH_CONFIGS
-from headless_trainer.command_line import COMMANDS, LISTS, PRESETS
+from headless_trainer.command_line import COMMANDS, LISTS, MODULES, PRESETS
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = [f"run_{name.replace('-', '_')}.py" for name in COMMANDS]
@@ -25,7 +25,7 @@ PROGRAM = re.compile(
 def commands(text: str) -> list[tuple[str, list[str], str]]:
     """Commands that stand in code: the script, the names of its flags and the words before them.
 
-    ``headless-trainer lm-head`` and ``-m headless_trainer.cli.lm_head`` count as run_lm_head.py.
+    ``headless-trainer lm-head`` and ``-m headless_trainer.cli.make_lm_head`` count as run_lm_head.py.
     """
     code = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     lines = [line for block in code for line in block.replace("\\\n", " ").splitlines()]
@@ -49,7 +49,9 @@ def options(script: str) -> set[str]:
     path = ROOT / script
     if path.parent == ROOT:
         # Not in a process of its own, which would take a second for each script in each worker.
-        command = importlib.import_module(f"headless_trainer.cli.{path.stem.removeprefix('run_')}")
+        command = importlib.import_module(
+            f"headless_trainer.cli.{MODULES[path.stem.removeprefix('run_').replace('_', '-')]}"
+        )
         with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit):
             command.main(["--help-all"])
         text = "".join(re.findall(r"^  -.*$", shown.getvalue(), re.MULTILINE))

@@ -8,7 +8,7 @@ import textwrap
 from itertools import takewhile
 from pathlib import Path
 
-from ..command_line import COMMANDS, LISTS, PRESETS, errors_in_one_line
+from ..command_line import COMMANDS, LISTS, MODULES, PRESETS, errors_in_one_line
 
 LAUNCH = Path(__file__).parent / "launch"
 LAUNCH_CONFIGS = {path.stem: path for path in sorted(LAUNCH.iterdir()) if path.suffix in (".yaml", ".sbatch")}
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
     argv = list(sys.argv[1:] if argv is None else argv)
     name = argv[0] if argv else "--help"
     if name in COMMANDS:
-        importlib.import_module(f".{name.replace('-', '_')}", __package__).main(argv[1:])
+        importlib.import_module(f".{MODULES[name]}", __package__).main(argv[1:])
         return
     with errors_in_one_line(ValueError):
         if name in ("-h", "--help"):

@@ -13,13 +13,13 @@ from ..cards.model_card import write_model_card
 from ..corpus import packing, row_order, streaming, texts
 from ..models import loading
 from ..models.trunk import infer_task
+from ..refusals import PRETRAINING, UNREAD_OF_RUN, check_best_metric, refuse, warn
 from ..runtime import run_folder
 from ..runtime.checkpoints import check_output_dir, check_writable, checkpoint_to_resume
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
 from ..runtime.processes import first_process_first, lost_processes_named
 from ..runtime.signals import NAMES
-from ..settings_check import PRETRAINING, RUN, check_best_metric, refuse, warn
 from ..trainers.headless import HeadlessTrainer, check_trainable
 from ..trainers.pretraining import PretrainingTrainer
 from ..trainers.vanilla import VanillaTrainer
@@ -135,7 +135,7 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
     """
     check_devices(args)
     refuse(args, PRETRAINING)  # again, since the task is known
-    warn(args, RUN)
+    warn(args, UNREAD_OF_RUN)
     check_best_metric(args)
     if data_args.streaming and args.train_sampling_strategy != "random":
         raise ValueError(

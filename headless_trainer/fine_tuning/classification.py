@@ -12,12 +12,12 @@ from ..arguments import with_settings
 from ..corpus.row_order import SimilarLengthSampler, longest_first
 from ..models.padding_row import free_padding_row, may_be_token
 from ..objective.losses import balanced_cross_entropy
+from ..refusals import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
 from ..runtime.checkpoint_aside import model_aside
 from ..runtime.checkpoints import StopOnSignal
 from ..runtime.launch import check_devices
 from ..runtime.processes import HostExchange, lost_processes_named
 from ..runtime.signals import with_following_workers
-from ..settings_check import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
 from .classification_rows import ClassificationCollator
 from .problems import LOSSES, problem_of
 
@@ -43,7 +43,7 @@ class ClassificationTrainer(Trainer):
         kwargs: everything else `Trainer` takes. Datasets are `classification_rows.EncodedRows`.
 
     Raises:
-        ValueError: if loss is unknown, or args or kwargs ask for what this loss does not have (`settings_check`).
+        ValueError: if loss is unknown, or args or kwargs ask for what this loss does not have (`refusals`).
     """
 
     # compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.

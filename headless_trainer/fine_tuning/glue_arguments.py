@@ -8,15 +8,8 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 from transformers.training_args import OptimizerNames
 
-from ..runtime.launch import check_launch, connect
-from ..settings_check import (
-    CLASSIFICATION,
-    Refusal,
-    check_files_of_settings,
-    check_installed,
-    check_schedule,
-    refuse,
-)
+from ..arguments import checked
+from ..refusals import CLASSIFICATION, Refusal, refuse
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
@@ -282,15 +275,8 @@ class GlueTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         refuse(self, DECIDED)  # before transformers speaks of settings that nobody gave
-        check_files_of_settings(self)
-        connect(self)
-        super().__post_init__()
-        check_launch(self)
-        if self.device.type == "cpu":
-            self.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
-        refuse(self, CLASSIFICATION)
-        check_schedule(self)
-        check_installed(self)
+        with checked(self, CLASSIFICATION):
+            super().__post_init__()
 
 
 def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:

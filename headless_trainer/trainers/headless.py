@@ -20,7 +20,7 @@ from ..models.fold import unfold
 from ..models.trunk import check_causal, find_trunk, infer_task
 from ..objective.losses import candidate_loss
 from ..objective.prior import candidate_log_prior, drawn_share_of
-from ..settings_check import PRETRAINING_PARAMETERS, refuse_parameters
+from ..refusals import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
 from .sparse_rows import check_rows

@@ -36,6 +36,7 @@ from ..models.padding_row import free_padding_row
 from ..models.trunk import check_causal, find_trunk, infer_task, layer_matrices
 from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
+from ..refusals import PRETRAINING, refuse
 from ..runtime.checkpoint_aside import model_aside
 from ..runtime.checkpoints import (
     StopOnSignal,
@@ -48,7 +49,6 @@ from ..runtime.launch import check_devices
 from ..runtime.locks import alone_in
 from ..runtime.processes import HostExchange, lost_processes_named
 from ..runtime.signals import with_following_workers
-from ..settings_check import PRETRAINING, refuse
 from . import resume, saving
 from .evaluation import Evaluation
 from .finite import FiniteCheck

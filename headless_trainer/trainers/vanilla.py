@@ -6,7 +6,7 @@ from torch import Tensor
 from ..models.trunk import find_trunk
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.prior import candidate_log_prior
-from ..settings_check import PRETRAINING_PARAMETERS, refuse_parameters
+from ..refusals import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import vocabulary_scores
 from .pretraining import PretrainingTrainer
 

@@ -14,7 +14,7 @@ from transformers import TrainingArguments
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, LMHeadArguments, ModelArguments
 from headless_trainer.cli import main as entry
-from headless_trainer.command_line import COMMANDS, PRESETS, as_typed, errors_in_one_line, find_config
+from headless_trainer.command_line import COMMANDS, MODULES, PRESETS, as_typed, errors_in_one_line, find_config
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 from headless_trainer.reporting.report_arguments import ReportArguments
 from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
@@ -49,13 +49,12 @@ def test_help_names_every_command(capsys):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_its_module_and_its_script(name):
-    module = name.replace("-", "_")
-    assert (ROOT / "headless_trainer" / "cli" / f"{module}.py").is_file()
-    assert f"from headless_trainer.cli.{module} import main" in (ROOT / f"run_{module}.py").read_text()
+    script = ROOT / f"run_{name.replace('-', '_')}.py"
+    assert f"from headless_trainer.cli.{MODULES[name]} import main" in script.read_text()
 
 
 def test_a_command_answers_signals_before_it_imports_what_takes_seconds():
-    modules = [f"headless_trainer.cli.{name.replace('-', '_')}" for name in COMMANDS]
+    modules = [f"headless_trainer.cli.{name}" for name in MODULES.values()]
     code = f"import importlib, sys\nfor name in {modules}:\n    importlib.import_module(name)\n"
     code += "print({'torch', 'transformers', 'numpy'} & set(sys.modules))"
     end = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from headless_trainer.cli.main import command_of
-from headless_trainer.command_line import COMMANDS, PRESETS, Yaml
+from headless_trainer.command_line import COMMANDS, MODULES, PRESETS, Yaml
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -300,7 +300,7 @@ def test_recipe(recipe, world, caplog):
         world.provide(name, given)
         words = [str(path) for word in words for path in (sorted(Path().glob(word)) if "*" in word else [word])]
         caplog.clear()
-        importlib.import_module(f"headless_trainer.cli.{name.replace('-', '_')}").main([*words, *small])
+        importlib.import_module(f"headless_trainer.cli.{MODULES[name]}").main([*words, *small])
         check(name, given, caplog.messages)
 
 

@@ -22,7 +22,7 @@ from transformers import (
     pipeline,
 )
 
-from headless_trainer.cli.lm_head import main
+from headless_trainer.cli.make_lm_head import main
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.runtime.checkpoints import save_token_counts
 

@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from headless_trainer import HeadlessTrainer
-from headless_trainer.cli import lm_head as run_lm_head
+from headless_trainer.cli import make_lm_head as run_lm_head
 from headless_trainer.cli import pretrain as run_pretrain
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.hub import pushes as hub_module

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from headless_trainer import attach_lm_head, load_token_counts
-from headless_trainer.cli import lm_head, pretrain
+from headless_trainer.cli import make_lm_head as lm_head
+from headless_trainer.cli import pretrain
 from headless_trainer.models.candidate_head import candidate_matrix, load_trunk, untie
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.trainers.step import CARRIED

@@ -22,7 +22,7 @@ pytest.importorskip("scipy")
 from scipy import stats
 
 from headless_trainer import HeadlessTrainingArguments
-from headless_trainer.cli.report import main
+from headless_trainer.cli.make_report import main
 from headless_trainer.fine_tuning.results import run_path, write_run
 from headless_trainer.reporting import report as comparison_report
 from headless_trainer.reporting.charts import DARK, LIGHT, draw, training_panels

@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def check_arguments(model_args, data_args, args) -> None:
     """Refuse what says two things at once."""
-    from ..settings_check import Refusal, refuse
+    from ..refusals import Refusal, refuse
 
     if model_args.model_name_or_path is None:
         raise ValueError("model_name_or_path is not given: name the headless checkpoint to make a language model of.")

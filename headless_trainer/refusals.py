@@ -1,0 +1,285 @@
+"""What is refused, or said to have no effect, before any work starts: a row for each setting and reason.
+
+A setting is refused where a number would be silently wrong or work would be lost. What transformers, accelerate or torch say
+well themselves is left to them. tests/cli/test_refusals.py names the settings of transformers that work here, so that one that
+a later version adds is judged before it is accepted.
+"""
+
+import dataclasses
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .measures import EVALUATION
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A row of a table: settings that mean nothing, or nothing possible, under a condition.
+
+    Attributes:
+        names: of the settings, separated by spaces.
+        why: the reason and the remedy, as the end of a sentence that begins with the name and the value.
+        when: whether it holds for these arguments; it is asked only where the value is not the default.
+    """
+
+    names: str
+    why: str
+    when: Callable[[Any], bool] = lambda args: True
+
+
+def _outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refusal]:
+    """A row for each setting whose value must fit where it has one; nan never does."""
+    for name in names.split():
+        yield Refusal(name, f"it must {must}", lambda args, name=name: not fits(getattr(args, name)))
+
+
+def _optimizer(args) -> str:
+    return str(getattr(args.optim, "value", args.optim))
+
+
+def _is_not_adamw(args) -> bool:
+    return _optimizer(args) not in ("adamw_torch", "adamw_torch_fused")
+
+
+def _is_vanilla(args) -> bool:
+    return args.objective == "vanilla"
+
+
+def _cuts_weights(args) -> bool:
+    return bool(args.deepspeed_plugin is not None or args.fsdp)
+
+
+def _parallel(args) -> bool:
+    return any((getattr(args.parallelism_config, f"{name}_size", 1) or 1) > 1 for name in ("tp", "cp", "sp"))
+
+
+LEAVE = "leave it out"
+OF_TWO = "drop one of the two"
+ONE_OR_MORE = "be at least 1", lambda value: value >= 1
+RANGES = (
+    *_outside("gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size", *ONE_OR_MORE),
+    *_outside("weight_decay", "not be negative or infinite", lambda value: 0 <= value < math.inf),
+    *_outside("max_steps", "be at least 1, or -1 for num_train_epochs", lambda value: value >= 1 or value == -1),
+    Refusal(
+        "num_train_epochs",
+        "it must be above 0 and finite where max_steps is not given",
+        lambda args: args.max_steps < 1 and not 0 < args.num_train_epochs < math.inf,
+    ),
+    Refusal(
+        "auto_find_batch_size",
+        "after a batch that did not fit, a run would begin again with the weights and counts it had: set a smaller "
+        "per_device_train_batch_size, and more gradient_accumulation_steps for as many rows in a step",
+    ),
+    Refusal(
+        "optim_target_modules",
+        f"the optimizer does not read it: choose --optim galore_adamw or apollo_adamw, or {LEAVE}",
+        lambda args: not _optimizer(args).startswith(("galore", "apollo")),
+    ),
+    Refusal(
+        "optim_args",
+        f"the optimizer does not read it: set learning_rate, weight_decay and adam_..., or {LEAVE}",
+        lambda args: not _is_not_adamw(args) or _optimizer(args) == "adafactor",
+    ),
+    Refusal(
+        "label_names",
+        f"the labels are in the column labels: {LEAVE}",
+        lambda args: list(args.label_names) != ["labels"],
+    ),
+    Refusal("label_smoothing_factor", "no loss here has smoothed targets: leave it at 0"),
+    Refusal("average_tokens_across_devices", f"a step's loss is always the mean over all processes: {LEAVE}"),
+)
+PRETRAINING = (
+    *RANGES,
+    *_outside("pool_size eval_pool_size", *ONE_OR_MORE),
+    *_outside("sampled_negatives", "not be negative", lambda value: value >= 0),
+    *_outside("input_grad_scale muon_learning_rate", "be above 0 and finite", lambda value: 0 < value < math.inf),
+    *_outside("mlm_probability", "be above 0 and below 1", lambda value: 0 < value < 1),
+    Refusal(
+        "mask_replace_prob random_replace_prob",
+        "neither of the two may be negative, and their sum may not be above 1",
+        lambda args: (
+            not min(args.mask_replace_prob, args.random_replace_prob) >= 0
+            or args.mask_replace_prob + args.random_replace_prob > 1
+        ),
+    ),
+    # What Trainer's own loss, sampler or metrics would read, and those here do not.
+    Refusal("neftune_noise_alpha", f"its noise would reach the vectors of candidates too: {LEAVE}"),
+    Refusal("enable_jit_checkpoint", f"SIGTERM ends a run with a whole checkpoint without it: {LEAVE}"),
+    Refusal(
+        "include_for_metrics batch_eval_metrics eval_do_concat_batches",
+        f"it shapes what compute_metrics gets, and evaluation here sums figures of each token instead: {LEAVE}",
+    ),
+    Refusal("remove_unused_columns", f"the targets are made from columns that the model does not take: {LEAVE}"),
+    Refusal(
+        "include_num_input_tokens_seen",
+        "it would take tokens equal to the padding token for padding: read tokens_seen in the logs, or set 'all'",
+        lambda args: args.include_num_input_tokens_seen == "non_padding",
+    ),
+    Refusal(
+        "length_column_name",
+        f"nothing reads it: set train_sampling_strategy 'group_by_length', or {LEAVE}",
+        lambda args: args.train_sampling_strategy not in ("group_by_length", "batch_rebalance"),
+    ),
+    Refusal(
+        "load_best_model_at_end",
+        f"save_strategy is 'no', so there is none to load: set save_strategy and eval_strategy, or {LEAVE}",
+        lambda args: args.save_strategy == "no",
+    ),
+    Refusal("do_predict", f"there is no test part: score held-out rows with --do_eval, and {LEAVE}"),
+    Refusal("parallelism_config", f"targets are drawn for whole rows: {LEAVE} tp, cp and sp sizes", _parallel),
+    # Ours, where another setting does not go with them.
+    Refusal("negatives pool_size sampled_negatives", f"objective 'vanilla' has no negatives: {OF_TWO}", _is_vanilla),
+    Refusal("eval_pool_size eval_full_vocabulary", f"objective 'vanilla' scores the vocabulary: {OF_TWO}", _is_vanilla),
+    Refusal(
+        "pool_size",
+        f"negatives is not 'micro_batch', and makes one pool of the targets of several forwards: {OF_TWO}",
+        lambda args: args.negatives != "micro_batch",
+    ),
+    Refusal(
+        "head_bias",
+        "objective 'headless' has no head: use --objective vanilla",
+        lambda args: not _is_vanilla(args),
+    ),
+    Refusal(
+        "mlm_probability mask_replace_prob random_replace_prob",
+        f"task is 'clm', which masks nothing: use --task mlm, or {LEAVE}",
+        lambda args: args.task == "clm",
+    ),
+    Refusal(
+        "sparse_embedding_updates", "the head of objective 'vanilla' gives every row a gradient: " + OF_TWO, _is_vanilla
+    ),
+    Refusal(
+        "sparse_embedding_updates muon_learning_rate",
+        f"optim is another than AdamW: use --optim adamw_torch, or {LEAVE}",
+        _is_not_adamw,
+    ),
+    Refusal(
+        "sparse_embedding_updates muon_learning_rate",
+        f"it needs whole matrices, which DeepSpeed and fsdp cut into shards: start without them, or {LEAVE}",
+        _cuts_weights,
+    ),
+)
+CLASSIFICATION = (
+    *RANGES,
+    Refusal("train_sampling_strategy length_column_name", f"batches are always of similar length: {LEAVE}"),
+)
+HEAD = (
+    *PRETRAINING,
+    Refusal("head_bias", "--init says how the head starts: drop head_bias", lambda args: args.head_bias != "none"),
+    Refusal("freeze_trunk", f"nothing is trained: add --do_train, or {LEAVE}", lambda args: not args.do_train),
+)
+# Parameters of a trainer's constructor.
+PRETRAINING_PARAMETERS = {
+    "model_init": "the loss is made from the model's own embedding, before training: make the model, and pass it as model",
+    "compute_loss_func": "the loss is that of args.objective: leave it out, or subclass the trainer and override loss_sum",
+    "compute_metrics": "evaluation sums figures of each token and keeps no logits: leave it out and read the metrics it gives",
+    "preprocess_logits_for_metrics": "evaluation keeps no logits: leave it out",
+}
+CLASSIFICATION_PARAMETERS = {"compute_loss_func": "the loss is that of the parameter loss: leave it out"}
+MODEL = (
+    Refusal("config_name", f"model_type names a configuration too: {OF_TWO}", lambda args: args.model_type),
+    Refusal(
+        "config_name model_type config_overrides",
+        f"model_name_or_path brings its own configuration: {OF_TWO}",
+        lambda args: args.model_name_or_path,
+    ),
+    Refusal("tokenizer_name", f"train_tokenizer makes a new one: {OF_TWO}", lambda args: args.train_tokenizer),
+    *_outside(
+        "license",
+        "be one of the Hub's names, such as apache-2.0, mit, cc-by-4.0 or other",
+        lambda name: re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", name),
+    ),
+    *_outside(
+        "language",
+        "hold codes of ISO 639, such as en or deu",
+        lambda codes: all(re.fullmatch(r"[a-z]{2,3}|code|multilingual", code) for code in codes),
+    ),
+    *_outside("vocab_size", "be at least 300 (256 bytes and the special tokens)", lambda size: size >= 300),
+)
+DATA = (
+    Refusal("train_file", f"dataset_name is given too: {OF_TWO}", lambda args: args.dataset_name),
+    Refusal("validation_file", "train_file is not given: add it", lambda args: not args.train_file),
+    *_outside("validation_split_percentage", "be above 0 and below 100", lambda share: 0 < share < 100),
+    Refusal(
+        "max_train_samples",
+        "a stream has no first rows: say how much is trained on with --max_steps, and drop max_train_samples",
+        lambda args: args.streaming,
+    ),
+    *_outside("shuffle_buffer_size", "not be negative", lambda size: size >= 0),
+    *_outside("max_seq_length", "be at least 2", lambda length: length >= 2),
+    *_outside("max_train_samples max_eval_samples preprocessing_num_workers", *ONE_OR_MORE),
+)
+# Settings that nothing reads: a file of settings may hold them for other flags, so a warning.
+UNREAD_OF_MODEL = (
+    Refusal("vocab_size tokenizer_type", "see --train_tokenizer", lambda args: not args.train_tokenizer),
+    Refusal("mask_token", "a tokenizer is trained, with a mask token of its own", lambda args: args.train_tokenizer),
+    Refusal("resize_embeddings", "no checkpoint is loaded", lambda args: not args.model_name_or_path),
+)
+UNREAD_OF_DATA = (
+    Refusal("dataset_config_name dataset_revision", "no --dataset_name is given", lambda args: not args.dataset_name),
+    Refusal("text_column", "no texts are named", lambda args: not (args.dataset_name or args.train_file)),
+    Refusal("sample_by", "no --train_file is given", lambda args: not args.train_file),
+    Refusal("shuffle_buffer_size", "nothing is streamed: see --streaming", lambda args: not args.streaming),
+    Refusal("validation_split_percentage", "--validation_file is given", lambda args: args.validation_file),
+)
+UNREAD_OF_RUN = (Refusal("hub_model_id", "nothing is pushed: see --push_to_hub", lambda args: not args.push_to_hub),)
+
+
+def refuse(args, table: Iterable[Refusal]) -> None:
+    """Refuse what a table says of a dataclass of arguments.
+
+    Raises:
+        ValueError: at the first row that holds, with the name, the value, the reason and the remedy.
+    """
+    for name, value, why in _found(args, table):
+        raise ValueError(f"{name} is {value!r} but {why}.")
+
+
+def warn(args, table: Iterable[Refusal]) -> None:
+    """Say once for each row of a table that holds that its setting has no effect."""
+    for name, value, why in _found(args, table):
+        logger.warning("%s is %r, which has no effect: %s.", name, value, why)
+
+
+def _found(args, table: Iterable[Refusal]):
+    made = dataclasses.MISSING
+    fields = {field.name: field for field in dataclasses.fields(args)}
+    for row in table:
+        for name in row.names.split():
+            value, field = getattr(args, name), fields[name]
+            default = field.default if field.default_factory is made else field.default_factory()
+            if value is not None and value != default and row.when(args):
+                yield name, getattr(value, "value", value), row.why
+
+
+def refuse_parameters(given: Mapping[str, Any], table: Mapping[str, str]) -> None:
+    """Refuse parameters of a constructor.
+
+    Raises:
+        ValueError: if one of the table is given, with the reason and the remedy.
+    """
+    for name, why in table.items():
+        if given.get(name) is not None:
+            raise ValueError(f"{name} is {given[name]!r} but {why}.")
+
+
+def check_best_metric(args) -> None:
+    """Refuse to choose the best checkpoint by what no evaluation reports, which transformers would say after the first one.
+
+    Raises:
+        ValueError: if ``metric_for_best_model`` is none of `evaluation_metrics`.
+    """
+    name, known = args.metric_for_best_model, evaluation_metrics(args)
+    if name is not None and name.removeprefix("eval_") not in known:
+        raise ValueError(f"metric_for_best_model is {name!r}, which is none of {', '.join(sorted(known))}.")
+
+
+def evaluation_metrics(args) -> set[str]:
+    """Names of the figures of an evaluation that can choose the best checkpoint, without the prefix ``eval_``."""
+    return {each.bare_name for each in EVALUATION if each.better and each.is_logged(args)}

@@ -1,0 +1,403 @@
+"""Each setting of `transformers.Trainer` works here, or is refused with its name, its value and what to do instead."""
+
+import dataclasses
+import inspect
+import types
+
+import numpy as np
+import pytest
+import torch
+from builders import CLASSES, encoded_rows, tiny_classifier, tiny_model, token_rows, trainer_for
+from transformers import (
+    LayoutLMConfig,
+    LayoutLMForMaskedLM,
+    LayoutLMModel,
+    SqueezeBertConfig,
+    SqueezeBertForMaskedLM,
+    SqueezeBertModel,
+    Trainer,
+    TrainingArguments,
+)
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
+from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
+from headless_trainer.cli.training import check_run
+from headless_trainer.corpus.collator import PaddingCollator
+from headless_trainer.fine_tuning.classification import ClassificationTrainer
+from headless_trainer.fine_tuning.glue_arguments import DECIDED, GlueTrainingArguments
+from headless_trainer.refusals import (
+    CLASSIFICATION,
+    CLASSIFICATION_PARAMETERS,
+    DATA,
+    HEAD,
+    MODEL,
+    PRETRAINING,
+    PRETRAINING_PARAMETERS,
+    UNREAD_OF_DATA,
+    UNREAD_OF_MODEL,
+    UNREAD_OF_RUN,
+    evaluation_metrics,
+    refuse,
+    warn,
+)
+
+# Settings of TrainingArguments that do here what they do there, or that transformers refuses well: each was tried, or is read
+# by the parent's loop alone.
+WORKS = set(
+    """
+    output_dir seed data_seed save_total_limit logging_steps save_steps eval_steps eval_delay eval_accumulation_steps
+    ddp_timeout
+    dataloader_num_workers dataloader_persistent_workers dataloader_prefetch_factor save_strategy
+    learning_rate adam_beta1 adam_beta2 adam_epsilon max_grad_norm warmup_steps lr_scheduler_type lr_scheduler_kwargs optim
+    bf16 fp16 bf16_full_eval fp16_full_eval tf32 activation_checkpointing activation_checkpointing_kwargs
+    gradient_checkpointing gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
+    use_liger_kernel liger_kernel_config use_cache torch_empty_cache_steps
+    logging_strategy logging_first_step logging_nan_inf_filter
+    log_on_each_node log_level log_level_replica disable_tqdm report_to run_name
+    project trackio_space_id trackio_bucket_id trackio_static_space_id
+    eval_strategy eval_on_start eval_use_gather_object prediction_loss_only
+    save_only_model save_on_each_node
+    push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision
+    metric_for_best_model greater_is_better ignore_data_skip
+    restore_callback_states_from_checkpoint resume_from_checkpoint full_determinism use_cpu
+    accelerator_config dataloader_drop_last dataloader_pin_memory
+    dataloader_multiprocessing_context dataloader_in_order train_sampling_strategy
+    ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend
+    fsdp fsdp_config deepspeed debug skip_memory_metrics do_train do_eval local_rank
+    """.split()
+)
+# The same for the parameters of Trainer.
+PARAMETERS_THAT_WORK = set(
+    "model args data_collator train_dataset eval_dataset processing_class callbacks optimizers optimizer_cls_and_kwargs".split()
+)
+# What fine-tuning also does as the parent does.
+ALSO_IN_CLASSIFICATION = set(
+    """
+    enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches remove_unused_columns
+    include_num_input_tokens_seen do_predict parallelism_config load_best_model_at_end neftune_noise_alpha
+    """.split()
+)
+HERE = {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
+
+
+def names(table) -> set[str]:
+    return {name for row in table for name in row.names.split()}
+
+
+# A later transformers ----------------------------------------------------------------------------------------------------
+
+
+def test_every_setting_of_transformers_is_judged():
+    """One that a later version adds fails here, until it is tried: then it goes into WORKS or into a table."""
+    fields = {field.name for field in dataclasses.fields(TrainingArguments)}
+    assert fields <= WORKS | names(PRETRAINING)
+    assert fields <= WORKS | names(CLASSIFICATION) | ALSO_IN_CLASSIFICATION
+    assert not (WORKS - {"train_sampling_strategy"}) & (names(PRETRAINING) | names(CLASSIFICATION))
+
+
+def test_every_parameter_of_the_trainer_is_judged():
+    given = set(inspect.signature(Trainer.__init__).parameters) - {"self"}
+    assert given == PARAMETERS_THAT_WORK | PRETRAINING_PARAMETERS.keys()
+    assert CLASSIFICATION_PARAMETERS.keys() <= PRETRAINING_PARAMETERS.keys()
+
+
+@pytest.mark.parametrize(
+    ("table", "arguments"),
+    [
+        (PRETRAINING, HeadlessTrainingArguments), (HEAD, LMHeadArguments), (CLASSIFICATION, TrainingArguments),
+        (MODEL, ModelArguments), (UNREAD_OF_MODEL, ModelArguments), (DATA, DataArguments), (UNREAD_OF_DATA, DataArguments),
+        (UNREAD_OF_RUN, HeadlessTrainingArguments), (DECIDED, GlueTrainingArguments),
+    ],
+)  # fmt: skip
+def test_the_tables_name_settings_that_exist(table, arguments):
+    assert names(table) <= {field.name for field in dataclasses.fields(arguments)}
+
+
+# What is refused: the setting that is named, whatever else is given ---------------------------------------------------------
+
+PARALLEL = types.SimpleNamespace(tp_size=1, cp_size=2)
+REFUSED = {
+    HeadlessTrainingArguments: [
+        {"gradient_accumulation_steps": 0}, {"per_device_train_batch_size": 0}, {"per_device_eval_batch_size": -1},
+        {"weight_decay": -0.1}, {"weight_decay": float("nan")}, {"max_steps": 0}, {"max_steps": -5},
+        {"num_train_epochs": 0}, {"num_train_epochs": float("inf")}, {"auto_find_batch_size": True},
+        {"optim_target_modules": ["mlp"]}, {"optim_args": "foo=1"}, {"optim_args": "foo=1", "optim": "adafactor"},
+        {"label_names": ["targets"]}, {"label_smoothing_factor": 0.1}, {"average_tokens_across_devices": False},
+        {"pool_size": 0}, {"eval_pool_size": 0}, {"sampled_negatives": -1}, {"input_grad_scale": 0.0},
+        {"input_grad_scale": float("inf")}, {"muon_learning_rate": -1.0}, {"muon_learning_rate": float("nan")},
+        {"mlm_probability": 0.0}, {"mlm_probability": 1.0}, {"mask_replace_prob": 1.1}, {"random_replace_prob": -0.1},
+        {"random_replace_prob": 0.3}, {"neftune_noise_alpha": 5.0}, {"enable_jit_checkpoint": True},
+        {"include_for_metrics": ["inputs"]}, {"batch_eval_metrics": True}, {"eval_do_concat_batches": False},
+        {"remove_unused_columns": True}, {"include_num_input_tokens_seen": "non_padding"}, {"length_column_name": "n"},
+        {"load_best_model_at_end": True, "save_strategy": "no", "metric_for_best_model": "loss"}, {"do_predict": True},
+        {"parallelism_config": PARALLEL}, {"negatives": "step", "objective": "vanilla"},
+        {"pool_size": 8, "objective": "vanilla"}, {"sampled_negatives": 8, "objective": "vanilla"},
+        {"eval_pool_size": 8, "objective": "vanilla"}, {"eval_full_vocabulary": False, "objective": "vanilla"},
+        {"pool_size": 8, "negatives": "step"}, {"head_bias": "prior"}, {"mlm_probability": 0.3, "task": "clm"},
+        {"mask_replace_prob": 0.3, "task": "clm"}, {"random_replace_prob": 0.2, "task": "clm"},
+        {"sparse_embedding_updates": True, "objective": "vanilla"}, {"sparse_embedding_updates": True, "optim": "sgd"},
+        {"muon_learning_rate": 0.01, "optim": "sgd"},
+    ],
+    LMHeadArguments: [{"head_bias": "prior"}, {"freeze_trunk": True}],
+    ModelArguments: [
+        {"config_name": "c", "model_type": "bert"}, {"config_name": "c", "model_name_or_path": "m"},
+        {"model_type": "bert", "model_name_or_path": "m"}, {"config_overrides": "n_layer=2", "model_name_or_path": "m"},
+        {"tokenizer_name": "t", "train_tokenizer": True}, {"vocab_size": 299}, {"license": "MIT License"},
+        {"license": "MIT"}, {"license": "mit\nbase_model: x"}, {"language": ["fr", "English"]}, {"language": ["en-US"]},
+    ],
+    DataArguments: [
+        {"train_file": ["f"], "dataset_name": "d"}, {"validation_file": ["v"]}, {"validation_split_percentage": 0.0},
+        {"validation_split_percentage": 100.0}, {"max_train_samples": 5, "streaming": True}, {"shuffle_buffer_size": -1},
+        {"max_seq_length": 1}, {"max_train_samples": 0}, {"max_eval_samples": 0}, {"preprocessing_num_workers": 0},
+    ],
+}  # fmt: skip
+ROWS = [(kind, settings) for kind, rows in REFUSED.items() for settings in rows]
+
+
+def make(kind: type, folder, **settings):
+    return kind(**settings) if kind in (ModelArguments, DataArguments) else kind(str(folder), **HERE, **settings)
+
+
+@pytest.mark.parametrize(("kind", "settings"), ROWS, ids=lambda value: str(value)[:60])
+def test_what_is_refused(tmp_path, kind, settings):
+    """The message names the first of these settings and its value."""
+    name, value = next(iter(settings.items()))
+    with pytest.raises(ValueError) as error:
+        make(kind, tmp_path, **settings)
+    assert str(error.value).startswith(f"{name} is {value!r} but ")
+
+
+ACCEPTED = {
+    HeadlessTrainingArguments: [
+        {"max_steps": 3, "num_train_epochs": 0}, {"label_names": ["labels"]}, {"objective": "vanilla", "head_bias": "prior"},
+        {"train_sampling_strategy": "group_by_length", "length_column_name": "n", "include_num_input_tokens_seen": "all"},
+        {"parallelism_config": types.SimpleNamespace(dp_replicate_size=2)}, {"weight_decay": 0.0, "pool_size": 1},
+        {"mask_replace_prob": 0.9, "random_replace_prob": 0.1}, {"mask_replace_prob": 0, "random_replace_prob": 0},
+        {"sparse_embedding_updates": True, "muon_learning_rate": 0.01, "optim": "adamw_torch", "eval_pool_size": 1},
+    ],
+    ModelArguments: [
+        {"license": "cc-by-nc-sa-4.0", "language": ["fr", "deu", "code", "multilingual"]},
+        {"train_tokenizer": True, "vocab_size": 300, "tokenizer_type": "words"}, {"config_name": "c"},
+    ],
+    DataArguments: [
+        {"max_seq_length": 2, "max_train_samples": 1, "validation_split_percentage": 0.1},
+        {"streaming": True, "shuffle_buffer_size": 0, "dataset_name": "d", "dataset_config_name": "en", "text_column": "b"},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "settings"), [(kind, each) for kind, rows in ACCEPTED.items() for each in rows])
+def test_what_is_at_the_edge_is_accepted_in_silence(tmp_path, caplog, kind, settings):
+    make(kind, tmp_path, **settings)
+    assert not [record for record in caplog.records if record.name.startswith("headless_trainer")]
+
+
+def test_shards_are_refused_for_whole_matrices(tmp_path, monkeypatch):
+    monkeypatch.setattr(HeadlessTrainingArguments, "deepspeed_plugin", object(), raising=False)
+    for settings in ({"muon_learning_rate": 0.01}, {"sparse_embedding_updates": True}):
+        args = HeadlessTrainingArguments(str(tmp_path), **HERE)
+        args.__dict__.pop("deepspeed_plugin", None)
+        for name, value in settings.items():
+            setattr(args, name, value)
+        with pytest.raises(ValueError, match=f"{next(iter(settings))} is .*DeepSpeed"):
+            refuse(args, PRETRAINING)
+
+
+UNREAD = [
+    (ModelArguments, {"vocab_size": 999}), (ModelArguments, {"tokenizer_type": "words"}),
+    (ModelArguments, {"mask_token": "<m>", "train_tokenizer": True}), (ModelArguments, {"resize_embeddings": True}),
+    (DataArguments, {"dataset_config_name": "en"}), (DataArguments, {"dataset_revision": "v"}),
+    (DataArguments, {"text_column": "body"}), (DataArguments, {"sample_by": "document"}),
+    (DataArguments, {"shuffle_buffer_size": 5}),
+    (DataArguments, {"validation_split_percentage": 1.0, "train_file": ["a.txt"], "validation_file": ["b.txt"]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "settings"), UNREAD)
+def test_what_nothing_reads_is_said_once(caplog, arguments, settings):
+    arguments(**settings)
+    name, value = next(iter(settings.items()))
+    (message,) = caplog.messages
+    assert message.startswith(f"{name} is {value!r}, which has no effect: ")
+
+
+def test_a_name_on_the_hub_without_a_push_is_said(tmp_path, caplog):
+    warn(HeadlessTrainingArguments(str(tmp_path), hub_model_id="me/x", **HERE), UNREAD_OF_RUN)
+    assert "hub_model_id is 'me/x', which has no effect" in caplog.text
+
+
+@pytest.mark.parametrize("objective", ["headless", "vanilla"])
+@pytest.mark.parametrize("name", sorted(PRETRAINING_PARAMETERS))
+def test_parameters_that_pretraining_refuses(tmp_path, clm_tokenizer, objective, name):
+    args = HeadlessTrainingArguments(str(tmp_path), **HERE, objective=objective)
+    model = tiny_model("clm", len(clm_tokenizer), objective)
+    given = {
+        name: lambda *_, **__: model,
+        "processing_class": clm_tokenizer,
+        "train_dataset": token_rows(clm_tokenizer),
+    }
+    trainer = HeadlessTrainer if objective == "headless" else VanillaTrainer
+    with pytest.raises(ValueError, match=f"{name} is <function .* but "):
+        trainer(None if name == "model_init" else model, args, **given)
+
+
+def test_the_task_of_the_model_decides_too(tmp_path, clm_tokenizer):
+    args = HeadlessTrainingArguments(str(tmp_path), **HERE, mlm_probability=0.3)
+    with pytest.raises(ValueError, match="mlm_probability is 0.3 but task is 'clm'"):
+        HeadlessTrainer(tiny_model("clm", len(clm_tokenizer)), args, processing_class=clm_tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["headless", "vanilla", "classification"])
+def test_several_gpus_in_one_process_are_refused(tmp_path, clm_tokenizer, monkeypatch, kind):
+    monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
+    with pytest.raises(ValueError, match="n_gpu is 2"):
+        if kind == "classification":
+            args = TrainingArguments(str(tmp_path), **HERE)
+            ClassificationTrainer(tiny_classifier(), args, processing_class=clm_tokenizer)
+        else:
+            trainer_for(tmp_path, "clm", clm_tokenizer, objective=kind)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"label_smoothing_factor": 0.1}, {"auto_find_batch_size": True}, {"average_tokens_across_devices": False},
+        {"train_sampling_strategy": "sequential"}, {"length_column_name": "n"}, {"label_names": ["stars"]},
+        {"gradient_accumulation_steps": 0},
+    ],
+)  # fmt: skip
+def test_what_classification_refuses(tmp_path, mlm_tokenizer, given):
+    ((name, value),) = given.items()
+    args = TrainingArguments(str(tmp_path), **HERE, **given)
+    with pytest.raises(ValueError) as error:
+        ClassificationTrainer(tiny_classifier(), args, processing_class=mlm_tokenizer)
+    assert str(error.value).startswith(f"{name} is {value!r} but ")
+
+
+def test_parameters_that_classification_refuses(tmp_path, mlm_tokenizer):
+    args = TrainingArguments(str(tmp_path), **HERE)
+    for given in ({"args": args, "compute_loss_func": lambda *_: 0}, {}):
+        with pytest.raises(ValueError, match="compute_loss_func is|args must be"):
+            ClassificationTrainer(tiny_classifier(), processing_class=mlm_tokenizer, **given)
+    with pytest.raises(ValueError, match="processing_class is None"):
+        ClassificationTrainer(tiny_classifier(), args)
+
+
+@pytest.mark.parametrize("name, value", [("eval_on_start", True), ("prediction_loss_only", True),
+    ("eval_do_concat_batches", False), ("enable_jit_checkpoint", True), ("metric_for_best_model", "accuracy")])  # fmt: skip
+def test_what_the_command_glue_decides(tmp_path, name, value):
+    with pytest.raises(ValueError, match=f"{name} is {value!r} but `headless-trainer glue` sets it"):
+        GlueTrainingArguments(str(tmp_path), **HERE, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "name, data, own, settings",
+    [
+        ("train_sampling_strategy is 'sequential'", {"streaming": True}, {}, {"train_sampling_strategy": "sequential"}),
+        ("tie_word_embeddings is True", {}, {"tie_word_embeddings": True}, {}),
+        ("metric_for_best_model is 'f1'", {}, {}, {"metric_for_best_model": "f1"}),
+        ("metric_for_best_model is 'perplexity'", {}, {}, {"metric_for_best_model": "perplexity"}),  # of mlm
+    ],
+)
+def test_what_means_nothing_together(tmp_path, name, data, own, settings):
+    args = HeadlessTrainingArguments(str(tmp_path), **HERE, **({"task": "mlm"} | settings))
+    with pytest.raises(ValueError, match=name):
+        check_run(ModelArguments(**own), DataArguments(**data), args)
+
+
+# Rows and models that did not work ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", [1, np.int64(1), torch.tensor(1), 0.5])
+def test_a_label_of_the_row_is_refused(clm_tokenizer, label):
+    with pytest.raises(ValueError, match="Column 'labels' has one value a row, such as .*remove_columns.'labels'"):
+        PaddingCollator(clm_tokenizer)([{"input_ids": [5, 6, 7], "labels": label}] * 2)
+
+
+@pytest.mark.parametrize("name", ["layoutlm", "squeezebert"])
+@pytest.mark.parametrize("objective", ["headless", "vanilla"])
+def test_models_that_call_their_pooler_train(tmp_path, mlm_tokenizer, name, objective):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    if name == "layoutlm":
+        made = LayoutLMModel if objective == "headless" else LayoutLMForMaskedLM
+        made = made(LayoutLMConfig(vocab_size=300, **sizes))
+    else:
+        made = SqueezeBertModel if objective == "headless" else SqueezeBertForMaskedLM
+        groups = {f"{part}_groups": 1 for part in ("q", "k", "v", "post_attention", "intermediate", "output")}
+        made = made(SqueezeBertConfig(vocab_size=300, embedding_size=16, **sizes, **groups))
+    args = HeadlessTrainingArguments(
+        str(tmp_path), task="mlm", objective=objective, **HERE, max_steps=2, logging_steps=1, save_strategy="no"
+    )
+    cls = HeadlessTrainer if objective == "headless" else VanillaTrainer
+    run = cls(made, args, train_dataset=token_rows(mlm_tokenizer), processing_class=mlm_tokenizer)
+    run.train()
+    assert not any("pooler" in key for key in run.model.state_dict())
+
+
+# Settings that work, and did not or did so in a way of their own ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name, greater", [("perplexity", False), ("eval_cross_entropy", False), ("accuracy", True)])
+def test_the_best_checkpoint_is_the_best(tmp_path, clm_tokenizer, name, greater):
+    """transformers takes every name that does not end in "loss" for one that is better when greater."""
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 3}
+    run = trainer_for(
+        tmp_path, "clm", clm_tokenizer, metric_for_best_model=name, load_best_model_at_end=True,
+        learning_rate=1e-2, **settings,
+    )  # fmt: skip
+    run.train()
+    figures = [log[f"eval_{name.removeprefix('eval_')}"] for log in run.state.log_history if "eval_loss" in log]
+    assert len(set(figures)) > 1
+    assert run.state.best_metric == (max if greater else min)(figures)
+
+
+@pytest.mark.parametrize(
+    "objective, settings", [("headless", {}), ("vanilla", {}), ("headless", {"eval_full_vocabulary": False})]
+)
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_the_names_of_the_best_metric_are_those_of_an_evaluation(tmp_path, request, task, objective, settings):
+    tokenizer = request.getfixturevalue(f"{task}_tokenizer")
+    run = trainer_for(tmp_path, task, tokenizer, objective=objective, **settings)
+    run.token_counts += 1  # as after a step: without any count there is no free head to score
+    found = {name.removeprefix("eval_") for name in run.evaluate()}
+    assert evaluation_metrics(run.args) <= found
+    extra = found - evaluation_metrics(run.args)
+    assert all(
+        name.startswith(("pool_", "layer_", "predicted_", "runtime", "samples_", "steps_", "model_p", "epoch"))
+        for name in extra
+    )
+
+
+def test_evaluation_of_a_classifier_has_a_loss(tmp_path, mlm_tokenizer):
+    """So that load_best_model_at_end finds it; and compute_metrics has the predictions."""
+    data = encoded_rows(CLASSES)
+    settings = {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 5, "max_steps": 2, "save_steps": 1}
+    args = TrainingArguments(
+        str(tmp_path), **HERE, **settings, eval_strategy="steps", eval_steps=1, load_best_model_at_end=True
+    )
+    seen = []
+
+    def compute(found):
+        seen.append((found.predictions.shape, found.label_ids.shape))
+        return {"rows": len(found.label_ids)}
+
+    run = ClassificationTrainer(
+        tiny_classifier(num_labels=3), args, processing_class=mlm_tokenizer, train_dataset=data, eval_dataset=data,
+        compute_metrics=compute,
+    )  # fmt: skip
+    run.train()
+    metrics = run.evaluate()
+    assert metrics["eval_rows"] == len(CLASSES) and seen[0] == ((32, 3), (32,))
+    output = run.predict(data)
+    labels = torch.from_numpy(output.label_ids)
+    want = torch.nn.functional.cross_entropy(torch.from_numpy(output.predictions), labels)
+    assert metrics["eval_loss"] == pytest.approx(want.item(), rel=1e-5)
+    args.prediction_loss_only = True
+    assert run.predict(data).predictions is None
+
+
+def test_a_classifier_that_is_made_anew(tmp_path, mlm_tokenizer):
+    args = TrainingArguments(str(tmp_path), **HERE, max_steps=1, save_strategy="no")
+    given = {"processing_class": mlm_tokenizer, "train_dataset": encoded_rows(CLASSES)}
+    run = ClassificationTrainer(args=args, model_init=lambda: tiny_classifier(num_labels=3), **given)
+    assert run.train().global_step == 1
