@@ -161,10 +161,15 @@ def sharded(request, monkeypatch) -> None:
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A stand-in for the Hub, which the processes started from here talk to."""
+    """A stand-in for the Hub, which this process and those started from here talk to."""
+    from huggingface_hub import close_session, constants
+
     with StandIn() as server:
         for name in set(os.environ) - set(clean_environment()):
             monkeypatch.delenv(name)
         for name, value in server.environment(tmp_path / "home").items():
             monkeypatch.setenv(name, value)
+        for name, value in (("ENDPOINT", server.endpoint), ("HF_HUB_OFFLINE", False), ("HF_HUB_DISABLE_XET", True)):
+            monkeypatch.setattr(constants, name, value)  # read from the environment once
+        close_session()  # which may have a proxy
         yield server

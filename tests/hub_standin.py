@@ -1,12 +1,10 @@
-"""A stand-in for the Hub on localhost: the endpoints that uploads and downloads use, and failures at chosen requests.
+"""A stand-in for the Hub on localhost: the endpoints that uploads use, with repositories in memory and failures on request.
 
-It keeps repositories in memory and checks what the Hub checks: tokens, hashes and sizes of large files, that a commit names
-only large files that were uploaded. Failures are queued by endpoint: ``hub.failures["commit"] += [503, "drop"]`` makes the
-next two commits fail, and lets those after them through.
+Failures are queued by endpoint: ``hub.failures["commit"] += [503, "stall"]`` makes the next two commits fail, and lets those
+after them through.
 """
 
 import base64
-import hashlib
 import json
 import os
 import re
@@ -18,68 +16,39 @@ from urllib.parse import unquote, urlsplit
 
 TOKEN = "hf_standInSecretToken0123456789"
 USER = "me"
-LARGE = (".safetensors", ".bin", ".pt", ".pth", ".png", ".model")
-
 REPO = r"(?P<repo>[\w.-]+/[\w.-]+)"
-ROUTES = [
-    ("whoami", "GET", r"/api/whoami-v2"),
-    ("create", "POST", r"/api/repos/create"),
-    ("validate", "POST", r"/api/validate-yaml"),
-    ("preupload", "POST", rf"/api/models/{REPO}/preupload/(?P<revision>[^/]+)"),
-    ("branch", "POST", rf"/api/models/{REPO}/branch/(?P<revision>[^/]+)"),
-    ("commit", "POST", rf"/api/models/{REPO}/commit/(?P<revision>[^/]+)"),
-    ("tree", "GET", rf"/api/models/{REPO}/tree/(?P<revision>[^/]+)(?P<path>.*)"),
-    ("info", "GET", rf"/api/models/{REPO}(/revision/(?P<revision>[^/]+))?"),
-    ("batch", "POST", rf"/{REPO}\.git/info/lfs/objects/batch"),
-    ("put", "PUT", r"/objects/(?P<oid>[0-9a-f]{64})"),
-    ("verify", "POST", r"/verify"),
-    ("resolve", "GET|HEAD", rf"/{REPO}/resolve/(?P<revision>[^/]+)/(?P<path>.+)"),
-]
+ROUTES = {
+    "create": r"/api/repos/create",
+    "validate": r"/api/validate-yaml",
+    "preupload": rf"/api/models/{REPO}/preupload/(?P<revision>[^/]+)",
+    "branch": rf"/api/models/{REPO}/branch/(?P<revision>[^/]+)",
+    "commit": rf"/api/models/{REPO}/commit/(?P<revision>[^/]+)",
+}
 
 
 @dataclass
 class Repository:
     private: bool
     branches: dict[str, dict[str, bytes]] = field(default_factory=lambda: {"main": {}})
-    large: set[str] = field(default_factory=set)
     messages: list[str] = field(default_factory=list)
 
 
-class Answer(Exception):
-    """What a request is answered with."""
-
-    def __init__(self, status: int, body=None, **headers: str):
-        super().__init__(status)
-        self.status, self.headers = status, {name.replace("_", "-"): value for name, value in headers.items()}
-        self.body = body if isinstance(body, bytes) else json.dumps({} if body is None else body).encode()
-
-
 class StandIn:
-    """The server; use it as a context manager.
+    """The server, as a context manager: ``repositories`` by name, and ``requests``, names of endpoints that were asked.
 
-    Attributes:
-        endpoint: what HF_ENDPOINT must be.
-        token: the only one that is let in.
-        repositories: by name.
-        objects: large files, by hash.
-        requests: names of the endpoints that were asked, in order.
-        failures: by endpoint, what its next requests meet: a status, ``drop`` (the connection is cut while the request is
-            sent), ``truncate`` (while it is answered), ``stall`` (no answer until the server ends), or None for nothing.
+    ``token`` is the only one that is let in. ``failures`` by endpoint are what its next requests meet: a status, or ``stall``
+    (no answer until the server ends), which sets ``stalled``.
     """
 
     def __init__(self, token: str = TOKEN):
         self.token = token
         self.repositories: dict[str, Repository] = {}
-        self.objects: dict[str, bytes] = {}
         self.requests: list[str] = []
         self.failures: dict[str, list] = defaultdict(list)
-        self.ending = threading.Event()
-        self.stalled = threading.Event()
-        self.lock = threading.Lock()
+        self.ending, self.stalled, self.lock = threading.Event(), threading.Event(), threading.Lock()
 
     def __enter__(self) -> "StandIn":
-        handler = type("Handler", (_Handler,), {"hub": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
         self.server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()  # it ends within so long
@@ -92,152 +61,44 @@ class StandIn:
 
     def environment(self, home) -> dict[str, str]:
         """Variables with which clients talk to this server alone; ``home`` is a folder for their files."""
-        return {
-            "HF_ENDPOINT": self.endpoint,
-            "HF_TOKEN": self.token,
-            "HF_HUB_OFFLINE": "0",
-            "HF_HUB_DISABLE_XET": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_HUB_DISABLE_UPDATE_CHECK": "1",
-            "HF_HOME": str(home),
-            "NO_PROXY": "127.0.0.1",
-            "no_proxy": "127.0.0.1",
-        }
+        on = dict.fromkeys(("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_UPDATE_CHECK"), "1")
+        here = {"HF_ENDPOINT": self.endpoint, "HF_TOKEN": self.token, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home)}
+        return on | here | {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 
     def files(self, repo: str, revision: str = "main") -> dict[str, bytes]:
         return self.repositories[repo].branches[revision]
 
-    # Endpoints ---------------------------------------------------------------------------------------------------------
+    # Endpoints: status and body of the answer ----------------------------------------------------------------------------
 
-    def whoami(self, request) -> Answer:
-        request.need_token()
-        return Answer(200, {"name": USER, "type": "user", "orgs": []})
-
-    def create(self, request) -> Answer:
-        request.need_token()
-        asked = request.json()
-        name = f"{asked.get('organization') or USER}/{asked['name']}"
+    def create(self, asked: bytes):
+        named = json.loads(asked)
+        name = f"{named.get('organization') or USER}/{named['name']}"
         if not name.startswith(f"{USER}/"):
-            raise Answer(403, {"error": "You don't have the rights to create a model under this namespace"})
-        url = {"url": f"{self.endpoint}/{name}"}
-        if name in self.repositories:
-            raise Answer(409, {"error": "You already created this model repo"} | url)
-        self.repositories[name] = Repository(asked.get("visibility") == "private")
-        return Answer(200, url)
+            return 403, {"error": "You don't have the rights to create a model under this namespace"}
+        known = name in self.repositories
+        self.repositories.setdefault(name, Repository(named.get("visibility") == "private"))
+        return 409 if known else 200, {"url": f"{self.endpoint}/{name}"}
 
-    def validate(self, request) -> Answer:
-        return Answer(200, {"errors": [], "warnings": []})
+    def validate(self, asked: bytes):
+        return 200, {"errors": [], "warnings": []}
 
-    def preupload(self, request, repo: str, revision: str) -> Answer:
-        request.need_token()
-        held, kept = request.branch(repo, revision), self._repository(repo)
-        files = []
-        for file in request.json()["files"]:
-            path, large = file["path"], file["path"].endswith(LARGE) or file["size"] > 10_000_000
-            oid = None
-            if path in held:
-                oid = _sha256(held[path]) if path in kept.large else _git_hash(held[path])
-            files.append({"path": path, "uploadMode": "lfs" if large else "regular", "shouldIgnore": False, "oid": oid})
-        return Answer(200, {"files": files})
+    def preupload(self, asked: bytes, repo: str, revision: str):
+        regular = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}  # all in the commit, no large files
+        return 200, {"files": [{"path": file["path"], **regular} for file in json.loads(asked)["files"]]}
 
-    def branch(self, request, repo: str, revision: str) -> Answer:
-        request.need_token()
-        branches = self._repository(repo).branches
-        if revision in branches:
-            raise Answer(409, {"error": f"Reference already exists: {revision}"})
-        branches[revision] = dict(branches["main"])
-        return Answer(200)
+    def branch(self, asked: bytes, repo: str, revision: str):
+        branches = self.repositories[repo].branches
+        known = revision in branches
+        branches.setdefault(revision, dict(branches["main"]))
+        return 409 if known else 200, {"error": f"Reference already exists: {revision}"} if known else {}
 
-    def batch(self, request, repo: str) -> Answer:
-        request.need_token()
-        self._repository(repo)
-        objects = []
-        for asked in request.json()["objects"]:
-            actions = {
-                "upload": {"href": f"{self.endpoint}/objects/{asked['oid']}"},
-                "verify": {"href": f"{self.endpoint}/verify"},
-            }
-            objects.append(asked if asked["oid"] in self.objects else asked | {"actions": actions})
-        return Answer(200, {"transfer": "basic", "objects": objects})
-
-    def put(self, request, oid: str) -> Answer:
-        if request.headers.get("Authorization"):
-            raise Answer(400, b"a token must not be sent to the storage")
-        if _sha256(request.body) != oid:
-            raise Answer(400, b"BadDigest")
-        self.objects[oid] = request.body
-        return Answer(200, b"", ETag=f'"{oid}"')
-
-    def verify(self, request) -> Answer:
-        request.need_token()
-        asked = request.json()
-        if len(self.objects.get(asked["oid"], b"")) != asked["size"]:
-            raise Answer(404, {"error": "Object does not exist"})
-        return Answer(200)
-
-    def commit(self, request, repo: str, revision: str) -> Answer:
-        request.need_token()
-        held, kept = request.branch(repo, revision), self._repository(repo)
-        header, *operations = [json.loads(line) for line in request.body.splitlines()]
-        new, large = {}, set()
-        for operation in operations:
-            value = operation["value"]
-            if operation["key"] == "file":
-                new[value["path"]] = base64.b64decode(value["content"])
-            elif operation["key"] == "lfsFile":
-                if value["oid"] not in self.objects:
-                    raise Answer(400, {"error": f"LFS object {value['oid']} was not uploaded"})
-                new[value["path"]] = self.objects[value["oid"]]
-                large.add(value["path"])
-        held.update(new)
-        kept.large |= large
-        kept.messages.append(header["value"]["summary"])
-        oid = self._commit_id(repo, revision)
-        return Answer(200, {"commitUrl": f"{self.endpoint}/{repo}/commit/{oid}", "commitOid": oid, "hookOutput": ""})
-
-    def info(self, request, repo: str, revision: str | None) -> Answer:
-        request.need_to_read(repo)
-        held = request.branch(repo, revision or "main")
-        files = [{"rfilename": path} for path in held]
-        sha = self._commit_id(repo, revision or "main")
-        return Answer(200, {"id": repo, "modelId": repo, "sha": sha, "siblings": files, "private": False, "tags": []})
-
-    def tree(self, request, repo: str, revision: str, path: str) -> Answer:
-        request.need_to_read(repo)
-        held, prefix = request.branch(repo, revision), path.strip("/")
-        files = [
-            {"type": "file", "oid": _git_hash(content), "size": len(content), "path": name}
-            for name, content in held.items()
-            if name.startswith(prefix)
-        ]
-        if prefix and not files:
-            raise Answer(404, {"error": "not found"}, X_Error_Code="EntryNotFound")
-        return Answer(200, files)
-
-    def resolve(self, request, repo: str, revision: str, path: str) -> Answer:
-        request.need_to_read(repo)
-        held = request.branch(repo, revision)
-        headers = {"X_Repo_Commit": self._commit_id(repo, revision)}
-        if path not in held:
-            raise Answer(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound", **headers)
-        content, digest = held[path], _sha256(held[path])
-        headers |= {"ETag": f'"{digest}"', "X_Linked_ETag": f'"{digest}"', "X_Linked_Size": str(len(content))}
-        return Answer(200, content, Content_Type="application/octet-stream", **headers)
-
-    def unknown(self, request) -> Answer:
-        return Answer(404, {"error": f"{request.command} {request.path} is not part of the stand-in"})
-
-    def _repository(self, repo: str) -> Repository:
-        if repo not in self.repositories:
-            raise Answer(404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
-        return self.repositories[repo]
-
-    def _commit_id(self, repo: str, revision: str) -> str:
-        held = self.repositories[repo].branches.get(revision)
-        if held is None:
-            return revision
-        listing = repr([(path, _sha256(content)) for path, content in sorted(held.items())])
-        return hashlib.sha1(listing.encode()).hexdigest()
+    def commit(self, asked: bytes, repo: str, revision: str):
+        header, *operations = [json.loads(line)["value"] for line in asked.splitlines()]
+        for file in operations:
+            self.files(repo, revision)[file["path"]] = base64.b64decode(file["content"])
+        self.repositories[repo].messages.append(header["summary"])
+        oid = f"{len(self.repositories[repo].messages):040x}"
+        return 200, {"commitUrl": f"{self.endpoint}/{repo}/commit/{oid}", "commitOid": oid, "hookOutput": ""}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -245,86 +106,46 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def answer(self) -> None:
-        name, arguments = self._route()
+        path, asked = urlsplit(self.path).path, self._read_body()
+        matches = ((name, re.fullmatch(pattern, path)) for name, pattern in ROUTES.items())
+        name, match = next(filter(lambda found: found[1], matches), ("unknown", None))
         with self.hub.lock:
             self.hub.requests.append(name)
             failure = self.hub.failures[name].pop(0) if self.hub.failures[name] else None
-        if failure == "drop":
-            self.close_connection = True
-            return
-        self.body = self._read_body()
         if failure == "stall":
             self.hub.stalled.set()
             self.hub.ending.wait()
             self.close_connection = True
             return
-        try:
-            if isinstance(failure, int):
-                raise Answer(failure, {"error": f"failing on purpose with {failure}"})
+        status, body = 404, {"error": f"{self.command} {self.path} is not part of the stand-in"}
+        if failure is not None:
+            status, body = failure, {"error": f"failing on purpose with {failure}"}
+        elif self.headers.get("Authorization") != f"Bearer {self.hub.token}":
+            status, body = 401, {"error": "Invalid username or password."}
+        elif match is not None:
+            named = {key: value and unquote(value) for key, value in match.groupdict().items()}
             with self.hub.lock:
-                answer = getattr(self.hub, name)(self, **arguments)
-        except Answer as refused:
-            answer = refused
-        self._send(answer, truncated=failure == "truncate")
-
-    do_GET = do_HEAD = do_POST = do_PUT = answer
-
-    def json(self):
-        return json.loads(self.body)
-
-    def need_token(self) -> None:
-        if self.headers.get("Authorization") != f"Bearer {self.hub.token}":
-            raise Answer(401, {"error": "Invalid username or password."})
-
-    def need_to_read(self, repo: str) -> None:
-        if self.hub._repository(repo).private:
-            self.need_token()
-
-    def branch(self, repo: str, revision: str) -> dict[str, bytes]:
-        branches = self.hub._repository(repo).branches
-        for name, held in branches.items():
-            if revision in (name, self.hub._commit_id(repo, name)):
-                return held
-        raise Answer(404, {"error": "Invalid rev id"}, X_Error_Code="RevisionNotFound")
-
-    def _route(self) -> tuple[str, dict[str, str | None]]:
-        path = urlsplit(self.path).path
-        for name, methods, pattern in ROUTES:
-            match = re.fullmatch(pattern, path)
-            if match and self.command in methods.split("|"):
-                return name, {key: value and unquote(value) for key, value in match.groupdict().items()}
-        return "unknown", {}
-
-    def _read_body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
-            parts = []
-            while size := int(self.rfile.readline(), 16):
-                parts.append(self.rfile.read(size))
-                self.rfile.readline()
-            self.rfile.readline()
-            return b"".join(parts)
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-
-    def _send(self, answer: Answer, truncated: bool = False) -> None:
-        self.send_response(answer.status)
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(answer.body)))
+                status, body = getattr(self.hub, name)(asked, **named)
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(answer.body[: len(answer.body) // 2] if truncated else answer.body)
-        self.close_connection = truncated
+            self.wfile.write(content)
+
+    do_GET = do_HEAD = do_POST = answer
+
+    def _read_body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size + 2)[:-2]
+        self.rfile.readline()
+        return body
 
     def log_message(self, *args) -> None:
         """Say nothing."""
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _git_hash(content: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 def clean_environment() -> dict[str, str]:

@@ -358,4 +358,11 @@ PRIVATE = (
         "trackers send what they still hold although the process ends without Python's own end",
         "gloo's threads surviving the end of the interpreter",
     ),
+    Private(
+        "_register_atexit",
+        "threading",
+        ("hub.pushes",),
+        "the end of a process waits for its pushes while they may still start threads",
+        "a public way to do something before concurrent.futures closes",
+    ),
 )

@@ -87,7 +87,7 @@ def make_language_model(model_args, data_args, args) -> None:
     start_logging()
     alone_until_exit(args.output_dir)
     check_output_dir(args.output_dir, None)
-    pushes = HubPushes.of_run(args) if args.push_to_hub else None
+    pushes = HubPushes(args) if args.push_to_hub else None
     config = loading.load_config(model_args)
     check_headless(config, model_args.model_name_or_path)
     tokenizer = loading.load_tokenizer(model_args)

@@ -3,15 +3,13 @@
 import functools
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from huggingface_hub import constants, get_session
-from huggingface_hub.utils import HFValidationError, validate_repo_id
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-CONFIG_FILE = "config.json"
 WEIGHT_FILES = (
     "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
 )  # fmt: skip
@@ -21,53 +19,34 @@ UNREADABLE = OSError, ValueError, RuntimeError, EOFError, SafetensorError, pickl
 
 @contextmanager
 def source(argument: str, name: str, *, model: bool = True, weights: bool = False) -> Iterator[None]:
-    """Around the call that loads what an argument names: errors say which argument, where it was looked for, and what to do.
+    """Around the call that loads what an argument names, a folder here or a name on the Hub: errors say which argument.
 
-    Args:
-        argument: its name.
-        name: its value: a folder here, or a name on the Hub.
-        model: whether a folder must hold a configuration.
-        weights: whether a folder must hold weights.
-
-    Raises:
-        ValueError: if it is a file, a folder without what it must hold, or holds what cannot be loaded.
-        OSError: if it is neither a folder nor on the Hub, or the Hub cannot be reached.
+    A folder must hold a configuration if it is that of a ``model``, and weights where they are needed: this is seen before
+    anything else is read. A Hub that cannot be reached is not waited for.
     """
     folder, said = Path(name), f"{argument} {name!r}"
-    if folder.is_file():
+    if folder.is_file():  # transformers would take the file of a configuration, and miss the weights later
         raise ValueError(f"{said} is a file. Name the folder of a checkpoint, or a Hub name.")
-    if folder.is_dir():
-        if model and not (folder / CONFIG_FILE).is_file():
-            inside = sorted(each.parent.name for each in folder.glob(f"*/{CONFIG_FILE}"))
-            nearest = f" Did you mean {str(folder / inside[-1])!r}?" if inside else ""
-            raise ValueError(f"{said} holds no {CONFIG_FILE}, so it is not a model. Name a checkpoint.{nearest}")
-        if weights and not any((folder / each).is_file() for each in WEIGHT_FILES):
-            raise ValueError(f"{said} holds no weights ({WEIGHT_FILES[0]}). Name a checkpoint.")
-        try:
-            yield
-        except UNREADABLE as error:
-            raise ValueError(f"{said} cannot be loaded: {_reason(error)}") from error
-        return
+    if model and folder.is_dir() and not (folder / "config.json").is_file():
+        inside = sorted(each.parent.name for each in folder.glob("*/config.json"))
+        nearest = f" Did you mean {str(folder / inside[-1])!r}?" if inside else ""
+        raise ValueError(f"{said} holds no config.json, so it is not a model. Name a checkpoint.{nearest}")
+    if weights and folder.is_dir() and not any((folder / each).is_file() for each in WEIGHT_FILES):
+        raise ValueError(f"{said} holds no weights ({WEIGHT_FILES[0]}). Name a checkpoint.")
     try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        raise FileNotFoundError(f"{said} is not a folder here. Name a checkpoint, or a Hub name.") from error
-    try:
-        with without_retries():
+        with nullcontext() if folder.exists() else without_retries():
             yield
     except UNREADABLE as error:
-        fault = hub_fault()
-        where = f"the Hub cannot be reached ({fault})" if fault else "the Hub does not give it"
-        reason = "" if fault else f": {_reason(error)}"
+        # The first line of what a library says; it may go on with advice for programmers.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        if "custom code" in reason:
+            reason += ". To run code that comes with it, pass --trust_remote_code"
+        if folder.exists():
+            raise ValueError(f"{said} cannot be loaded: {reason}.") from error
+        hub = f"cannot be reached ({fault})" if (fault := hub_fault()) else f"does not give it: {reason}"
         raise OSError(
-            f"{said} is not a folder here, and {where}{reason.rstrip('.')}. Name a folder, or repeat with a network."
+            f"{said} is not a folder here, and the Hub {hub}. Name a folder, or repeat with a network."
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    """The first line of what a library says; it may go on with advice for programmers."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return f"{line}. To run code that comes with it, pass --trust_remote_code." if "custom code" in line else f"{line}."
 
 
 @functools.cache
@@ -99,17 +78,7 @@ def without_retries() -> Iterator[None]:
 
 
 def load_tokenizer(argument: str, name: str, **hub) -> PreTrainedTokenizerBase:
-    """The tokenizer of a `source`.
-
-    Args:
-        argument: that names it.
-        name: folder here, or name on the Hub.
-        hub: keyword arguments of ``from_pretrained``.
-
-    Raises:
-        ValueError: if there is none, or it cannot be loaded.
-        OSError: as `source`.
-    """
+    """Load the tokenizer of a `source`; ``hub`` are keyword arguments of ``from_pretrained``."""
     with source(argument, name, model=False):
         tokenizer = AutoTokenizer.from_pretrained(name, **hub)
     # Without files, transformers makes an empty tokenizer of the model's kind and says nothing.

@@ -415,7 +415,7 @@ class PretrainingTrainer(Trainer):
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Create the repository in the background, so that a refusal is known at the start of a training run."""
         if self.is_world_process_zero():
-            self.hub = HubPushes.of_run(self.args, token, private)
+            self.hub = HubPushes(self.args, token, private)
             self.hub.stopping = lambda: self.signal.stopped
             self.hub_model_id = self.hub.repo
             self.add_callback(self.hub)
@@ -471,7 +471,7 @@ class PretrainingTrainer(Trainer):
             saving.keep_embedding_apart(self.accelerator.state.fsdp_plugin, self.model)
         with ExitStack() as around:
             if self.hub is not None:
-                around.enter_context(self.hub.stopped_by_errors())
+                around.push(lambda kind, error, traceback: kind and self.hub.stop())
             around.enter_context(self.signal.given_back())
             around.enter_context(lost_processes_named())
             around.enter_context(self.roles.told_apart())

@@ -82,8 +82,10 @@ class CheckpointWriter:
             aside.publish(args.save_only_model, **resume.checkpoint_facts(trainer))
         if args.should_save:
             keep = {str(aside.final), state.best_model_checkpoint or str(aside.final)}
-            branch = trainer.branch.checkpoints(args.output_dir)
-            rotate_checkpoints(args.output_dir, args.save_total_limit, keep | branch)
+            keep |= trainer.branch.checkpoints(args.output_dir)
+            if trainer.hub is not None:
+                keep |= set(map(str, trainer.hub.unfinished.values()))
+            rotate_checkpoints(args.output_dir, args.save_total_limit, keep)
 
 
 def write_model(trainer, folder: Path, leaves_run: bool) -> None:

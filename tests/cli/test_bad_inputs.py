@@ -211,7 +211,7 @@ PRETRAIN = {
     f"{FILES} numbers.csv": "text_column must name one of the 0 text columns",
     # Models and tokenizers
     f"{FROM} runs/missing": "model_name_or_path 'runs/missing' is not a folder here, and the Hub cannot be reached",
-    f"{FROM} ./missing": "model_name_or_path './missing' is not a folder here. Name a checkpoint, or a Hub name",
+    f"{FROM} ./missing": "model_name_or_path './missing' is not a folder here",
     f"{FROM} good.txt": "model_name_or_path 'good.txt' is a file. Name the folder of a checkpoint",
     f"{FROM} folder": "model_name_or_path 'folder' holds no config.json, so it is not a model",
     f"{FROM} no_weights": "model_name_or_path 'no_weights' holds no weights (model.safetensors)",

@@ -1,0 +1,287 @@
+"""Pushes of runs: what is on the Hub afterwards, that no failure of the Hub costs anything, and where no token is."""
+
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from builders import make_trainer, tiny_model
+from hub_standin import TOKEN, messages
+from transformers import BertConfig, BertForSequenceClassification, TrainerCallback, TrainingArguments
+
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
+from headless_trainer.cli import make_lm_head as run_lm_head
+from headless_trainer.cli import pretrain as run_pretrain
+from headless_trainer.fine_tuning.classification import ClassificationTrainer
+from headless_trainer.hub import pushes as hub_module
+from headless_trainer.hub.names import repository_name
+from headless_trainer.hub.pushes import HubPushes
+
+ROOT = Path(__file__).parents[2]
+MODEL = {"README.md", "config.json", "model.safetensors", "token_counts.safetensors"}
+STATES = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "settings.json", "manifest.json"}
+REFUSED = "401 Unauthorized"
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch, caplog):
+    caplog.set_level("INFO", "headless_trainer")
+    monkeypatch.setattr(hub_module, "LIMIT_SECONDS", 30.0)
+
+
+def trainer_of(folder, **settings) -> HeadlessTrainer:
+    """A trainer of four steps on a tiny decoder that pushes to me/model."""
+    settings = {
+        "push_to_hub": True, "hub_model_id": "me/model", "save_steps": 2, "max_steps": 4, "per_device_train_batch_size": 4,
+        "logging_steps": 500,
+    } | settings  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    rows = [{"input_ids": torch.randint(1, 40, (8,), generator=generator)} for _ in range(16)]
+    return make_trainer(folder, tiny_model("clm", 40, "headless", layers=1, positions=16), rows, settings)
+
+
+def pushes_of(folder, **settings) -> HubPushes:
+    """Pushes of a folder as a run leaves it."""
+    for name in ("model.safetensors", "README.md", "a.bin", "settings.json", "checkpoint-2/b.pt", ".incomplete/c"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    return HubPushes(TrainingArguments(str(folder), hub_model_id="me/model", use_cpu=True, **settings))
+
+
+def push_by_hand(said: str) -> None:
+    """Run the command that a message names."""
+    command = shlex.split(said.rpartition("To push it later: ")[2].splitlines()[0])
+    command[0] = str(Path(sys.executable).with_name("hf"))
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+# What is pushed, and where ----------------------------------------------------------------------------------------------
+
+
+def test_the_repository_is_named_by_the_argument_or_by_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert repository_name("me/tiny", "runs/other") == "me/tiny"
+    assert repository_name(None, "runs/bert") == repository_name(None, "runs/bert/") == "bert"
+    for wrong in (("me/a b", "runs/bert"), ("a/b/c", "runs/bert"), (None, "runs/my run")):
+        with pytest.raises(ValueError, match=(wrong[0] or "my run")):
+            repository_name(*wrong)
+    with pytest.raises(ValueError, match="a/b/c"):  # before anything is trained
+        HeadlessTrainingArguments(str(tmp_path), push_to_hub=True, hub_model_id="a/b/c")
+    HeadlessTrainingArguments(str(tmp_path), hub_model_id="a/b/c")  # nothing is pushed to it
+
+
+@pytest.mark.parametrize("strategy", ["end", "every_save", "checkpoint", "all_checkpoints"])
+def test_strategies(hub, tmp_path, strategy):
+    trainer = trainer_of(tmp_path, hub_strategy=strategy, hub_always_push=True, save_total_limit=1)
+    trainer.train()
+    folders = {"checkpoint": ["last-checkpoint"], "all_checkpoints": ["checkpoint-2", "checkpoint-4"]}
+    expected = {
+        f"{folder}/{name}" for folder in folders.get(strategy, []) for name in MODEL | STATES | {"trainer_state.json"}
+    }
+    pushed = hub.files("me/model")
+    assert set(pushed) == (set() if strategy == "end" else expected | MODEL | {"trainer_state.json"})
+    steps = [f"Training in progress, step {step}" for step in (2, 4)]
+    whole = [f"{message}{end}" for message in steps for end in ("", ", checkpoint")]
+    assert hub.repositories["me/model"].messages == {"end": [], "every_save": steps}.get(strategy, whole)
+    for name in pushed.keys() & MODEL:  # the last one wins
+        assert pushed[name] == (tmp_path / "checkpoint-4" / name).read_bytes()
+    if strategy == "all_checkpoints":  # checkpoint-2 was rotated away meanwhile
+        assert pushed["checkpoint-2/model.safetensors"] != pushed["checkpoint-4/model.safetensors"]
+
+
+def test_saving_pushes_the_model_and_a_copy_elsewhere_is_not_pushed(hub, tmp_path):
+    trainer = trainer_of(tmp_path / "run", save_strategy="no")
+    trainer.train()
+    trainer.save_model(str(tmp_path / "copy"))
+    trainer.hub.wait()
+    assert (tmp_path / "copy" / "model.safetensors").is_file() and "commit" not in hub.requests
+    trainer.save_model()
+    trainer.hub.wait()
+    assert hub.repositories["me/model"].messages == ["Model save"]
+    assert hub.files("me/model") == {name: (tmp_path / "run" / name).read_bytes() for name in MODEL}
+
+
+def test_pushing_by_hand_saves_first(hub, tmp_path):
+    trainer = trainer_of(tmp_path / "run", push_to_hub=False, save_strategy="no")
+    trainer.train()
+    assert not hub.repositories
+    trainer.push_to_hub("by hand", revision="next", private=True)
+    repository = hub.repositories["me/model"]
+    assert repository.messages == ["by hand"] and repository.private and not repository.branches["main"]
+    assert set(repository.branches["next"]) == MODEL
+
+
+def test_only_the_main_process_pushes(tmp_path, monkeypatch):
+    monkeypatch.setattr(HeadlessTrainer, "is_world_process_zero", lambda self: False)
+    monkeypatch.setattr(HubPushes, "__init__", lambda *args, **kwargs: pytest.fail("another process pushes"))
+    trainer = trainer_of(tmp_path)
+    trainer.train()
+    trainer.save_model()
+    trainer.push_to_hub()
+    assert trainer.hub is None
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_checkpoint_stays_while_it_is_pushed(hub, tmp_path, monkeypatch, always):
+    """And where it takes longer than to the next one, that one is pushed if all are to be."""
+    monkeypatch.setattr(hub_module, "STALL_SECONDS", 3.0)
+    hub.failures["preupload"].append("stall")
+    trainer = trainer_of(tmp_path, max_steps=6, save_total_limit=1, hub_always_push=always)
+    trainer.train()
+    said = [f"Training in progress, step {step}" for step in ((2, 4, 6) if always else (2,))]
+    assert hub.repositories["me/model"].messages == said
+    kept = {path.name for path in tmp_path.glob("checkpoint-*")}
+    assert kept == ({"checkpoint-2", "checkpoint-4", "checkpoint-6"} if always else {"checkpoint-2", "checkpoint-6"})
+
+
+# What fails -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_fails_and_passes_is_pushed(hub, tmp_path, caplog):
+    hub.failures["preupload"] += [503]
+    pushes_of(tmp_path).push_run("a push")
+    assert set(hub.files("me/model")) == {"model.safetensors", "README.md"} and hub.requests.count("preupload") == 2
+    assert "To push it later" not in messages(caplog)
+
+
+def test_a_refused_token_is_said_once_and_again_at_the_end(hub, tmp_path, caplog, capfd):
+    hub.token = "another"
+    pushes = pushes_of(tmp_path, hub_token=TOKEN, push_to_hub=True, hub_private_repo=True, hub_revision="next")
+    state = type("State", (), {"global_step": 2})()
+    pushes.on_save(TrainingArguments(str(tmp_path), push_to_hub=True, use_cpu=True), state, None)
+    pushes.wait()
+    run = f"hf upload me/model {tmp_path} . --exclude 'checkpoint-*' --exclude '.*' --exclude '*.bin' --exclude settings.json"
+    assert messages(caplog).count(REFUSED) == messages(caplog).count(f"later: {run} --private --revision next") == 1
+    pushes.push_run("the end")
+    assert messages(caplog).count(REFUSED) == 2
+    assert TOKEN not in messages(caplog) + str(capfd.readouterr())
+
+
+def test_an_illegal_token_stays_out_of_the_message(hub, tmp_path, caplog):
+    pushes_of(tmp_path, hub_token=f"{TOKEN}\n").push_run("a push")
+    assert "What was saved is not on the Hub" in messages(caplog) and TOKEN not in messages(caplog)
+
+
+def test_a_hub_that_hangs_is_waited_for_no_longer_than_the_limit(hub, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(hub_module, "LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr(hub_module, "STALL_SECONDS", 0.5)
+    pushes = pushes_of(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(bytes(500_000))  # one second more
+    hub.failures["preupload"] += ["stall"] * 20
+    start = time.monotonic()
+    pushes.push_run("one", blocking=False)
+    pushes.push_run("two", revision="next")
+    assert 2.5 < time.monotonic() - start < 20
+    assert "ended before it was done. To push it later: hf upload me/model" in messages(caplog)
+    assert messages(caplog).rstrip().endswith("--revision next") and not pushes.unfinished
+
+
+def test_an_interrupt_ends_pushes_and_names_the_last(hub, tmp_path, caplog, monkeypatch):
+    class Interrupt(TrainerCallback):
+        def on_train_end(self, *args, **kwargs):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(hub_module, "STALL_SECONDS", 0.5)
+    hub.failures["preupload"] += ["stall"] * 20
+    trainer = trainer_of(tmp_path)
+    trainer.callback_handler.callbacks.insert(0, Interrupt())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert f"To push it later: hf upload me/model {tmp_path / 'checkpoint-2'}" in messages(caplog)
+    assert not trainer.hub.unfinished
+
+
+def contents(folder: Path) -> bytes:
+    """All that lies in a folder, one after the other, archives unpacked."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    archives = [repr(vars(torch.load(path, weights_only=False))) for path in paths if path.suffix == ".bin"]
+    return b"".join(path.read_bytes() for path in paths) + "".join(archives).encode()
+
+
+def test_the_token_stays_out_of_what_is_saved(tmp_path):
+    trainer = trainer_of(tmp_path / "run", push_to_hub=False, hub_token=TOKEN)
+    trainer.save_model()
+    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=40)
+    args = TrainingArguments(str(tmp_path / "classifier"), use_cpu=True, hub_token=TOKEN, report_to=[])
+    ClassificationTrainer(BertForSequenceClassification(config), args, lambda rows: rows).save_model()
+    for name in ("run", "classifier"):
+        assert (tmp_path / name / "training_args.bin").is_file() and TOKEN.encode() not in contents(tmp_path / name)
+    assert trainer.args.hub_token == TOKEN
+
+
+# Commands and processes --------------------------------------------------------------------------------------------------
+
+QUICK = [
+    *("--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=2,n_head=2,n_positions=32", "--do_eval"),
+    *("--train_tokenizer", "--vocab_size", "320", "--max_seq_length", "16", "--max_steps", "4", "--logging_steps", "2"),
+    *("--per_device_train_batch_size", "4", "--use_cpu", "--disable_tqdm", "true", "--save_steps", "2"),
+    *("--validation_split_percentage", "20", "--preprocessing_num_workers", "1", "--push_to_hub"),
+]
+
+
+@pytest.mark.slow
+def test_runs_without_the_hub_are_whole_and_can_be_pushed_later(hub, tmp_path, text_file, monkeypatch, caplog):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    hub.token, run, head = "another", tmp_path / "run", tmp_path / "head"
+    run_pretrain.main([*QUICK, "--train_file", str(text_file), "--output_dir", str(run), "--hub_model_id", "me/tiny"])
+    said = messages(caplog)
+    assert not hub.repositories and said.count(REFUSED) == 2  # at the start and at the end
+    hub.token = TOKEN
+    push_by_hand(said)
+    report = {"trainer_state.json", "eval_results.json", "loss.png", "tokenizer.json", "tokenizer_config.json"}
+    pushed = hub.files("me/tiny")
+    assert set(pushed) >= MODEL | report and not any("checkpoint-" in name or ".bin" in name for name in pushed)
+    assert all(content == (run / name).read_bytes() for name, content in pushed.items())
+    assert TOKEN.encode() not in contents(run) + b"".join(pushed.values())
+    run_lm_head.main(["--model_name_or_path", str(run), "--output_dir", str(head), "--push_to_hub"])
+    assert hub.files("me/head")["model.safetensors"] == (head / "model.safetensors").read_bytes()
+
+
+def start(program: str, *arguments) -> subprocess.Popen:
+    program = f"from headless_trainer.hub import pushes\npushes.STALL_SECONDS = 0.5\n{program}"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+PUSH = """
+import sys
+from transformers import TrainingArguments
+run = pushes.HubPushes(TrainingArguments(sys.argv[1], hub_model_id="me/model", use_cpu=True))
+run.push_run("one", blocking=False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_process_that_ends_waits_for_its_push_a_bounded_time(hub, tmp_path, hangs):
+    (tmp_path / "config.json").write_text("{}")
+    hub.failures["preupload"] += ["stall"] * 20 * hangs
+    process = start(f"pushes.LIMIT_SECONDS = {2 if hangs else 60}\n{PUSH}", tmp_path)
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0 and ("To push it later: hf upload me/model" in said) == hangs, said
+    assert hub.repositories["me/model"].messages == ([] if hangs else ["one"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy, code", [("every_save", 0), ("end", 128 + signal.SIGTERM)])
+def test_sigterm_ends_a_training_whose_push_hangs(hub, tmp_path, text_file, strategy, code):
+    hub.failures["preupload"] += ["stall"] * 100
+    flags = (
+        f"--train_file {text_file} --output_dir {tmp_path}/run --hub_model_id me/tiny --hub_strategy {strategy}".split()
+    )
+    flags += ["--max_steps", "100000", "--save_steps", "20"] if strategy == "every_save" else []
+    process = start("import sys; from headless_trainer.cli.pretrain import main; main(sys.argv[1:])", *QUICK, *flags)
+    assert hub.stalled.wait(200)
+    if strategy == "end":
+        assert any("saved in" in line for line in process.stdout)
+        time.sleep(1)  # it waits by now
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == code and "Traceback" not in said, said
+    named = "checkpoint-20" if strategy == "every_save" else ""
+    assert f"To push it later: hf upload me/tiny {tmp_path / 'run' / named} ." in said
+    assert ("Stopped by SIGTERM with a checkpoint" in said) == (strategy == "every_save")
