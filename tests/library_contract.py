@@ -8,9 +8,10 @@ the package starts or ceases to use, or that a library renames, fails a test the
 OVERRIDDEN = set(
     """
     _clip_grad_norm _get_dataloader _get_eval_sampler _get_grad_norm _get_output_dir _get_train_sampler
-    _push_from_checkpoint _save_checkpoint autocast_smart_context_manager call_model_init compute_loss create_model_card
-    create_optimizer evaluation_loop get_batch_samples get_eval_dataloader get_test_dataloader get_train_dataloader
-    hyperparameter_search init_hf_repo log prediction_step push_to_hub save_model save_state train training_step
+    _load_best_model _load_from_checkpoint _push_from_checkpoint _save_checkpoint autocast_smart_context_manager
+    call_model_init compute_loss create_model_card create_optimizer evaluation_loop get_batch_samples
+    get_eval_dataloader get_test_dataloader get_train_dataloader hyperparameter_search init_hf_repo log
+    prediction_step push_to_hub save_model save_state train training_step
     """.split()
 )
 # Names with a leading underscore, by the class or module that has them: what each is needed for.
@@ -24,7 +25,8 @@ PRIVATE = {
         "_get_output_dir": "a checkpoint is written aside, and the folder of the run is asked for",
         "_get_train_sampler": "the rows of a step are of similar length, in an order that a resumed run finds again",
         "_internal_call": "save_model says with it that the model is part of a checkpoint",
-        "_load_from_checkpoint": "a run that has ended has its last checkpoint's weights; the parent would train a step",
+        "_load_best_model": "weights that save_pretrained renames are read by their names in the file",
+        "_load_from_checkpoint": "the same; and a run that has ended has its last checkpoint's weights",
         "_prepare_inputs": "batches are moved to the device before their targets are drawn there",
         "_push_from_checkpoint": "the parent pushes a checkpoint before it has its name",
         "_save": "whole weights are saved where save_model would save shards, or before there are any",

@@ -68,6 +68,8 @@ PRIVATE_OVERRIDES = (
     "_push_from_checkpoint",
     "_clip_grad_norm",
     "_get_grad_norm",
+    "_load_from_checkpoint",
+    "_load_best_model",
 )
 
 
@@ -482,6 +484,16 @@ class PretrainingTrainer(Trainer):
             result = super().train(checkpoint, trial, ignore_keys_for_eval)
             self.finite.read_all()
             return result
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+            resume.load_renamed_weights(model or self.model, resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        if not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+            resume.load_renamed_weights(self.model, self.state.best_model_checkpoint)
 
     def check_resume(self, checkpoint: str) -> None:
         """Warn of settings that are not those of a checkpoint, once, and find the run's place in the data.

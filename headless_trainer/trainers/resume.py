@@ -4,12 +4,17 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
-from transformers import TrainerState
+from safetensors import safe_open
+from transformers import PreTrainedModel, TrainerState
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..models.candidate_head import check_same_head
 from ..runtime.checkpoints import check_processes, load_token_counts
@@ -68,6 +73,33 @@ def check_run(trainer, checkpoint: str, settings_too: bool = True) -> None:
         trainer.stream.load(checkpoint)
     else:
         check_rows(facts, trainer.train_dataset)
+
+
+def load_renamed_weights(model: PreTrainedModel, checkpoint: str) -> None:
+    """Load the weights of a checkpoint that have other names in its file than in the model.
+
+    `save_pretrained` gives some weights the names of older versions (GPT-NeoX's head is ``embed_out``). `Trainer` reads the
+    file by the model's own names, and would go on with random weights in their place, and a warning.
+
+    Raises:
+        ValueError: if the file lacks a weight of the model.
+    """
+    path = Path(checkpoint, SAFE_WEIGHTS_NAME)
+    if not path.is_file():  # shards, each of which is loaded by the model's own names
+        return
+    own = model.state_dict()
+    with safe_open(path, framework="pt") as file:
+        names = set(file.keys())
+        read = {own[name].data_ptr() for name in names & own.keys()}  # also by those that are tied to it
+        missing = {name for name, value in own.items() if name not in names and value.data_ptr() not in read}
+        renamings = [each for each in get_model_conversion_mapping(model) if isinstance(each, WeightRenaming)]
+        found = {rename_source_key(name, renamings, [])[0]: name for name in names - own.keys()}
+        if lost := sorted(missing - found.keys()):
+            raise ValueError(
+                f"The checkpoint {checkpoint!r} lacks {', '.join(lost)}, which would begin anew at random: resume from one "
+                "that this model wrote."
+            )
+        model.load_state_dict({name: file.get_tensor(found[name]) for name in missing}, strict=False)
 
 
 def load_totals(trainer, checkpoint: str) -> None:

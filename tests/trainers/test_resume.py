@@ -1,12 +1,17 @@
 """A run that goes on from a checkpoint is the same run, or what differs is said, or it is refused."""
 
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from builders import VOCAB, Tokenizer, trainer_for
 from datasets import Dataset
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from headless_trainer import HeadlessTrainingArguments, VanillaTrainer
 from headless_trainer.trainers.resume import CHANGED, KEPT, REFUSED, REFUSED_WITH_PLACE
 
 SAVING = {"save_strategy": "steps", "save_steps": 1}
@@ -88,3 +93,52 @@ def test_another_form_of_the_same_optimizer_is_the_same(tmp_path, caplog):
 def test_each_setting_is_judged_once():
     names = [*REFUSED, *REFUSED_WITH_PLACE, *KEPT, *CHANGED]
     assert len(names) == len(set(names))
+
+
+# Weights that have another name in the file ------------------------------------------------------------------------------
+
+
+def vanilla_neox(folder, **settings):
+    """GPT-NeoX, whose untied head transformers saves as ``embed_out``."""
+    config = AutoConfig.for_model(
+        "gpt_neox", vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    rows = [{"input_ids": [(row * place) % 29 + 1 for place in range(3, 11)]} for row in range(1, 9)]
+    args = HeadlessTrainingArguments(
+        str(folder), objective="vanilla", use_cpu=True, logging_steps=1, save_steps=2, max_steps=4,
+        per_device_train_batch_size=2, disable_tqdm=True, **({"learning_rate": 1e-2} | settings),
+    )  # fmt: skip
+    counts = {"token_counts": torch.arange(30)} if args.head_bias == "prior" else {}
+    model = AutoModelForCausalLM.from_config(config)
+    return VanillaTrainer(model, args, train_dataset=rows, eval_dataset=rows, processing_class=None, **counts)
+
+
+@pytest.mark.parametrize("head_bias", ["none", "prior"])
+def test_a_head_with_another_name_in_the_file_is_resumed(tmp_path, head_bias):
+    runs = [vanilla_neox(tmp_path, head_bias=head_bias) for _ in range(2)]
+    assert any(name.startswith("lm_head") for name in runs[0].model.state_dict())
+    runs[0].train()
+    assert any(name.startswith("embed_out") for name in load_file(tmp_path / "checkpoint-2" / "model.safetensors"))
+    runs[1].train(str(tmp_path / "checkpoint-2"))
+    for name, value in runs[0].model.state_dict().items():
+        assert torch.equal(value, runs[1].model.state_dict()[name]), name
+
+
+def test_a_head_with_another_name_in_the_file_is_that_of_the_best_checkpoint(tmp_path):
+    best = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "metric_for_best_model": "loss"}
+    run = vanilla_neox(tmp_path, **best, learning_rate=3.0)  # which diverges
+    run.train()
+    saved = load_file(tmp_path / Path(run.state.best_model_checkpoint).name / "model.safetensors")
+    assert torch.equal(run.model.lm_head.weight, saved["embed_out.weight"])
+
+
+def test_a_checkpoint_without_a_weight_is_refused(tmp_path):
+    run = vanilla_neox(tmp_path)
+    run.save_model()
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["embed_out.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks lm_head\.weight"):
+        run._load_from_checkpoint(str(tmp_path))
