@@ -148,9 +148,8 @@ def prepare_trainer(model_args, data_args, args):
             model.base_model.requires_grad_(False)
         return model
 
-    return training.prepare(
-        model_args, data_args, args, make_model=make_model, token_counts=counts, drawn_share=drawn_share
-    )
+    options = {"make_model": make_model, "token_counts": counts, "drawn_share": drawn_share}
+    return training.make_trainer(model_args, data_args, args, **options)
 
 
 def train(trainer, resume) -> None:

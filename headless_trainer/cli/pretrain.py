@@ -23,9 +23,9 @@ def main(argv: list[str] | None = None) -> None:
     with errors_in_one_line(ValueError, OSError):
         arguments = parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], argv)
         from ..runtime.launch import leave_together
-        from .training import prepare, train
+        from .training import make_trainer, train
 
-        trainer, resume = prepare(*arguments)
+        trainer, resume = make_trainer(*arguments)
     with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
         train(trainer, resume)
         leave_together(trainer.signal.exit_code)

@@ -4,13 +4,12 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from ..arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from ..cards.model_card import write_model_card
-from ..corpus import packing, row_order, streaming, texts
+from ..corpus import packing, streaming, texts
 from ..models import loading
 from ..models.trunk import infer_task
 from ..refusals import PRETRAINING, UNREAD_OF_RUN, check_best_metric, refuse, warn
@@ -26,12 +25,11 @@ from ..trainers.vanilla import VanillaTrainer
 
 logger = logging.getLogger(__name__)
 
-MUCH_PADDING = 0.2  # share of the positions from which on it is said how there would be less
 TRAINERS = {"headless": HeadlessTrainer, "vanilla": VanillaTrainer}
 
 
 @lost_processes_named()
-def prepare(
+def make_trainer(
     model_args: ModelArguments,
     data_args: DataArguments,
     args: HeadlessTrainingArguments,
@@ -40,7 +38,7 @@ def prepare(
     token_counts: Tensor | None = None,
     drawn_share: float = 0.0,
 ) -> tuple[PretrainingTrainer, str | None]:
-    """Everything before the first step: checks that need no data first, then the data.
+    """Make the trainer of a run and all that it needs: checks that need no data come first, then the data.
 
     Args:
         model_args: names the model and its tokenizer.
@@ -62,10 +60,6 @@ def prepare(
     check_output_dir(args.output_dir, resume)
     if model_args.cache_dir:
         check_writable(model_args.cache_dir, "cache_dir")
-    if data_args.streaming and args.max_steps <= 0:
-        raise ValueError(
-            f"streaming is True and max_steps is {args.max_steps}: a stream has no length, so set --max_steps."
-        )
     config = loading.load_config(model_args)
     args.task = args.task or infer_task(config)
     check_run(model_args, data_args, args)
@@ -91,8 +85,6 @@ def prepare(
         for split, limit in (("train", data_args.max_train_samples), ("validation", data_args.max_eval_samples)):
             rows[split] = tokenized_rows(documents[split], tokenizer, model_args, data_args, args)
             rows[split] = packing.first_rows(rows[split], limit)
-    if data_args.line_by_line and not data_args.streaming:
-        _say_padding(rows["train"], args)
     embeddings = model.get_input_embeddings().num_embeddings
     packing.check_token_ids(rows["train"], embeddings, tokenizer)
     if token_counts is None and args.head_bias == "prior":
@@ -101,9 +93,7 @@ def prepare(
         rows["train"] = streaming.PackedStream(
             documents["train"],
             tokenizer,
-            max_seq_length=data_args.max_seq_length,
-            line_by_line=data_args.line_by_line,
-            share_rows=data_args.line_by_line and args.isolate_documents,
+            **row_settings(data_args, args),
             shuffle_buffer_size=data_args.shuffle_buffer_size,
             seed=args.seed if args.data_seed is None else args.data_seed,
         )
@@ -137,6 +127,8 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
     refuse(args, PRETRAINING)  # again, since the task is known
     warn(args, UNREAD_OF_RUN)
     check_best_metric(args)
+    if data_args.streaming and args.max_steps <= 0:
+        raise ValueError("streaming is True but max_steps is not given, and a stream has no length: set --max_steps.")
     if data_args.streaming and args.train_sampling_strategy != "random":
         raise ValueError(
             f"train_sampling_strategy is {args.train_sampling_strategy!r} but streaming is True, and a stream has no sampler: "
@@ -148,48 +140,30 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
         )
 
 
+def row_settings(data_args: DataArguments, args: HeadlessTrainingArguments) -> dict[str, int | bool]:
+    """How documents become rows, as the arguments ask."""
+    share_rows = data_args.line_by_line and args.isolate_documents
+    settings = {"max_seq_length": data_args.max_seq_length, "line_by_line": data_args.line_by_line}
+    return settings | {"share_rows": share_rows}
+
+
 def tokenized_rows(
-    documents,
-    tokenizer: PreTrainedTokenizerBase,
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    args: HeadlessTrainingArguments,
+    documents, tokenizer: PreTrainedTokenizerBase, model_args: ModelArguments, data_args: DataArguments, args
 ):
-    """Rows of token ids of one split, as the arguments ask."""
+    """Rows of token ids of one split."""
     return packing.tokenize_and_pack(
         documents,
         tokenizer,
-        max_seq_length=data_args.max_seq_length,
-        line_by_line=data_args.line_by_line,
-        share_rows=data_args.line_by_line and args.isolate_documents,
+        **row_settings(data_args, args),
         num_proc=data_args.preprocessing_num_workers,
         overwrite_cache=data_args.overwrite_cache,
         cache_dir=model_args.cache_dir,
     )
 
 
-def _say_padding(rows, args: HeadlessTrainingArguments) -> None:
-    if args.train_sampling_strategy != "random" or args.isolate_documents:
-        return
-    lengths = np.random.default_rng(0).permutation(row_order.row_lengths(rows))
-    share = row_order.padding_share(lengths, args.train_batch_size)
-    if share > MUCH_PADDING:
-        logger.info(
-            "line_by_line: %.0f %% of the positions will be padding. isolate_documents lets short documents share rows; "
-            "train_sampling_strategy 'group_by_length' puts those of similar length together.",
-            100 * share,
-        )
-
-
 @lost_processes_named()
-def train(trainer: PretrainingTrainer, resume: str | None, score: Callable[[], None] | None = None) -> None:
-    """Train, save, and only then evaluate, report and push: nothing after the training run can lose it.
-
-    Args:
-        trainer: with its model and rows.
-        resume: the checkpoint to resume from, if any.
-        score: what else is measured of the weights that leave the run, and written beside them.
-    """
+def train(trainer: PretrainingTrainer, resume: str | None) -> None:
+    """Train, save, and only then evaluate, report and push: nothing after the training run can lose it."""
     trainer.train(resume_from_checkpoint=resume)
     if trainer.signal.stopped:
         if trainer.is_world_process_zero():
@@ -208,8 +182,6 @@ def train(trainer: PretrainingTrainer, resume: str | None, score: Callable[[], N
         evaluate = False
     metrics = final_evaluation(trainer) if evaluate else {}
     run_folder.finish(trainer, metrics)
-    if score is not None:
-        score()
     write_model_card(trainer, metrics=metrics)
     if trainer.hub is not None:
         trainer.hub.push_run("End of training")  # with what was written since save_model

@@ -28,14 +28,6 @@ def row_lengths(rows, length_column: str | None = None) -> np.ndarray:
     return np.concatenate(parts).astype(np.int64)
 
 
-def padding_share(lengths: np.ndarray, batch_size: int) -> float:
-    """Share of the positions that are padding where rows of ``(N,)`` lengths are batched in their order."""
-    longest = np.maximum.reduceat(lengths, np.arange(0, len(lengths), batch_size))
-    rows = np.full(len(longest), batch_size)
-    rows[-1] = len(lengths) - batch_size * (len(longest) - 1)
-    return float(1 - lengths.sum() / (longest * rows).sum())
-
-
 class SimilarLengthSampler(torch.utils.data.Sampler):
     """Row numbers in random order, but for rows of similar length being neighbours: little is padded.
 

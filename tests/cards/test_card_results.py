@@ -117,13 +117,6 @@ def test_a_broken_table_is_left_and_another_made(folder, gone):
     assert "| 0.1 |" in after and "| 0.2 |" in after and "## Citation" in after and "@inproceedings" in after
 
 
-def test_a_card_without_a_citation_gets_its_table_at_the_end(folder):
-    text = text_of(folder)
-    (folder / "README.md").write_text(text[: text.index("\n## Citation")])
-    add_results(folder, [accuracy(0.5)])
-    assert text_of(folder).endswith("| some texts | accuracy | 0.5 |  |\n<!-- end -->\n")
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -155,12 +148,6 @@ def test_nor_is_a_link_where_it_is_written_first(folder, tmp_path):
     (folder / "README.md.incomplete").symlink_to(tmp_path / "mine")
     add_results(folder, [accuracy(0.1)])
     assert (tmp_path / "mine").read_text() == "mine" and "| 0.1 |" in text_of(folder)
-
-
-def test_what_is_no_folder_is_passed_over(tmp_path, caplog):
-    add_results("someone/on-the-hub", [accuracy(0.5)])
-    add_results(tmp_path, [accuracy(0.5)])
-    assert not list(tmp_path.iterdir()) and not caplog.text
 
 
 def test_values_that_are_not_finite_are_left_out(folder):

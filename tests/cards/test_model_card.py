@@ -417,13 +417,6 @@ def test_settings_are_put_into_words(tmp_path, clm_tokenizer):
     assert "- Rows: whole documents, as many as fit, each cut to 8 tokens\n" in text
 
 
-def test_candidates_of_their_own_and_all_processes_are_named(tmp_path, clm_tokenizer):
-    model = tiny_model("clm", 300, layers=1, tie_word_embeddings=False)
-    trainer = trainer_by_hand(tmp_path / "run", clm_tokenizer, model, negatives="world")
-    trainer.save_model()
-    assert "of the same optimizer step, on all processes" in text_of(tmp_path / "run")
-
-
 def test_a_name_on_the_hub_is_used_where_the_model_goes_there(tmp_path, clm_tokenizer):
     trainer = trainer_by_hand(tmp_path / "run", clm_tokenizer)
     trainer.args.push_to_hub, trainer.args.hub_model_id = True, "someone/some model"
@@ -528,27 +521,9 @@ def test_the_parents_card_does_not_take_its_place(tmp_path, clm_tokenizer):
     assert "A user's own words." not in text_of(tmp_path)
 
 
-def test_only_the_main_process_writes(tmp_path, clm_tokenizer, monkeypatch):
-    trainer = trainer_by_hand(tmp_path, clm_tokenizer)
-    trainer.save_model()
-    (tmp_path / "README.md").unlink()
-    monkeypatch.setattr(trainer, "is_world_process_zero", lambda: False)
-    model_card.write_model_card(trainer)
-    assert not (tmp_path / "README.md").exists()
-
-
 def test_weights_in_other_files_leave_the_parameters_out(tmp_path, clm_tokenizer):
     trainer = trainer_by_hand(tmp_path, clm_tokenizer)
     trainer.save_model()
     (tmp_path / "model.safetensors").unlink()
     model_card.write_model_card(trainer)
     assert set(bullets(tmp_path, "Model")) == {"Architecture", "Tokenizer"}
-
-
-@pytest.mark.parametrize(
-    ("number", "noun", "want"),
-    [(1, "epoch", "1 epoch"), (2.5, "epoch", "2.5 epochs"), (1.0, "epoch", "1 epoch"), (10.0, "row", "10 rows")]
-    + [(1000, "process", "1,000 processes"), (0, "row", "0 rows")],
-)
-def test_counts_in_words(number, noun, want):
-    assert card_facts.count(number, noun) == want

@@ -122,26 +122,6 @@ def test_what_cannot_work_is_refused(tmp_path, checkpoint, clm_tokenizer):
     assert "does not end in a LayerNorm" in refused("--model_name_or_path", tmp_path / "llama", *flags[2:])
 
 
-def test_arguments_that_say_two_things_are_refused(tmp_path, checkpoint, text_file):
-    folder, _, _ = checkpoint
-    flags = ["--model_name_or_path", folder, "--output_dir", tmp_path / "lm"]
-    assert "is named as training texts but nothing reads them" in refused(*flags, "--train_file", text_file)
-    assert "max_steps is 5 but nothing is trained: add --do_train" in refused(*flags, "--max_steps", 5)
-    assert "freeze_trunk is True but nothing is trained" in refused(*flags, "--freeze_trunk")
-    assert "here --init says how the head starts" in refused(*flags, "--head_bias", "prior")
-    assert "invalid choice: 'headless'" in refused_by_parser(*flags, "--objective", "headless")
-
-
-def refused_by_parser(*argv) -> str:
-    import contextlib
-    import io
-
-    text = io.StringIO()
-    with contextlib.redirect_stderr(text), pytest.raises(SystemExit):
-        main([str(argument) for argument in argv])
-    return text.getvalue()
-
-
 @pytest.mark.parametrize("training", [[], ["--do_train", "--max_steps", "1"]])
 def test_a_checkpoint_with_a_head_is_refused(tmp_path, clm_tokenizer, text_file, training):
     GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=300)).save_pretrained(tmp_path / "vanilla")

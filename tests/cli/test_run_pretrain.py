@@ -120,18 +120,6 @@ def test_options(tmp_path, text_file, model, flags):
     assert metrics["eval_predicted_tokens"] > 0
 
 
-@pytest.mark.parametrize(
-    "flags, said", [([], True), (["--isolate_documents"], False), (["--max_seq_length", "8"], False)]
-)
-def test_much_padding_is_said(tmp_path, text_lines, caplog, flags, said):
-    path = tmp_path / "lines.txt"
-    path.write_text("\n".join(line * (1 + 5 * (i % 3 == 0)) for i, line in enumerate(text_lines)))
-    run(path, tmp_path / "run", *ENCODER, "--line_by_line", "--max_seq_length", "64", *flags)
-    assert (
-        "% of the positions will be padding. isolate_documents lets short documents share rows" in caplog.text
-    ) == said
-
-
 def test_continue_from_a_checkpoint(tmp_path, text_file):
     run(text_file, tmp_path / "first", *DECODER)
     quick = [flag for flag in QUICK if flag != "--train_tokenizer"]

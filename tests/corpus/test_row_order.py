@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from headless_trainer.corpus.row_order import SimilarLengthSampler, longest_first, padding_share, row_lengths
+from headless_trainer.corpus.row_order import SimilarLengthSampler, longest_first, row_lengths
 
 
 def order_of(lengths: np.ndarray, rows: int, seed: int, epoch: float | None) -> list[int]:
@@ -47,8 +47,3 @@ def test_lengths_of_rows(column):
     assert row_lengths(data.with_format("numpy").select([4, 0]), column).tolist() == [want[4], want[0]]
     assert row_lengths(list(data), column).tolist() == lengths
     assert row_lengths(data.select([]), column).tolist() == []
-
-
-def test_share_of_padding():
-    assert padding_share(np.array([1, 3, 2, 2, 5]), 2) == pytest.approx(2 / 15)  # 2 x 3, 2 x 2, 1 x 5
-    assert padding_share(np.array([4, 4]), 8) == 0
