@@ -6,6 +6,7 @@ What a model answered is kept in the harness's cache of requests, so nothing is 
 import hashlib
 import importlib.metadata
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def score_models(models: Sequence[str], args) -> list[str]:
     Returns:
         What failed, one line each; the rest was scored and written.
     """
+    # The harness's bootstrap would fork a pool of processes, and a fork beside torch's threads may wait for a lock forever.
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")
     configs = {model: harness_model.check_checkpoint(model) for model in models}
     as_in_paper = "paper" in args.tasks
     names = harness_tasks.expand(args.tasks)
