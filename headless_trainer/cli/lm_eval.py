@@ -42,7 +42,7 @@ def evaluate(args) -> None:
     from ..runtime.checkpoints import write_whole
     from ..runtime.run_folder import start_logging
     from ..scoring.score_comparison import compare, comparison_table, find_results, score_table, short_names
-    from ..scoring.score_store import folder_name
+    from ..scoring.score_store import RESULTS_NAME, folder_name
 
     start_logging()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
@@ -59,7 +59,7 @@ def evaluate(args) -> None:
         try:
             failures = score_models(models, args)
         finally:  # an error, or Ctrl-C, leaves what was scored until then in the table
-            if table := score_table(args.output_dir):
+            if table := score_table(sorted(path.parent for path in Path(args.output_dir).glob(f"*/{RESULTS_NAME}"))):
                 write_whole(Path(args.output_dir, "results.md"), f"{table}\n".encode())
         print(f"\n{table}\n\nin {args.output_dir}: results.md, and a folder for each model")
         compared = {each: found or Path(args.output_dir, folder_name(each)) for each, found in compared.items()}

@@ -3,7 +3,7 @@
     headless-trainer report runs/headless runs/vanilla --output_dir runs/report
     headless-trainer report headless=runs/h0,runs/h1,runs/h2 vanilla=runs/v0,runs/v1,runs/v2 --output_dir runs/report
     headless-trainer report runs/headless runs/vanilla --glue runs/glue --lm_eval runs/zero-shot --output_dir runs/report
-    headless-trainer report runs/a runs/b --lm_eval "runs/a@5000=zero-shot/a-lm" --output_dir runs/report --title "A or B?"
+    headless-trainer report runs/a runs/b --output_dir runs/report --title "A or B?"
 
 A run is the output folder of `headless-trainer pretrain` or `headless-trainer lm-head --do_train`, finished or not. Runs that
 differ in their seed only are put together, and named groups are written NAME=RUN1,RUN2: significance needs two seeds. The

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy
 import pandas
 
 from .. import pictures
@@ -14,7 +13,6 @@ from ..pictures import in_short
 from ..runtime.checkpoints import write_whole
 from .records import AXES, SECONDS, TOKENS, Configuration
 from .run_comparison import in_words, not_comparable
-from .scores import Scores
 
 # Distinct to people who see no red or no green, and to everybody on white as well as on black.
 LIGHT = ("#1668c7", "#c2570c", "#18794e", "#8e4ec6", "#9a6700", "#c0265f", "#0b7285", "#6b7280")
@@ -44,7 +42,7 @@ class Panel:
         slug: name of its file.
         axis: column of its x values.
         unit: of the values.
-        curves: configuration, points (columns ``axis``, ``value`` and, with standard errors, ``error``), line style.
+        curves: configuration, points (columns ``axis`` and ``value``), line style.
         explained: a sentence under the picture.
         show: how a value is written.
         look: what ``Axes.set`` takes.
@@ -96,25 +94,6 @@ def training_panels(configurations: list[Configuration]) -> Iterator[Panel]:
                 yield Panel(slug, title, axis, chart.unit, curves, chart.explained, show, look, held_out)
 
 
-def score_panels(scores: Scores) -> Iterator[Panel]:
-    """Yield a figure of merit against tokens and against time, if some run has two checkpoints with it."""
-    curves = [(own["name"].iloc[0], own, "o-") for _, own in scores.points.groupby("run", sort=False)]
-    if not any(len(points) > 1 for _, points, _ in curves):
-        return
-    explained = "Bars: one standard error." if scores.points["error"].notna().any() else ""
-    look = {} if scores.higher_is_better else {"yscale": "log"}
-    for axis, against in AXES.items():
-        yield Panel(
-            f"{scores.slug}_{against}",
-            f"{scores.title} against {against}",
-            axis,
-            scores.unit,
-            curves,
-            explained,
-            look=look,
-        )
-
-
 def draw(panel: Panel, names: list[str], folder: Path) -> str:
     """Write a panel as ``<slug>.png`` with a legend, and return it as SVG without one: the page has one for all.
 
@@ -131,9 +110,8 @@ def _figure(panel: Panel, names: list[str], palette: tuple[str, ...], ink: str, 
     width = 1.1 if len(panel.curves) > len({(name, style) for name, _, style in panel.curves}) else 1.7  # with seeds
     series = []
     for name, points, style in panel.curves:
-        errors = numpy.nan_to_num(points["error"].astype(float)) if "error" in points else None
         look = {"color": palette[names.index(name) % len(palette)], "linewidth": width, "label": name}
-        series.append(pictures.Series(points[panel.axis] / divisor, points["value"], style, errors=errors, **look))
+        series.append(pictures.Series(points[panel.axis] / divisor, points["value"], style, **look))
     look = {"xlabel": unit, "ylabel": panel.unit, "xlim": (0, 1.04 * largest / divisor or math.ulp(1))} | panel.look
     own = pictures.Panel(series, **look, **({"title": panel.title} if legend else {}))
     return pictures.curves([own], size=SIZE, legend=legend, ink=ink)

@@ -11,7 +11,7 @@ import numpy
 import pandas
 
 from ..runtime.checkpoints import load_token_counts
-from ..runtime.curves import along, curves, read_state
+from ..runtime.curves import curves, read_state
 from ..runtime.settings import read_settings
 from ..scoring.score_comparison import short_names
 
@@ -45,10 +45,6 @@ class Run:
     max_steps: int
     tokenizer: str | None = None
     processes: int = 1
-
-    def when(self, step: float, axis: str) -> float:
-        """Tokens seen, or seconds of training steps, before a step: on the straight line between logs."""
-        return float(along(self.logged[["step", axis]].drop_duplicates("step").to_numpy(), step))
 
     def curve(self, name: str, axis: str) -> pandas.DataFrame:
         """Points of a logged value, in columns ``axis`` and ``name``."""

@@ -3,13 +3,12 @@
 import math
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape, unescape
 from importlib import resources
 from pathlib import Path
 
 import jinja2
-import pandas
 from markupsafe import Markup
 
 from ..command_line import as_typed
@@ -17,7 +16,7 @@ from ..measures import Measure
 from ..pictures import in_short
 from ..runtime.checkpoints import check_writable, write_whole
 from ..significance import dagger, show_p
-from .charts import DARK, LIGHT, Panel, draw, score_panels, training_panels
+from .charts import DARK, LIGHT, Panel, draw, training_panels
 from .records import AXES, SECONDS, TOKENS, Configuration, group_runs
 from .run_comparison import (
     ACCURACY,
@@ -28,13 +27,10 @@ from .run_comparison import (
     evaluated,
     held_out,
     in_words,
-    listed,
     not_comparable,
-    shares_of,
-    strong,
     summary,
 )
-from .scores import Scores, glue_scores, zero_shot_scores
+from .scores import glue_tables, zero_shot_table
 
 PAGE_NAME = "report.html"
 
@@ -52,40 +48,33 @@ def write_report(
     Args:
         runs: ``RUN`` and ``NAME=RUN1,RUN2`` items, as `records.group_runs` takes them.
         glue: folders of `headless-trainer glue`; those found beside the runs if None.
-        lm_eval: folders of `headless-trainer lm-eval`, as `zero_shot_scores` takes them; those beside the runs if None.
+        lm_eval: folders of `headless-trainer lm-eval`; the models of the runs beside them if None.
 
     Returns:
         The summary, a sentence an item.
     """
     configurations = group_runs(runs)
-    fine_tuned = glue_scores(glue, configurations)
-    curves, models = zero_shot_scores(lm_eval, configurations)
+    each_run = [run for each in configurations for run in each.runs]
+    fine_tuned, zero_shot = glue_tables(glue, each_run), zero_shot_table(lm_eval, each_run)
     folder, names = Path(output_dir), [each.name for each in configurations]
     check_writable(folder)
 
-    def drawn(panels: Iterable[Panel]) -> list[tuple[Panel, str]]:
-        return [(panel, draw(panel, names, folder)) for panel in panels]
-
-    panels = drawn(training_panels(configurations))
+    panels = [(panel, draw(panel, names, folder)) for panel in training_panels(configurations)]
+    held_out_panels, other_panels = (
+        [item for item in panels if item[0].held_out == wanted] for wanted in (True, False)
+    )
     sections = [
-        _section(
-            "Held-out rows", _held_out_tables(configurations), panels=[item for item in panels if item[0].held_out]
-        ),
-        _section("Training", [_runs_table(configurations)], panels=[item for item in panels if not item[0].held_out]),
+        _section("Held-out rows", _held_out_tables(configurations), panels=held_out_panels),
+        _section("Training", [_runs_table(configurations)], panels=other_panels),
+        *(_section(title, [_from_markdown(table)], [note]) for title, table, note in fine_tuned),
         *(
-            _section(each.title, [_from_markdown(each.table)], [each.note], drawn(score_panels(each)))
-            for each in fine_tuned
-        ),
-        _section(
-            "Zero-shot scores",
-            [_zero_shot_table(models)] if models else [],
-            ["± standard error over documents. Models without tokens belong to none of the runs."] if models else [],
-            drawn(panel for each in curves for panel in score_panels(each)),
+            [_section("Zero-shot scores", [_from_markdown(zero_shot)], ["± standard error over documents."])]
+            if zero_shot
+            else []
         ),
         _section("What differs between the runs", [_settings_table(configurations)]),
     ]
-    sentences = summary(configurations) + _score_sentences([*fine_tuned, *curves])
-    total = sum(len(each.runs) for each in configurations)
+    sentences, total = summary(configurations), len(each_run)
     about = f"{total} run{'s' * (total > 1)}" + (f" of {len(names)} configurations" if total > len(names) > 1 else "")
     about += f", by {as_typed('headless-trainer report')}"
     text = resources.files(__package__).joinpath("report_page.html").read_text(encoding="utf-8")
@@ -115,28 +104,6 @@ def _from_markdown(text: str) -> dict:
     return _table(head, rows)
 
 
-def _score_sentences(scores: Sequence[Scores]) -> list[str]:
-    """One sentence for each figure of merit that two configurations have."""
-    sentences = []
-    for each in scores:
-        last = each.last()["value"]
-        if len(last) < 2 or last.iloc[0] == last.iloc[1]:
-            continue
-        shown = "{:.1f}".format if each.table else in_short
-        others = listed([f"{shown(value)} of {strong(name)}" for name, value in last.iloc[1:].items()])
-        significant = each.lead_is_significant()
-        verdict = (
-            ""
-            if significant is None
-            else f"; the lead is {'' if significant else 'not '}significant over fine-tuning seeds"
-        )
-        sentences.append(
-            f"{escape(each.title)}: {strong(last.index[0])} is ahead at its last checkpoint with {shown(last.iloc[0])}, "
-            f"against {others}{verdict}."
-        )
-    return sentences
-
-
 def _held_out_tables(configurations: list[Configuration]) -> list[dict]:
     found = evaluated(configurations)
     if not found or not_comparable(configurations) is not None:
@@ -153,21 +120,7 @@ def _held_out_tables(configurations: list[Configuration]) -> list[dict]:
                 rows[row.name] += _cells(measure, row)[:wide]
         rows = [[*rows[row.name], str(len(row.values))] for row in ranked[ACCURACY]]
         tables.append(_table([*head, "seeds"], rows, f"At equal {of}: {in_words(position, axis)}"))
-    return [*tables, *([_shares_table(found)] if len(found) > 1 else [])]
-
-
-def _shares_table(configurations: list[Configuration]) -> dict:
-    """What each needs to be as good as each other at its end."""
-    rows = []
-    for other in configurations:
-        cells = [other.name]
-        for baseline in configurations:
-            shown = ["never" if share is None else f"{share:.0%}" for share in shares_of(baseline, other).values()]
-            cells.append("–" if not shown else "never" if set(shown) == {"never"} else " / ".join(shown))
-        rows.append(cells)
-    head = ["configuration", *(Markup("for the end of<br/>{}").format(each.name) for each in configurations)]
-    caption = "Share of the tokens / of the training time of each run until its final held-out cross-entropy is reached"
-    return _table(head, rows, caption)
+    return tables
 
 
 def _cells(measure: Measure, row: Row) -> list[str]:
@@ -202,20 +155,6 @@ def _runs_table(configurations: list[Configuration]) -> dict:
         rows.append(["–" if cell == "nan" else cell for cell in cells])
     head = ["configuration", "objective", "runs", "steps", "tokens", "training time", "process-hours", "tokens/s"]
     return _table([*head, "peak memory (GiB)"], rows)
-
-
-def _zero_shot_table(models: list[tuple[str, float, pandas.DataFrame]]) -> dict:
-    columns: dict[str, None] = {}
-    rows = []
-    for name, tokens, scores in models:
-        cells = {"model": name, "tokens": "–" if math.isnan(tokens) else in_words(tokens, TOKENS)}
-        for row in scores.itertuples():
-            arrow = {True: " ↑", False: " ↓", None: ""}[row.higher_is_better]
-            error = "" if math.isnan(row.stderr) else f" ± {in_short(row.stderr)}"
-            cells[f"{row.task} {row.metric.partition(',')[0]}{arrow}"] = f"{in_short(row.value)}{error}"
-        columns |= dict.fromkeys(cells)
-        rows.append(cells)
-    return _table([*columns], [[cells.get(column, "–") for column in columns] for cells in rows])
 
 
 def _settings_table(configurations: list[Configuration]) -> dict:

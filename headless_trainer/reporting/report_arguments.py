@@ -22,9 +22,7 @@ class ReportArguments:
         default=None, help="Output folders of headless-trainer glue. Those beside the runs by default."
     )
     lm_eval: list[str] | None = HfArg(
-        default=None,
-        help="Output folders of headless-trainer lm-eval, those beside the runs by default; NAME=DIR or NAME@STEP=DIR "
-        "says which training run, and after how many steps, a language model was made of.",
+        default=None, help="Output folders of headless-trainer lm-eval. The models of the runs beside them by default."
     )
 
     def __post_init__(self):

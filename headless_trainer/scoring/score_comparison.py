@@ -1,6 +1,7 @@
 """Tables of zero-shot scores, and the comparison of two models document by document."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,9 +141,9 @@ def comparison_table(rows: list[dict[str, Any]], names: list[str]) -> str:
     return markdown(head, table, left=2, aligned=True) + notes
 
 
-def score_table(output_dir: str | Path) -> str | None:
-    """Return a Markdown table of every model in a folder of results: models as columns, tasks and metrics as rows."""
-    results = [read_results(path.parent) for path in sorted(Path(output_dir).glob(f"*/{RESULTS_NAME}"))]
+def score_table(folders: Sequence[str | Path]) -> str | None:
+    """Return a Markdown table of the results in folders: models as columns, tasks and metrics as rows; None without any."""
+    results = [read_results(folder) for folder in folders]
     cells: dict[str, dict[tuple[str, str], str]] = {}
     for name, each in zip(short_names([each["model"] for each in results]), results, strict=True):
         for row in scores_of(each).itertuples():

@@ -405,8 +405,6 @@ REPORT = {
     "run --output_dir good.txt": "output_dir 'good.txt' cannot be written to",
     "run --output_dir OUT --glue missing": "glue folder 'missing' holds no results",
     "run --output_dir OUT --lm_eval missing": "lm_eval folder 'missing' holds no results.json",
-    "run --output_dir OUT --lm_eval x=missing": "lm_eval 'x=missing' names configuration 'x', but there is only 'run'",
-    "run --output_dir OUT --lm_eval run@many=folder": "lm_eval 'run@many=folder' must name a step of the training run after @",
     "run --output_dir OUT --title a b": "'b' belongs to no argument: one that takes a single value was given several",
     "run --output_dir OUT --glues x": "Unknown argument '--glues'. The nearest known one is '--glue'",
     "bad.yaml": "Configuration file 'bad.yaml', line 3, is neither YAML nor JSON",
