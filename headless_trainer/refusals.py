@@ -59,6 +59,12 @@ def _parallel(args) -> bool:
     return any((getattr(args.parallelism_config, f"{name}_size", 1) or 1) > 1 for name in ("tp", "cp", "sp"))
 
 
+def _has_no_decay(args) -> bool:
+    steps = (args.lr_scheduler_kwargs or {}).get("num_decay_steps")
+    fits = isinstance(steps, int) and 0 < steps and not 0 < args.max_steps <= steps
+    return args.lr_scheduler_type == "warmup_stable_decay" and not fits
+
+
 LEAVE = "leave it out"
 OF_TWO = "drop one of the two"
 ONE_OR_MORE = "be at least 1", lambda value: value >= 1
@@ -107,6 +113,12 @@ PRETRAINING = (
             not min(args.mask_replace_prob, args.random_replace_prob) >= 0
             or args.mask_replace_prob + args.random_replace_prob > 1
         ),
+    ),
+    Refusal(
+        "lr_scheduler_type",
+        "lr_scheduler_kwargs does not say in how many steps at the end, below max_steps, the rate decays: give "
+        """--lr_scheduler_kwargs '{"num_decay_steps": 100}'""",
+        _has_no_decay,
     ),
     # What Trainer's own loss, sampler or metrics would read, and those here do not.
     Refusal("neftune_noise_alpha", f"its noise would reach the vectors of candidates too: {LEAVE}"),

@@ -35,7 +35,9 @@ def main(argv: list[str] | None = None) -> None:
             make_language_model(model_args, data_args, args)
             return
         trainer, resume = prepare_trainer(model_args, data_args, args)
-    with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
+    with errors_in_one_line(
+        FloatingPointError, OSError, ImportError
+    ):  # not finite, a full disk, an optimizer not installed
         train(trainer, resume)
         leave_together(trainer.signal.exit_code)
 

@@ -26,7 +26,9 @@ def main(argv: list[str] | None = None) -> None:
         from .training import make_trainer, train
 
         trainer, resume = make_trainer(*arguments)
-    with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
+    with errors_in_one_line(
+        FloatingPointError, OSError, ImportError
+    ):  # not finite, a full disk, an optimizer not installed
         train(trainer, resume)
         leave_together(trainer.signal.exit_code)
 

@@ -68,7 +68,7 @@ def command(line: str) -> tuple[str, ...] | None:
             return tuple(words[place + 1 :])
         name = SCRIPTS.get(Path(word).stem) if word.endswith(".py") else None
         if word.startswith("headless_trainer.cli."):
-            name = word.rpartition(".")[2].replace("_", "-")
+            name = {module: name for name, module in MODULES.items()}.get(word.rpartition(".")[2])
         if word.endswith(("slurm.sbatch", "launch-config slurm)")):
             return ("pretrain", *words[place + 1 :], "--output_dir", f"runs/{words[words.index('--job-name') + 1]}")
         if name in COMMANDS:

@@ -48,7 +48,7 @@ WORKS = set(
     output_dir seed data_seed save_total_limit logging_steps save_steps eval_steps eval_delay eval_accumulation_steps
     ddp_timeout
     dataloader_num_workers dataloader_persistent_workers dataloader_prefetch_factor save_strategy
-    learning_rate adam_beta1 adam_beta2 adam_epsilon max_grad_norm warmup_steps lr_scheduler_type lr_scheduler_kwargs optim
+    learning_rate adam_beta1 adam_beta2 adam_epsilon max_grad_norm warmup_steps lr_scheduler_kwargs optim
     bf16 fp16 bf16_full_eval fp16_full_eval tf32 activation_checkpointing activation_checkpointing_kwargs
     gradient_checkpointing gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
     use_liger_kernel liger_kernel_config use_cache torch_empty_cache_steps
@@ -74,7 +74,7 @@ PARAMETERS_THAT_WORK = set(
 ALSO_IN_CLASSIFICATION = set(
     """
     enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches remove_unused_columns
-    include_num_input_tokens_seen do_predict parallelism_config load_best_model_at_end neftune_noise_alpha
+    include_num_input_tokens_seen do_predict parallelism_config load_best_model_at_end lr_scheduler_type neftune_noise_alpha
     """.split()
 )
 HERE = {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
@@ -136,7 +136,9 @@ REFUSED = {
         {"pool_size": 8, "negatives": "step"}, {"head_bias": "prior"}, {"mlm_probability": 0.3, "task": "clm"},
         {"mask_replace_prob": 0.3, "task": "clm"}, {"random_replace_prob": 0.2, "task": "clm"},
         {"sparse_embedding_updates": True, "objective": "vanilla"}, {"sparse_embedding_updates": True, "optim": "sgd"},
-        {"muon_learning_rate": 0.01, "optim": "sgd"},
+        {"muon_learning_rate": 0.01, "optim": "sgd"}, {"lr_scheduler_type": "warmup_stable_decay"},
+        {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 0}},
+        {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 5}, "max_steps": 5},
     ],
     LMHeadArguments: [{"head_bias": "prior"}, {"freeze_trunk": True}],
     ModelArguments: [
@@ -171,6 +173,7 @@ ACCEPTED = {
     HeadlessTrainingArguments: [
         {"max_steps": 3, "num_train_epochs": 0}, {"label_names": ["labels"]}, {"objective": "vanilla", "head_bias": "prior"},
         {"train_sampling_strategy": "group_by_length", "length_column_name": "n", "include_num_input_tokens_seen": "all"},
+        {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 4}, "max_steps": 5},
         {"parallelism_config": types.SimpleNamespace(dp_replicate_size=2)}, {"weight_decay": 0.0, "pool_size": 1},
         {"mask_replace_prob": 0.9, "random_replace_prob": 0.1}, {"mask_replace_prob": 0, "random_replace_prob": 0},
         {"sparse_embedding_updates": True, "muon_learning_rate": 0.01, "optim": "adamw_torch", "eval_pool_size": 1},
@@ -293,7 +296,13 @@ def test_what_the_command_glue_decides(tmp_path, name, value):
 @pytest.mark.parametrize(
     "name, data, own, settings",
     [
-        ("train_sampling_strategy is 'sequential'", {"streaming": True}, {}, {"train_sampling_strategy": "sequential"}),
+        ("streaming is True", {"streaming": True}, {}, {}),
+        (
+            "train_sampling_strategy is",
+            {"streaming": True},
+            {},
+            {"train_sampling_strategy": "sequential", "max_steps": 9},
+        ),
         ("tie_word_embeddings is True", {}, {"tie_word_embeddings": True}, {}),
         ("metric_for_best_model is 'f1'", {}, {}, {"metric_for_best_model": "f1"}),
         ("metric_for_best_model is 'perplexity'", {}, {}, {"metric_for_best_model": "perplexity"}),  # of mlm
