@@ -199,3 +199,35 @@ class Table:
 
     def bias(self, ids):
         return None if self._bias is None else self._bias[ids]
+
+
+def logged(run, name: str = "loss") -> list[float]:
+    """What a run logged under a name, step by step."""
+    return [logs[name] for logs in run.state.log_history if name in logs]
+
+
+def assert_gradients(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor], tolerance: float) -> None:
+    """Gradients by name agree to ``tolerance`` of the largest number of each."""
+    assert got.keys() == want.keys() and len(want) > 10
+    largest = max(gradient.abs().max() for gradient in want.values())
+    for name, gradient in want.items():
+        scale = gradient.abs().max().clamp(min=1e-3 * largest)  # that of a key's bias is rounding alone
+        assert (got[name].to_dense() - gradient).abs().max() <= tolerance * scale, name
+
+
+def assert_same_weights(run, other) -> None:
+    """Bit for bit, and the tokens that were counted as well."""
+    for name, weight in run.model.state_dict().items():
+        assert torch.equal(weight, other.model.state_dict()[name]), name
+    assert torch.equal(run.token_counts, other.token_counts)
+
+
+def assert_resumes(make, folder, step: int) -> tuple:
+    """A run that goes on from its checkpoint is the run that was never stopped; both are returned."""
+    whole = make(folder / "whole")
+    whole.train()
+    resumed = make(folder / "resumed")
+    resumed.train(resume_from_checkpoint=str(folder / "whole" / f"checkpoint-{step}"))
+    assert logged(resumed) == logged(whole) and len(logged(whole)) == whole.state.global_step > step
+    assert_same_weights(whole, resumed)
+    return whole, resumed

@@ -61,19 +61,9 @@ def test_scores():
     hidden, weight, targets = torch.randn(20, 8), torch.randn(V, 8), torch.randint(V, (20,))
     counts = targets.bincount(minlength=V)
     same(log_prior, counts)
-    same(
-        lambda *data: vocabulary_scores(*data[:2], Table(data[2]), data[3]),
-        hidden,
-        targets,
-        weight,
-        log_prior(counts),
-    )
-    same(
-        lambda *data: pool_scores(*data[:2], Table(data[2]), NegativePool.from_targets(data[1])),
-        hidden,
-        targets,
-        weight,
-    )
+    prior, rest = log_prior(counts), (hidden, targets, weight)
+    same(lambda hidden, ids, rows, bias: vocabulary_scores(hidden, ids, Table(rows), bias), *rest, prior)
+    same(lambda hidden, ids, rows: pool_scores(hidden, ids, Table(rows), NegativePool.from_targets(ids)), *rest)
     same(mean_cosine, hidden)
     rule = MaskingRule(mask_token_id=1, vocab_size=V, special_ids=torch.tensor([0, 1]))
     same(lambda ids: mask_tokens(ids, rule, content_seeds(ids, (0, 1))), targets.view(2, 10))

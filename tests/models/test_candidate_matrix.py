@@ -7,7 +7,7 @@ import processes
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import Tokenizer, tiny_model, trainer_for
+from builders import Tokenizer, assert_resumes, tiny_model, trainer_for
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
@@ -62,9 +62,7 @@ def test_what_leaves_the_run_is_an_ordinary_trunk_and_a_file(tmp_path, task, tok
     for name, value in run.model.state_dict().items():
         assert torch.equal(trunk.state_dict()[name], value), name
     (tmp_path / "candidate_embeddings.safetensors").unlink()
-    with pytest.raises(
-        ValueError, match="holds neither candidate_embeddings.safetensors nor model.safetensors with it"
-    ):
+    with pytest.raises(ValueError, match="candidate_embeddings.safetensors"):
         load_trunk(tmp_path)
 
 
@@ -88,15 +86,10 @@ def test_the_free_head_scores_with_it(tmp_path, task, tokenizer):
 
 
 def test_resume_is_exact(tmp_path, task, tokenizer):
-    runs = []
-    for resume in (None, str(tmp_path / "0" / "checkpoint-1")):
-        run = untied_trainer(tmp_path / str(len(runs)), task, tokenizer, save_strategy="steps", save_steps=1)
-        run.train(resume_from_checkpoint=resume)
-        runs.append(run)
-    for (name, want), got in zip(runs[0].model.state_dict().items(), runs[1].model.state_dict().values(), strict=True):
-        assert torch.equal(want, got), name
-    trunk = load_trunk(tmp_path / "0" / "checkpoint-2")
-    assert torch.equal(candidate_matrix(trunk).weight, candidate_matrix(runs[0].model).weight)
+    settings = {"save_strategy": "steps", "save_steps": 1}
+    whole, _ = assert_resumes(lambda folder: untied_trainer(folder, task, tokenizer, **settings), tmp_path, 1)
+    trunk = load_trunk(tmp_path / "whole" / "checkpoint-2")
+    assert torch.equal(candidate_matrix(trunk).weight, candidate_matrix(whole.model).weight)
 
 
 def _process(rank: int, folder: str) -> None:
@@ -122,16 +115,16 @@ def test_a_run_does_not_go_on_with_one_matrix_more_or_less(tmp_path, clm_tokeniz
     settings = {"save_strategy": "steps", "save_steps": 1}
     untied_trainer(tmp_path / "two", "clm", clm_tokenizer, **settings).train()
     trainer_for(tmp_path / "one", "clm", clm_tokenizer, **settings).train()
-    with pytest.raises(ValueError, match="was written with a matrix of its own .* set tie_word_embeddings to False"):
+    with pytest.raises(ValueError, match="written with a matrix .*tie_word_embeddings"):
         trainer_for(tmp_path / "a", "clm", clm_tokenizer).train(str(tmp_path / "two" / "checkpoint-1"))
-    with pytest.raises(ValueError, match="was written without a matrix of its own .* leave tie_word_embeddings out"):
+    with pytest.raises(ValueError, match="written without a matrix .*tie_word_embeddings"):
         untied_trainer(tmp_path / "b", "clm", clm_tokenizer).train(str(tmp_path / "one" / "checkpoint-1"))
 
 
 def test_what_it_does_not_work_with_is_refused(tmp_path, clm_tokenizer, sharded):
-    with pytest.raises(ValueError, match="tie_word_embeddings is False.* was started with DeepSpeed or FSDP"):
+    with pytest.raises(ValueError, match="tie_word_embeddings is False.*DeepSpeed or FSDP"):
         untied_trainer(tmp_path, "clm", clm_tokenizer)
-    with pytest.raises(ValueError, match="ddp_find_unused_parameters is True but the model has .*: leave ddp_find"):
+    with pytest.raises(ValueError, match="ddp_find_unused_parameters is True"):
         untied_trainer(tmp_path, "clm", clm_tokenizer, ddp_find_unused_parameters=True)
 
 
@@ -141,9 +134,7 @@ def test_a_trunk_that_came_without_it_is_refused(tmp_path, clm_tokenizer):
     run.save_model()
     trunk = AutoModel.from_pretrained(tmp_path / "run")
     for use in (lambda: attach_lm_head(trunk, tmp_path / "run"), lambda: type(run)(trunk, run.args)):
-        with pytest.raises(
-            ValueError, match="trained with a matrix of its own for candidates, which AutoModel does not load"
-        ):
+        with pytest.raises(ValueError, match="matrix of its own for candidates, which AutoModel"):
             use()
 
 
@@ -155,21 +146,14 @@ def test_from_the_command_line(tmp_path, text_lines):
     first = ["--model_type", "gpt2", "--config_overrides", sizes, "--train_tokenizer", "true", "--vocab_size", "300"]
     pretrain.main([*flags, *first, "--output_dir", str(tmp_path / "run")])
     lm_head.main(["--model_name_or_path", str(tmp_path / "run"), "--output_dir", str(tmp_path / "lm")])
-    model, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(tmp_path / "lm"),
-        AutoTokenizer.from_pretrained(tmp_path / "lm"),
-    )
-    ids = tokenizer("the", return_tensors="pt")["input_ids"]
-    expected = attach_lm_head(tmp_path / "run")(ids).logits
-    torch.testing.assert_close(model(ids).logits, expected)
+    ids = AutoTokenizer.from_pretrained(tmp_path / "lm")("the", return_tensors="pt")["input_ids"]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "lm")
+    torch.testing.assert_close(model(ids).logits, attach_lm_head(tmp_path / "run")(ids).logits)
     pretrain.main([*flags, "--model_name_or_path", str(tmp_path / "run"), "--output_dir", str(tmp_path / "on")])
     assert candidate_matrix(load_trunk(tmp_path / "on")) is not None
     # A configuration alone brings no matrix along.
     shape = ["--config_name", str(tmp_path / "run"), "--tokenizer_name", str(tmp_path / "run")]
     pretrain.main([*flags[:-2], *shape, "--output_dir", str(tmp_path / "tied")])
     assert candidate_matrix(load_trunk(tmp_path / "tied")) is None
-    pretrain.main([*flags, *first, "--sparse_embedding_updates", "true", "--output_dir", str(tmp_path / "rows")])
-    for name, want in load_trunk(tmp_path / "run").state_dict().items():
-        torch.testing.assert_close(load_trunk(tmp_path / "rows").state_dict()[name], want, rtol=1e-3, atol=1e-6)
     with pytest.raises(SystemExit, match="tie_word_embeddings is True but objective is 'headless'"):
         pretrain.main([*flags[:-1], "true", *first, "--output_dir", str(tmp_path / "no")])

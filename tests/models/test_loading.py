@@ -1,7 +1,6 @@
 """Configurations, tokenizers and models that the arguments name fit each other, or the reason is said."""
 
 import json
-import logging
 
 import pytest
 import torch
@@ -14,8 +13,9 @@ from headless_trainer.models.trunk import find_trunk
 TINY = "hidden_size=16,num_hidden_layers=2,num_attention_heads=2,intermediate_size=24"
 
 
-def arguments(**settings) -> ModelArguments:
-    return ModelArguments(**settings)
+def loaded(tokenizer, objective="headless", task="clm", **settings):
+    args = ModelArguments(**settings)
+    return load_model(args, load_config(args), tokenizer or load_tokenizer(args), objective=objective, task=task)
 
 
 def tiny_config(model_type: str, **changes):
@@ -41,13 +41,13 @@ def checkpoint(tmp_path, clm_tokenizer):
 def test_overrides_as_pairs_and_as_json(overrides):
     values = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
     values |= {"hidden_dropout": 0.25, "tie_word_embeddings": True}
-    config = load_config(arguments(model_type="gpt_neox", config_overrides=overrides or json.dumps(values)))
+    config = load_config(ModelArguments(model_type="gpt_neox", config_overrides=overrides or json.dumps(values)))
     assert {name: getattr(config, name) for name in values} == values
     assert config.model_type == "gpt_neox" and config.max_position_embeddings == 2048  # the rest as it was
 
 
 def test_overrides_by_the_common_names_reach_an_architecture_with_its_own():
-    config = load_config(arguments(model_type="gpt2", config_overrides="hidden_size=32,num_hidden_layers=3"))
+    config = load_config(ModelArguments(model_type="gpt2", config_overrides="hidden_size=32,num_hidden_layers=3"))
     assert (config.n_embd, config.n_layer) == (32, 3)
 
 
@@ -60,7 +60,7 @@ def test_values_that_follow_from_others_follow_the_overrides(source, tmp_path):
             settings = {"model_type": model_type, "rms_norm_eps": 0.5}
             (tmp_path / model_type / "config.json").write_text(json.dumps(settings))
         named = {"config_name": str(tmp_path / model_type)} if source == "config_name" else {"model_type": model_type}
-        return load_config(arguments(config_overrides=TINY.replace("heads=2", "heads=4"), **named))
+        return load_config(ModelArguments(config_overrides=TINY.replace("heads=2", "heads=4"), **named))
 
     llama, qwen = load("llama"), load("qwen3")
     assert (llama.num_key_value_heads, llama.head_dim) == (4, 4)
@@ -73,7 +73,7 @@ def test_values_that_follow_from_others_follow_the_overrides(source, tmp_path):
 
 def test_a_configuration_folder_keeps_what_is_not_overridden(tmp_path):
     tiny_config("gpt_neox", max_position_embeddings=77, rotary_pct=0.5).save_pretrained(tmp_path)
-    config = load_config(arguments(config_name=str(tmp_path), config_overrides="num_hidden_layers=1"))
+    config = load_config(ModelArguments(config_name=str(tmp_path), config_overrides="num_hidden_layers=1"))
     assert (config.hidden_size, config.num_hidden_layers, config.max_position_embeddings) == (16, 1, 77)
     assert config.rope_parameters["partial_rotary_factor"] == 0.5
 
@@ -83,24 +83,22 @@ def test_a_configuration_folder_keeps_what_is_not_overridden(tmp_path):
     [
         (
             {"model_type": "gpt_neox", "config_overrides": "num_hiden_layers=2"},
-            "config_overrides names 'num_hiden_layers', which a gpt_neox configuration does not have. "
-            "The nearest known name is 'num_hidden_layers'.",
+            "'num_hiden_layers'.*'num_hidden_layers'",
         ),
-        ({"model_type": "gpt-neox"}, "model_type 'gpt-neox' is unknown. The nearest known name is 'gpt_neox'."),
-        ({"model_type": "bart2"}, "model_type 'bart2' is unknown. The nearest known name is 'bart'."),
-        ({}, "No model is named: give --model_name_or_path, --config_name or --model_type."),
+        ({"model_type": "gpt-neox"}, "model_type 'gpt-neox' .*'gpt_neox'"),
+        ({"model_type": "bart2"}, "model_type 'bart2' .*'bart'"),
+        ({}, "--model_name_or_path, --config_name or --model_type"),
     ],
 )
-def test_errors_of_names(settings, text):
-    with pytest.raises(ValueError) as error:
-        load_config(arguments(**settings))
-    assert str(error.value) == text
+def test_names_that_are_refused(settings, text):
+    with pytest.raises(ValueError, match=text):
+        load_config(ModelArguments(**settings))
 
 
 @pytest.mark.parametrize(("given", "tied"), [(None, False), (True, True), (False, False)])
 def test_tie_word_embeddings(given, tied, clm_tokenizer):
-    args = arguments(model_type="gpt_neox", config_overrides=TINY, tie_word_embeddings=given)
-    model = load_model(args, load_config(args), clm_tokenizer, objective="vanilla", task="clm")
+    settings = {"model_type": "gpt_neox", "config_overrides": TINY, "tie_word_embeddings": given}
+    model = loaded(clm_tokenizer, "vanilla", **settings)
     assert (model.lm_head.weight is model.get_input_embeddings().weight) is tied
 
 
@@ -125,18 +123,12 @@ def test_tie_word_embeddings(given, tied, clm_tokenizer):
     ],
 )
 def test_rows_as_long_as_the_positions_pass_and_longer_ones_do_not(model_type, settings, usable):
-    sizes = {"gpt2": "n_embd n_layer n_head", "opt": "hidden_size num_hidden_layers num_attention_heads"}.get(
-        model_type
-    )
     common = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
-    if sizes:
-        common = dict(zip(sizes.split(), (16, 1, 2), strict=True))
+    common = {"gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2}}.get(model_type, common)
     small = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3, "vocab_size": 50}
     config = AutoConfig.for_model(model_type, **small | common | settings)
     check_length(config, usable)
-    with pytest.raises(
-        ValueError, match=f"^max_seq_length is {usable + 1} but the model has {usable} positions: lower it"
-    ):
+    with pytest.raises(ValueError, match=f"max_seq_length is {usable + 1} .* {usable} positions"):
         check_length(config, usable + 1)
     ids = torch.full((1, usable), 5)
     AutoModel.from_config(config)(input_ids=ids)  # the model agrees that there are so many
@@ -153,33 +145,31 @@ def test_a_model_without_a_table_of_positions_has_no_limit():
 
 
 def test_no_tokenizer_is_named():
-    with pytest.raises(
-        ValueError, match="^No tokenizer is named: give --tokenizer_name, or --train_tokenizer to train one"
-    ):
-        load_tokenizer(arguments(model_type="bert"))
+    with pytest.raises(ValueError, match="--tokenizer_name, or --train_tokenizer"):
+        load_tokenizer(ModelArguments(model_type="bert"))
 
 
 def test_the_tokenizer_of_the_model_or_the_one_that_is_named(checkpoint, mlm_tokenizer, tmp_path):
-    assert load_tokenizer(arguments(model_name_or_path=str(checkpoint))).eos_token == "<|endoftext|>"
+    assert load_tokenizer(ModelArguments(model_name_or_path=str(checkpoint))).eos_token == "<|endoftext|>"
     mlm_tokenizer.save_pretrained(tmp_path / "other")
-    args = arguments(model_name_or_path=str(checkpoint), tokenizer_name=str(tmp_path / "other"))
+    args = ModelArguments(model_name_or_path=str(checkpoint), tokenizer_name=str(tmp_path / "other"))
     assert load_tokenizer(args).mask_token == "[MASK]"
 
 
 def test_a_mask_token_is_added_or_an_existing_token_taken(checkpoint):
-    plain = load_tokenizer(arguments(model_name_or_path=str(checkpoint)))
+    plain = load_tokenizer(ModelArguments(model_name_or_path=str(checkpoint)))
     assert plain.mask_token is None
-    added = load_tokenizer(arguments(model_name_or_path=str(checkpoint), mask_token="<mask>"))
+    added = load_tokenizer(ModelArguments(model_name_or_path=str(checkpoint), mask_token="<mask>"))
     assert (added.mask_token, added.mask_token_id, len(added)) == ("<mask>", len(plain), len(plain) + 1)
     assert added("a<mask>b")["input_ids"].count(added.mask_token_id) == 1
-    taken = load_tokenizer(arguments(model_name_or_path=str(checkpoint), mask_token="z"))
+    taken = load_tokenizer(ModelArguments(model_name_or_path=str(checkpoint), mask_token="z"))
     assert (taken.mask_token_id, len(taken)) == (plain.convert_tokens_to_ids("z"), len(plain))
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "words"])
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 def test_a_trained_tokenizer_is_saved_and_read_on_resume(task, kind, tmp_path, text_lines):
-    args = arguments(model_type="bert", train_tokenizer=True, tokenizer_type=kind, vocab_size=320)
+    args = ModelArguments(model_type="bert", train_tokenizer=True, tokenizer_type=kind, vocab_size=320)
     training_args = HeadlessTrainingArguments(output_dir=str(tmp_path), task=task, use_cpu=True, report_to="none")
     tokenizer = find_tokenizer(args, training_args, text_lines, 64, None)
     assert (tokenizer.mask_token is None) is (task == "clm")
@@ -196,34 +186,23 @@ def test_a_trained_tokenizer_is_saved_and_read_on_resume(task, kind, tmp_path, t
     assert again(sentence)["input_ids"] == tokenizer(sentence)["input_ids"] != expected
 
 
-def test_training_a_tokenizer_is_said(tmp_path, text_lines, caplog):
-    args = arguments(model_type="bert", train_tokenizer=True, vocab_size=320)
-    training_args = HeadlessTrainingArguments(output_dir=str(tmp_path), task="clm", use_cpu=True, report_to="none")
-    with caplog.at_level(logging.INFO, logger="headless_trainer"):
-        find_tokenizer(args, training_args, text_lines, 64, None)
-    assert "training a bpe tokenizer of 320 tokens" in caplog.text
-
-
 # Models ------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_model_has_the_tokens_and_special_ids_of_its_tokenizer(mlm_tokenizer):
-    for model_type in ("bert", "roberta", "modernbert", "electra"):
-        args = arguments(model_type=model_type, config_overrides=TINY + ",max_position_embeddings=32")
-        model = load_model(args, load_config(args), mlm_tokenizer, objective="headless", task="mlm")
-        config = model.config
-        assert model.get_input_embeddings().num_embeddings == config.vocab_size == len(mlm_tokenizer)
-        for role in ("pad", "bos", "eos", "cls", "sep"):
-            if hasattr(config, f"{role}_token_id"):
-                assert getattr(config, f"{role}_token_id") == getattr(mlm_tokenizer, f"{role}_token_id"), role
-        model(input_ids=torch.tensor([[0, 2, 5, 3]]))
-    assert config.pad_token_id == 0 and config.bos_token_id is None
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "modernbert", "electra"])
+def test_a_new_model_has_the_tokens_and_special_ids_of_its_tokenizer(mlm_tokenizer, model_type):
+    overrides = TINY + ",max_position_embeddings=32"
+    model = loaded(mlm_tokenizer, task="mlm", model_type=model_type, config_overrides=overrides)
+    assert model.get_input_embeddings().num_embeddings == model.config.vocab_size == len(mlm_tokenizer)
+    for role in ("pad", "bos", "eos", "cls", "sep"):
+        if hasattr(model.config, f"{role}_token_id"):
+            assert getattr(model.config, f"{role}_token_id") == getattr(mlm_tokenizer, f"{role}_token_id"), role
+    model(input_ids=torch.tensor([[0, 2, 5, 3]]))
 
 
 def test_a_new_xlm_knows_padding_by_the_tokenizers_id(mlm_tokenizer):
     overrides = "emb_dim=16,n_layers=1,n_heads=2,max_position_embeddings=32"
-    args = arguments(model_type="xlm", config_overrides=overrides)
-    model = load_model(args, load_config(args), mlm_tokenizer, objective="headless", task="mlm")
+    model = loaded(mlm_tokenizer, task="mlm", model_type="xlm", config_overrides=overrides)
     assert model.pad_index == mlm_tokenizer.pad_token_id == 0
     assert model.config.mask_token_id == mlm_tokenizer.mask_token_id
 
@@ -238,57 +217,42 @@ def test_a_new_xlm_knows_padding_by_the_tokenizers_id(mlm_tokenizer):
     ],
 )
 def test_the_class_follows_the_objective_and_the_task(objective, task, model_type, class_name, clm_tokenizer):
-    args = arguments(model_type=model_type, config_overrides=TINY, attn_implementation="eager")
-    model = load_model(args, load_config(args), clm_tokenizer, objective=objective, task=task)
+    settings = {"model_type": model_type, "config_overrides": TINY, "attn_implementation": "eager"}
+    model = loaded(clm_tokenizer, objective, task, **settings)
     assert type(model).__name__ == class_name
     assert model.config._attn_implementation == "eager"
 
 
 def test_a_new_model_has_float32_weights_whatever_the_configuration_was_stored_with(checkpoint, clm_tokenizer):
     assert AutoConfig.from_pretrained(checkpoint).dtype == torch.bfloat16
-    args = arguments(config_name=str(checkpoint))
-    model = load_model(args, load_config(args), clm_tokenizer, objective="headless", task="clm")
-    assert model.dtype == torch.float32
+    assert loaded(clm_tokenizer, config_name=str(checkpoint)).dtype == torch.float32
 
 
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
-def test_a_language_model_checkpoint_goes_on_in_float32(objective, checkpoint):
+def test_a_checkpoint_goes_on_in_float32(objective, checkpoint, tmp_path):
+    """Of a language model, and of its trunk."""
     stored = AutoModelForCausalLM.from_pretrained(checkpoint)
     assert stored.dtype == torch.bfloat16
-    args = arguments(model_name_or_path=str(checkpoint))
-    model = load_model(args, load_config(args), load_tokenizer(args), objective=objective, task="clm")
-    assert type(model).__name__ == ("GPTNeoXModel" if objective == "headless" else "GPTNeoXForCausalLM")
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    expected = stored if objective == "vanilla" else find_trunk(stored)
-    torch.testing.assert_close(dict(model.state_dict()), dict(expected.float().state_dict()), rtol=0, atol=0)
-
-
-def test_a_trunk_checkpoint_gives_the_trunk_back(checkpoint, tmp_path):
-    trunk = find_trunk(AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32))
-    trunk.save_pretrained(tmp_path / "trunk")
-    args = arguments(model_name_or_path=str(tmp_path / "trunk"), tokenizer_name=str(checkpoint))
-    model = load_model(args, load_config(args), load_tokenizer(args), objective="headless", task="clm")
-    torch.testing.assert_close(dict(model.state_dict()), dict(trunk.state_dict()), rtol=0, atol=0)
+    expected = dict((stored if objective == "vanilla" else find_trunk(stored)).float().state_dict())
+    find_trunk(stored).save_pretrained(tmp_path / "trunk")
+    for folder in (checkpoint, tmp_path / "trunk")[: 1 if objective == "vanilla" else 2]:
+        model = loaded(None, objective, model_name_or_path=str(folder), tokenizer_name=str(checkpoint))
+        assert type(model).__name__ == ("GPTNeoXModel" if objective == "headless" else "GPTNeoXForCausalLM")
+        assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+        torch.testing.assert_close(dict(model.state_dict()), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
 def test_a_tokenizer_larger_than_the_embedding(objective, checkpoint):
-    rows = AutoConfig.from_pretrained(checkpoint).vocab_size
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    settings = {"objective": objective, "task": "clm"}
-    args = arguments(model_name_or_path=str(checkpoint))
-    before = load_model(args, load_config(args), tokenizer, **settings)  # fewer tokens than rows: nothing to do
+    rows, tokenizer = AutoConfig.from_pretrained(checkpoint).vocab_size, AutoTokenizer.from_pretrained(checkpoint)
+    settings = {"objective": objective, "model_name_or_path": str(checkpoint)}
+    before = loaded(tokenizer, **settings)  # fewer tokens than rows: nothing to do
     assert before.get_input_embeddings().num_embeddings == rows == len(tokenizer) + 10
 
     tokenizer.add_tokens([f"<extra {number}>" for number in range(12)])
-    with pytest.raises(ValueError) as error:
-        load_model(args, load_config(args), tokenizer, **settings)
-    assert str(error.value) == (
-        f"Tokenizer has {rows + 2} tokens but the embedding has {rows} rows. "
-        "Pass --resize_embeddings or use the matching tokenizer."
-    )
-    args = arguments(model_name_or_path=str(checkpoint), resize_embeddings=True)
-    model = load_model(args, load_config(args), tokenizer, **settings)
+    with pytest.raises(ValueError, match=f"{rows + 2} tokens .* {rows} rows.*--resize_embeddings"):
+        loaded(tokenizer, **settings)
+    model = loaded(tokenizer, **settings, resize_embeddings=True)
     weight = model.get_input_embeddings().weight
     assert len(weight) == model.config.vocab_size == rows + 2
     torch.testing.assert_close(weight[:rows], before.get_input_embeddings().weight)

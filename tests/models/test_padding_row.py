@@ -2,15 +2,16 @@
 
 import copy
 
+import builders
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from architectures import ARCHITECTURES, ENCODER, LLAMA, LM_CLASSES, Architecture
+from builders import Gradients, make_trainer
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, TrainerCallback, TrainingArguments
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, TrainingArguments
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.fine_tuning.classification_rows import EncodedRows
 from headless_trainer.models.candidate_head import CandidateHead
@@ -29,31 +30,16 @@ CASES = [(name, "dense") for name in DECODERS + ENCODERS]
 CASES += [(name, mode) for name in ("llama", "opt", "gemma", "bert") for mode in ("sparse", "vanilla")]
 
 
-class Tokenizer:
-    """What the trainers ask of a tokenizer."""
+class Tokenizer(builders.Tokenizer):
+    """One whose special tokens are three, and which pads with one of them."""
 
     eos_token_id = sep_token_id = EOS
     bos_token_id = cls_token_id = unk_token_id = None
-    mask_token_id, all_special_ids, name_or_path = MASK, [PAD, EOS, MASK], "toy"
+    mask_token_id, all_special_ids = MASK, [PAD, EOS, MASK]
 
     def __init__(self, pad: int):
+        super().__init__(VOCAB)
         self.pad_token_id = pad
-
-    def __len__(self) -> int:
-        return VOCAB
-
-    def save_pretrained(self, folder) -> None:
-        """Nothing to save."""
-
-
-class FirstGradient(TrainerCallback):
-    """Keeps the gradient of the embedding at the first optimizer step."""
-
-    kept = None
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if self.kept is None:
-            self.kept = model.get_input_embeddings().weight.grad.to_dense().clone()
 
 
 def make_model(name: str, pad: int, auto_class=AutoModel):
@@ -72,19 +58,23 @@ def documents() -> list[torch.Tensor]:
     return rows
 
 
-def make_trainer(model, folder, pad: int, **settings):
-    args = HeadlessTrainingArguments(
-        str(folder), **{
-            "max_steps": 1, "per_device_train_batch_size": len(LENGTHS), "learning_rate": 1e-2, "weight_decay": 0.0,
-            "max_grad_norm": 0.0, "save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True,
-        } | ({"mlm_probability": 0.5} if infer_task(model) == "mlm" else {}) | settings,
-    )  # fmt: skip
-    trainer_class = VanillaTrainer if args.objective == "vanilla" else HeadlessTrainer
-    rows = [{"input_ids": row} for row in documents()]
-    trainer = trainer_class(model, args, train_dataset=rows, processing_class=Tokenizer(pad))
-    trainer.gradient = FirstGradient()
-    trainer.add_callback(trainer.gradient)
+def trainer_of(model, folder, pad: int, **settings):
+    settings = {
+        "max_steps": 1, "per_device_train_batch_size": len(LENGTHS), "learning_rate": 1e-2, "weight_decay": 0.0,
+        "max_grad_norm": 0.0, "save_strategy": "no", "mlm_probability": 0.5 if infer_task(model) == "mlm" else 0.15,
+    } | settings  # fmt: skip
+    trainer = make_trainer(
+        folder, model, [{"input_ids": row} for row in documents()], settings, processing_class=Tokenizer(pad)
+    )
+    trainer.gradients = Gradients()
+    trainer.add_callback(trainer.gradients)
     return trainer
+
+
+def gradient_of(trainer) -> torch.Tensor:
+    """Of the embedding, at the first step."""
+    name = next(name for name, weight in trainer.model.named_parameters() if weight is trainer.embedding.weight)
+    return trainer.gradients.kept[name].to_dense()
 
 
 def train_and_watch(trainer) -> tuple[dict, torch.Tensor]:
@@ -129,18 +119,16 @@ def test_a_token_has_the_gradients_of_both_roles_and_padding_has_none(name, pad,
     headless = mode != "vanilla"
     model = make_model(name, pad, AutoModel if headless else LM_CLASSES[MODELS[name].task])
     objective = "headless" if headless else "vanilla"
-    trainer = make_trainer(model, tmp_path, pad, objective=objective, sparse_embedding_updates=mode == "sparse")
+    trainer = trainer_of(model, tmp_path, pad, objective=objective, sparse_embedding_updates=mode == "sparse")
     reference = copy.deepcopy(trainer.model)
     reference.get_input_embeddings().padding_idx = None  # padding is what the attention mask hides, here and there
     before = reference.get_input_embeddings().weight.detach().clone()
     inputs, labels = train_and_watch(trainer)
-    found, (wanted, as_input) = trainer.gradient.kept, naive_gradients(reference, inputs, labels, headless)
+    found, (wanted, as_input) = gradient_of(trainer), naive_gradients(reference, inputs, labels, headless)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
     assert as_input[EOS].norm() > 1e-4
     assert before[EOS].any()
-    if (
-        headless and MODELS[name].task == "clm"
-    ):  # a head may be a matrix of its own; mlm does not predict special tokens
+    if headless and MODELS[name].task == "clm":  # a head may be a matrix of its own; mlm predicts no special token
         assert (wanted - as_input)[EOS].norm() > 1e-4
     after = trainer.embedding.weight
     assert not torch.equal(after[EOS], before[EOS])
@@ -156,7 +144,7 @@ def test_a_new_row_is_drawn_like_the_others_from_the_seed(name, tmp_path):
         others = [row for row in range(VOCAB) if row != EOS]
         before = model.get_input_embeddings().weight.detach().clone()
         assert not before[EOS].any()
-        trainer = make_trainer(model, tmp_path, EOS, seed=seed)
+        trainer = trainer_of(model, tmp_path, EOS, seed=seed)
         weight = trainer.embedding.weight
         assert torch.equal(weight[others], before[others])
         assert 0.5 < weight[EOS].std() / before[others].std() < 1.5
@@ -166,24 +154,24 @@ def test_a_new_row_is_drawn_like_the_others_from_the_seed(name, tmp_path):
 
 
 def test_what_only_pads_has_no_vector(tmp_path):
-    trainer = make_trainer(make_model("llama", PAD), tmp_path, PAD)
+    trainer = trainer_of(make_model("llama", PAD), tmp_path, PAD)
     trainer.train()
     assert not trainer.embedding.weight[PAD].any()
     # 0 is a token of a tokenizer that pads with another, whatever the configuration's default says
-    assert make_trainer(make_model("llama", PAD), tmp_path, EOS).embedding.weight[PAD].any()
+    assert trainer_of(make_model("llama", PAD), tmp_path, EOS).embedding.weight[PAD].any()
 
 
 def test_a_row_of_a_checkpoint_is_left_as_it_is_and_trained(tmp_path):
     make_model("llama", EOS).save_pretrained(tmp_path / "first")
     model = AutoModel.from_pretrained(tmp_path / "first")
-    trainer = make_trainer(model, tmp_path / "run", EOS)
+    trainer = trainer_of(model, tmp_path / "run", EOS)
     assert not trainer.embedding.weight[EOS].any()  # the model may have learned with it
     trainer.train()
     assert trainer.embedding.weight[EOS].any()
 
 
 def test_other_clients_find_the_padding_id_and_the_trained_row(tmp_path):
-    trainer = make_trainer(make_model("llama", EOS), tmp_path, EOS)
+    trainer = trainer_of(make_model("llama", EOS), tmp_path, EOS)
     trainer.train()
     trainer.save_model()
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
@@ -193,10 +181,9 @@ def test_other_clients_find_the_padding_id_and_the_trained_row(tmp_path):
 
 
 def test_convolutions_that_read_padding_do_not_train_it(tmp_path):
-    trainer = make_trainer(make_model("convbert", PAD), tmp_path, PAD)
+    trainer = trainer_of(make_model("convbert", PAD), tmp_path, PAD)
     trainer.train()
-    gradient = trainer.gradient.kept
-    assert not gradient[PAD].any() and gradient[EOS].any()
+    assert not gradient_of(trainer)[PAD].any() and gradient_of(trainer)[EOS].any()
 
 
 @pytest.mark.parametrize("pad", [EOS, PAD], ids=["pad_is_eos", "pad_of_its_own"])

@@ -7,66 +7,34 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from architectures import (
-    ARCHITECTURES,
-    DEBERTA,
-    ENCODER,
-    LLAMA,
-    WIDTH,
-    make_config,
-    make_model,
-)
+from architectures import ARCHITECTURES, DEBERTA, ENCODER, LLAMA, WIDTH, make_config, make_model
+from builders import logged, make_trainer
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from headless_trainer.arguments import HeadlessTrainingArguments
 from headless_trainer.models.candidate_head import CandidateHead
 from headless_trainer.models.projection import find_projection
 from headless_trainer.models.trunk import check_causal, find_trunk, infer_task
 from headless_trainer.models.vocabulary_head import VocabularyHead
-from headless_trainer.trainers.headless import HeadlessTrainer
 from headless_trainer.trainers.step import CARRIED
-from headless_trainer.trainers.vanilla import VanillaTrainer
 
 ROWS, LENGTH = 8, 12
 
 
-def make_trainer(trainer_class, model, folder, tokenizer, **settings):
-    generator = torch.Generator().manual_seed(1)
-    rows = torch.randint(5, 300, (ROWS, LENGTH), generator=generator)
-    defaults = {
-        "output_dir": str(folder),
-        "objective": "vanilla" if trainer_class is VanillaTrainer else "headless",
-        "max_steps": 2,
-        "per_device_train_batch_size": 2,
-        "gradient_accumulation_steps": 2,
-        "learning_rate": 1e-2,
-        "weight_decay": 0.0,
+def trainer_of(objective, model, folder, tokenizer, **settings):
+    rows = torch.randint(5, 300, (ROWS, LENGTH), generator=torch.Generator().manual_seed(1))
+    settings = {
+        "objective": objective, "max_steps": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-2, "weight_decay": 0.0, "save_strategy": "no",
         "mlm_probability": 0.5 if settings.get("task", infer_task(model)) == "mlm" else 0.15,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-    }
-    args = HeadlessTrainingArguments(**defaults | settings)
-    dataset = [{"input_ids": row} for row in rows]
-    return trainer_class(model, args, train_dataset=dataset, processing_class=tokenizer)
+    } | settings  # fmt: skip
+    return make_trainer(folder, model, [{"input_ids": row} for row in rows], settings, processing_class=tokenizer)
 
 
 @pytest.fixture
 def tokenizer_for(mlm_tokenizer, clm_tokenizer):
     return lambda name: mlm_tokenizer if ARCHITECTURES[name].task == "mlm" else clm_tokenizer
-
-
-def logged_losses(trainer) -> list[float]:
-    return [log["loss"] for log in trainer.state.log_history if "loss" in log]
 
 
 # Training --------------------------------------------------------------------------------------------------------------
@@ -78,11 +46,11 @@ def test_headless_trains_every_parameter_of_every_architecture(name, given, tmp_
     model = make_model(name, lm=given != "trunk")
     before = copy.deepcopy(find_trunk(model).state_dict())
     # the trunk of a bare AutoModel tells its task from the configuration, as the language model does from its class
-    trainer = make_trainer(HeadlessTrainer, model, tmp_path, tokenizer_for(name))
+    trainer = trainer_of("headless", model, tmp_path, tokenizer_for(name))
     assert trainer.task == ARCHITECTURES[name].task
     assert trainer.model is find_trunk(model)
     trainer.train()
-    losses = logged_losses(trainer)
+    losses = logged(trainer)
     assert len(losses) == 2 and all(math.isfinite(loss) for loss in losses)
 
     after = trainer.model.state_dict()
@@ -104,7 +72,7 @@ def test_vanilla_loss_and_gradients_are_those_of_the_full_logits(name, tmp_path,
     model = make_model(name, lm=True)
     find_trunk(model)  # removes the pooler, which the reference must not have either
     plain = copy.deepcopy(model)
-    trainer = make_trainer(VanillaTrainer, model, tmp_path, tokenizer_for(name))
+    trainer = trainer_of("vanilla", model, tmp_path, tokenizer_for(name))
     plain.load_state_dict(model.state_dict())  # a padding id that is a token has been given a vector, and is trained
     plain.get_input_embeddings().padding_idx = None
     assert trainer.task == ARCHITECTURES[name].task
@@ -136,53 +104,24 @@ def test_vanilla_loss_and_gradients_are_those_of_the_full_logits(name, tmp_path,
 
     model.zero_grad()
     trainer.train()
-    assert all(math.isfinite(value) for value in logged_losses(trainer)) and len(logged_losses(trainer)) == 2
-
-
-@pytest.mark.parametrize("objective", ["headless", "vanilla"])
-@pytest.mark.parametrize("name", ["bert", "gpt_neox"])
-@pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")
-def test_bf16_and_gradient_checkpointing_train(name, objective, tmp_path, tokenizer_for):
-    trainer_class = HeadlessTrainer if objective == "headless" else VanillaTrainer
-    losses = {}
-    for kind, settings in {
-        "plain": {},
-        "bf16": {"bf16": True},
-        "checkpointed": {"gradient_checkpointing": True},
-    }.items():
-        model = make_model(name, lm=True)
-        trainer = make_trainer(trainer_class, model, tmp_path / kind, tokenizer_for(name), **settings)
-        trainer.train()
-        losses[kind] = logged_losses(trainer)
-        assert {parameter.dtype for parameter in trainer.model.parameters()} == {torch.float32}
-    assert losses["checkpointed"] == pytest.approx(losses["plain"], rel=1e-5)
-    assert losses["bf16"] == pytest.approx(losses["plain"], rel=2e-2)
-    assert losses["bf16"] != losses["plain"]  # autocast was on
+    assert all(math.isfinite(value) for value in logged(trainer)) and len(logged(trainer)) == 2
 
 
 # The trunk and its embedding ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "albert", "mpnet"])
-def test_find_trunk_removes_the_pooler(name):
-    trunk = make_model(name)
-    assert any(key.startswith("pooler.") for key in trunk.state_dict())
-    assert find_trunk(trunk) is trunk
-    assert not any(key.startswith("pooler.") for key in trunk.state_dict())
-    assert trunk(input_ids=torch.tensor([[5, 6, 7]])).last_hidden_state.shape == (1, 3, WIDTH)
-
-
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_find_trunk_of_a_language_model_is_its_base(name):
-    model = make_model(name, lm=True)
-    trunk = find_trunk(model)
-    assert trunk is model.base_model and trunk is not model
-    assert isinstance(trunk, type(make_model(name)))
+def test_find_trunk_is_the_base_without_its_pooler(name):
+    model, trunk = make_model(name, lm=True), make_model(name)
+    assert find_trunk(model) is model.base_model is not model and isinstance(model.base_model, type(trunk))
+    pooled = any(key.startswith("pooler.") for key in trunk.state_dict())
+    assert pooled == (name in ("bert", "roberta", "xlm-roberta", "albert", "mpnet"))
+    assert find_trunk(trunk) is trunk and not any(key.startswith("pooler.") for key in trunk.state_dict())
+    assert trunk(input_ids=torch.tensor([[5, 6, 7]])).last_hidden_state.shape[:2] == (1, 3)
 
 
 @pytest.mark.parametrize(
-    ("name", "projection"),
-    [("electra", "embeddings_project"), ("albert", "encoder.embedding_hidden_mapping_in")],
+    ("name", "projection"), [("electra", "embeddings_project"), ("albert", "encoder.embedding_hidden_mapping_in")]
 )
 def test_narrow_embeddings_are_widened_by_the_trunks_own_projection(name, projection):
     trunk = find_trunk(make_model(name))
@@ -195,20 +134,15 @@ def test_narrow_embeddings_are_widened_by_the_trunks_own_projection(name, projec
     assert linear.weight.grad.abs().sum() > 0 and trunk.get_input_embeddings().weight.grad.abs().sum() > 0
 
 
-def test_an_embedding_of_the_layers_width_is_used_as_it_is():
-    for name in ("electra", "albert"):
-        trunk = find_trunk(make_model(name, embedding_size=WIDTH))
-        ids = torch.tensor([5, 6, 7])
-        expected = trunk.get_input_embeddings()(ids)
-        if name == "albert":  # which projects even then
-            expected = trunk.encoder.embedding_hidden_mapping_in(expected)
-        torch.testing.assert_close(CandidateHead(trunk).vectors(ids), expected)
-
-
-def test_gemma_embeds_with_its_scale():
-    trunk = make_model("gemma")
+@pytest.mark.parametrize("name", ["electra", "albert", "gemma"])
+def test_vectors_are_as_the_trunk_embeds(name):
+    trunk = find_trunk(make_model(name, **{} if name == "gemma" else {"embedding_size": WIDTH}))
     ids = torch.tensor([5, 6, 7])
-    torch.testing.assert_close(CandidateHead(trunk).vectors(ids), trunk.embed_tokens.weight[ids] * WIDTH**0.5)
+    expected = trunk.get_input_embeddings().weight[ids]
+    if name == "albert":  # which projects at the width of its layers even then
+        expected = trunk.encoder.embedding_hidden_mapping_in(expected)
+    expected = expected * WIDTH**0.5 if name == "gemma" else expected
+    torch.testing.assert_close(CandidateHead(trunk).vectors(ids), expected)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -236,57 +170,36 @@ def test_checks_run_where_the_attention_kernel_does_not(monkeypatch):
 
 # Refusals ----------------------------------------------------------------------------------------------------------------
 
-SEQ2SEQ = {
-    "t5": {"d_model": WIDTH, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2},
-    "bart": {
-        "d_model": WIDTH,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 24,
-        "decoder_ffn_dim": 24,
-        "max_position_embeddings": 32,
-    },
+BART = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+OTHERS = {
+    "t5": {"d_model": WIDTH, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2, "vocab_size": 300},
+    "bart": BART | {"d_model": WIDTH, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "vocab_size": 300},
+    "vit": {"hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32},
 }
 
 
-@pytest.mark.parametrize(("model_type", "class_name"), [("t5", "T5Model"), ("bart", "BartModel")])
-def test_encoder_decoders_are_refused(model_type, class_name):
-    model = AutoModel.from_config(AutoConfig.for_model(model_type, vocab_size=300, **SEQ2SEQ[model_type]))
-    with pytest.raises(ValueError, match=f"^model {class_name} is an encoder-decoder, which .* Use an encoder"):
-        find_trunk(model)
-
-
-def test_a_model_without_token_embedding_is_refused():
-    config = AutoConfig.for_model(
-        "vit", hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, image_size=32
-    )
-    with pytest.raises(
-        ValueError, match=r"^model ViTModel has no token embedding \(torch\.nn\.Embedding\), so there is"
-    ):
-        find_trunk(AutoModel.from_config(config))
-
-
-@pytest.mark.parametrize("model", [nn.Linear(2, 2), None])
-def test_what_is_no_transformers_model_is_refused(model):
-    with pytest.raises(ValueError, match=f"must be a transformers PreTrainedModel, got {type(model).__name__}"):
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("t5", "model T5Model is an encoder-decoder"),
+        ("bart", "model BartModel is an encoder-decoder"),
+        ("vit", "model ViTModel has no token embedding"),
+        (nn.Linear(2, 2), "PreTrainedModel, got Linear"),
+        (None, "PreTrainedModel, got NoneType"),
+    ],
+)
+def test_what_is_no_language_model_is_refused(model, text):
+    if isinstance(model, str):
+        model = AutoModel.from_config(AutoConfig.for_model(model, **OTHERS[model]))
+    with pytest.raises(ValueError, match=text):
         find_trunk(model)
 
 
 def test_embedding_and_output_widths_that_differ_are_refused():
     trunk = make_model("gpt_neox")
-    trunk.set_input_embeddings(nn.Embedding(300, 2 * WIDTH))
-    trunk.embed_in.register_forward_hook(
-        lambda module, args, output: output[..., :WIDTH] if args[0].dim() > 1 else None
-    )
-    embedding = trunk.get_input_embeddings()
-    trunk.get_input_embeddings = lambda: nn.Embedding(300, 2 * WIDTH)  # what the trunk reads, but not what it returns
-    with pytest.raises(
-        ValueError, match="^model GPTNeoXModel has outputs of width 16 and embeddings of width 32: contrastive weight"
-    ):
+    trunk.get_input_embeddings = lambda: nn.Embedding(300, 2 * WIDTH)  # not what it returns
+    with pytest.raises(ValueError, match="model GPTNeoXModel has outputs of width 16 and embeddings of width 32"):
         CandidateHead(trunk)
-    assert embedding.weight.shape == (300, 2 * WIDTH)
 
 
 GEMMA2 = LLAMA | {"query_pre_attn_scalar": 8, "vocab_size": 300}
@@ -305,7 +218,7 @@ GEMMA2 = LLAMA | {"query_pre_attn_scalar": 8, "vocab_size": 300}
 def test_vanilla_refuses_heads_that_change_their_logits(model_type, settings, named):
     lm_class = AutoModelForMaskedLM if model_type == "deberta-v2" else AutoModelForCausalLM
     model = lm_class.from_config(AutoConfig.for_model(model_type, **settings))
-    with pytest.raises(ValueError, match=f"^model {type(model).__name__} has {named} that changes its logits after"):
+    with pytest.raises(ValueError, match=f"model {type(model).__name__} has {named} that"):
         VocabularyHead(model)
 
 
@@ -319,20 +232,16 @@ def test_vanilla_takes_them_once_the_setting_is_off(model_type, settings):
 
 
 def test_vanilla_refuses_a_trunk(tmp_path, clm_tokenizer):
-    message = "^model GPTNeoXModel has no vocabulary projection: objective 'vanilla' needs a ...ForMaskedLM"
-    with pytest.raises(ValueError, match=message):
-        make_trainer(VanillaTrainer, make_model("gpt_neox"), tmp_path, clm_tokenizer)
+    with pytest.raises(ValueError, match="model GPTNeoXModel has no vocabulary projection"):
+        trainer_of("vanilla", make_model("gpt_neox"), tmp_path, clm_tokenizer)
 
 
-@pytest.mark.parametrize("name", [name for name, architecture in ARCHITECTURES.items() if architecture.task == "mlm"])
-def test_next_tokens_are_not_predicted_by_a_trunk_that_reads_them(name):
-    with pytest.raises(ValueError, match="^task is 'clm' but the outputs of model .* depend on the tokens that follow"):
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_decoders_are_causal_and_encoders_read_what_they_would_predict(name):
+    if ARCHITECTURES[name].task == "clm":
+        return check_causal(make_model(name))
+    with pytest.raises(ValueError, match="task is 'clm' but the outputs of model .*Model depend"):
         check_causal(find_trunk(make_model(name)))
-
-
-@pytest.mark.parametrize("name", [name for name, architecture in ARCHITECTURES.items() if architecture.task == "clm"])
-def test_decoders_are_causal(name):
-    check_causal(make_model(name))
 
 
 def test_a_bert_told_to_be_a_decoder_is_causal():
@@ -360,9 +269,7 @@ def test_infer_task_believes_the_class_before_the_architecture():
 @pytest.mark.parametrize("model_type", ["vit", "clip"])
 def test_infer_task_refuses_the_unknown(model_type):
     config = AutoConfig.for_model(model_type)
-    with pytest.raises(
-        ValueError, match=f"cannot be told from model {type(config).__name__}: set task to 'mlm' or 'clm'"
-    ):
+    with pytest.raises(ValueError, match=f"model {type(config).__name__}: set task"):
         infer_task(config)
 
 
@@ -423,12 +330,14 @@ def test_the_head_never_makes_the_full_logits():
     assert shapes == [((1, int((labels >= 0).sum()), WIDTH), ())]
 
 
-def test_the_head_recovers_from_a_forward_that_failed():
-    model, head, ids, labels = head_and_batch()
-    with pytest.raises(IndexError):
-        head.loss(model, {"input_ids": ids + 300}, *predicted(labels))
-    assert model(input_ids=ids).logits.shape == (2, LENGTH, 300)
-    torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), reference(model, ids, labels))
+def test_two_heads_on_one_model_work_and_recover_from_a_forward_that_failed():
+    model, first, ids, labels = head_and_batch()
+    second, expected = VocabularyHead(model), reference(model, ids, labels)
+    for head in (first, second, first):
+        with pytest.raises(IndexError):
+            head.loss(model, {"input_ids": ids + 300}, *predicted(labels))
+        assert model(input_ids=ids).logits.shape == (2, LENGTH, 300)
+        torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), expected)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -463,28 +372,18 @@ def test_a_copy_of_a_model_with_a_head_is_independent(copied):
     assert other(input_ids=ids).logits.abs().sum() == 0  # its projection reads its own weights
     assert model(input_ids=ids).logits.abs().sum() > 0
     torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), reference(model, ids, labels))
-    log_size = math.log(300) * int((labels >= 0).sum())
-    assert VocabularyHead(other).loss(other, {"input_ids": ids}, *predicted(labels)).item() == pytest.approx(
-        log_size, rel=1e-5
-    )
-
-
-def test_two_heads_on_one_model_both_work():
-    model, first, ids, labels = head_and_batch()
-    second = VocabularyHead(model)
-    expected = reference(model, ids, labels)
-    for head in (first, second, first):
-        torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), expected)
+    loss = VocabularyHead(other).loss(other, {"input_ids": ids}, *predicted(labels))
+    assert loss.item() == pytest.approx(math.log(300) * int((labels >= 0).sum()), rel=1e-5)
 
 
 def test_headless_next_token_prediction_refuses_an_encoder(tmp_path, clm_tokenizer):
-    with pytest.raises(ValueError, match="^task is 'clm' but the outputs of model BertModel depend on the tokens that"):
-        make_trainer(HeadlessTrainer, make_model("bert"), tmp_path, clm_tokenizer, task="clm")
+    with pytest.raises(ValueError, match="task is 'clm' but the outputs of model BertModel"):
+        trainer_of("headless", make_model("bert"), tmp_path, clm_tokenizer, task="clm")
 
 
-@pytest.mark.parametrize("trainer_class", [HeadlessTrainer, VanillaTrainer])
-def test_a_trained_model_can_be_copied_and_pickled(trainer_class, tmp_path, clm_tokenizer):
-    trainer = make_trainer(trainer_class, make_model("gpt_neox", lm=True), tmp_path, clm_tokenizer)
+@pytest.mark.parametrize("objective", ["headless", "vanilla"])
+def test_a_trained_model_can_be_copied_and_pickled(objective, tmp_path, clm_tokenizer):
+    trainer = trainer_of(objective, make_model("gpt_neox", lm=True), tmp_path, clm_tokenizer)
     trainer.train()
     ids = torch.arange(5, 15)[None]
     expected = trainer.model.eval()(input_ids=ids)[0]
@@ -502,9 +401,7 @@ def test_find_projection_knows_heads_that_read_the_trunk(name):
     if ARCHITECTURES[name].task == "clm" or name in ("xlm", "eurobert"):
         find_projection(model, of_trunk=True)
     else:
-        with pytest.raises(
-            ValueError, match="^model .*ForMaskedLM has layers between its trunk and its vocabulary proj"
-        ):
+        with pytest.raises(ValueError, match="model .*ForMaskedLM has layers between"):
             find_projection(model, of_trunk=True)
 
 

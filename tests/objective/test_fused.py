@@ -49,41 +49,31 @@ def test_log_counts_keep_their_precision_in_low_precision(monkeypatch, dtype):
 
 
 @pytest.mark.parametrize(
-    ("backend", "device", "low", "text"),
+    ("backend", "device", "installed", "low", "text"),
     [
-        ("torch", "cpu", True, "'torch' but torch rounds the loss itself to bfloat16 or float16, by up to 0.4 %: train in"),
-        ("liger", "cuda", True, "'liger' but liger_kernel is not installed: pip install liger-kernel, or leave"),
-        ("cce", "cuda", True, "'cce' but cut_cross_entropy is not installed: pip install cut-cross-entropy, or leave"),
-    ],
-)  # fmt: skip
-def test_refused(monkeypatch, backend, device, low, text):
-    monkeypatch.setattr(fused, "find_spec", lambda module: None)
-    with pytest.raises(ValueError, match=f"loss_backend is {text}"):
-        check_backend(backend, device, low)
-
-
-@pytest.mark.parametrize(
-    ("backend", "device", "text"),
-    [
-        ("liger", "cpu", "'liger' but its kernels need a GPU, and this runs on cpu: use another machine, or leave"),
-        ("cce", "cuda", "'cce' but its kernels read bfloat16 or float16 alone: add --bf16 auto, or leave"),
+        ("torch", "cpu", False, True, "'torch' .* float32"),
+        ("liger", "cuda", False, True, "'liger' .*pip install liger-kernel"),
+        ("cce", "cuda", False, True, "'cce' .*pip install cut-cross-entropy"),
+        ("liger", "cpu", True, False, "'liger' .* cpu"),
+        ("cce", "cuda", True, False, "'cce' .* --bf16 auto"),
     ],
 )
-def test_refused_where_installed(monkeypatch, backend, device, text):
-    monkeypatch.setattr(fused, "find_spec", lambda module: object())
+def test_refused(monkeypatch, backend, device, installed, low, text):
+    monkeypatch.setattr(fused, "find_spec", lambda module: object() if installed else None)
     with pytest.raises(ValueError, match=f"loss_backend is {text}"):
-        check_backend(backend, device, low_precision=False)
-    check_backend(backend, "cuda", low_precision=True)
+        check_backend(backend, device, low)
+    if installed:
+        check_backend(backend, "cuda", low_precision=True)
 
 
 def test_an_older_torch_is_named(monkeypatch):
     monkeypatch.delattr(torch.nn, "LinearCrossEntropyOptions")
-    with pytest.raises(ValueError, match="has no linear_cross_entropy: install torch 2.13 or later, or leave"):
+    with pytest.raises(ValueError, match="loss_backend is 'torch' .*2.13"):
         check_backend("torch", "cpu", low_precision=False)
 
 
 def test_refused_before_a_model_is_made(tmp_path, clm_tokenizer):
-    with pytest.raises(ValueError, match="loss_backend is 'torch' but torch rounds the loss itself"):
+    with pytest.raises(ValueError, match="loss_backend is 'torch'"):
         trainer_for(tmp_path, "clm", clm_tokenizer, loss_backend="torch", bf16=True)
 
 
@@ -91,15 +81,8 @@ def test_refused_before_a_model_is_made(tmp_path, clm_tokenizer):
 def test_a_run_is_that_of_our_own_kernels(tmp_path, clm_tokenizer, objective):
     losses = []
     for backend in ("dense", "torch"):
-        run = trainer_for(
-            tmp_path / backend,
-            "clm",
-            clm_tokenizer,
-            objective=objective,
-            loss_backend=backend,
-            max_steps=3,
-            logging_steps=1,
-        )
+        settings = {"objective": objective, "loss_backend": backend, "max_steps": 3}
+        run = trainer_for(tmp_path / backend, "clm", clm_tokenizer, **settings)
         run.train()
         losses.append([logs["loss"] for logs in run.state.log_history if "loss" in logs])
     assert len(losses[0]) == 3
@@ -113,10 +96,8 @@ def test_on_a_gpu(backend, with_bias):
     """Value and gradients in bfloat16 are as near to float64 as those of our own chunks."""
     pytest.importorskip(fused.PACKAGES[backend][0])
     torch.manual_seed(0)
-    hidden, weight = (
-        torch.randn(600, 64, device="cuda").bfloat16(),
-        0.3 * torch.randn(500, 64, device="cuda").bfloat16(),
-    )
+    hidden, weight = torch.randn(600, 64, device="cuda"), 0.3 * torch.randn(500, 64, device="cuda")
+    hidden, weight = hidden.bfloat16(), weight.bfloat16()
     leaves = (hidden, weight, torch.randn(500, device="cuda") - 8)[: 2 + with_bias]
     target_ids = torch.randint(0, 500, (600,), device="cuda")
 

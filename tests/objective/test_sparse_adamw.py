@@ -7,7 +7,7 @@ import os
 import processes
 import pytest
 import torch
-from builders import Tokenizer, make_trainer, tiny_model
+from builders import Tokenizer, assert_resumes, logged, make_trainer, tiny_model
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,13 +15,7 @@ from transformers import BertForMaskedLM, TrainerCallback
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.models.candidate_head import candidate_matrix, untie
-from headless_trainer.objective.sparse_adamw import (
-    SparseAdamW,
-    average_row_gradients,
-    clip_gradients,
-    quadrature,
-)
-from headless_trainer.trainers.headless import check_trainable
+from headless_trainer.objective.sparse_adamw import SparseAdamW, average_row_gradients, clip_gradients, quadrature
 from headless_trainer.trainers.sparse_rows import SparseRows
 
 ROWS, WIDTH = 60, 4
@@ -95,18 +89,8 @@ def test_with_float32_rounding_is_all_that_differs():
     assert 0 < ours_error < 2 * dense_error < 1e-5
 
 
-def test_tiny_gradients_differ_by_what_the_docstring_says():
-    """Where sqrt(v) is about eps, two terms stand for the sum; everywhere else it is exact."""
-    tables, ours, dense = pair(weight_decay=0.0)
-    before = tables[0].detach().clone()
-    train_pair(tables, ours, dense, 150, lambda shape, made: 10 ** -torch.rand(shape, generator=made).mul(4).add(5))
-    ours.catch_up()
-    assert 0 < (tables[0] - tables[1]).abs().max() < 4e-3 * (tables[1] - before).abs().max()
-
-
 @pytest.mark.parametrize(
-    "betas, first, late, large",
-    [((0.9, 0.999), 5e-3, 2e-9, 2e-10), ((0.9, 0.95), 4e-2, 6e-3, 2e-5)],
+    "betas, first, late, large", [((0.9, 0.999), 5e-3, 2e-9, 2e-10), ((0.9, 0.95), 4e-2, 6e-3, 2e-5)]
 )
 def test_two_terms_stand_for_the_sum(betas, first, late, large):
     beta1, beta2 = betas
@@ -134,10 +118,10 @@ def test_a_row_never_read_decays_alone():
     for _ in range(3):
         tables[0].grad = sparse(torch.tensor([0]), torch.ones(1, WIDTH, dtype=torch.float64))
         ours.step()
-    assert torch.equal(tables[0][1:], before[1:])
     ours.catch_up(torch.tensor([[7, 7], [9, 7]]))
     torch.testing.assert_close(tables[0][[7, 9]], before[[7, 9]] * 0.995**3, rtol=1e-14, atol=0)
-    assert torch.equal(tables[0][8], before[8])
+    others = [row for row in range(1, ROWS) if row not in (7, 9)]
+    assert torch.equal(tables[0][others], before[others])
 
 
 def test_by_hand():
@@ -213,18 +197,6 @@ def test_two_tables_are_kept_apart():
             assert torch.equal(value, loaded.state[own][name]), name
 
 
-def test_gradients_of_micro_batches_and_of_both_lookups_add_up():
-    torch.manual_seed(0)
-    ours, dense = nn.Embedding(ROWS, WIDTH, padding_idx=0, sparse=True), nn.Embedding(ROWS, WIDTH, padding_idx=0)
-    dense.load_state_dict(ours.state_dict())
-    for embedding in (ours, dense):
-        for ids in ([[1, 2, 2, 0]], [[2, 5, 9, 9]]):
-            ids = torch.tensor(ids)
-            (embedding(ids).sum() ** 2 + embedding(torch.tensor([5, 0, 7])).square().sum()).backward()
-    assert ours.weight.grad.is_sparse
-    torch.testing.assert_close(ours.weight.grad.to_dense(), dense.weight.grad)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_state_goes_on_from_a_file_bit_by_bit(tmp_path, dtype):
     tables, ours, dense = pair(dtype)
@@ -262,10 +234,10 @@ def test_a_float16_scaler_skips_the_step_of_an_infinite_row():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"betas": (0.99, 0.95)}, r"adam_beta1 is 0.99 and adam_beta2 is 0.95.*below the square root of adam_beta2"),
-        ({"eps": 0.0}, r"adam_epsilon must be above 0 .*got 0.0"),
-        ({"amsgrad": True}, r"amsgrad is True.*leave it out"),
-        ({"maximize": True}, r"maximize is True.*leave it out"),
+        ({"betas": (0.99, 0.95)}, "adam_beta1 is 0.99 and adam_beta2 is 0.95"),
+        ({"eps": 0.0}, "adam_epsilon .*got 0.0"),
+        ({"amsgrad": True}, "amsgrad is True"),
+        ({"maximize": True}, "maximize is True"),
     ],
 )
 def test_settings_it_refuses(settings, message):
@@ -275,13 +247,13 @@ def test_settings_it_refuses(settings, message):
 
 def test_what_else_it_refuses():
     tables, ours, _ = pair(lr=2.0, weight_decay=0.5)
-    with pytest.raises(ValueError, match="embedding is not among params: pass"):
+    with pytest.raises(ValueError, match="embedding is not among params"):
         SparseAdamW([tables[1]], embeddings=[tables[0]])
     tables[0].grad = torch.ones(ROWS, WIDTH).double()
-    with pytest.raises(ValueError, match="gradient of the embedding is dense.*Leave sparse_embedding_updates out"):
+    with pytest.raises(ValueError, match="sparse_embedding_updates"):
         ours.step()
     tables[0].grad = tables[0].grad.to_sparse(1)
-    with pytest.raises(ValueError, match=r"lr \* weight_decay must be below 1, got 2.0 \* 0.5: lower"):
+    with pytest.raises(ValueError, match=r"lr \* weight_decay .*got 2.0 \* 0.5"):
         ours.step()
 
 
@@ -309,10 +281,7 @@ def test_rows_of_processes_are_averaged():
     assert weight.grad.is_coalesced() and weight.grad.indices().tolist() == [[1, 4]]
     assert weight.grad.values().tolist() == [[4.0, 0.0], [3.0, 4.0]]
     assert received == 2 * (8 + 2 * 4)  # two rows of the other process, padding included
-
-
-def test_a_process_without_a_gradient_takes_part():
-    weight = nn.Parameter(torch.zeros(6, 2))
+    weight.grad = None  # a process without a gradient takes part
     others = iter([torch.tensor([1]), torch.tensor([5]), torch.tensor([[2.0, 4.0]])])
     average_row_gradients(weight, lambda own: torch.cat([own, next(others)]), 2)
     assert weight.grad.indices().tolist() == [[5]] and weight.grad.values().tolist() == [[1.0, 2.0]]
@@ -356,10 +325,6 @@ def trainer(folder, task: str, *, dropout=0.0, model=None, untied=False, callbac
     return make_trainer(folder, model or trunk(task, dropout, untied=untied), data(), settings, **parameters)
 
 
-def logged(run, name: str) -> list[float]:
-    return [log[name] for log in run.state.log_history if name in log]
-
-
 def weight_of(run) -> torch.Tensor:
     return run.model.get_input_embeddings().weight
 
@@ -371,8 +336,7 @@ class Layouts(TrainerCallback):
         self.sparse = []
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        embedding = getattr(model, "module", model).get_input_embeddings()
-        self.sparse.append(embedding.weight.grad.is_sparse)
+        self.sparse.append(model.get_input_embeddings().weight.grad.is_sparse)
 
 
 @pytest.mark.parametrize(
@@ -382,12 +346,13 @@ class Layouts(TrainerCallback):
         ("mlm", {"gradient_accumulation_steps": 2, "max_grad_norm": 0.05}),
         ("clm", {"max_grad_norm": 0.0, "negatives": "step", "eval_strategy": "steps", "eval_steps": 3}),
         ("mlm", {"optim": "adamw_torch", "input_grad_scale": 2.0}),
+        ("mlm", {"bf16": True}),
         ("clm", {"untied": True, "gradient_accumulation_steps": 2, "max_grad_norm": 0.05, "negatives": "step"}),
         ("mlm", {"untied": True, "eval_strategy": "steps", "eval_steps": 3}),
     ],
 )
 def test_a_training_is_that_with_dense_updates(tmp_path, task, settings):
-    layouts = Layouts()
+    layouts, half = Layouts(), "bf16" in settings
     rows = trainer(tmp_path / "rows", task, callbacks=[layouts], **settings)
     rows.train()
     dense = trainer(tmp_path / "dense", task, sparse_embedding_updates=False, **settings)
@@ -395,7 +360,9 @@ def test_a_training_is_that_with_dense_updates(tmp_path, task, settings):
     assert layouts.sparse == [True] * 8
     assert not rows.embedding.sparse
     for name in ("loss", "grad_norm", "eval_loss"):
-        assert logged(rows, name) == pytest.approx(logged(dense, name), rel=2e-6), name
+        assert logged(rows, name) == pytest.approx(logged(dense, name), rel=2e-2 if half else 2e-6), name
+    if half:
+        return
     before, counted = trunk(task, untied=settings.get("untied", False)).state_dict(), 0
     for name, want in dense.model.state_dict().items():
         moved = (want - before[name]).norm()
@@ -403,50 +370,29 @@ def test_a_training_is_that_with_dense_updates(tmp_path, task, settings):
         assert (rows.model.state_dict()[name] - want).norm() <= 1e-3 * moved + 1e-5, name
         counted += bool(moved > 0)
     assert counted > 10
-    assert (
-        (weight_of(rows) - weight_of(dense)).abs().max()
-        < 1e-4
-        < (weight_of(dense) - trunk(task).get_input_embeddings().weight).abs().max()
-    )
-
-
-def test_bfloat16_autocast_trains(tmp_path):
-    run = trainer(tmp_path, "mlm", bf16=True)
-    run.train()
-    dense = trainer(tmp_path, "mlm", bf16=True, sparse_embedding_updates=False)
-    dense.train()
-    assert logged(run, "loss") == pytest.approx(logged(dense, "loss"), rel=1e-3)
+    start = trunk(task).get_input_embeddings().weight
+    assert (weight_of(rows) - weight_of(dense)).abs().max() < 1e-4 < (weight_of(dense) - start).abs().max()
 
 
 @pytest.mark.parametrize("task, accumulation, untied", [("clm", 1, False), ("mlm", 2, False), ("clm", 2, True)])
 def test_resume_is_exact(tmp_path, task, accumulation, untied):
-    settings = {
-        "untied": untied, "dropout": 0.1, "save_strategy": "steps", "save_steps": 3, "max_steps": 10,
-        "train_sampling_strategy": "random",
-        "gradient_accumulation_steps": accumulation,
-    }  # fmt: skip
-    whole = trainer(tmp_path / "whole", task, **settings)
-    whole.train()
-    resumed = trainer(tmp_path / "resumed", task, **settings)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-6"))
-    assert logged(resumed, "loss") == logged(whole, "loss") and len(logged(whole, "loss")) == 10
-    for name, weight in whole.model.state_dict().items():
-        assert torch.equal(weight, resumed.model.state_dict()[name]), name
-    assert torch.equal(whole.token_counts, resumed.token_counts)
+    settings = {"gradient_accumulation_steps": accumulation, "untied": untied, "dropout": 0.1, "max_steps": 10}
+    settings |= {"save_strategy": "steps", "save_steps": 6, "train_sampling_strategy": "random"}
+    assert_resumes(lambda folder: trainer(folder, task, **settings), tmp_path, 6)
 
 
 def test_what_is_saved_has_every_row(tmp_path):
-    settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 4, "eval_strategy": "no"}
-    trainer(tmp_path / "rows", "clm", **settings).train()
-    trainer(tmp_path / "dense", "clm", sparse_embedding_updates=False, **settings).train()
-    rows, dense = (
-        load_file(tmp_path / name / "checkpoint-4" / "model.safetensors")["wte.weight"] for name in ("rows", "dense")
-    )
+    settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 4}
+    found = []
+    for sparse_updates in (True, False):
+        folder = tmp_path / str(sparse_updates)
+        trainer(folder, "clm", sparse_embedding_updates=sparse_updates, **settings).train()
+        found.append(load_file(folder / "checkpoint-4" / "model.safetensors")["wte.weight"])
     never = torch.ones(VOCAB, dtype=torch.bool)
     never[torch.cat([row["input_ids"] for row in data()])] = False
     assert never.sum() > 5
-    torch.testing.assert_close(rows[never], dense[never], rtol=1e-6, atol=0)
-    assert (rows[never] != trunk("clm").wte.weight[never]).any()
+    torch.testing.assert_close(found[0][never], found[1][never], rtol=1e-6, atol=0)
+    assert (found[0][never] != trunk("clm").wte.weight[never]).any()
 
 
 def test_the_best_checkpoint_is_loaded_as_it_was(tmp_path):
@@ -507,59 +453,27 @@ def test_a_step_makes_nothing_of_the_vocabularys_size(tmp_path, sparse_updates, 
     assert bool(watch[0].found) != sparse_updates, watch[0].found
 
 
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        (
-            {"objective": "vanilla"},
-            r"objective is 'vanilla'.*use --objective headless, or leave sparse_embedding_updates",
-        ),
-        ({"optim": "adafactor"}, r"optim is 'adafactor': use --optim adamw_torch, or leave"),
-        ({"optim": "sgd"}, r"optim is 'sgd': use --optim adamw_torch, or leave"),
-        ({"fsdp": True}, r"fsdp is True, which cuts the embedding into shards: start without it, or leave"),
-        ({"adam_beta1": 0.98, "adam_beta2": 0.95}, r"adam_beta1 is 0.98 and adam_beta2 is 0.95: with sparse"),
-        ({"adam_epsilon": 0.0}, r"adam_epsilon must be above 0 with sparse_embedding_updates, got 0.0"),
-    ],
-)
-def test_arguments_it_refuses(tmp_path, settings, message):
-    with pytest.raises(ValueError, match=message):
-        HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True, **settings)
-
-
-def test_deepspeed_is_refused(tmp_path):
-    args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True)
-    args.sparse_embedding_updates, args.deepspeed_plugin = True, object()
-    with pytest.raises(ValueError, match="DeepSpeed cuts the embedding or its optimizer into shards: start without it"):
-        args._check_sparse_updates()
-
-
-def test_sharding_by_the_launcher_is_refused(tmp_path, sharded):
-    with pytest.raises(ValueError, match="started with DeepSpeed or FSDP.*multi-GPU configuration"):
+def test_shards_are_refused(tmp_path, sharded):
+    with pytest.raises(ValueError, match="sparse_embedding_updates .*DeepSpeed or FSDP"):
         trainer(tmp_path, "clm")
 
 
-def test_models_it_refuses(tmp_path):
+def test_models_and_optimizers_it_refuses(tmp_path):
     for setting, value in (("max_norm", 1.0), ("scale_grad_by_freq", True)):
         model = BertForMaskedLM(trunk("mlm").config)
         setattr(model.get_input_embeddings(), setting, value)
-        args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True, task="mlm")
-        with pytest.raises(ValueError, match=rf"embedding of model BertModel has {setting}={value}.*leave sparse"):
-            check_trainable(model, Tokenizer(), args)
+        with pytest.raises(ValueError, match=f"{setting}={value}.*sparse_embedding_updates"):
+            trainer(tmp_path, "mlm", model=model)
     frozen = trunk("clm").requires_grad_(False)
     frozen.h.requires_grad_(True)
-    with pytest.raises(ValueError, match="embedding of model GPT2Model is frozen: leave sparse_embedding_updates out"):
+    with pytest.raises(ValueError, match="GPT2Model is frozen.*sparse_embedding_updates"):
         trainer(tmp_path, "clm", model=frozen)
-
-
-def test_an_optimizer_of_ones_own_is_refused(tmp_path):
     model = trunk("clm")
     args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True, task="clm")
-    for given in (
-        {"optimizers": (torch.optim.SGD(model.parameters(), lr=0.1), None)},
-        {"optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.1})},
-    ):
-        with pytest.raises(ValueError, match=rf"{next(iter(given))} brings an optimizer of its own.*learning_rate"):
-            HeadlessTrainer(model, args, train_dataset=data(), processing_class=Tokenizer(), **given)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for name, value in (("optimizers", (optimizer, None)), ("optimizer_cls_and_kwargs", (torch.optim.SGD, {"lr": 1}))):
+        with pytest.raises(ValueError, match=f"{name} brings an optimizer of its own"):
+            HeadlessTrainer(model, args, train_dataset=data(), processing_class=Tokenizer(VOCAB), **{name: value})
 
 
 # Processes -------------------------------------------------------------------------------------------------------------

@@ -1,10 +1,7 @@
 """Longer runs go on from where the learning rate began to decay."""
 
 import pytest
-import torch
-from builders import trainer_for
-
-from headless_trainer import HeadlessTrainingArguments
+from builders import assert_same_weights, trainer_for
 
 RATE = 1e-3
 SETTINGS = {
@@ -14,19 +11,18 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def test_a_longer_run_from_it_is_the_longer_run(tmp_path, task, tokenizer):
-    short = trainer_for(tmp_path / "short", task, tokenizer, max_steps=8, save_total_limit=1, **SETTINGS)
+def test_a_longer_run_from_it_is_the_longer_run(tmp_path, clm_tokenizer):
+    short = trainer_for(tmp_path / "short", "clm", clm_tokenizer, max_steps=8, save_total_limit=1, **SETTINGS)
     short.train()
     kept = sorted(path.name for path in (tmp_path / "short").glob("checkpoint-*"))
     assert kept == ["checkpoint-5", "checkpoint-8"]
-    branch = trainer_for(tmp_path / "branch", task, tokenizer, max_steps=12, **SETTINGS)
+    branch = trainer_for(tmp_path / "branch", "clm", clm_tokenizer, max_steps=12, **SETTINGS)
     branch.train(resume_from_checkpoint=str(tmp_path / "short" / "checkpoint-5"))
-    long = trainer_for(tmp_path / "long", task, tokenizer, max_steps=12, **SETTINGS)
+    long = trainer_for(tmp_path / "long", "clm", clm_tokenizer, max_steps=12, **SETTINGS)
     long.train()
     rates = {log["step"]: log["learning_rate"] for log in branch.state.log_history if "learning_rate" in log}
     assert all(rates[step] == RATE for step in range(6, 11)) and rates[12] < rates[11] < RATE
-    for name, weight in long.model.state_dict().items():
-        assert torch.equal(weight, branch.model.state_dict()[name]), name
+    assert_same_weights(long, branch)
 
 
 @pytest.mark.parametrize(
@@ -36,11 +32,3 @@ def test_without_it_nothing_more_is_saved(tmp_path, clm_tokenizer, changed):
     run = trainer_for(tmp_path, "clm", clm_tokenizer, max_steps=8, **SETTINGS | changed)
     run.train()
     assert not (tmp_path / "checkpoint-5").exists()
-
-
-@pytest.mark.parametrize("kwargs", [{}, {"num_decay_steps": 0}, {"num_decay_steps": 8}, {"num_decay_steps": "3"}])
-def test_the_length_of_the_decay_is_asked_for(tmp_path, kwargs):
-    with pytest.raises(ValueError, match="lr_scheduler_type is 'warmup_stable_decay', which needs the number of steps"):
-        HeadlessTrainingArguments(
-            str(tmp_path), max_steps=8, lr_scheduler_type="warmup_stable_decay", lr_scheduler_kwargs=kwargs
-        )

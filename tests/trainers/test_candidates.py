@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from builders import VOCAB, Gradients, Tokenizer, make_trainer, tiny_model
+from builders import VOCAB, Gradients, Tokenizer, assert_gradients, assert_resumes, make_trainer, tiny_model
 from transformers import AutoModel
 
-from headless_trainer import HeadlessTrainingArguments, NegativePool, attach_lm_head, load_token_counts
+from headless_trainer import NegativePool, attach_lm_head, load_token_counts
 from headless_trainer.objective.losses import cwt_loss
 from headless_trainer.objective.negatives import draw_uniform
 from headless_trainer.objective.prior import candidate_log_prior, log_prior
@@ -87,10 +87,7 @@ def test_a_step_is_that_of_every_candidate_written_out(tmp_path, settings, group
     logs = run.state.log_history[0]
     assert logs["loss"] == pytest.approx(loss, rel=1e-6)
     assert logs["pool_size"] == (72 if settings.get("negatives") == "step" else groups[0][0]) + drawn
-    assert steps.kept.keys() == gradients.keys()
-    largest = max(grad.abs().max() for grad in gradients.values())
-    for name, want in gradients.items():
-        assert (steps.kept[name].to_dense() - want).abs().max() < 1e-9 * largest, name
+    assert_gradients(steps.kept, gradients, 1e-9)
 
 
 def test_the_share_of_each_role_is_over_all_groups(tmp_path):
@@ -117,32 +114,30 @@ def test_drawn_candidates_join_the_pool():
     assert pool.with_drawn(None) is pool
 
 
-class TestPrior:
-    def test_by_hand(self):
-        counts = torch.tensor([2**30, 2**30, 2**31])
-        assert candidate_log_prior(counts, 0.6).exp().tolist() == pytest.approx([0.3, 0.3, 0.4])
-        assert torch.equal(candidate_log_prior(counts), log_prior(counts))
+def test_the_mixture_by_hand():
+    counts = torch.tensor([2**30, 2**30, 2**31])
+    assert candidate_log_prior(counts, 0.6).exp().tolist() == pytest.approx([0.3, 0.3, 0.4])
+    assert torch.equal(candidate_log_prior(counts), log_prior(counts))
 
-    def test_what_is_learned_and_the_prior_make_the_language_model(self):
-        """One context: the scores at the minimum of the loss and the log of what the candidates were give the frequencies."""
-        targets, drawn = torch.tensor([0] * 50 + [1] * 30 + [2] * 20), torch.arange(4).repeat_interleave(25)
-        scores = torch.zeros(4, dtype=torch.float64, requires_grad=True)
-        pool = NegativePool.from_targets(targets).with_drawn(drawn)
-        table = torch.eye(4, dtype=torch.float64)
-        optimizer = torch.optim.LBFGS([scores], max_iter=200, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
 
-        def loss():
-            optimizer.zero_grad()
-            value = cwt_loss(scores.expand(100, 4), targets, lambda ids: table[ids], pool)
-            value.backward()
-            return value
+def test_what_is_learned_and_the_prior_make_the_language_model():
+    """One context: the scores at the minimum of the loss and the log of what the candidates were give the frequencies."""
+    targets, drawn = torch.tensor([0] * 50 + [1] * 30 + [2] * 20), torch.arange(4).repeat_interleave(25)
+    scores = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    pool = NegativePool.from_targets(targets).with_drawn(drawn)
+    table = torch.eye(4, dtype=torch.float64)
+    optimizer = torch.optim.LBFGS([scores], max_iter=200, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
 
-        optimizer.step(loss)
-        counts = 10**6 * targets.bincount(
-            minlength=4
-        )  # so many that the token never seen takes nothing from the others
-        found = (scores + candidate_log_prior(counts, len(drawn) / pool.size)).softmax(-1)
-        assert found[:3].tolist() == pytest.approx([0.5, 0.3, 0.2], abs=1e-3)
+    def loss():
+        optimizer.zero_grad()
+        value = cwt_loss(scores.expand(100, 4), targets, lambda ids: table[ids], pool)
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    counts = 10**6 * targets.bincount(minlength=4)  # so many that the token never seen takes nothing from the others
+    found = (scores + candidate_log_prior(counts, len(drawn) / pool.size)).softmax(-1)
+    assert found[:3].tolist() == pytest.approx([0.5, 0.3, 0.2], abs=1e-3)
 
 
 def test_the_head_knows_what_was_drawn(tmp_path):
@@ -167,33 +162,7 @@ def test_the_head_knows_what_was_drawn(tmp_path):
 
 
 def test_resumed_draws_what_would_have_been_drawn(tmp_path):
-    settings = {"sampled_negatives": 30, "pool_size": 16}
-    whole = trainer(tmp_path / "whole", max_steps=4, **settings)
-    whole.train()
-    first = trainer(tmp_path / "run", max_steps=4, save_strategy="steps", save_steps=2, **settings)
-    first.train()
-    again = trainer(tmp_path / "run", max_steps=4, **settings)
-    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
-    losses = [[logs["loss"] for logs in run.state.log_history if "loss" in logs] for run in (whole, first, again)]
-    assert losses[0] == losses[1] == losses[2] and len(losses[0]) == 4
-    for (name, want), got in zip(whole.model.state_dict().items(), again.model.state_dict().values(), strict=True):
-        assert torch.equal(want, got), name
-    for run in (whole, again):
-        run.save_model(str(run.args.output_dir) + "/end")
-    facts = [load_token_counts(tmp_path / name / "end")[1] for name in ("whole", "run")]
-    assert facts[0]["drawn_candidates"] == facts[1]["drawn_candidates"] == 4 * 3 * 30
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"pool_size": 0}, "pool_size must be at least 1, got 0"),
-        ({"pool_size": 8, "negatives": "step"}, "pool_size is 8 but negatives is not 'micro_batch'"),
-        ({"pool_size": 8, "objective": "vanilla"}, "pool_size is 8 but objective is 'vanilla'"),
-        ({"sampled_negatives": -1}, "sampled_negatives must not be negative, got -1"),
-        ({"sampled_negatives": 8, "objective": "vanilla"}, "sampled_negatives is 8 but objective is 'vanilla'"),
-    ],
-)
-def test_refused(tmp_path, settings, said):
-    with pytest.raises(ValueError, match=said):
-        HeadlessTrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **settings)
+    settings = {"sampled_negatives": 30, "pool_size": 16, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    for run in assert_resumes(lambda folder: trainer(folder, **settings), tmp_path, 2):
+        run.save_model(str(tmp_path / "end"))
+        assert load_token_counts(tmp_path / "end")[1]["drawn_candidates"] == 4 * 3 * 30

@@ -101,30 +101,17 @@ def test_a_number_is_logged_by_one_call(clock):
     assert "share" not in window.flush(CPU)
 
 
-def test_the_floor_is_where_the_loss_can_go_and_no_lower(clock):
-    """Outputs that point at their own token and away from all others reach the floor of the targets, in any pool."""
-    window = TrainingWindow()
-    targets = torch.tensor([3, 3, 3, 5, 6])
+def test_floor_and_guess_are_losses(clock):
+    """Outputs that point at their own token alone reach the floor, in any pool; equal scores have the guess."""
+    window, targets = TrainingWindow(), torch.tensor([3, 3, 3, 5, 6])
     pool = NegativePool.from_targets([targets, torch.tensor([3, 5, 7])])
     window.start_step()
     count_pool(window, Candidates(pool, pool.index_of(targets), None), len(targets))
     embed = nn.Embedding.from_pretrained(torch.eye(8))
-    loss = cwt_loss(100 * embed(targets), targets, embed, pool)
-    assert (
-        window.flush(CPU)["loss_floor"]
-        == pytest.approx(loss.item())
-        == pytest.approx(0.6 * math.log(4) + 0.2 * math.log(2))
-    )
-
-
-def test_random_guess_is_the_loss_of_equal_scores():
-    window = TrainingWindow()
-    targets = torch.tensor([3, 3, 3, 5, 6])
-    pool = NegativePool.from_targets(targets)
-    count_pool(window, Candidates(pool, pool.index_of(targets), None), len(targets))
-    embed = nn.Embedding.from_pretrained(torch.eye(8))
-    loss = cwt_loss(torch.zeros(5, 8), targets, embed)
-    assert window.flush(CPU)["random_guess_loss"] == pytest.approx(loss.item()) == pytest.approx(math.log(5))
+    floor, guess = (cwt_loss(scale * embed(targets), targets, embed, pool).item() for scale in (100, 0))
+    logs = window.flush(CPU)
+    assert logs["loss_floor"] == pytest.approx(floor) == pytest.approx(0.6 * math.log(4) + 0.2 * math.log(2))
+    assert logs["random_guess_loss"] == pytest.approx(guess) == pytest.approx(math.log(8))
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux says of the process")
@@ -198,31 +185,18 @@ def test_gradient_shares_equal_the_norms_of_the_parts(toy):
     assert 0.05 < share < 0.95
 
 
-def test_gradient_shares_leave_the_gradient_alone(toy):
+def test_gradient_shares_are_taken_once_when_asked_for_and_leave_the_gradient_alone(toy):
     (plain,) = torch.autograd.grad(toy.loss(), toy.embedding.weight)
-    toy.roles.watched = True
-    (watched,) = torch.autograd.grad(toy.loss(), toy.embedding.weight)
-    assert plain.any() and torch.equal(watched, plain)
-
-
-def test_gradient_shares_are_taken_once_when_asked_for(toy):
-    toy.loss().backward()
-    for cut in ("input", "target"):  # of the two roles, the other one is missing, and the first step does not count
+    for cut in ("input", "target"):  # of the two roles, the other one is missing
         toy.roles.watched = True
         toy.loss(cut).backward()
         assert toy.roles.flush() == {}
-        toy.loss().backward()
+        toy.loss().backward()  # and what was not asked for does not count
     toy.roles.watched = True
+    (watched,) = torch.autograd.grad(toy.loss(), toy.embedding.weight)
+    assert plain.any() and torch.equal(watched, plain)
+    assert set(toy.roles.flush()) == {"target_gradient_share"} and not toy.roles.watched
     toy.loss().backward()
-    assert set(toy.roles.flush()) == {"target_gradient_share"}
-    assert not toy.roles.watched
-    toy.loss().backward()
-    assert toy.roles.flush() == {}
-
-
-def test_gradient_shares_need_both_roles(toy):
-    toy.roles.watched = True
-    toy.loss("input").backward()
     assert toy.roles.flush() == {}
     toy.roles.watched = True
     with torch.no_grad():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from builders import VOCAB, tiny_trainer
+from builders import VOCAB, assert_resumes, tiny_trainer
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, GPT2Model
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
@@ -77,16 +77,10 @@ def test_steps_are_those_of_two_optimizers(tmp_path, task, objective):
 def test_resume_is_exact(tmp_path, sparse):
     settings = {"muon_learning_rate": 2e-2, "lr_scheduler_type": "linear", "warmup_steps": 1, "weight_decay": 0.01}
     settings |= {"sparse_embedding_updates": sparse, "task": "clm", "learning_rate": 1e-2}
-    runs = []
-    for resume in (None, str(tmp_path / "0" / "checkpoint-1")):
-        run = tiny_trainer(tmp_path / str(len(runs)), **settings)
-        run.args.save_strategy, run.args.save_steps = "steps", 1
-        run.train(resume_from_checkpoint=resume)
-        runs.append(run)
-    for (name, want), got in zip(runs[0].model.state_dict().items(), runs[1].model.state_dict().values(), strict=True):
-        assert torch.equal(want, got), name
-    rates = [group["lr"] for group in runs[1].optimizer.param_groups]
-    assert rates == [group["lr"] for group in runs[0].optimizer.param_groups]
+    settings |= {"save_strategy": "steps", "save_steps": 1}
+    whole, resumed = assert_resumes(lambda folder: tiny_trainer(folder, **settings), tmp_path, 1)
+    rates = [[group["lr"] for group in run.optimizer.param_groups] for run in (whole, resumed)]
+    assert rates[0] == rates[1]
 
 
 def test_sparse_rows_stay_what_dense_ones_would_be(tmp_path):
@@ -108,28 +102,11 @@ def test_the_log_has_the_rate_of_the_others_and_both_follow_the_schedule(tmp_pat
     assert {group["initial_lr"] for group in run.optimizer.param_groups} == {1e-2, 4e-2}
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"muon_learning_rate": 0.0}, "muon_learning_rate must be above 0, got 0.0"),
-        ({"muon_learning_rate": float("inf")}, "muon_learning_rate must be above 0 and finite, got inf"),
-        (
-            {"muon_learning_rate": 0.1, "optim": "adafactor"},
-            "muon_learning_rate is 0.1 but optim is 'adafactor': use --optim",
-        ),
-    ],
-)
-def test_refused(tmp_path, settings, said):
-    with pytest.raises(ValueError, match=said):
-        HeadlessTrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **settings)
-
-
 def test_what_it_cannot_work_with(tmp_path):
     args = HeadlessTrainingArguments(str(tmp_path), muon_learning_rate=0.1, use_cpu=True, report_to="none")
     model = GPT2Model(GPT2Config(n_embd=8, n_layer=1, n_head=1, n_positions=16, vocab_size=VOCAB))
     own = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="muon_learning_rate is 0.1 but optimizers brings an optimizer of its own"):
+    with pytest.raises(ValueError, match="muon_learning_rate is 0.1 but optimizers"):
         HeadlessTrainer(model, args, optimizers=(own, None))
-    model.requires_grad_(False)
-    with pytest.raises(ValueError, match="muon_learning_rate is 0.1 but no linear layer of the model is trained"):
-        HeadlessTrainer(model, args)
+    with pytest.raises(ValueError, match="muon_learning_rate is 0.1 but no linear layer"):
+        HeadlessTrainer(model.requires_grad_(False), args)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders import VOCAB, Tokenizer, trainer_for
+from builders import VOCAB, Tokenizer, logged, trainer_for
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -41,30 +41,26 @@ def test_the_same_settings_and_rows_are_not_mentioned(tmp_path, caplog):
 
 def test_what_the_optimizer_brings_back_is_said_to_have_no_effect(tmp_path, caplog):
     again = resumed(tmp_path, learning_rate=0.5, weight_decay=0.1)
-    assert ours(caplog)[0].startswith(
-        "learning_rate is 0.5, which has no effect: the run goes on with 0.001, that of the checkpoint. For another, start"
-    )
-    assert "weight_decay is 0.1, which has no effect" in ours(caplog)[1] and len(ours(caplog)) == 2
-    # As it says: half of the rate is left after the first of two steps.
-    assert [log["learning_rate"] for log in again.state.log_history if "loss" in log][-1] == 0.001 / 2
+    assert [line.split(",")[0] for line in ours(caplog)] == ["learning_rate is 0.5", "weight_decay is 0.1"]
+    assert "0.001" in ours(caplog)[0]
+    assert logged(again, "learning_rate")[-1] == 0.001 / 2  # as it says: half is left after the first of two steps
     assert again.optimizer.param_groups[0]["weight_decay"] == 0.0
 
 
 def test_what_changes_the_run_is_said(tmp_path, caplog):
     resumed(tmp_path, max_steps=3, input_grad_scale=2.0)
-    assert ours(caplog) == [
-        "max_steps is 3 from here on; it was 2 up to the checkpoint.",
-        "input_grad_scale is 2.0 from here on; it was 1.0 up to the checkpoint.",
-    ]
+    assert [line.split(" up to")[0] for line in ours(caplog)] == [
+        "max_steps is 3 from here on; it was 2", "input_grad_scale is 2.0 from here on; it was 1.0"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "settings, said",
     [
-        ({"seed": 7}, r"seed is 7 but the checkpoint '.*checkpoint-1' was written with 42, .*--ignore_data_skip"),
-        ({"data_seed": 7}, "data_seed is 7 but .* was written with 42, so it would not be the same run"),
-        ({"train_sampling_strategy": "random"}, "train_sampling_strategy is 'random' but .* with 'sequential'"),
-        ({"optim": "sgd"}, "optim is 'sgd' but .* was written with 'adamw_torch', .*: set it to that.$"),
+        ({"seed": 7}, "seed is 7 .*checkpoint-1' .* 42.*--ignore_data_skip"),
+        ({"data_seed": 7}, "data_seed is 7 .* 42"),
+        ({"train_sampling_strategy": "random"}, "train_sampling_strategy is 'random' .* 'sequential'"),
+        ({"optim": "sgd"}, "optim is 'sgd' .* 'adamw_torch'"),
     ],
 )
 def test_what_would_be_another_run_is_refused(tmp_path, settings, said):
@@ -74,9 +70,7 @@ def test_what_would_be_another_run_is_refused(tmp_path, settings, said):
 
 @pytest.mark.parametrize("data", [rows(count=25), rows(seed=1)])
 def test_other_rows_are_refused(tmp_path, data):
-    with pytest.raises(
-        ValueError, match=rf"with other training rows \(24; this run has {len(data)}\).*--ignore_data_skip"
-    ):
+    with pytest.raises(ValueError, match=rf"training rows \(24; .*{len(data)}\).*--ignore_data_skip"):
         resumed(tmp_path, data)
 
 

@@ -7,7 +7,7 @@ import datasets
 import processes
 import pytest
 import torch
-from builders import byte_level_bpe, make_trainer, tiny_model
+from builders import assert_same_weights, byte_level_bpe, make_trainer, tiny_model
 from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerFast
@@ -44,22 +44,21 @@ def logs_of(run) -> dict[int, tuple]:
     return {log["step"]: (log["loss"], log["grad_norm"], log["epoch"], log["tokens_seen"]) for log in logged}
 
 
-@pytest.mark.parametrize(("task", "workers"), [("clm", 0), ("clm", 2), ("mlm", 0)])
+@pytest.mark.parametrize(("task", "workers"), [("clm", 2), ("mlm", 0)])
 def test_resumed_equals_never_stopped(tmp_path, text_lines, task, workers):
     settings = {"dataloader_num_workers": workers, "negatives": "step"}
     whole = trainer(tmp_path / "whole", text_lines, task, **settings)
     whole.train()
     passes = []
-    for step in (5, 15, 20):
+    for step in (5, 15):
         checkpoint = tmp_path / "whole" / f"checkpoint-{step}"
         passes.append(json.loads((checkpoint / "stream_0.json").read_text())["places"][0]["epoch"])
         resumed = trainer(tmp_path / f"from-{step}", text_lines, task, save_strategy="no", **settings)
         resumed.train(resume_from_checkpoint=str(checkpoint))
         assert logs_of(resumed) == logs_of(whole) and len(logs_of(whole)) == STEPS
-        for name, weight in whole.model.state_dict().items():
-            assert torch.equal(weight, resumed.model.state_dict()[name]), name
+        assert_same_weights(whole, resumed)
         assert resumed.train_dataset.state_dict() == whole.train_dataset.state_dict()
-    assert passes[0] == 0 and passes[1] == 1, "a checkpoint in the first pass, and others in later ones"
+    assert passes == [0, 1]
 
 
 def test_a_second_training_begins_at_the_start(tmp_path, text_lines):
@@ -82,21 +81,17 @@ def test_ignore_data_skip_begins_anew(tmp_path, text_lines):
     assert again.state.global_step == 11 and again.train_dataset.state_dict()["places"] == places  # after 6 steps
 
 
-def test_refusals(tmp_path, text_lines):
+def test_refused(tmp_path, text_lines):
     trainer(tmp_path / "a", text_lines, "clm", max_steps=5).train()
     checkpoint = str(tmp_path / "a" / "checkpoint-5")
-    other = trainer(tmp_path / "b", text_lines, "clm", dataloader_num_workers=2)
-    with pytest.raises(
-        ValueError, match="dataloader_num_workers is 2 but the stream of the checkpoint was read with 1"
-    ):
+    with pytest.raises(ValueError, match="dataloader_num_workers is 2 .* with 1"):
+        other = trainer(tmp_path / "b", text_lines, "clm", dataloader_num_workers=2)
         other.train(resume_from_checkpoint=checkpoint)
     os.remove(os.path.join(checkpoint, "stream_0.json"))  # as a run that read no stream leaves a checkpoint
     write_manifest(checkpoint)
-    with pytest.raises(
-        ValueError, match="holds no stream_0.json, for its run did not read a stream.*--ignore_data_skip"
-    ):
+    with pytest.raises(ValueError, match="stream_0.json.*--ignore_data_skip"):
         trainer(tmp_path / "c", text_lines, "clm").train(resume_from_checkpoint=checkpoint)
-    with pytest.raises(ValueError, match="dataloader_in_order is False but train_dataset is a stream"):
+    with pytest.raises(ValueError, match="dataloader_in_order is False"):
         trainer(tmp_path / "d", text_lines, "clm", dataloader_in_order=False)
 
 
@@ -128,8 +123,7 @@ def unsized_run(folder, count: int, *, sized: bool = False, resume=None, **setti
     return {log["step"]: (log["loss"], log["tokens_seen"]) for log in run.state.log_history if "loss" in log}
 
 
-@pytest.mark.parametrize("negatives", ["micro_batch", "world"])
-@pytest.mark.parametrize("count", [10, 11, 5])
+@pytest.mark.parametrize("count, negatives", [(10, "micro_batch"), (11, "world"), (5, "world")])
 def test_a_dataset_without_a_length_has_whole_steps(tmp_path, count, negatives):
     """A step takes 8 rows: a pass ends inside of a step, inside of a batch (11), and before the first step does (5)."""
     want = unsized_run(tmp_path / "list", count, sized=True, negatives=negatives, save_strategy="no")
@@ -149,9 +143,7 @@ def test_rows_that_can_be_read_once_are_named(tmp_path):
 
     rows = [{"input_ids": torch.arange(1, 10)} for _ in range(13)]
     run = make_trainer(tmp_path, tiny_model("clm", layers=1, positions=16), Once(rows), {"max_steps": 9})
-    with pytest.raises(
-        ValueError, match="train_dataset has no length and gave no row in its pass 2.* a max_steps that"
-    ):
+    with pytest.raises(ValueError, match="train_dataset has no length .*pass 2.* max_steps"):
         run.train()
 
 
@@ -188,7 +180,7 @@ def test_the_script_resumes_a_stream(tmp_path, text_file, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     command = [
         *(*DECODER, "--train_file", str(text_file), "--train_tokenizer", "--vocab_size", "320", "--streaming"),
-        *("--max_seq_length", "16", "--max_steps", "30", "--logging_steps", "1", "--save_steps", "7", "--use_cpu"),
+        *("--max_seq_length", "16", "--max_steps", "22", "--logging_steps", "1", "--save_steps", "7", "--use_cpu"),
         *("--per_device_train_batch_size", "16", "--shuffle_buffer_size", "40", "--data_seed", "3"),
         *("--disable_tqdm", "true"),
     ]
@@ -200,7 +192,7 @@ def test_the_script_resumes_a_stream(tmp_path, text_file, monkeypatch):
     main([*command, "--output_dir", str(tmp_path / "resumed"), "--resume_from_checkpoint", middle])
     want, got = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
     assert want.keys() == got.keys() and all(torch.equal(want[name], got[name]) for name in want)
-    with pytest.raises(SystemExit, match="ValueError: data_seed is 4 but the checkpoint .* was written with 3"):
+    with pytest.raises(SystemExit, match="data_seed is 4 .* 3"):
         main([*command, "--output_dir", str(tmp_path / "b"), "--resume_from_checkpoint", middle, "--data_seed", "4"])
 
 
@@ -228,7 +220,7 @@ def test_two_processes_resume_exactly(tmp_path, text_lines):
         assert got["logs"] == want["logs"] and got["stream"] == want["stream"]
         assert all(torch.equal(got["weights"][name], weight) for name, weight in want["weights"].items())
     one = trainer(tmp_path / "one", text_lines, "mlm", per_device_train_batch_size=2 * ROWS)  # as many rows a step
-    with pytest.raises(ValueError, match="number of processes is 1 but the stream of the checkpoint was read with 2"):
+    with pytest.raises(ValueError, match="processes is 1 .* 2"):
         one.train(resume_from_checkpoint=str(checkpoint))
 
 

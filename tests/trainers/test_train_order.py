@@ -27,11 +27,12 @@ def losses(folder, strategy: str, *, resume: str | None = None, data=None, **set
     return [logs["loss"] for logs in run.state.log_history if "loss" in logs]
 
 
-@pytest.mark.parametrize("stop", [2, 6, 8])  # in the first epoch, between the two, in the second
-def test_a_run_by_length_resumes_exactly(tmp_path, stop):
+def test_a_run_by_length_resumes_exactly(tmp_path):
     whole = losses(tmp_path / "whole", "group_by_length")
-    resumed = losses(tmp_path / "resumed", "group_by_length", resume=str(tmp_path / "whole" / f"checkpoint-{stop}"))
-    assert len(whole) == 10 and resumed == whole
+    for stop in (2, 6, 8):  # in the first epoch, between the two, in the second
+        checkpoint = str(tmp_path / "whole" / f"checkpoint-{stop}")
+        assert losses(tmp_path / f"{stop}", "group_by_length", resume=checkpoint, save_strategy="no") == whole
+    assert len(whole) == 10
 
 
 def _resume(rank: int, folder: str, strategy: str) -> None:
