@@ -35,13 +35,7 @@ def computes_on_cpu(args: TrainingArguments) -> bool:
 
 
 def check_launch(args: TrainingArguments, environment: Mapping[str, str] | None = None) -> None:
-    """Refuse to train in one process where several were asked for, or with whole copies where shards were.
-
-    Raises:
-        ValueError: if a launcher was asked for several processes and this one is alone, as one of several copies or as
-            the only one; if FSDP was asked for on a CPU, where accelerate falls back to DDP; if DeepSpeed was asked for
-            without a launcher.
-    """
+    """Refuse to train in one process where several were asked for, or with whole copies where shards were."""
     environment = os.environ if environment is None else environment
     if args.deepspeed and not all(name in environment for name in RENDEZVOUS):
         raise ValueError(
@@ -75,9 +69,6 @@ def check_devices(args: TrainingArguments) -> None:
     """Refuse to train with several GPUs in one process (``torch.nn.DataParallel``), which runs copies of the model in threads.
 
     The hooks and the state of a loss here belong to one model, and the embeddings of candidates are read from that one.
-
-    Raises:
-        ValueError: if this process would train on more than one GPU.
     """
     if args.n_gpu > 1:
         raise ValueError(

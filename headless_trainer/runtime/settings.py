@@ -17,11 +17,7 @@ def save_settings(folder: str | Path, args: TrainingArguments) -> None:
 
 
 def read_settings(folder: str | Path) -> dict:
-    """The settings in a folder that are strings, numbers, booleans or None, and no token; empty if it has none.
-
-    Raises:
-        ValueError: if the file does not hold settings.
-    """
+    """Read the settings in a folder that are strings, numbers, booleans or None, and no token; empty if it has none."""
     path = Path(folder) / SETTINGS_NAME
     if not path.is_file():
         return {}

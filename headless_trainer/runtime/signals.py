@@ -30,24 +30,20 @@ def say(text: str) -> None:
     os.write(2, f"{text}\n".encode())
 
 
-@contextmanager
-def raised() -> Iterator[None]:
-    """Within it, SIGTERM and Ctrl-C raise `Stopped`; a second Ctrl-C ends the process at once."""
+def raised():
+    """Context in which SIGTERM and Ctrl-C raise `Stopped`; a second Ctrl-C ends the process at once."""
 
     def stop(number, frame):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # launchers send it again to a group that has it already
         raise Stopped(128 + number)
 
-    with _handled(dict.fromkeys(NAMES, stop)):
-        yield
+    return _handled(dict.fromkeys(NAMES, stop))
 
 
-@contextmanager
-def ignored() -> Iterator[None]:
-    """Within it, SIGTERM has no effect."""
-    with _handled({signal.SIGTERM: signal.SIG_IGN}):
-        yield
+def ignored():
+    """Context in which SIGTERM has no effect."""
+    return _handled({signal.SIGTERM: signal.SIG_IGN})
 
 
 @contextmanager
@@ -117,7 +113,7 @@ def _start_worker(start: Callable[[int], None] | None, worker: int) -> None:
         start(worker)
 
 
-class _DeafProcess(getattr(multiprocessing.context, "ForkProcess", multiprocessing.Process)):  # Windows has none
+class _DeafProcess(multiprocessing.context.ForkProcess):
     """Starts with signals blocked: torch makes SIGTERM fatal in a worker before it calls anything of ours there."""
 
     def start(self):
@@ -128,5 +124,5 @@ class _DeafProcess(getattr(multiprocessing.context, "ForkProcess", multiprocessi
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class _DeafFork(getattr(multiprocessing.context, "ForkContext", multiprocessing.context.BaseContext)):
+class _DeafFork(multiprocessing.context.ForkContext):
     Process = _DeafProcess

@@ -85,9 +85,7 @@ class TestDamage:
 
     def test_the_best_one_stays_when_the_others_go(self, tmp_path):
         settings = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "save_total_limit": 1}
-        run = trainer(
-            tmp_path, eval_full_vocabulary=False, greater_is_better=True, **settings
-        )  # so the first is the best
+        run = trainer(tmp_path, eval_full_vocabulary=False, greater_is_better=True, **settings)  # the first is the best
         run.train()
         assert run.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
         assert [str(path) for path in tmp_path.glob("checkpoint-*")] == [run.state.best_model_checkpoint]
@@ -98,7 +96,7 @@ class TestDamage:
         assert (tmp_path / "checkpoint-2" / "model.safetensors").is_file()
         for value in ("auto", str(tmp_path / "checkpoint-2")):
             with pytest.raises(
-                ValueError, match="it lacks the state of its optimizer, as with save_only_model: --model_name"
+                ValueError, match="lacks the state of its optimizer, as with save_only_model: --model_name"
             ):
                 trainer(tmp_path).train(resume_from_checkpoint=value)
 
@@ -113,10 +111,9 @@ class TestOtherProcesses:
         assert "written by 4 processes and this run has 2. Each step has the same rows" in caplog.text
 
     def test_other_rows_a_step_are_refused_with_what_would_do(self):
-        want = (
-            r"64 rows a step \(processes: 4\) but this run has 32 \(processes: 2\).*_steps to 32, or .*ignore_data_skip"
-        )
-        with pytest.raises(ValueError, match=want):
+        with pytest.raises(
+            ValueError, match=r"64 rows .*: 4\) but .* has 32 \(.*: 2\).*_steps to 32, or .*ignore_data_skip"
+        ):
             check_processes(self.SAVED, 2, 32)
         with pytest.raises(ValueError, match="Start a number of processes that divides 64, or"):
             check_processes(self.SAVED, 3, 48)
@@ -130,9 +127,7 @@ class TestOtherProcesses:
         trainer(tmp_path, max_steps=2, gradient_accumulation_steps=3).train()
         facts = read_facts(tmp_path / "checkpoint-2")
         assert (facts["processes"], facts["rows_a_step"]) == (1, 12)
-        with pytest.raises(
-            ValueError, match=r"with 12 rows a step .* this run has 8 .*gradient_accumulation_steps to 12"
-        ):
+        with pytest.raises(ValueError, match=r"12 rows a step .* this run has 8 .*gradient_accumulation_steps to 12"):
             trainer(tmp_path, gradient_accumulation_steps=2).train(resume_from_checkpoint=True)
         trainer(tmp_path, gradient_accumulation_steps=2, ignore_data_skip=True).train(resume_from_checkpoint=True)
         again = trainer(tmp_path, gradient_accumulation_steps=2, ignore_data_skip=True, max_steps=7)
@@ -203,9 +198,7 @@ class TestFullDisk:
         for writer in ("transformers.modeling_utils.safe_save_file", "headless_trainer.runtime.checkpoints.save_file"):
             with monkeypatch.context() as patch:
                 patch.setattr(writer, half)
-                with pytest.raises(
-                    OSError, match=r"could not be written to \(SafetensorError: .*No space .* MiB are free"
-                ):
+                with pytest.raises(OSError, match=r"could not be written to \(SafetensorError: .*No space .* are free"):
                     run.save_model()
                 with pytest.raises(OSError, match="new' could not be written"):
                     run.save_model(str(tmp_path / "new"))
@@ -240,31 +233,19 @@ class TestFullDisk:
     @pytest.mark.parametrize("saves", [("--save_steps", "2"), ("--save_strategy", "no")])
     def test_files_that_really_cannot_grow(self, tmp_path, text_file, saves):
         """A limit on the size of files stands in for the disk: the writers of torch and safetensors meet a real error."""
-        command = [
-            *(sys.executable, "run_pretrain.py", "--model_type", "gpt2", "--train_tokenizer", "--vocab_size", "320"),
-            *(
-                "--config_overrides",
-                "n_embd=32,n_layer=2,n_head=2,n_positions=32",
-                "--max_seq_length",
-                "16",
-                "--use_cpu",
-            ),
-            *("--train_file", text_file, "--output_dir", tmp_path / "run", "--max_steps", "4", *saves),
-        ]
+        flags = f"--model_type gpt2 --train_tokenizer --vocab_size 320 --train_file {text_file} --output_dir {tmp_path}/run "
+        flags += (
+            "--config_overrides n_embd=32,n_layer=2,n_head=2,n_positions=32 --max_seq_length 16 --use_cpu --max_steps 4"
+        )
         code = (
             "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.argv = sys.argv[1:];"
             "runpy.run_path(sys.argv[0], run_name='__main__')"
         )
-        limited = [command[0], "-c", code, *command[1:]]
+        limited = [sys.executable, "-c", code, "run_pretrain.py", *flags.split(), *saves]
         environment = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
-        ended = subprocess.run(
-            [str(part) for part in limited],
-            cwd=Path(__file__).parents[2],
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
+        root = Path(__file__).parents[2]
+        ended = subprocess.run(limited, cwd=root, env=environment, capture_output=True, text=True)
         assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
         what = "checkpoint-2' could not be written" if "2" in saves else "run' could not be written to (SafetensorError"
         assert what in ended.stderr.splitlines()[-1], ended.stderr
@@ -303,9 +284,7 @@ class TestNotFinite:
     def test_a_gradient_stops_the_run_before_the_weights_change(self, tmp_path, max_grad_norm, value, bf16):
         run = trainer(tmp_path, kind=WithBadGradient, max_grad_norm=max_grad_norm, bf16=bf16)
         run.value = value
-        with pytest.raises(
-            FloatingPointError, match=r"norm of the gradient is (nan|inf) at step 3, .*checkpoint-2'.*Lower"
-        ):
+        with pytest.raises(FloatingPointError, match=r"the gradient is (nan|inf) at step 3, .*checkpoint-2'.*Lower"):
             run.train()
         assert_equal(dict(run.model.state_dict()), weights(tmp_path / "checkpoint-2"))
         assert not (tmp_path / "checkpoint-4").exists()
@@ -317,9 +296,7 @@ class TestNotFinite:
 
     def test_weights_that_are_not_finite_are_never_saved(self, tmp_path):
         run = trainer(tmp_path, callbacks=[Spoil(4, float("inf"), "on_step_end")])
-        with pytest.raises(
-            FloatingPointError, match=r"weights of ln_f.bias are not finite after step 4.*checkpoint-2'"
-        ):
+        with pytest.raises(FloatingPointError, match=r"of ln_f.bias are not finite after step 4.*checkpoint-2'"):
             run.train()
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
 
