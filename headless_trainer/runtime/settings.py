@@ -10,9 +10,9 @@ from .checkpoints import write_whole
 SETTINGS_NAME = "settings.json"
 
 
-def save_settings(folder: str | Path, args: TrainingArguments) -> None:
-    """Write the training arguments; tokens are masked by `TrainingArguments.to_dict`."""
-    content = json.dumps(args.to_dict(), indent=2, default=str)
+def save_settings(folder: str | Path, args: TrainingArguments, trainer: str) -> None:
+    """Write the training arguments and the name of the trainer's class; tokens are masked by `TrainingArguments.to_dict`."""
+    content = json.dumps({"trainer": trainer} | args.to_dict(), indent=2, default=str)
     write_whole(Path(folder) / SETTINGS_NAME, f"{content}\n".encode())
 
 

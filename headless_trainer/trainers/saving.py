@@ -106,7 +106,7 @@ def write_model(trainer, folder: Path, leaves_run: bool) -> None:
             trainer.head.finish_weights(folder)
     if args.should_save:
         save_token_counts(folder, counts, totals)
-        save_settings(folder, args)
+        save_settings(folder, args, type(trainer).__name__)
 
 
 def run_totals(trainer) -> dict[str, float]:

@@ -40,7 +40,14 @@ HELD_OUT = ["accuracy_time", "accuracy_tokens", "perplexity_time", "perplexity_t
 
 
 def make_run(
-    folder: Path, accuracies=(0.1, 0.2, 0.3, 0.4), pace=1000.0, seed=0, objective="headless", steps=STEPS, **settings
+    folder: Path,
+    accuracies=(0.1, 0.2, 0.3, 0.4),
+    pace=1000.0,
+    seed=0,
+    objective="headless",
+    steps=STEPS,
+    trainer="HeadlessTrainer",
+    **settings,
 ) -> Path:
     """A run of 100 tokens a step, logged and evaluated at the same steps; perplexity is 1,000 (1 - accuracy)."""
     folder.mkdir(parents=True)
@@ -64,7 +71,7 @@ def make_run(
     (folder / "config.json").write_text(json.dumps(config))
     settings = {"task": "clm", "use_cpu": True} | settings
     arguments = HeadlessTrainingArguments(str(folder), objective=objective, seed=seed, **settings)
-    save_settings(folder, arguments)
+    save_settings(folder, arguments, trainer)
     return folder
 
 
@@ -364,8 +371,15 @@ def test_runs_that_differ_in_their_seed_are_one_configuration(tmp_path):
     other = make_run(tmp_path / "hot", seed=2, input_grad_scale=2.0)
     again = make_run(tmp_path / "again", seed=0)  # the same seed: another corpus, perhaps
     smaller = make_run(tmp_path / "smaller", seed=5, vocab_size=40)
-    found = group_runs([str(path) for path in (*runs, other, again, smaller)])
-    assert [(each.name, len(each.runs)) for each in found] == [("bert", 2), ("hot", 1), ("again", 1), ("smaller", 1)]
+    mine = make_run(tmp_path / "mine", seed=6, trainer="OwnLossTrainer")
+    found = group_runs([str(path) for path in (*runs, other, again, smaller, mine)])
+    assert [(each.name, len(each.runs)) for each in found] == [
+        ("bert", 2),
+        ("hot", 1),
+        ("again", 1),
+        ("smaller", 1),
+        ("mine", 1),
+    ]
 
 
 def test_groups_are_named_by_hand(tmp_path, two):
