@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from headless_trainer import load_token_counts
-from headless_trainer.fine_tuning.metrics import calibration_of
+from headless_trainer.fine_tuning import task_scores
 from headless_trainer.pictures import Panel, Series, curves
 from headless_trainer.tables import markdown
 from headless_trainer.trainers.evaluation import mean_cosine
@@ -89,7 +89,7 @@ def measure(folder: Path, ids: Tensor, group: Tensor) -> dict:
 
 def calibration_error(confidence: Tensor, right: Tensor) -> float:
     """Expected calibration error of ``(K,)`` confidences, and whether each was right, 0 or 1."""
-    return calibration_of(confidence.double().numpy(), right.numpy() == 1)["expected_calibration_error"]
+    return task_scores.calibration_error(confidence.double().numpy(), right.numpy() == 1)
 
 
 def table(found: dict[str, list[dict]], sizes: list[int]) -> str:

@@ -69,6 +69,10 @@ PRIVATE = {
     "datasets.IterableDataset": {
         "_resolve_features": "a stream knows its columns after its first rows are read",
     },
+    "evaluate.Metric": {
+        "_compute": "a metric is a class that overrides it",
+        "_info": "the same, for its columns",
+    },
     "lm_eval.tasks": {
         "_yaml_loader": "load_yaml reads a task's definition with its includes",
     },

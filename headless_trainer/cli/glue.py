@@ -49,6 +49,7 @@ def main(argv: list[str] | None = None) -> None:
 def check_extra() -> None:
     """Metrics and tables need these; better known now than after every model was loaded."""
     try:
+        import evaluate  # noqa: F401
         import scipy  # noqa: F401
         import sklearn  # noqa: F401
     except ImportError as error:
@@ -64,7 +65,7 @@ def prepare(arguments, training) -> tuple:
     if arguments.is_prediction_only:
         return None, predictions.prepare(arguments, training)
     made = grid.prepare(arguments, training)
-    return made, predictions.read_rows(grid.test_source(arguments), made.runs[0].task) if training.do_predict else None
+    return made, predictions.read_rows(arguments, made.runs[0].task) if training.do_predict else None
 
 
 def run(grid) -> None:
@@ -87,8 +88,7 @@ def predict(grid, rows, arguments, training) -> None:
 def finish(grid) -> None:
     """Choose learning rates, name the models that are kept, and add the scores to the cards of local models."""
     from ..fine_tuning.classifier_card import add_grid_results
-    from ..fine_tuning.rate_search import choose_rates
-    from ..fine_tuning.runs import best_models
+    from ..fine_tuning.runs import best_models, choose_rates
 
     if grid.arguments.learning_rates:
         choose_rates(grid)

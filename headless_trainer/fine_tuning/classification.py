@@ -6,7 +6,7 @@ Letters used in shapes: N rows, C classes or candidates, T tokens.
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer
 
 from ..arguments import with_settings
 from ..corpus.row_order import SimilarLengthSampler, longest_first
@@ -41,9 +41,6 @@ class ClassificationTrainer(Trainer):
         loss: ``balanced`` (`losses.balanced_cross_entropy`) or ``cross_entropy``, for classes and candidates. Float labels
             have the loss of their kind: the binary cross-entropy, a mean over rows and labels, or the mean squared error.
         kwargs: everything else `Trainer` takes. Datasets are `classification_rows.EncodedRows`.
-
-    Raises:
-        ValueError: if loss is unknown, or args or kwargs ask for what this loss does not have (`refusals`).
     """
 
     # compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
@@ -52,18 +49,12 @@ class ClassificationTrainer(Trainer):
     def __init__(self, model=None, args=None, data_collator=None, *, loss: str = "balanced", **kwargs):
         if loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}.")
-        if not isinstance(args, TrainingArguments):
-            raise ValueError(f"args must be TrainingArguments, got {type(args).__name__}.")
         refuse_parameters(kwargs, CLASSIFICATION_PARAMETERS)
         refuse(args, CLASSIFICATION)
         check_devices(args)
         args.remove_unused_columns = False  # the rows hold what the model needs, under names of their own
-        if data_collator is None:
-            if kwargs.get("processing_class") is None:
-                raise ValueError("processing_class is None: pass the tokenizer, which names the token that pads rows.")
-            data_collator = ClassificationCollator(kwargs["processing_class"])
         self.processing_class = kwargs.get("processing_class")  # for call_model_init, which the parent calls first
-        super().__init__(model, args, data_collator, **kwargs)
+        super().__init__(model, args, data_collator or ClassificationCollator(self.processing_class), **kwargs)
         self._free_padding_row(self.model)
         self.loss = loss
         self.model_accepts_loss_kwargs = False  # the step's rows are counted here, and not by the parent as well
@@ -109,10 +100,6 @@ class ClassificationTrainer(Trainer):
         labels = torch.cat([batch["labels"] for batch in batches])
         outputs = self.accelerator.unwrap_model(self.model).config.num_labels
         if labels.is_floating_point():
-            if labels.dim() == 2 and labels.shape[1] != outputs:
-                raise ValueError(
-                    f"labels have {labels.shape[1]} columns and the model {outputs} outputs: give it one for each label."
-                )
             return torch.tensor([labels.numel()])
         classes = outputs if outputs > 1 else len(batches[0]["input_ids"]) // len(batches[0]["labels"])
         if labels.min() < 0 or labels.max() >= classes:

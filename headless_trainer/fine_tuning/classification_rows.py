@@ -18,22 +18,20 @@ ENCODED_AT_ONCE = 4096
 class EncodedRows(torch.utils.data.Dataset):
     """Token ids of all rows, one after the other in one array: a tenth of the memory of lists, and nothing to decode.
 
+    Args:
+        input_ids: of all candidates of all rows.
+        token_type_ids: the same; None of a model without segments.
+        candidate_lengths: ``(N * C,)`` tokens of each candidate.
+        candidates: of a row.
+
     Attributes:
         labels: ``(N,)`` int64 classes, ``(N, C)`` float32 of 0 and 1, or ``(N,)`` float32 numbers to predict.
         lengths: ``(N,)`` int64 tokens of the longest candidate of each row.
     """
 
-    def __init__(
-        self,
-        input_ids: np.ndarray,
-        token_type_ids: np.ndarray | None,
-        candidate_lengths: np.ndarray,
-        candidates: int,
-        labels: np.ndarray,
-    ):
-        self._columns = {"input_ids": input_ids}
-        if token_type_ids is not None:
-            self._columns["token_type_ids"] = token_type_ids
+    def __init__(self, input_ids, token_type_ids, candidate_lengths, candidates: int, labels: np.ndarray):
+        columns = {"input_ids": input_ids, "token_type_ids": token_type_ids}
+        self._columns = {name: values for name, values in columns.items() if values is not None}
         self._ends = np.cumsum(candidate_lengths)
         self._starts = self._ends - candidate_lengths
         self._candidates = candidates
@@ -64,15 +62,8 @@ def encode_rows(
     Segment ids are kept only for models with several of them: GPT-2 would look them up in its token embedding. A tokenizer
     that puts nothing between two segments gets its end token there, so that a decoder sees where the second begins.
     ``num_labels`` is the number of classes where a row may have any number of them.
-
-    Raises:
-        ValueError: if rows differ in their number of candidates.
     """
-    numbers = {len(candidates) for candidates in rows["texts"]}
-    if len(numbers) != 1:
-        raise ValueError(f"Every row must have the same number of candidates, got {sorted(numbers)} (0: no rows).")
-    segment_ids = has_segments(config)
-    ids, types, lengths = [], [], []
+    segment_ids, ids, types = has_segments(config), [], []
     for start in range(0, len(rows), ENCODED_AT_ONCE):
         texts = [text for candidates in rows[start : start + ENCODED_AT_ONCE]["texts"] for text in candidates]
         encoded = tokenizer(
@@ -82,19 +73,12 @@ def encode_rows(
             return_attention_mask=False,
             return_token_type_ids=segment_ids,
         )
-        empty = [tokenizer.pad_token_id or 0]  # of an empty text and a tokenizer that adds nothing to it
-        kept = [row or empty for row in encoded["input_ids"]]
-        ids += [np.array(row, dtype=np.int32) for row in kept]
-        lengths += map(len, kept)
-        if segment_ids:
-            types += [np.array(row or [0], dtype=np.int32) for row in encoded["token_type_ids"]]
-    return EncodedRows(
-        np.concatenate(ids),
-        np.concatenate(types) if segment_ids else None,
-        np.array(lengths),
-        numbers.pop(),
-        problem.encode(rows["label"], num_labels),
-    )
+        # Of an empty text and a tokenizer that adds nothing to it there is one padding token.
+        ids += [np.array(row or [tokenizer.pad_token_id or 0], np.int32) for row in encoded["input_ids"]]
+        types += [np.array(row or [0], np.int32) for row in encoded.get("token_type_ids", ())]
+    labels = problem.encode(rows["label"], num_labels)
+    types = np.concatenate(types) if segment_ids else None
+    return EncodedRows(np.concatenate(ids), types, np.array([*map(len, ids)]), len(rows[0]["texts"]), labels)
 
 
 def has_segments(config: PreTrainedConfig) -> bool:

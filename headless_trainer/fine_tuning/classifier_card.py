@@ -13,9 +13,10 @@ from transformers import PreTrainedModel
 from ..arguments import ModelArguments
 from ..cards import facts as card_facts
 from ..cards import run_facts
-from ..cards import usage as card_usage
-from ..cards.file import add_results, never_raises, six_digits, table
+from ..cards.file import add_results, never_raises, six_digits
 from ..cards.model_card import write_card
+from ..cards.usage import usage_facts
+from ..tables import markdown
 from .classification_rows import separator_of
 from .grid_report import metric_title
 from .problems import LOSS_TITLES, REGRESSION
@@ -24,7 +25,7 @@ from .tasks import HUB_DATASETS, TASKS
 
 SHOWN_SETTINGS = (
     "batch_size", "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "num_train_epochs", "max_steps",
-    "max_seq_length", "max_train_samples", "train_split", "validation_split",
+    "max_seq_length", "max_train_samples", "train_split", "validation_split", "seed",
 )  # fmt: skip
 MOST_SHOWN = 5  # classes that the lines of Python in a card print
 
@@ -41,36 +42,38 @@ def glue_results(runs: list[dict], metrics: str = "paper") -> list[EvalResult]:
         for name, scored in run["epochs"][best_epoch(run, metrics)]["sets"].items():
             for metric in run[f"{metrics}_metrics"]:
                 # A regression is trained on the squared error, whatever the loss of the grid.
-                loss = run["loss"] if scored["calibration"] is not None else None
+                loss = run["loss"] if "calibration_error" in scored else None
                 values.setdefault((run["task"], loss, name, metric), []).append(scored["metrics"][metric])
     described = {run["task"]: run for run in runs}
     return [_glue_result(described[task], *figure, numbers) for (task, *figure), numbers in values.items()]
 
 
 def _glue_result(run: dict, loss: str | None, evaluation_set: str, metric: str, values: list[float]) -> EvalResult:
-    task, settings = run["task"], run["settings"]
+    task, settings, benchmark = run["task"], run["settings"], run["benchmark"]
+    own, hub_name = benchmark == OWN_TASK, settings.get("dataset_name")
     how = {"seeds": len(values)}
     if len(values) > 1:
         how["standard_deviation"] = six_digits(statistics.stdev(values))
     how["epoch"] = f"best of {len(run['epochs'])}"
     if settings.get("max_train_samples"):
         how["training_rows"] = settings["max_train_samples"]
-    own, hub_name = run["benchmark"] == OWN_TASK, settings.get("dataset_name")
     name, config, figure = TASK_NAMES.get(task, task), task, metric_title(metric)
-    if run["benchmark"] == "xnli":
+    if benchmark == "xnli":
         name = config = evaluation_set
         figure += f", fine-tuned on {run['train_language']}"
     if own:
-        name = config = hub_name or Path(settings["validation_file"]).name
-        config = settings.get("dataset_config_name") or config
-    splits = TASKS[task].evaluation_splits if task in TASKS else ("validation",)
+        name = hub_name or Path(settings["validation_file"]).name
+        config = settings.get("dataset_config_name") or name
+    splits = settings.get("validation_split") or "+".join(
+        TASKS[task].evaluation_splits if task in TASKS else ["validation"]
+    )
     return EvalResult(
         task_type="text-classification",
         task_name="fine-tuned",
-        dataset_type=(hub_name or "local") if own else HUB_DATASETS[run["benchmark"]],
+        dataset_type=(hub_name or "local") if own else HUB_DATASETS[benchmark],
         dataset_config=config,
-        dataset_name=name if own else f"{BENCHMARK_NAMES.get(run['benchmark'], run['benchmark'])} {name}",
-        dataset_split=None if own and not hub_name else settings.get("validation_split") or "+".join(splits),
+        dataset_name=name if own else f"{BENCHMARK_NAMES.get(benchmark, benchmark)} {name}",
+        dataset_split=None if own and not hub_name else splits,
         metric_type=metric,
         metric_name=figure + (f", {LOSS_TITLES[loss].lower()}" if loss else ""),
         metric_value=six_digits(statistics.fmean(values)),
@@ -82,9 +85,9 @@ def _glue_result(run: dict, loss: str | None, evaluation_set: str, metric: str, 
 def add_grid_results(grid) -> None:
     """Add the scores of a grid that is finished to the cards of those of its models that are folders here and have one."""
     finished = read_runs(grid.training.output_dir)
-    for source, name in {run.model.source: run.model.name for run in grid.runs}.items():
-        runs = [run for run in finished if run["model"] == name and run["loss"] == grid.loss]
-        add_results(source, glue_results(runs, grid.arguments.metrics))
+    for model in {run.model.source: run.model for run in grid.runs}.values():
+        runs = [run for run in finished if run["model"] == model.name and run["loss"] == grid.loss]
+        add_results(model.source, glue_results(runs, grid.arguments.metrics))
 
 
 @never_raises
@@ -93,9 +96,7 @@ def write_classifier_card(folder: Path, run, model: PreTrainedModel, result: dic
 
     The model is saved in ``folder``; ``metrics``, ``paper`` or ``official``, chose the epoch that is kept.
     """
-    task, settings = run.task, result["settings"]
-    settings = settings | {"learning_rate": result["learning_rate"]}
-    rows = [(setting, settings[setting]) for setting in SHOWN_SETTINGS if settings.get(setting) not in (None, -1)]
+    task, settings = run.task, result["settings"] | {"learning_rate": result["learning_rate"], "seed": run.seed}
     hub_name, config = task.dataset or (None, None)
     if hub_name is None:
         name = Path(task.train.file).name
@@ -106,34 +107,22 @@ def write_classifier_card(folder: Path, run, model: PreTrainedModel, result: dic
         texts += ", from local files" if settings["data_dir"] else ""
     if task.benchmark == OWN_TASK and task.name != OWN_TASK:
         name = task.name
-    title = f"{card_facts.model_name(run.model.source)} fine-tuned on {name}"
-    separator = separator_of(run.model.tokenizer) if len(task.columns) > 1 else ""
-    usage = card_usage.usage_facts(folder.name, model, run.model.tokenizer)
+    title, is_pair = f"{card_facts.model_name(run.model.source)} fine-tuned on {name}", len(task.columns) > 1
+    usage = {"is_pair": is_pair, "separator": separator_of(run.model.tokenizer) if is_pair else ""}
+    usage |= {"shown": min(task.num_labels, MOST_SHOWN)}
+    rows = [(setting, settings[setting]) for setting in SHOWN_SETTINGS if settings.get(setting) not in (None, -1)]
     facts = {
         "title": title,
         "task": name,
         "is_choice": task.is_multiple_choice,
-        "usage": usage
-        | {"is_pair": len(task.columns) > 1, "separator": separator, "shown": min(task.num_labels, MOST_SHOWN)},
+        "usage": usage_facts(folder.name, model, run.model.tokenizer) | usage,
         "training": {
             "data": {"Texts": texts},
             "loss": LOSS_TITLES["squared_error" if task.problem is REGRESSION else result["loss"]],
-            "settings": table(("setting", "value"), [*rows, ("seed", run.seed)]),
-            "picture": None,
-            "curve": None,
+            "settings": markdown(("setting", "value"), rows),
         },
         "environment": {"Time": run_facts.duration(result["train_seconds"])} | run_facts.software(),
     }
-    write_card(
-        folder,
-        folder.name,
-        "classifier",
-        model,
-        run.model.tokenizer,
-        causal=False,
-        model_args=ModelArguments(model_name_or_path=run.model.source),
-        dataset=hub_name,
-        results=glue_results([result], metrics),
-        facts=facts,
-        model_name=title,
-    )
+    options = {"causal": False, "model_args": ModelArguments(model_name_or_path=run.model.source), "dataset": hub_name}
+    options |= {"results": glue_results([result], metrics), "facts": facts, "model_name": title}
+    write_card(folder, folder.name, "classifier", model, run.model.tokenizer, **options)

@@ -1,7 +1,6 @@
 """Checkpoints of any kind with a classifier on top: checked before they are loaded, loaded without a wall of warnings."""
 
 from transformers import (
-    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     AutoConfig,
     AutoModelForSequenceClassification,
     PreTrainedConfig,
@@ -11,37 +10,30 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from ..models.loading import MASTER_DTYPE
+from ..models.loading import MASTER_DTYPE, hub_arguments
 from ..runtime import sources
 from .classification_rows import has_segments
+from .glue_arguments import GlueArguments
 
 SEGMENT_IDS = "token_type_ids"
 # Newly made on top of every trunk that was pretrained without one: headless trunks, and vanilla ones saved by us.
 POOLER = "pooler"
 
 
-def load_config(source: str, num_labels: int, *, ignore_mismatched_sizes: bool = False, **hub) -> PreTrainedConfig:
+def load_config(arguments: GlueArguments, source: str, num_labels: int | None = None) -> PreTrainedConfig:
     """Configuration of a checkpoint to fine-tune, once everything that can be told without its weights is checked.
 
-    ``ignore_mismatched_sizes``: whether a classifier of another size in the checkpoint may be replaced by a new one.
-
-    Raises:
-        ValueError: if it is no model, no model that classifies, or one whose classifier has another number of outputs.
-        OSError: if it is neither a folder nor on the Hub.
+    ``num_labels``: outputs that the task needs; None for those of the checkpoint.
     """
     with sources.source("model_name_or_path", source, weights=True):
-        config = AutoConfig.from_pretrained(source, **hub)
+        config = AutoConfig.from_pretrained(source, **hub_arguments(arguments))
     if config.is_encoder_decoder:
         raise ValueError(
             f"model_name_or_path {source!r} is an encoder-decoder ({config.model_type}), which is not scored here: name an "
             "encoder or a decoder."
         )
-    remote = "AutoModelForSequenceClassification" in (getattr(config, "auto_map", None) or {})
-    if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING and not remote:
-        raise ValueError(
-            f"model_name_or_path {source!r} is a {config.model_type}, for which transformers has no sequence classifier."
-        )
-    if has_classifier(config) and config.num_labels != num_labels and not ignore_mismatched_sizes:
+    fits = num_labels in (None, config.num_labels) or arguments.ignore_mismatched_sizes
+    if has_classifier(config) and not fits:
         raise ValueError(
             f"model_name_or_path {source!r} has a classifier of {config.num_labels} outputs and the task needs {num_labels}. "
             "Pass --ignore_mismatched_sizes true to put a new one in its place, or name the checkpoint it was made from."
@@ -54,15 +46,17 @@ def has_classifier(config: PreTrainedConfig) -> bool:
     return any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
 
 
+def load_tokenizer(arguments: GlueArguments, source: str) -> PreTrainedTokenizerBase:
+    """The tokenizer that the arguments name, or that of a model."""
+    argument = "tokenizer_name" if arguments.tokenizer_name else "model_name_or_path"
+    return sources.load_tokenizer(argument, arguments.tokenizer_name or source, **hub_arguments(arguments))
+
+
 def agree_on_tokens(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
     """Give a tokenizer without a padding token its end token for it, pad on the right, and tell the configuration.
 
     Decoders pool their last token that is not padding, so both must mean the same one. Ids of segments are made for models that
-    have several. The ids of the beginning and the end
-    go along, or `Trainer` would set them, with a warning for each run.
-
-    Raises:
-        ValueError: if the tokenizer has neither.
+    have several. The ids of the beginning and the end go along, or `Trainer` would set them, with a warning for each run.
     """
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
@@ -78,35 +72,19 @@ def agree_on_tokens(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
 
 
 def load_classifier(
-    source: str,
-    config: PreTrainedConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    seed: int,
-    ignore_mismatched_sizes: bool = False,
-    attn_implementation: str | None = None,
-    **hub,
+    arguments: GlueArguments, source: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, seed: int = 0
 ) -> tuple[PreTrainedModel, list[str]]:
-    """A checkpoint with a classifier on top, and the names of the weights that it lacked, drawn from the seed.
-
-    Raises:
-        ValueError: if the checkpoint lacks weights of the trunk itself, or the tokenizer has more tokens than the embedding.
-    """
-    attention = {"attn_implementation": attn_implementation} if attn_implementation else {}
+    """A checkpoint with a classifier on top, and the names of the weights that it lacked, drawn from the seed."""
+    attention = arguments.attn_implementation
+    options = hub_arguments(arguments) | ({"attn_implementation": attention} if attention else {})
+    options |= {"ignore_mismatched_sizes": arguments.ignore_mismatched_sizes, "output_loading_info": True}
     set_seed(seed)
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # the caller says in a line what this would say in thirty
     try:
         with sources.source("model_name_or_path", source):
-            model, report = AutoModelForSequenceClassification.from_pretrained(
-                source,
-                config=config,
-                dtype=MASTER_DTYPE,
-                output_loading_info=True,
-                ignore_mismatched_sizes=ignore_mismatched_sizes,
-                **attention,
-                **hub,
-            )
+            load = AutoModelForSequenceClassification.from_pretrained
+            model, report = load(source, config=config, dtype=MASTER_DTYPE, **options)
     finally:
         transformers_logging.set_verbosity(verbosity)
     new = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
@@ -124,8 +102,3 @@ def load_classifier(
             "Use the matching tokenizer."
         )
     return model, new
-
-
-def describe_new_weights(new: list[str]) -> str:
-    """The modules that new weights belong to, as a few words: ``classifier, bert.pooler.dense``."""
-    return ", ".join(sorted({name.rpartition(".")[0] for name in new})) or "none: the checkpoint has its own classifier"

@@ -6,9 +6,8 @@ from typing import Literal
 
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
-from transformers.training_args import OptimizerNames
 
-from ..arguments import checked
+from ..arguments import LoadingArguments, checked
 from ..refusals import CLASSIFICATION, Refusal, refuse
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
@@ -22,8 +21,7 @@ TRAINING_SETTINGS = (
 GRID_SETTINGS = (
     "max_seq_length", "max_train_samples", "max_eval_samples", "data_dir", "train_split", "validation_split", "train_file",
     "validation_file", "dataset_name", "dataset_config_name", "text_columns", "label_column", "problem_type", "metric",
-    "learning_rates", "early_stopping_patience",
-    "attn_implementation",
+    "learning_rates", "early_stopping_patience", "attn_implementation", "languages",
 )  # fmt: skip
 # Settings of TrainingArguments that the command decides, each with what it does instead.
 _INSTEAD = {
@@ -71,8 +69,8 @@ OWN_TASK = (
 
 
 @dataclass
-class GlueArguments:
-    """Which models are fine-tuned on which tasks, from which data, and what is reported."""
+class GlueArguments(LoadingArguments):
+    """Models, tasks, data and what is reported."""
 
     model_name_or_path: list[str] | None = HfArg(
         default=None, help="Checkpoints (folders or Hub names) to compare: encoders or decoders, headless or not."
@@ -95,9 +93,7 @@ class GlueArguments:
         default="paper", help="Scores of the tables and of the choice of epoch: the paper's, or the benchmarks' own."
     )
     learning_rates: list[float] | None = HfArg(
-        default=None,
-        help="Of your own task: each model is trained with every one of these and every seed, and keeps the one whose mean "
-        "score on the validation rows is the best.",
+        default=None, help="Of your own task: rates to try, with every seed; the best mean validation score chooses."
     )
     early_stopping_patience: int | None = HfArg(
         default=None, help="A run ends after so many epochs without a better score on the validation rows."
@@ -109,8 +105,7 @@ class GlueArguments:
     train_split: str | None = HfArg(default=None, help="Split to train on. train by default.")
     validation_split: str | None = HfArg(default=None, help="Split to score. validation by default.")
     train_file: str | None = HfArg(
-        default=None,
-        help="A task of your own, instead of --tasks: a file to train on, .csv, .tsv, .jsonl, .json or .parquet, also .gz.",
+        default=None, help="A task of your own: a .csv, .tsv, .jsonl, .json or .parquet to train on, also .gz."
     )
     validation_file: str | None = HfArg(
         default=None, help="The same to score after each epoch, which chooses the epoch that is reported."
@@ -120,13 +115,10 @@ class GlueArguments:
     )
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of dataset_name.")
     test_file: str | None = HfArg(
-        default=None,
-        help="With --do_predict: rows to predict, with labels or without. Alone: by a model that is fine-tuned already.",
+        default=None, help="Rows to predict with --do_predict. Alone: by a model that is fine-tuned already."
     )
     test_split: str | None = HfArg(default=None, help="The same of dataset_name, test by default.")
-    predictions_format: Literal["jsonl", "csv"] = HfArg(
-        default="jsonl", help="Of the predictions, one row a line, in output_dir/predictions."
-    )
+    predictions_format: Literal["jsonl", "csv"] = HfArg(default="jsonl", help="Of output_dir/predictions.")
     text_columns: list[str] | None = HfArg(
         default=None,
         help="One or two columns of texts. sentence1 and sentence2 by default, else text, else the only one of text.",
@@ -141,12 +133,10 @@ class GlueArguments:
     )
     metric: str | None = HfArg(
         default=None,
-        help="Score of your own task, which chooses the best epoch: a name of scikit-learn's scorers or metrics. By default "
-        "accuracy, of several labels macro_f1, of numbers spearmanr.",
+        help="Score of your own task, which chooses the best epoch: a name of scikit-learn's scorers or metrics, or a name or "
+        "path that `evaluate.load` takes. By default accuracy, of several labels macro_f1, of numbers spearmanr.",
     )
-    task_label: str | None = HfArg(
-        default=None, help="Name of your own task in tables, cards and the names of folders: letters, digits, _ and -."
-    )
+    task_label: str | None = HfArg(default=None, help="Name of your own task in tables, cards and folders.")
     max_seq_length: int | None = HfArg(
         default=None,
         help="Tokens kept of a row, both segments together: 128, and for predictions alone what the model was trained with.",
@@ -156,53 +146,39 @@ class GlueArguments:
     save_models: Literal["best", "all", "none"] | None = HfArg(
         default=None,
         metadata={"nargs": "?", "const": "all"},  # without a value
-        help="Which models are kept, each after its best epoch: the best over the seeds of a model and task (in `best`, the "
-        "default for a task of your own), those of all runs (in `seed_<s>`, also without a value), or none (the default "
-        "for benchmarks).",
+        help="Models to keep, each after its best epoch: the best seed's (`best`, the default for your own task), those of all "
+        "runs (in `seed_<s>`, also without a value), or none (the default for benchmarks).",
     )
     report_only: bool = HfArg(default=False, help="Train nothing: tables and pictures of what output_dir holds.")
-    tokenizer_name: str | None = HfArg(
-        default=None, help="Tokenizer (folder or Hub name) of all models. That of each model by default."
-    )
     ignore_mismatched_sizes: bool = HfArg(
         default=False, help="Replace a checkpoint's classifier that has another number of outputs."
     )
-    attn_implementation: str | None = HfArg(
-        default=None, help="Attention: sdpa, eager, flash_attention_2, flex_attention, or a Hub kernel."
-    )
-    cache_dir: str | None = HfArg(default=None, help="Where downloads from the Hub are kept.")
-    model_revision: str = HfArg(default="main", help="Branch, tag or commit of the models on the Hub.")
-    token: str | None = HfArg(
-        default=None, repr=False, help="Hub token, for private models. The stored login by default."
-    )
-    trust_remote_code: bool = HfArg(default=False, help="Run model code that comes with a Hub repository.")
 
     def __post_init__(self):
         if self.max_seq_length is None and not self.is_prediction_only:
             self.max_seq_length = 128
-        if self.max_seq_length is not None and self.max_seq_length < 4:
-            raise ValueError(f"max_seq_length must be at least 4, got {self.max_seq_length}.")
-        for name in ("max_train_samples", "max_eval_samples"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
-        repeated = {seed for seed in self.seeds if self.seeds.count(seed) > 1}
-        if repeated or min(self.seeds) < 0:
-            raise ValueError(f"seeds must be different and not negative, got {self.seeds}.")
-        if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
-            raise ValueError(f"early_stopping_patience must be at least 1, got {self.early_stopping_patience}.")
-        rates = self.learning_rates
-        different = {f"{rate:g}" for rate in rates or () if 0 < rate < 1}
-        if rates is not None and len(different) < max(2, len(rates)):
-            raise ValueError(f"learning_rates must be two or more different numbers above 0 and below 1, got {rates}.")
-        if self.text_columns and len(set(self.text_columns[:2])) != len(self.text_columns):
-            raise ValueError(f"text_columns must be one or two different columns, got {self.text_columns}.")
-        if self.label_column in (self.text_columns or ()):
-            raise ValueError(
-                f"label_column is {self.label_column!r}, which text_columns names too: drop one of the two."
-            )
-        if self.task_label is not None and not re.fullmatch(r"[A-Za-z0-9][\w-]*", self.task_label, re.ASCII):
-            raise ValueError(f"task_label must be letters, digits, _ and -, got {self.task_label!r}.")
+        rates, columns = self.learning_rates, self.text_columns or []
+        wrong = {
+            "seeds": (len({*self.seeds}) < len(self.seeds) or min(self.seeds) < 0, "different and not negative"),
+            "learning_rates": (
+                rates is not None and len({f"{rate:g}" for rate in rates if 0 < rate < 1}) < max(2, len(rates)),
+                "two or more different numbers above 0 and below 1",
+            ),
+            "text_columns": (
+                len(columns) > 2 or len({*columns, self.label_column}) <= len(columns),
+                f"one or two different columns, without that of the labels, {self.label_column!r}",
+            ),
+            "task_label": (
+                self.task_label is not None and not re.fullmatch(r"[A-Za-z0-9][\w-]*", self.task_label, re.ASCII),
+                "letters, digits, _ and -",
+            ),
+        }
+        least = {"max_train_samples": 1, "max_eval_samples": 1, "early_stopping_patience": 1, "max_seq_length": 4}
+        for name, number in least.items():
+            wrong[name] = getattr(self, name) is not None and getattr(self, name) < number, f"at least {number}"
+        for name, (is_wrong, words) in wrong.items():
+            if is_wrong:
+                raise ValueError(f"{name} must be {words}, got {getattr(self, name)!r}.")
 
     @property
     def is_own_task(self) -> bool:
@@ -219,39 +195,30 @@ class GlueArguments:
         return bool(self.test_file) and not (self.tasks or self.train_file or self.validation_file or self.dataset_name)
 
     def check_grid(self, do_predict: bool = False) -> None:
-        """Refuse a grid without models or tasks; not when the arguments are made, since a report needs neither.
-
-        Args:
-            do_predict: the setting of this name.
-
-        Raises:
-            ValueError: if one is missing, or tasks are named in two ways.
-        """
-        if not self.model_name_or_path:
-            raise ValueError("model_name_or_path is not given: name one or several checkpoints to fine-tune.")
-        if self.test_file and not do_predict:
-            raise ValueError(f"test_file is {self.test_file!r} but do_predict is False: add --do_predict.")
-        if self.is_prediction_only:
-            refuse(self, PREDICTION)
-            return
-        if do_predict and not (self.is_own_task and (self.test_file or self.dataset_name)):
-            raise ValueError(
-                "do_predict is True but no rows are named: add --test_file to a task of your own, or to a model that is "
-                "fine-tuned already."
-            )
-        if do_predict and self.kept_models == "none":
-            raise ValueError(
-                "do_predict is True but save_models is 'none', so no model is left to predict: drop one of the two."
-            )
-        if bool(self.train_file) != bool(self.validation_file):
-            raise ValueError(
-                f"train_file is {self.train_file!r} and validation_file is {self.validation_file!r}: give both or neither."
-            )
+        """Refuse a grid without models or tasks; not when the arguments are made, since a report needs neither."""
         named = {name: getattr(self, name) for name in ("tasks", "train_file", "dataset_name")}
-        if sum(map(bool, named.values())) != 1:
-            listing = ", ".join(f"{name} is {value!r}" for name, value in named.items())
-            raise ValueError(f"{listing}: give one of them, such as --tasks paper.")
-        refuse(self, OWN_TASK if self.is_own_task else BENCHMARKS)
+        rows_are_named = self.is_prediction_only or (self.is_own_task and (self.test_file or self.dataset_name))
+        wrong = {
+            "model_name_or_path is not given: name one or several checkpoints": not self.model_name_or_path,
+            f"test_file is {self.test_file!r} but do_predict is False: add --do_predict": self.test_file
+            and not do_predict,
+            "do_predict is True but no rows are named: add --test_file to a task of your own, or to a model that is fine-tuned "
+            "already": do_predict and not rows_are_named,
+            "do_predict is True but save_models is 'none', so no model is left to predict: drop one of the two": (
+                do_predict and self.kept_models == "none" and not self.is_prediction_only
+            ),
+            f"train_file is {self.train_file!r} and validation_file is {self.validation_file!r}: give both or neither": (
+                bool(self.train_file) != bool(self.validation_file)
+            ),
+            ", ".join(f"{name} is {value!r}" for name, value in named.items())
+            + ": give one of them, such as --tasks paper": (
+                sum(map(bool, named.values())) != 1 and not self.is_prediction_only
+            ),
+        }
+        for message, is_wrong in wrong.items():
+            if is_wrong:
+                raise ValueError(f"{message}.")
+        refuse(self, PREDICTION if self.is_prediction_only else OWN_TASK if self.is_own_task else BENCHMARKS)
 
 
 @dataclass
@@ -265,7 +232,6 @@ class GlueTrainingArguments(TrainingArguments):
 
     eval_strategy: str = HfArg(default="epoch", help="Every epoch is scored; nothing else is accepted.")
     save_strategy: str = HfArg(default="no", help="No checkpoint is written; see --save_models.")
-    optim: OptimizerNames | str = HfArg(default="adamw_torch_fused", help="The optimizer.")
     per_device_eval_batch_size: int = HfArg(default=64, help="Rows scored at once on each device.")
     logging_steps: float = HfArg(default=0.02, help="Share of the steps (below 1), or steps, between two logs.")
     logging_nan_inf_filter: bool = HfArg(

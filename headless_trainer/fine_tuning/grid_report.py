@@ -1,14 +1,13 @@
 """The report of a folder of fine-tuning results: tables for each loss and benchmark, calibration, pictures."""
 
-import json
 import statistics
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..cards.file import table as cards_table
 from ..runtime.checkpoints import write_whole
-from .grid_plots import draw_pretraining, draw_reliability
+from ..tables import markdown
+from .grid_plots import draw_pretraining
 from .problems import LOSS_TITLES
 from .results import (
     BENCHMARK_NAMES,
@@ -19,14 +18,16 @@ from .results import (
     best_epoch,
     column_of,
     in_order,
+    read_run,
     read_runs,
     scores_by_column,
     selection_score,
     shown,
 )
-from .score_tables import calibration_table, pretraining_cells, score_table
+from .score_tables import calibration_table, score_table
 
 REPORT_NAME = "results.md"
+CALIBRATION_NOTE = "Expected calibration error x 100 (15 bins), mean over seeds; 0 is best."
 TEST_NOTE = (
     "Rows that had no part in the choice of an epoch, a seed or a rate, by the model that was chosen. Scores x 100, losses as "
     "they are."
@@ -54,26 +55,15 @@ def write_report(output_dir: str | Path, metrics: str = "paper") -> str:
         raise ValueError(f"output_dir {str(output_dir)!r} holds no results (<loss>/<model>/<task>/seed_<s>.json).")
     parts = ["# Fine-tuning results"]
     for loss, title in LOSS_TITLES.items():
-        own = [run for run in runs if run["loss"] == loss]
-        for name, slug, group in benchmarks(own):
+        for name, slug, group in benchmarks([run for run in runs if run["loss"] == loss]):
             parts += [f"## {name}: {title.lower()}", benchmark_table(group, metrics), note(group, metrics)]
             picture = output_dir / f"{slug}_{loss}_pretraining.png"
             if draw_pretraining(group, picture, metrics):
                 parts.append(f"![{name}: average score along pretraining]({picture.name})")
     if table := calibration_table(runs, metrics):
-        explained = (
-            "Expected calibration error x 100 (15 bins), mean over seeds; 0 is best. A point of the picture is a bin, its size "
-            "the share of the rows."
-        )
-        parts += ["## Calibration", table, explained]
-        if draw_reliability(runs, output_dir / "reliability.png", metrics):
-            parts.append("![Accuracy against confidence](reliability.png)")
+        parts += ["## Calibration", table, CALIBRATION_NOTE]
     if table := test_table(output_dir):
-        parts += [
-            "## Test rows",
-            table,
-            TEST_NOTE,
-        ]
+        parts += ["## Test rows", table, TEST_NOTE]
     text = "\n\n".join(parts) + "\n"
     write_whole(output_dir / REPORT_NAME, text.encode())
     return text
@@ -88,61 +78,46 @@ def benchmarks(runs: list[dict]) -> Iterator[tuple[str, str, list[dict]]]:
     everywhere = [run for run in runs if run["task"] == "xnli"]
     if everywhere:
         yield "XNLI, fine-tuned on English only", "xnli", everywhere
-    own = [run for run in runs if run["task"].startswith("xnli_")]
-    if own:
+    if own := [run for run in runs if run["task"].startswith("xnli_")]:
         # Fine-tuning on English and scoring English is part of both scenarios, and run once.
-        shared = [_in_training_language(run) for run in everywhere if run["train_language"] in run["selected_on"]]
-        yield "XNLI, fine-tuned on the target language", "xnli_translate_train", own + shared
-
-
-def _in_training_language(run: dict) -> dict:
-    language = run["train_language"]
-    epochs = [epoch | {"sets": {language: epoch["sets"][language]}} for epoch in run["epochs"]]
-    return run | {"epochs": epochs}
+        for run in everywhere:
+            language = run["train_language"]
+            if language in run["selected_on"]:
+                own.append(run | {"epochs": [e | {"sets": {language: e["sets"][language]}} for e in run["epochs"]]})
+        yield "XNLI, fine-tuned on the target language", "xnli_translate_train", own
 
 
 def benchmark_table(runs: list[dict], metrics: str = "paper") -> str:
     """A row for each model, with its pretraining where any is known, and a column for each task or language."""
-    models = {run["model"]: run for run in runs}
-
-    def place(model: str) -> tuple:
-        known = models[model].get("pretraining") or {"run": model, "tokens_seen": 0}
-        return known["run"], known["tokens_seen"]
-
-    with_pretraining = any(run.get("pretraining") for run in runs)
-    rows = {}
-    for model in sorted(models, key=place):
-        rows[model] = [model, *(pretraining_cells(models[model]) if with_pretraining else ())]
-    first = ["model", "tokens", "process-hours"] if with_pretraining else ["model"]
+    pretraining = {run["model"]: run.get("pretraining") or {} for run in runs}
+    models = sorted(
+        pretraining, key=lambda name: (pretraining[name].get("run", name), pretraining[name].get("tokens_seen", 0))
+    )
+    rows, first = {model: [model] for model in models}, ["model"]
+    if any(pretraining.values()):
+        rows = {model: [model, *_pretraining_cells(pretraining[model])] for model in models}
+        first = ["model", "tokens", "process-hours"]
     if runs[0]["benchmark"] == OWN_TASK:
-        scores, lower = own_scores(runs)
+        scores = _own_scores(runs)
         columns = list(dict.fromkeys(column for _, column in scores))
+        lower = {metric for run in runs if run.get("lower_is_better") for metric in run["paper_metrics"]}
         names = {column: metric_title(column) for column in columns}
         return score_table(rows, columns, scores, first, names=names, averaged=False, lower=lower)
     scores = scores_by_column(runs, metrics)
     return score_table(rows, in_order({column for _, column in scores}), scores, first)
 
 
-def test_table(output_dir: Path) -> str | None:
-    """Scores of predicted rows that have labels, by the best model of each that was fine-tuned; None where there are none."""
-    found = [
-        json.loads(path.read_text(encoding="utf-8")) for path in sorted(output_dir.glob(f"{PREDICTIONS}/*{SCORES}"))
-    ]
-    if not found:
-        return None
-    names = list(dict.fromkeys(name for each in found for name in each["metrics"]))
-    lines = []
-    for each in found:
-        values = {name: 100 * value for name, value in each["metrics"].items()}
-        values[each["metric"]] = shown(each, each["metrics"][each["metric"]])
-        lines.append(
-            [each["model"], f"{each['rows']:,}", *(f"{values[name]:.4g}" if name in values else "-" for name in names)]
-        )
-    return cards_table(["model", "rows", *map(metric_title, names)], lines, left=1)
+def _pretraining_cells(known: dict) -> list[str]:
+    """Tokens and process-hours of pretraining, dashes where the checkpoint does not say."""
+    if "tokens_seen" not in known:
+        return ["-", "-"]
+    scale, unit = (1e9, "B") if known["tokens_seen"] >= 1e9 else (1e6, "M")
+    hours = known["train_seconds"] * known.get("processes", 1) / 3600
+    return [f"{known['tokens_seen'] / scale:.3g} {unit}", f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"]
 
 
-def own_scores(runs: list[dict]) -> tuple[dict[tuple[str, str], list[float]], set[str]]:
-    """Scores of one's own task by (model, metric), its metric and that over classes; which of them are the better the lower."""
+def _own_scores(runs: list[dict]) -> dict[tuple[str, str], list[float]]:
+    """Scores of one's own task by (model, metric): its metric, and macro F1 where that is another."""
     scores: dict[tuple[str, str], list[float]] = {}
     for run in runs:
         (scored,) = run["epochs"][best_epoch(run)]["sets"].values()
@@ -150,47 +125,59 @@ def own_scores(runs: list[dict]) -> tuple[dict[tuple[str, str], list[float]], se
         scores.setdefault((run["model"], metric), []).append(shown(run, scored["metrics"][metric]))
         if "macro_f1" in scored["metrics"] and metric != "macro_f1":
             scores.setdefault((run["model"], "macro_f1"), []).append(100 * scored["metrics"]["macro_f1"])
-    return scores, {metric for run in runs if run.get("lower_is_better") for metric in run["paper_metrics"]}
+    return scores
+
+
+def test_table(output_dir: Path) -> str | None:
+    """Scores of predicted rows that have labels, by the best model of each that was fine-tuned; None where there are none."""
+    found = [read_run(path) for path in sorted(output_dir.glob(f"{PREDICTIONS}/*{SCORES}"))]
+    names = list(dict.fromkeys(name for each in found for name in each["metrics"]))
+    lines = []
+    for each in found:
+        values = {name: shown(each if name == each["metric"] else {}, value) for name, value in each["metrics"].items()}
+        cells = [f"{values[name]:.4g}" if name in values else "-" for name in names]
+        lines.append([each["model"], f"{each['rows']:,}", *cells])
+    return markdown(["model", "rows", *map(metric_title, names)], lines, left=1)
 
 
 def note(runs: list[dict], metrics: str = "paper") -> str:
     """How the scores of a table were chosen and what its marks mean."""
-    epochs = max(len(run["epochs"]) for run in runs)
-    seeds = Counter((run["model"], run["task"]) for run in runs)
-    number = f"{min(seeds.values())} to {max(seeds.values())}" if len(set(seeds.values())) > 1 else max(seeds.values())
-    names = {column_of(run, ""): run[f"{metrics}_metrics"] for run in runs}
-    names = {task: names[task] for task in in_order(names)}
-    groups: dict[str, list[str]] = {}
-    for task, own in names.items():
-        groups.setdefault(" and ".join(metric_title(metric) for metric in own), []).append(TASK_NAMES.get(task, task))
-    measured = "; ".join(
-        f"{metric}: {', '.join(filter(None, tasks))}" if any(tasks) else metric for metric, tasks in groups.items()
-    )
-    lower, average = runs[0].get("lower_is_better"), "; the average has its standard error"
-    if runs[0]["benchmark"] == OWN_TASK:
-        measured, average = next(iter(groups)) + (", of which the lowest is the best" if lower else ""), ""
-    lag = statistics.fmean(_lag(run, metrics) for run in runs)
-    searched = {run["model"]: run["learning_rate_search"] for run in runs if "learning_rate_search" in run}
-    rates = ""
-    if searched:
-        tried = ", ".join(next(iter(searched.values()))["scores"])
-        best = ", ".join(f"{model} {search['chosen']:g}" for model, search in searched.items())
-        rates = f" Learning rates that the same rows chose of {tried}: {best}."
+    lower = runs[0].get("lower_is_better")
+    seeds = set(Counter((run["model"], run["task"]) for run in runs).values())
     spread, significance = " of one seed each", ""
-    if max(seeds.values()) > 1:
-        spread = f", mean ± standard deviation over {number} seeds{average}"
+    if max(seeds) > 1:
+        number = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else max(seeds)
+        averaged = "" if runs[0]["benchmark"] == OWN_TASK else "; the average has its standard error"
+        spread = f", mean ± standard deviation over {number} seeds{averaged}"
         significance = (
             " †: significantly better than the second best (two-sided t-test over seeds, level 0.95); ††: also after Holm's "
             "correction over the columns."
         )
-    chosen = "Each is that after one epoch."
+    chosen, epochs = "Each is that after one epoch.", max(len(run["epochs"]) for run in runs)
     if epochs > 1:
+        lag = statistics.fmean(_lag(run, metrics) for run in runs)
         chosen = f"Each is the best of {epochs} epochs on the set that is scored; the last epoch is {lag:.2f} "
         chosen += f"{'higher' if lower else 'lower'} on average."
+    rates, searched = "", {run["model"]: run["learning_rate_search"] for run in runs if "learning_rate_search" in run}
+    if searched:
+        tried = ", ".join(next(iter(searched.values()))["scores"])
+        best = ", ".join(f"{model} {search['chosen']:g}" for model, search in searched.items())
+        rates = f" Learning rates that the same rows chose of {tried}: {best}."
     return (
-        f"Scores{'' if lower else ' x 100'} ({measured}){spread}. {chosen} Bold: best. Underlined: second best."
+        f"Scores{'' if lower else ' x 100'} ({_measured(runs, metrics)}){spread}. {chosen} Bold: best. Underlined: second best."
         f"{significance}{rates}"
     )
+
+
+def _measured(runs: list[dict], metrics: str) -> str:
+    """Which metrics the scores are, and of which tasks: ``accuracy: SST2; Spearman's correlation: STS-B``."""
+    names = {column_of(run, ""): run[f"{metrics}_metrics"] for run in runs}
+    groups: dict[str, list[str]] = {}
+    for task in in_order(names):
+        groups.setdefault(" and ".join(map(metric_title, names[task])), []).append(TASK_NAMES.get(task, task))
+    if runs[0]["benchmark"] == OWN_TASK:
+        return next(iter(groups)) + ", of which the lowest is the best" * bool(runs[0].get("lower_is_better"))
+    return "; ".join(f"{metric}: {', '.join(tasks)}" if any(tasks) else metric for metric, tasks in groups.items())
 
 
 def _lag(run: dict, metrics: str) -> float:

@@ -1,28 +1,26 @@
 """A task of one's own, from files or from a dataset on the Hub: which columns, which kind of labels, which classes."""
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
-import datasets
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
 from .results import OWN_TASK
-from .task_rows import Source, drop_unlabelled, is_text, to_labels, to_texts
+from .task_rows import SEPARATOR, Source, class_name, column_of, is_text, label_values, names_in, numbers_in
 from .tasks import Task
 
 logger = logging.getLogger(__name__)
 
-LABELS_SHOWN = 20  # in a message
-
 TEXT_COLUMNS = (("sentence1", "sentence2"), ("sentence1",), ("text",))  # what is looked for, in this order
-SEPARATOR = ","  # of several labels in one cell
 # Whole numbers of which there are more than this, and each is in fewer rows, are hardly classes.
 MOST_CLASSES, ROWS_OF_CLASS = 50, 3
-KINDS = {SINGLE_LABEL: "classes", MULTI_LABEL: "any number of labels", REGRESSION: "numbers"}
+KINDS = {
+    SINGLE_LABEL: ("classes", "one text or whole number a row"),
+    MULTI_LABEL: ("any number of labels", f"lists, or texts with {SEPARATOR!r} between the labels"),
+    REGRESSION: ("numbers", "numbers"),
+}
 
 
 def own_task(
@@ -43,38 +41,25 @@ def own_task(
             of text.
         problem_type: a name in `problems.PROBLEMS`. By default lists are labels of which a row has any number, numbers with a
             fraction are a regression, and whole numbers, texts, and true and false are classes.
-        metric: a name in `metrics.known_metrics`, that of the kind of task by default.
-
-    Raises:
-        FileNotFoundError: if a file does not exist.
-        ValueError: if a column is missing or ambiguous, the labels are not of that kind, or there are no two classes.
+        metric: a name or path that `task_scores.find_metric` takes, that of the kind of task by default.
     """
-    for source in (train, validation):
-        source.check()
-    table = train.read(text_columns or dict.fromkeys(chain(*TEXT_COLUMNS)))
-    where = train.named
-    if not len(table):
-        raise ValueError(f"{where} holds no rows. Name one with rows.")
-    listing = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
-    if label_column not in table.column_names:
-        raise ValueError(
-            f"{where} has no column {label_column!r}. Its columns are: {listing}. Name that of the labels with --label_column."
-        )
+    table, where = train.read(text_columns or dict.fromkeys(chain(*TEXT_COLUMNS))), train.named
+    labels = column_of(table, label_column, where)
     columns = find_text_columns(table, text_columns, label_column, where)
-    labels = _plain(table[label_column])
-    problem = _find_problem(labels, problem_type, where)
-    names = None if problem is REGRESSION else _class_names(table[label_column], problem, where)
+    problem = find_problem(label_values(labels), problem_type, where)
+    names = None if problem is REGRESSION else _class_names(labels, problem, where)
     logger.info(
-        "%s: %s of the column %r, from the texts of %s", name, KINDS[problem], label_column, " and ".join(columns)
+        "%s: %s of the column %r, from the texts of %s", name, KINDS[problem][0], label_column, " and ".join(columns)
     )
+    metric = metric or problem.metric
     return Task(
         name,
         OWN_TASK,
         columns,
         names,
         problem.name,
-        metric or problem.metric,
-        (metric or problem.metric,),
+        metric,
+        (metric,),
         train=train,
         validation=validation,
         label_column=label_column,
@@ -82,16 +67,10 @@ def own_task(
 
 
 def find_text_columns(table: pa.Table, given: Sequence[str] | None, label_column: str, where: str) -> tuple[str, ...]:
-    """The columns that hold the texts.
-
-    Raises:
-        ValueError: if one is missing, or none is given and there are none or several to choose from.
-    """
-    listing = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
-    for column in given or ():
-        if column not in table.column_names:
-            raise ValueError(f"{where} has no column {column!r}, of text_columns. Its columns are: {listing}.")
+    """The columns that hold the texts: those given, or those found where there is no other choice."""
     if given:
+        for name in given:
+            column_of(table, name, where, "--text_columns")
         return tuple(given)
     for columns in TEXT_COLUMNS:
         if set(columns) <= set(table.column_names) - {label_column}:
@@ -99,171 +78,57 @@ def find_text_columns(table: pa.Table, given: Sequence[str] | None, label_column
     found = [field.name for field in table.schema if is_text(field.type) and field.name != label_column]
     if len(found) != 1:
         raise ValueError(
-            f"{where} has {len(found)} columns of text beside {label_column!r}: name one or two with --text_columns. "
-            f"Its columns are: {listing}."
+            f"{where} has {len(found)} columns of text beside {label_column!r} ({', '.join(found)}): name one or two with "
+            "--text_columns."
         )
     return tuple(found)
 
 
-def load_own(task: Task) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
-    """The rows of a task of `own_task`, to train on and to score: as `tasks.load_task` gives those of benchmarks.
-
-    Raises:
-        ValueError: if a column is missing, a label is not one of the task, or a set has no labels.
-    """
-    train, held_out = (own_rows(task, source) for source in (task.train, task.validation))
-    return train, {"validation": held_out}
-
-
-def own_rows(task: Task, source: Source) -> datasets.Dataset:
-    """The rows of a source that have labels."""
-    table, where = source.read(task.columns), source.named
-    texts = to_texts(table, task.form, task.columns, where)
-    if task.label_column not in table.column_names:
-        raise ValueError(
-            f"{where} has no column {task.label_column!r}. Its columns are: {', '.join(table.column_names)}."
-        )
-    return drop_unlabelled(texts, own_labels(task, table[task.label_column], where), where)
-
-
-def own_labels(task: Task, column: pa.ChunkedArray, where: str) -> pa.Array:
-    """Labels as `problems.Problem.encode` takes them, null where there is none.
-
-    Raises:
-        ValueError: if one is not of the task.
-    """
-    column = _plain(column)
-    if column.null_count == len(column):
-        return pa.nulls(len(column), pa.int64())
-    _find_problem(column, task.problem_type, where)
-    if task.problem is REGRESSION:
-        return to_labels(column, None, where)
-    numbers = {name: index for index, name in enumerate(task.label_names)}
-
-    def number(row: int, name: str) -> int:
-        if name not in numbers:
-            names = task.label_names
-            listed = ", ".join(names[:LABELS_SHOWN]) + f" and {len(names) - LABELS_SHOWN} more" * (
-                len(names) > LABELS_SHOWN
-            )
-            raise ValueError(f"row {row} of {where} has label {name!r}. Labels of the task are {listed}.")
-        return numbers[name]
-
-    if task.problem is SINGLE_LABEL:
-        names = enumerate(_as_names(column, where).to_pylist())
-        return pa.array([None if name is None else number(row, name) for row, name in names], pa.int64())
-    lists = enumerate(_label_lists(column, where))
-    found = [None if names is None else [number(row, name) for name in names] for row, names in lists]
-    return pa.array(found, pa.list_(pa.int64()))
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of labels without dictionaries and decimals, and null where it says nothing: an empty text, nan."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_decimal(column.type) or column.type == pa.float16():
-        column = column.cast(pa.float64())
-    if is_text(column.type):
-        return pc.if_else(pc.equal(pc.utf8_trim_whitespace(column), ""), pa.scalar(None, column.type), column)
-    if pa.types.is_floating(column.type):
-        return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-    return column
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
-def _has_fractions(column: pa.ChunkedArray) -> bool:
-    return pa.types.is_floating(column.type) and bool(pc.any(pc.not_equal(pc.floor(column), column)).as_py())
-
-
-def _find_problem(labels: pa.ChunkedArray, given: str | None, where: str) -> Problem:
+def find_problem(values: Sequence, given: str | None, where: str) -> Problem:
     """The kind of task that labels are of, if they fit to what is asked for."""
-    kind = labels.type
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    if labels.null_count == len(labels):
+    present = [value for value in values if value is not None]
+    if not present:
         raise ValueError(f"{where} has no row with a label. Name their column with --label_column.")
+    numbers, are_lists = numbers_in(present), all(isinstance(value, list) for value in present)
+    has_fractions = any(number % 1 for number in numbers or ())
     if given is None:
-        if pa.types.is_floating(kind) and not _has_fractions(labels):
-            raise ValueError(
-                f"labels of {where} are numbers such as {labels.drop_null()[0].as_py()}, which may be classes or a figure: "
-                "say which, with --problem_type single_label or --problem_type regression."
-            )
-        different = pc.count_distinct(labels).as_py() if pa.types.is_integer(kind) else 0
-        if different > max(MOST_CLASSES, len(labels) / ROWS_OF_CLASS):
-            raise ValueError(
-                f"labels of {where} are {different:,} different whole numbers in {len(labels):,} rows, which may be classes or "
-                "a figure: say which, with --problem_type single_label or --problem_type regression."
-            )
-        given = (MULTI_LABEL if _is_list(kind) else REGRESSION if pa.types.is_floating(kind) else SINGLE_LABEL).name
+        if numbers and not has_fractions:
+            _refuse_ambiguous(present, where)
+        given = (MULTI_LABEL if are_lists else REGRESSION if has_fractions else SINGLE_LABEL).name
     problem = PROBLEMS[given]
     fits = {
-        SINGLE_LABEL: pa.types.is_boolean(kind) or is_text(kind) or (is_number and not _has_fractions(labels)),
-        MULTI_LABEL: _is_list(kind) or is_text(kind),
-        REGRESSION: is_number,
+        SINGLE_LABEL: not (has_fractions or any(isinstance(value, list | dict) for value in present)),
+        MULTI_LABEL: are_lists or all(isinstance(value, str) for value in present),
+        REGRESSION: numbers is not None,
     }[problem]
     if not fits:
-        needed = {
-            SINGLE_LABEL: "one text or whole number a row",
-            MULTI_LABEL: f"lists, or texts with {SEPARATOR!r} between the labels",
-            REGRESSION: "numbers",
-        }[problem]
-        other = "numbers with a fraction" if is_number and _has_fractions(labels) else f"of type {kind}"
         raise ValueError(
-            f"labels of {where} are {other}, and problem_type {given} needs {needed}. Convert them, or choose another "
-            "--problem_type."
+            f"labels of {where} are such as {present[0]!r}{' and have fractions' * has_fractions}, and problem_type {given} "
+            f"needs {KINDS[problem][1]}. Convert them, or choose another --problem_type."
         )
     return problem
 
 
-def _as_names(values: pa.ChunkedArray | pa.Array, where: str):
-    """Names of classes, as texts: 3.0, as tables with gaps have it, is the class 3."""
-    if pa.types.is_floating(values.type) and not _has_fractions(values):
-        values = values.cast(pa.int64())
-    try:
-        return values.cast(pa.string())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ValueError(f"labels of {where} cannot be names of classes: they are {values.type}.") from error
-
-
-def _label_lists(column: pa.ChunkedArray, where: str) -> list[list[str] | None]:
-    """The names of the labels of each row; None where it says nothing."""
-    if is_text(column.type):  # of a cell that is empty it cannot be told: it has no label
-        rows = [[name.strip() for name in (text or "").split(SEPARATOR) if name.strip()] for text in column.to_pylist()]
-    elif _is_list(column.type):
-        array = column.combine_chunks()
-        names = iter(_as_names(_plain(pa.chunked_array([array.flatten()])), where).to_pylist())
-        rows = [
-            None if length is None else [next(names) for _ in range(length)]
-            for length in pc.list_value_length(array).to_pylist()
-        ]
-    else:
-        rows = [None] * len(column)
-    for row, names in enumerate(rows):
-        if names and None in names:
-            raise ValueError(f"row {row} of {where} has a null among its labels. Remove it.")
-        if names and len(set(names)) < len(names):
-            twice = Counter(names).most_common(1)[0][0]
-            raise ValueError(
-                f"row {row} of {where} has the label {twice!r} twice. A row lists the names of its labels, not a zero or one "
-                "for each of them."
-            )
-    return rows
+def _refuse_ambiguous(whole: Sequence, where: str) -> None:
+    """Whole numbers with a point, and very many whole numbers, may be classes or a figure."""
+    different, pointed = len({*whole}), [value for value in whole if isinstance(value, float)]
+    if pointed or different > max(MOST_CLASSES, len(whole) / ROWS_OF_CLASS):
+        ambiguous = f"numbers such as {pointed[0]}" if pointed else f"{different:,} different whole numbers"
+        raise ValueError(
+            f"labels of {where} are {ambiguous}, which may be classes or a figure: say which, with --problem_type "
+            "single_label or --problem_type regression."
+        )
 
 
 def _class_names(column: pa.ChunkedArray, problem: Problem, where: str) -> tuple[str, ...]:
     """Names of the classes: numbers by size, others sorted, and those of a column that has them listed in that order."""
     if pa.types.is_dictionary(column.type):
-        listed = column.unify_dictionaries().chunk(0).dictionary
-        names = [name for name in _as_names(listed, where).to_pylist() if (name or "").strip()]
+        listed = column.unify_dictionaries().chunk(0).dictionary.to_pylist()
+        names = [class_name(value) for value in listed if str(value).strip()]
     else:
-        plain = _plain(column)
-        if problem is SINGLE_LABEL:
-            found = set(_as_names(pc.unique(plain).drop_null(), where).to_pylist())
-        else:
-            found = set(chain.from_iterable(filter(None, _label_lists(plain, where))))
-        names = sorted(found, key=_by_number)
+        values = [value for value in label_values(column) if value is not None]
+        found = map(names_in, values) if problem is MULTI_LABEL else [map(class_name, values)]
+        names = sorted(set(chain(*found)), key=_by_number)
     if len(names) < 2:
         raise ValueError(f"{where} must have two classes or more, its labels are {names}.")
     return tuple(names)

@@ -15,24 +15,27 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Problem:
-    """One kind of task."""
+    """One kind of task.
+
+    Attributes:
+        name: as ``--problem_type`` has it.
+        config_name: as ``problem_type`` of a configuration of transformers has it.
+        losses: that it can be trained with, the default first.
+        loss_sum: from ``(N, C)`` scores and labels, the sum of the losses of all labels, whose mean is that of torch.
+        outputs: of ``(N, C)`` scores: probabilities, or the number.
+        predictions: of outputs: labels of the form that they are given in.
+        encode: labels of rows and the number of classes to the array that the loss takes.
+        metric: the default score.
+    """
 
     name: str
-    """what ``--problem_type`` calls it"""
     config_name: str
-    """what ``problem_type`` of a configuration of transformers calls it"""
     losses: tuple[str, ...]
-    """what it can be trained with, the default first"""
     loss_sum: Callable[[Tensor, Tensor], Tensor]
-    """from ``(N, C)`` scores and labels, the sum of the losses of all labels: the mean is that of the class of torch"""
     outputs: Callable[[Tensor], Tensor]
-    """``(N, C)`` scores to what is reported: probabilities, or the number"""
     predictions: Callable[[np.ndarray], np.ndarray]
-    """outputs to labels of the form that they are given in"""
     encode: Callable[[Sequence, int], np.ndarray]
-    """labels of rows and the number of classes to the array that the loss takes"""
     metric: str
-    """the default score"""
 
 
 def _many_hot(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:

@@ -12,7 +12,7 @@ A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
     lower_is_better                      whether they are losses and errors
     selected_on                          evaluation sets whose mean score chooses the best epoch
     epochs                               for each: epoch, step, and in sets, for each evaluation set, its metrics, loss and
-                                         calibration, and of the best one what `metrics.by_class` says
+                                         calibration error, and of the best one what `task_scores.by_class` says
     best_epoch, score, last_score        by the paper's metrics, on selected_on
     loss_curve, train_seconds, train_samples_per_second, evaluation_seconds, versions
 """
@@ -25,9 +25,6 @@ from pathlib import Path
 
 from ..runtime.checkpoints import write_whole
 
-REQUIRED = (
-    "model", "task", "benchmark", "seed", "loss", "settings", "weights", "epochs", "paper_metrics", "selected_on",
-)  # fmt: skip
 BY_CLASS = {"classes", "confusion_matrix"}  # of the best epoch alone: they are long
 PREDICTIONS, SCORES = "predictions", "_scores.json"  # folder of them, and how the file of their scores ends
 OWN_TASK = "user"  # the benchmark of a task of one's own, and the task's name where it has none
@@ -53,25 +50,18 @@ def write_run(path: Path, run: dict) -> None:
     write_whole(path, (json.dumps(run, indent=1) + "\n").encode())
 
 
-def read_runs(output_dir: str | Path, candidates: bool = False) -> list[dict]:
-    """All results in a folder, in the order of their paths; or the candidates of a search over learning rates.
+def read_run(path: Path) -> dict:
+    """The result of one run."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"result file {str(path)!r} is not JSON ({error}). Delete it to repeat the run.") from error
 
-    Raises:
-        ValueError: if a file is not a result.
-    """
-    runs = []
-    for path in sorted(Path(output_dir).glob(f"*/*/*/{'rate_*/' if candidates else ''}seed_*.json")):
-        try:
-            run = json.loads(path.read_text(encoding="utf-8"))
-            missing = [name for name in REQUIRED if name not in run]
-        except ValueError as error:
-            raise ValueError(
-                f"result file {str(path)!r} is not JSON ({error}). Delete it to repeat the run."
-            ) from error
-        if missing:
-            raise ValueError(f"result file {str(path)!r} lacks {missing[0]!r}. Delete it to repeat the run.")
-        runs.append(run)
-    return runs
+
+def read_runs(output_dir: str | Path, candidates: bool = False) -> list[dict]:
+    """All results in a folder, in the order of their paths; or the candidates of a search over learning rates."""
+    paths = sorted(Path(output_dir).glob(f"*/*/*/{'rate_*/' if candidates else ''}seed_*.json"))
+    return [read_run(path) for path in paths]
 
 
 def check_settings(runs: list[dict], loss: str, settings: dict, weights: dict[str, str], output_dir: str) -> None:
@@ -81,20 +71,16 @@ def check_settings(runs: list[dict], loss: str, settings: dict, weights: dict[st
         runs: what the folder holds.
         loss: of the coming runs; only results of the same loss are compared.
         weights: fingerprint of each model, by its name.
-
-    Raises:
-        ValueError: if a setting or a fingerprint differs; it is named, with both values.
     """
     for run in runs:
-        if run["loss"] != loss:
-            continue
-        where = f"output_dir {output_dir!r} holds {run['model']}/{run['task']}/seed_{run['seed']} with"
-        for name in settings | run["settings"]:
-            old, new = run["settings"].get(name), settings.get(name)
-            if old != new:
-                raise ValueError(f"{where} {name} {old!r}, and this run has {new!r}: choose another --output_dir.")
-        if weights.get(run["model"], run["weights"]) != run["weights"]:
-            raise ValueError(f"{where} other weights than {run['model']!r} has now: choose another --output_dir.")
+        own = run["settings"] | {"weights": run["weights"]}
+        new = settings | {"weights": weights.get(run["model"], run["weights"])}
+        differing = [name for name in own | new if own.get(name) != new.get(name)] if run["loss"] == loss else []
+        for name in differing:
+            raise ValueError(
+                f"output_dir {output_dir!r} holds {run['model']}/{run['task']}/seed_{run['seed']} with {name} "
+                f"{own.get(name)!r}, and this run has {new.get(name)!r}: choose another --output_dir."
+            )
 
 
 def epoch_scores(run: dict, epoch: dict, metrics: str = "paper") -> dict[str, float]:
@@ -115,16 +101,14 @@ def best_epoch(run: dict, metrics: str = "paper") -> int:
     In a task of one's own, of equal scores that with the lowest loss: a few rows have few different scores, and macro F1 stays
     0 until the first label is predicted.
     """
-    sign = -1 if run.get("lower_is_better") else 1
-    ranks = [
-        (sign * selection_score(run, epoch, metrics), -_loss(run, epoch) if run["benchmark"] == OWN_TASK else 0)
-        for epoch in run["epochs"]
-    ]
+
+    def rank(epoch: dict) -> tuple[float, float]:
+        score = selection_score(run, epoch, metrics)
+        loss = statistics.fmean(epoch["sets"][key]["loss"] for key in run["selected_on"])
+        return -score if run.get("lower_is_better") else score, -loss if run["benchmark"] == OWN_TASK else 0
+
+    ranks = [rank(epoch) for epoch in run["epochs"]]
     return ranks.index(max(ranks))
-
-
-def _loss(run: dict, epoch: dict) -> float:
-    return statistics.fmean(epoch["sets"][key]["loss"] for key in run["selected_on"])
 
 
 def best_of(run: dict) -> Callable[[Iterable[float]], float]:
@@ -152,8 +136,7 @@ def scores_by_column(runs: Iterable[dict], metrics: str = "paper") -> dict[tuple
     """Scores as `shown` at the best epoch, over seeds, by (model, `column_of`)."""
     scores: dict[tuple[str, str], list[float]] = {}
     for run in runs:
-        found = epoch_scores(run, run["epochs"][best_epoch(run, metrics)], metrics)
-        for key, score in found.items():
+        for key, score in epoch_scores(run, run["epochs"][best_epoch(run, metrics)], metrics).items():
             scores.setdefault((run["model"], column_of(run, key)), []).append(shown(run, score))
     return scores
 

@@ -1,11 +1,11 @@
-"""Run what is left of a grid: fine-tune, score every epoch, write one result file for each run."""
+"""Run what is left of a grid: fine-tune, score every epoch, write one result file for each run, choose learning rates."""
 
 import copy
 import gc
-import json
 import logging
 import math
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from statistics import fmean
 
-from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
@@ -22,19 +21,16 @@ from .classification_rows import EncodedRows, encode_rows
 from .classifier_card import write_classifier_card
 from .classifiers import load_classifier
 from .glue_arguments import GlueArguments, run_settings
-from .grid import Grid, Run, loading_options
+from .grid import Grid, Run
 from .grid_report import metric_title
-from .metrics import find_metric
 from .problems import REGRESSION
-from .results import BY_CLASS, OWN_TASK, best_epoch, best_of, selection_score, shown, write_run
-from .task_scores import score_outputs
+from .results import BY_CLASS, OWN_TASK, best_epoch, best_of, read_run, selection_score, shown, write_run
+from .task_scores import metric_of, name_of, score_outputs
 
 logger = logging.getLogger(__name__)
 
-PACKAGES = ("torch", "transformers", "datasets")
-TRAINED_TO_SCORED = 3  # a row costs about three times as much with its backward
+PACKAGES = ("torch", "transformers", "datasets", "evaluate")
 BEST = "best"  # the folder of the best model of all seeds
-CHARACTERS_OF_TOKEN = 4  # roughly; only the bar's estimate of the time left depends on it
 
 
 def run_grid(grid: Grid) -> None:
@@ -42,25 +38,20 @@ def run_grid(grid: Grid) -> None:
     done = len(grid.runs) - len(grid.pending)
     if done:
         logger.info("%s of %s runs are finished already: they are skipped.", done, len(grid.runs))
-    if not grid.pending:
-        return
-    with Progress(grid) as progress:
-        for run, train, sets in _encoded(grid):
-            progress.begin(run)
-            result = run_one(run, grid, train, sets, progress)
+    args = grid.training
+    hidden = args.disable_tqdm or args.process_index > 0 or not sys.stderr.isatty()
+    shape = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+    with tqdm(total=len(grid.runs), initial=done, disable=hidden, bar_format=shape, smoothing=0) as bar:
+        for number, (run, train, sets) in enumerate(_encoded(grid), done + 1):
+            bar.set_description_str(f"[{number}/{len(grid.runs)}] {run}".replace(",", ""))
+            result = run_one(run, grid, train, sets, bar)
             gc.collect()  # a trainer and its model refer to each other: without this, the next model comes beside them
-            progress.end()
-            if grid.training.process_index == 0:
+            bar.update(number - bar.n)
+            if args.process_index == 0:
                 write_run(run.path, result)
             best, score = result["best_epoch"] + 1, f"{shown(result, result['score']):.4g}"
             seconds = result["train_seconds"] + result["evaluation_seconds"]
-            logger.info("%s: %s after epoch %s (%.0f s)", described(run), score, best, seconds)
-
-
-def described(run: Run) -> str:
-    """A run in a line of the log."""
-    rate = "" if run.learning_rate is None else f", rate {run.learning_rate:g}"
-    return f"{run.task.name}, {run.model.name}{rate}, seed {run.seed}"
+            logger.info("%s: %s after epoch %s (%.0f s)", run, score, best, seconds)
 
 
 def _encoded(grid: Grid) -> Iterator[tuple[Run, EncodedRows, dict[str, EncodedRows]]]:
@@ -78,35 +69,32 @@ def _encoded(grid: Grid) -> Iterator[tuple[Run, EncodedRows, dict[str, EncodedRo
         yield run, train, sets
 
 
-def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRows], progress: "Progress") -> dict:
+def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRows], bar: tqdm) -> dict:
     """Fine-tune a model on a task with a seed, score every epoch, and return the result as it is written."""
-    task, arguments = run.task, grid.arguments
     trainer = make_trainer(run, grid, train)
-    scorer = EpochScorer(trainer, run, sets, arguments, progress)
+    scorer = EpochScorer(trainer, run, sets, grid.arguments, bar)
     trainer.add_callback(scorer)
     start = time.perf_counter()
     trainer.train()
     seconds = time.perf_counter() - start - scorer.seconds
     result = {
         "model": run.model.name,
-        "task": task.name,
-        "train_language": task.train_language,
+        "task": run.task.name,
+        "train_language": run.task.train_language,
         "seed": run.seed,
         "loss": grid.loss,
-        "settings": run_settings(arguments, grid.training),
+        "settings": run_settings(grid.arguments, grid.training),
         "learning_rate": trainer.args.learning_rate,
         "weights": run.model.weights,
         "pretraining": run.model.pretraining,
-        **scorer.description,
-        "epochs": scorer.epochs,
+        **scorer.result,
     }
-    best = best_epoch(result, arguments.metrics)
-    for epoch in result["epochs"][:best] + result["epochs"][best + 1 :]:
-        for scored in epoch["sets"].values():
+    kept = best_epoch(result, grid.arguments.metrics)
+    for index, epoch in enumerate(result["epochs"]):
+        for scored in epoch["sets"].values() if index != kept else ():
             for name in BY_CLASS & scored.keys():
                 del scored[name]
-    best = best_epoch(result)
-    scores = [selection_score(result, epoch) for epoch in scorer.epochs]
+    best, scores = best_epoch(result), [selection_score(result, epoch) for epoch in result["epochs"]]
     result |= {
         "best_epoch": best,
         "score": scores[best],
@@ -117,28 +105,27 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
         "evaluation_seconds": scorer.seconds,
         "versions": {name: metadata.version(name) for name in PACKAGES},
     }
-    if folder := scorer.keep_best_model():
-        write_classifier_card(folder, run, trainer.model, result, arguments.metrics)
+    if trainer.args.should_save and (folder := keep_model(run, result, grid.arguments)):
+        write_classifier_card(folder, run, trainer.model, result, grid.arguments.metrics)
     return result
 
 
 def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrainer:
     """The trainer of one run: its model with a new head, both from the run's seed."""
-    config = copy.deepcopy(run.model.configs[run.task.num_labels])
-    config.num_labels = run.task.num_labels
-    if run.task.id2label:
-        config.id2label = run.task.id2label
-        config.label2id = {name: index for index, name in run.task.id2label.items()}
-    if run.task.benchmark == OWN_TASK:
-        config.text_columns = list(run.task.columns)  # for `predictions`, and for those who use the model
+    task = run.task
+    config = copy.deepcopy(run.model.configs[task.num_labels])
+    config.num_labels = task.num_labels
+    if task.id2label:
+        config.id2label = task.id2label
+        config.label2id = {name: index for index, name in task.id2label.items()}
+    if task.benchmark == OWN_TASK:
+        config.text_columns = list(task.columns)  # for `predictions`, and for those who use the model
     # A candidate of a multiple choice has a score too: transformers does not load a class of its own with a single output.
-    config.problem_type = REGRESSION.config_name if run.task.num_labels == 1 else run.task.problem.config_name
-    options = loading_options(grid.arguments) | {"attn_implementation": grid.arguments.attn_implementation}
-    model, _ = load_classifier(run.model.source, config, run.model.tokenizer, seed=run.seed, **options)
+    config.problem_type = REGRESSION.config_name if task.num_labels == 1 else task.problem.config_name
+    model, _ = load_classifier(grid.arguments, run.model.source, config, run.model.tokenizer, run.seed)
     args = copy.copy(grid.training)
     args.seed = run.seed
-    if run.learning_rate is not None:
-        args.learning_rate = run.learning_rate
+    args.learning_rate = args.learning_rate if run.learning_rate is None else run.learning_rate
     args.eval_strategy = "no"  # the scorer sees every epoch
     trainer = ClassificationTrainer(
         model, args, loss=grid.loss, train_dataset=train, processing_class=run.model.tokenizer
@@ -148,106 +135,56 @@ def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrai
     return trainer
 
 
-def model_folder(run: Run, arguments: GlueArguments) -> Path | None:
-    """Where the model of a run is kept, if it is."""
-    return {"best": run.path.with_name(BEST), "all": run.path.with_suffix(""), "none": None}[arguments.kept_models]
-
-
-def best_models(grid: Grid) -> dict[str, tuple[Run, Path | None]]:
-    """By the name of each model of a grid of one task, its run with the best score, and where that is kept, if it is."""
-    found = {}
-    for name in dict.fromkeys(run.model.name for run in grid.runs):
-        runs = [run for run in grid.results if run.model.name == name]
-        results = [json.loads(run.path.read_text(encoding="utf-8")) for run in runs]
-        scores = [result["score"] for result in results]
-        best = runs[scores.index(best_of(results[0])(scores))]
-        found[name] = best, model_folder(best, grid.arguments)
-    return found
-
-
-def best_kept(run: Run, metrics: str) -> float | None:
-    """The score of the model that is kept of earlier runs of the same model and task, None if there is none."""
-    if not run.path.with_name(BEST).is_dir():
-        return None
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(run.path.parent.glob("seed_*.json"))]
-    scores = [selection_score(each, each["epochs"][best_epoch(each, metrics)], metrics) for each in found]
-    return best_of(found[0])(scores) if found else None
-
-
 class EpochScorer(TrainerCallback):
-    """Scores every evaluation set after each epoch, and keeps the best epoch's model if it is asked to.
+    """Scores every evaluation set after each epoch, keeps the best epoch's model if it is asked to, and ends a run in time.
 
-    ``epochs`` is what was found, as result files hold it, and ``seconds`` the time it took.
+    Not `EarlyStoppingCallback`, which looks at one set and counts an epoch with an equal score and a lower loss as no better.
+    ``result`` is what was found, as result files hold it, and ``seconds`` the time it took.
     """
 
-    def __init__(self, trainer, run: Run, sets: dict[str, EncodedRows], arguments: GlueArguments, progress: "Progress"):
-        self.trainer, self.run, self.sets, self.arguments, self.progress = trainer, run, sets, arguments, progress
+    def __init__(self, trainer, run: Run, sets: dict[str, EncodedRows], arguments: GlueArguments, bar: tqdm):
+        self.trainer, self.run, self.sets, self.arguments, self.bar = trainer, run, sets, arguments, bar
         task = run.task
-        self.description = {
+        self.result = {
             "benchmark": task.benchmark,
-            "paper_metrics": [task.metric],
-            "official_metrics": list(task.official_metrics),
-            "lower_is_better": find_metric(task.metric).lower_is_better,
+            "paper_metrics": [name_of(task.metric)],
+            "official_metrics": [*map(name_of, task.official_metrics)],
+            "lower_is_better": metric_of(task).lower_is_better,
             "selected_on": [task.train_language] if task.train_language in sets else list(sets),
+            "epochs": [],
         }
-        self.epochs: list[dict] = []
         self.seconds = 0.0
         self._logged = 0  # entries of the log before this epoch
-        self._best = run.path.with_suffix(".best")
-        self._kept = model_folder(run, arguments)
-        self._to_beat = best_kept(run, arguments.metrics) if self._kept == run.path.with_name(BEST) else None
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.progress.add(trained=1 / state.max_steps)
+        self.bar.update(min(1 / state.max_steps, self.bar.total - self.bar.n))
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        start = time.perf_counter()
+        start, epochs = time.perf_counter(), self.result["epochs"]
         sets = {name: self.score(rows) for name, rows in self.sets.items()}
-        self.epochs.append({"epoch": len(self.epochs) + 1, "step": state.global_step, "sets": sets})
-        self.progress.add(scored=1 / math.ceil(state.num_train_epochs))
-        is_best = self._is_best()
-        if self._kept and is_best and self._beats_others():
-            self.trainer.save_model(str(self._best))
-        logger.info("%s", self._line(state, is_best))
+        epochs.append({"epoch": len(epochs) + 1, "step": state.global_step, "sets": sets})
+        waited = len(epochs) - 1 - best_epoch(self.result, self.arguments.metrics)
+        if waited == 0 and self.arguments.kept_models != "none":
+            self.trainer.save_model(str(self.run.path.with_suffix(".best")))
+        logger.info("%s", self._line(state, waited == 0))
         self._logged = len(state.log_history)
-        patience = self.arguments.early_stopping_patience
-        best = best_epoch(self.description | {"epochs": self.epochs}, self.arguments.metrics)
-        if patience and len(self.epochs) - 1 - best >= patience:
+        if self.arguments.early_stopping_patience and waited >= self.arguments.early_stopping_patience:
             control.should_training_stop = True
         self.seconds += time.perf_counter() - start
 
     def _line(self, state, is_best: bool) -> str:
         """What the log says of an epoch: losses, and the scores of the sets that choose the best one."""
-        epoch = self.epochs[-1]
+        epoch = self.result["epochs"][-1]
         losses = [logs["loss"] for logs in state.log_history[self._logged :] if "loss" in logs]
-        scored = [epoch["sets"][name] for name in self.description["selected_on"]]
-        found = {name: fmean(each["metrics"][name] for each in scored) for name in scored[0]["metrics"]}
-        lower = {"lower_is_better": self.description["lower_is_better"]}
+        scored = [epoch["sets"][name] for name in self.result["selected_on"]]
         figures = [f"trained to {fmean(losses):.4g}"] if losses else []
         figures.append(f"loss {fmean(each['loss'] for each in scored):.4g}")
-        for name, value in found.items():
-            figures.append(f"{metric_title(name)} {shown(lower if name == self.run.task.metric else {}, value):.4g}")
+        for name in scored[0]["metrics"]:
+            value = fmean(each["metrics"][name] for each in scored)
+            value = shown(self.result if name in self.result["paper_metrics"] else {}, value)
+            figures.append(f"{metric_title(name)} {value:.4g}")
         figures += ["best so far"] if is_best else []
-        return (
-            f"{described(self.run)}, epoch {epoch['epoch']}/{math.ceil(state.num_train_epochs)}: {', '.join(figures)}"
-        )
-
-    def _is_best(self) -> bool:
-        run, metrics = self.description | {"epochs": self.epochs}, self.arguments.metrics
-        return best_epoch(run, metrics) == len(self.epochs) - 1
-
-    def _beats_others(self) -> bool:
-        run = self.description | {"epochs": self.epochs}
-        score = selection_score(run, self.epochs[-1], self.arguments.metrics)
-        return self._to_beat is None or best_of(run)(self._to_beat, score) != self._to_beat
-
-    def keep_best_model(self) -> Path | None:
-        """Put the model of the best epoch where it is kept; its folder, None if it is not."""
-        if not self.trainer.args.should_save or not self._best.is_dir():
-            return None
-        shutil.rmtree(self._kept, ignore_errors=True)  # a worse one, or of a run that was killed before its scores
-        self._best.rename(self._kept)
-        return self._kept
+        return f"{self.run}, epoch {epoch['epoch']}/{math.ceil(state.num_train_epochs)}: {', '.join(figures)}"
 
     def score(self, rows: EncodedRows) -> dict:
         """As `score_outputs`, on one set."""
@@ -256,47 +193,81 @@ class EpochScorer(TrainerCallback):
         return score_outputs(self.run.task, output.predictions, output.label_ids, when)
 
 
-class Progress(tqdm):
-    """One bar over all runs of a grid, finished ones included, with the time left."""
+# Models that are kept --------------------------------------------------------------------------------------------------
 
-    def __init__(self, grid: Grid):
-        self.grid = grid
-        costs = [self._cost(run) for run in grid.runs]
-        super().__init__(
-            total=sum(map(sum, costs)),
-            initial=sum(sum(cost) for cost, run in zip(costs, grid.runs, strict=True) if run not in grid.pending),
-            disable=grid.training.disable_tqdm or grid.training.process_index > 0 or not sys.stderr.isatty(),
-            bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}",
-            smoothing=0,  # the mean speed so far: tasks differ more than moments do
-        )
 
-    def _cost(self, run: Run) -> tuple[float, float]:
-        """Estimated tokens of a run's training, those of its backwards too, and of its scoring."""
-        args, (train, sets) = self.grid.training, self.grid.data[run.task.name]
-        trained = len(train) * args.num_train_epochs
-        if args.max_steps > 0:
-            trained = args.max_steps * run_settings(self.grid.arguments, args)["batch_size"]
-        tokens, *scored = (self._tokens(rows) for rows in (train, *sets.values()))
-        scored = sum(len(rows) * mean for rows, mean in zip(sets.values(), scored, strict=True))
-        return TRAINED_TO_SCORED * trained * tokens, scored * math.ceil(trained / len(train))
+def model_folder(run: Run, arguments: GlueArguments) -> Path | None:
+    """Where the model of a run is kept, if it is."""
+    return {"best": run.path.with_name(BEST), "all": run.path.with_suffix(""), "none": None}[arguments.kept_models]
 
-    def _tokens(self, rows: Dataset) -> float:
-        texts = rows[:200]["texts"]
-        lengths = [sum(map(len, text)) / CHARACTERS_OF_TOKEN for candidates in texts for text in candidates]
-        return min(self.grid.arguments.max_seq_length, sum(lengths) / len(lengths) + 3) * len(texts[0])
 
-    def begin(self, run: Run) -> None:
-        """Name the run that begins."""
-        index, runs = self.grid.runs.index(run) + 1, len(self.grid.runs)
-        self._training, self._scoring = self._cost(run)
-        self._end = min(self.n + self._training + self._scoring, self.total)
-        self.set_description_str(f"[{index}/{runs}] {described(run).replace(',', '')}")
+def keep_model(run: Run, result: dict, arguments: GlueArguments) -> Path | None:
+    """Put the model of a run's best epoch where it is kept; None if it is not, or one of another seed is as good."""
+    saved, folder = run.path.with_suffix(".best"), model_folder(run, arguments)
+    if folder is None:
+        return None
+    if folder.name == BEST and folder.is_dir():
+        scores = [_kept_score(read_run(path), arguments) for path in sorted(run.path.parent.glob("seed_*.json"))]
+        own = _kept_score(result, arguments)
+        if scores and best_of(result)(*scores, own) in scores:
+            shutil.rmtree(saved)
+            return None
+    shutil.rmtree(folder, ignore_errors=True)  # a worse one, or of a run that was killed before its scores
+    saved.rename(folder)
+    return folder
 
-    def end(self) -> None:
-        """The run has ended, perhaps before its last epoch."""
-        self.update(max(0.0, self._end - self.n))
 
-    def add(self, trained: float = 0.0, scored: float = 0.0) -> None:
-        """Shares of the run's training and of its scoring are done."""
-        cost = trained * self._training + scored * self._scoring
-        self.update(min(cost, self.total - self.n))  # sums of shares round
+def _kept_score(result: dict, arguments: GlueArguments) -> float:
+    return selection_score(result, result["epochs"][best_epoch(result, arguments.metrics)], arguments.metrics)
+
+
+def best_models(grid: Grid) -> dict[str, tuple[Run, Path | None]]:
+    """By the name of each model of a grid of one task, its run with the best score, and where that is kept, if it is."""
+    found: dict[str, tuple[Run, dict]] = {}
+    for run in grid.results:
+        result = read_run(run.path)
+        before = found.setdefault(run.model.name, (run, result))[1]["score"]
+        if best_of(result)(before, result["score"]) != before:
+            found[run.model.name] = run, result
+    return {name: (run, model_folder(run, grid.arguments)) for name, (run, _) in found.items()}
+
+
+# Learning rates --------------------------------------------------------------------------------------------------------
+
+
+def choose_rates(grid: Grid) -> None:
+    """For each model, put the results and models of its best rate where they are read.
+
+    A candidate lies in a folder of its rate, `<output_dir>/<loss>/<model>/<task>/rate_<r>`. What that of the best rate holds
+    stands above it, where all other results are, with `learning_rate_search`: the score of each rate.
+    """
+    for name in dict.fromkeys(run.model.name for run in grid.runs):
+        runs = {run: read_run(run.path) for run in grid.runs if run.model.name == name}
+        first = next(iter(runs.values()))
+        scores: dict[float, list[float]] = {}
+        for run, result in runs.items():
+            scores.setdefault(run.learning_rate, []).append(result["score"])
+        means = {rate: statistics.fmean(found) for rate, found in scores.items()}
+        chosen = best_of(first)(means, key=means.get)
+        search = {"chosen": chosen, "scores": {f"{rate:g}": mean for rate, mean in means.items()}}
+        for run, result in runs.items():
+            if run.learning_rate == chosen:
+                _copy_model_above(run, grid.arguments)
+                write_run(run.result_path, result | {"learning_rate_search": search})
+        listing = ", ".join(f"{rate:g}: {shown(first, mean):.4g}" for rate, mean in means.items())
+        logger.info("%s, %s: rate %g, the best on the validation rows (%s)", run.task.name, name, chosen, listing)
+        if len(means) > 2 and chosen in (min(means), max(means)):
+            logger.warning(
+                "The best rate of %s, %g, is at the end of those that were tried: try some beyond it.", name, chosen
+            )
+
+
+def _copy_model_above(run: Run, arguments: GlueArguments) -> None:
+    folder = model_folder(run, arguments)
+    if folder is not None and folder.is_dir():
+        above = run.result_path.parent / folder.name
+        aside = above.with_name(f"{above.name}.incomplete")
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.copytree(folder, aside)
+        shutil.rmtree(above, ignore_errors=True)
+        aside.rename(above)

@@ -3,8 +3,8 @@
 import statistics
 from collections.abc import Collection, Mapping
 
-from ..cards.file import table
 from ..significance import dagger, holm, t_test_of_means
+from ..tables import markdown
 from .results import TASK_NAMES, average, best_epoch, in_order
 
 AVERAGE = "Avg."
@@ -41,53 +41,43 @@ def score_table(
     }
     daggers = _daggers(found_in, lower)
     digits = {head: "{:.4g}" if head in lower else "{:.2f}" for head in groups}
-    marks = {
-        head: _marks({row: found[0] for row, found in values.items()}, head in lower, digits[head])
-        for head, values in found_in.items()
-    }
-    lines = []
-    for row, leading in rows.items():
-        cells = []
-        for head, values in found_in.items():
-            if row not in values:
-                cells.append("-")
-                continue
-            mean, error, seeds = values[row]
-            text = marks[head][row].format(digits[head].format(mean)) + daggers.get((row, head), "")
-            if seeds > 1:
-                spread = error if head == AVERAGE else statistics.stdev(scores[row, head])
-                text += (" (±{})" if head == AVERAGE else " ± {}").format(digits[head].format(spread))
-            cells.append(text)
-        lines.append([*leading, *cells])
-    return table([*first, *(names.get(head, head) for head in found_in)], lines, left=len(first))
+    marks = {head: _marks(values, head in lower, digits[head]) for head, values in found_in.items()}
+
+    def cell(row: str, head: str) -> str:
+        if row not in found_in[head]:
+            return "-"
+        mean, error, seeds = found_in[head][row]
+        text = marks[head][row].format(digits[head].format(mean)) + daggers.get((row, head), "")
+        if seeds < 2:
+            return text
+        if head == AVERAGE:
+            return f"{text} (±{digits[head].format(error)})"
+        return f"{text} ± {digits[head].format(statistics.stdev(scores[row, head]))}"
+
+    lines = [[*leading, *(cell(row, head) for head in groups)] for row, leading in rows.items()]
+    return markdown([*first, *(names.get(head, head) for head in groups)], lines, left=len(first))
 
 
-def _ranked(means: dict[str, float], lower: bool) -> list[str]:
-    return sorted(means, key=means.get, reverse=not lower)
-
-
-def _marks(means: dict[str, float], lower: bool, digits: str) -> dict[str, str]:
+def _marks(found: dict[str, tuple], lower: bool, digits: str) -> dict[str, str]:
     """Bold for the best and, of three or more rows, a line under the second best; rows shown alike are marked alike."""
-    shown = {row: digits.format(mean) for row, mean in means.items()}
-    ranked = list(dict.fromkeys(shown[row] for row in _ranked(means, lower)))
-    if len(ranked) < 2:
-        return dict.fromkeys(means, "{}")
-    marks = {ranked[0]: "**{}**"}
-    if len(means) > 2:
-        marks[ranked[1]] = "<u>{}</u>"
+    shown = {row: digits.format(mean) for row, (mean, *_) in found.items()}
+    ranked = list(dict.fromkeys(shown[row] for row in _ranked(found, lower)))
+    marks = dict(zip(ranked, ["**{}**", "<u>{}</u>"][: 1 + (len(found) > 2)], strict=False)) if len(ranked) > 1 else {}
     return {row: marks.get(text, "{}") for row, text in shown.items()}
 
 
-def _daggers(
-    found_in: dict[str, dict[str, tuple[float, float, int]]], lower: Collection[str]
-) -> dict[tuple[str, str], str]:
+def _ranked(found: dict[str, tuple], lower: bool) -> list[str]:
+    return sorted(found, key=lambda row: found[row][0], reverse=not lower)
+
+
+def _daggers(found_in: dict[str, dict[str, tuple]], lower: Collection[str]) -> dict[tuple[str, str], str]:
     """Marks of the best rows, by row and column, where both it and the second best have several seeds.
 
     Holm's correction is over the columns; the test of their average stands alone, so it has one dagger at the most.
     """
     tested = {}
     for head, found in found_in.items():
-        best_two = _ranked({row: mean for row, (mean, *_) in found.items()}, head in lower)[:2]
+        best_two = _ranked(found, head in lower)[:2]
         if len(best_two) == 2 and min(found[row][2] for row in best_two) > 1:
             tested[best_two[0], head] = t_test_of_means(*(found[row] for row in best_two)).p_value
     columns = [place for place in tested if place[1] != AVERAGE]
@@ -95,33 +85,21 @@ def _daggers(
     return {place: dagger(p, adjusted.get(place, 1.0)) for place, p in tested.items()}
 
 
-def pretraining_cells(run: dict) -> list[str]:
-    """Tokens and process-hours of pretraining as the table shows them, dashes where the checkpoint does not say."""
-    known = run.get("pretraining") or {}
-    tokens, seconds = known.get("tokens_seen"), known.get("train_seconds")
-    if tokens is None:
-        return ["-", "-"]
-    scale, unit = (1e9, "B") if tokens >= 1e9 else (1e6, "M")
-    hours = seconds * known.get("processes", 1) / 3600
-    return [f"{tokens / scale:.3g} {unit}", f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"]
-
-
 def calibration_table(runs: list[dict], metrics: str = "paper") -> str | None:
     """Markdown table of expected calibration errors x 100 at the best epoch, means over seeds, for each model and loss.
 
     None where no run has any.
     """
-    errors: dict[tuple[str, str, str], list[float]] = {}
+    errors: dict[tuple[str, str], dict[str, list[float]]] = {}
     for run in runs:
         for key, values in run["epochs"][best_epoch(run, metrics)]["sets"].items():
-            if values["calibration"] is not None:
+            if "calibration_error" in values:
                 column = run["task"] if run["benchmark"] != "xnli" else f"{run['task']} {key}"
-                error = 100 * values["calibration"]["expected_calibration_error"]
-                errors.setdefault((run["model"], run["loss"], column), []).append(error)
-    columns = in_order({column for *_, column in errors})
-    rows = dict.fromkeys((model, loss) for model, loss, _ in errors)
-    lines = []
-    for model, loss in rows:
-        found = [errors.get((model, loss, column)) for column in columns]
-        lines.append([model, loss, *(f"{statistics.fmean(values):.2f}" if values else "-" for values in found)])
-    return table(["model", "loss", *(TASK_NAMES.get(column, column) for column in columns)], lines, left=2)
+                own = errors.setdefault((run["model"], run["loss"]), {})
+                own.setdefault(column, []).append(100 * values["calibration_error"])
+    columns = in_order({column for own in errors.values() for column in own})
+    lines = [
+        [*key, *(f"{statistics.fmean(own[column]):.2f}" if column in own else "-" for column in columns)]
+        for key, own in errors.items()
+    ]
+    return markdown(["model", "loss", *(TASK_NAMES.get(column, column) for column in columns)], lines, left=2)

@@ -1,43 +1,40 @@
 """Files and Hub datasets of classification tasks -> rows of texts and labels."""
 
-import gzip
-import io
-import json
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import datasets
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv as arrow_csv
-from pyarrow import json as arrow_json
-from pyarrow import parquet
 
-from ..corpus.text_files import encoding_fault
-from ..corpus.text_stream import DAMAGED
-from ..corpus.texts import extension
+from ..corpus.files import SEPARATORS, extension, read_rows
 from ..runtime.sources import without_retries
+from .problems import MULTI_LABEL, REGRESSION, Problem
 
 logger = logging.getLogger(__name__)
 
 COPA_CONNECTIVES = {"cause": "because", "effect": "therefore"}
 MARK_COLUMNS = ("start1", "end1", "start2", "end2")
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
-SUFFIXES = (*SEPARATORS, ".json", ".jsonl", ".parquet")
-FORMATS = ".csv, .tsv, .json, .jsonl or .parquet, each also with .gz"
+SEPARATOR = ","  # of several labels in one cell
+MISSING = ("nan", "na", "n/a", "null")  # in a column of numbers that is written as text
+UNLABELLED = -1  # what the Hub's datasets put where a benchmark hides its labels
+LABELS_SHOWN = 20  # in a message
+TEXTS = pa.list_(pa.list_(pa.string()))  # candidates, each of one or two segments
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where rows of one's own task are: a file, or a split of a dataset on the Hub."""
+    """Where rows of a task are: a file, or a split of a dataset on the Hub (or of a folder of data files).
+
+    Attributes:
+        argument: that names it.
+    """
 
     argument: str
-    """that names it"""
     file: str | None = None
     dataset: str | None = None
-    """name on the Hub, or a folder of data files"""
     config: str | None = None
     split: str | None = None
     cache_dir: str | None = None
@@ -46,134 +43,62 @@ class Source:
     @property
     def named(self) -> str:
         """How messages call it."""
-        return (
-            f"{self.argument} {self.file!r}" if self.file else f"split {self.split!r} of dataset_name {self.dataset!r}"
-        )
-
-    def check(self) -> None:
-        """Refuse a file that is not there."""
-        if self.file and not Path(self.file).is_file():
-            raise FileNotFoundError(f"{self.named} does not exist. Name a file that ends in {FORMATS}.")
-
-    def read(self, text_columns: Sequence[str]) -> pa.Table:
-        """All rows: as `read_file`, or as `read_hub` with the names of classes in the place of their numbers."""
         if self.file:
-            table = read_file(self.file, text_columns, self.argument)
+            return f"{self.argument} {self.file!r}"
+        return f"split {self.split!r} of dataset {self.dataset!r}" + (f" ({self.config})" if self.config else "")
+
+    def read(self, text_columns: Sequence[str], named_classes: bool = True) -> pa.Table:
+        """All rows; ``named_classes``: with the names of a Hub dataset's classes in the place of their numbers."""
+        if self.file:
+            table = read_rows(self.file, self.argument)
         else:
-            rows = load_hub(self.dataset, self.config, self.split, cache_dir=self.cache_dir, token=self.token)
+            rows = self._load_hub()
             table = rows.with_format("arrow")[:]
-            for name, feature in rows.features.items():
-                if names := getattr(feature, "names", None) or getattr(
-                    getattr(feature, "feature", None), "names", None
-                ):
+            for name, feature in rows.features.items() if named_classes else ():
+                names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
+                if names:
                     table = table.set_column(table.column_names.index(name), name, _class_names(table[name], names))
+        if not len(table):
+            raise ValueError(f"{self.named} holds no rows. Name one with rows.")
         for name in set(text_columns) & set(table.column_names):
-            if pa.types.is_dictionary(table[name].type):
-                table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
+            column = table[name]
+            if pa.types.is_dictionary(column.type):
+                column = column.cast(pa.string())
+            if self.file and extension(self.file) in SEPARATORS:  # in which an empty text and none are written alike
+                column = column.cast(pa.string()).fill_null("")
+            table = table.set_column(table.column_names.index(name), name, column)
         return table
 
-
-def _class_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArray:
-    """Numbers of classes, or lists of them, as names; a dictionary keeps their order. Negative ones stand for no label."""
-    array = column.combine_chunks()
-    if pa.types.is_integer(array.type):
-        numbers = pc.if_else(pc.less(array, 0), None, array.cast(pa.int32()))
-        return pa.chunked_array([pa.DictionaryArray.from_arrays(numbers, pa.array(names))])
-    lists = [None if row is None else [names[number] for number in row] for row in array.to_pylist()]
-    return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
-
-
-def read_file(path: str | Path, text_columns: Sequence[str] = (), argument: str = "file") -> pa.Table:
-    """All rows of a .csv, .tsv, .parquet, .jsonl or .json file (objects, one a line or in one list), also packed by gzip.
-
-    ``text_columns`` are read as text whatever they look like: a sentence "2001" is no number. ``argument`` named the file.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if its extension is another one, or it cannot be parsed.
-    """
-    path = Path(path)
-    said, kind = f"{argument} {str(path)!r}", extension(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{said} does not exist. Name a file that ends in {FORMATS}.")
-    if kind not in SUFFIXES:
-        raise ValueError(f"{said} must end in {FORMATS}. Convert it to one of these.")
-    if kind != ".parquet" and (fault := encoding_fault(path)):
-        raise ValueError(f"{said} cannot be read as {kind[1:]}: {fault}")
-    as_text = dict.fromkeys(text_columns, pa.string())
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-        if kind == ".parquet":
-            return parquet.read_table(pa.BufferReader(content))
-        return _read_json(content, as_text) if kind in (".json", ".jsonl") else _read_csv(content, kind, as_text)
-    except (pa.ArrowInvalid, json.JSONDecodeError, *DAMAGED) as error:
-        raise ValueError(f"{said} cannot be read as {kind[1:]}: {error}. Check the file.") from error
-
-
-def _read_csv(content: bytes, kind: str, as_text: dict[str, pa.DataType]) -> pa.Table:
-    return arrow_csv.read_csv(
-        pa.BufferReader(content),
-        read_options=arrow_csv.ReadOptions(block_size=_whole(content)),
-        parse_options=arrow_csv.ParseOptions(delimiter=SEPARATORS[kind]),
-        convert_options=arrow_csv.ConvertOptions(column_types=as_text),
-    )
-
-
-def _read_json(content: bytes, as_text: dict[str, pa.DataType]) -> pa.Table:
-    first_line = io.BytesIO(content).readline().decode()
-    if first_line.lstrip()[:1] == "[":
-        return pa.Table.from_pylist(json.loads(content))
-    # A column that is named in the schema but not in the file would come back as nulls.
-    present = json.loads(first_line) if first_line.strip() else {}
-    schema = pa.schema([(name, kind) for name, kind in as_text.items() if name in present])
-    return arrow_json.read_json(
-        pa.BufferReader(content),
-        parse_options=arrow_json.ParseOptions(explicit_schema=schema),
-        read_options=arrow_json.ReadOptions(block_size=_whole(content)),
-    )
-
-
-def _whole(content: bytes) -> int:
-    """Bytes of a file, to read it in one block: types then come from all rows, and a row may be of any length."""
-    return min(max(len(content), 1), 2**31 - 1)
-
-
-def read_hub(name: str, config: str, split: str, **settings) -> pa.Table:
-    """All rows of `load_hub` as a table."""
-    return load_hub(name, config, split, **settings).with_format("arrow")[:]
-
-
-@without_retries()
-def load_hub(
-    name: str, config: str | None, split: str, *, cache_dir: str | None = None, token: str | None = None
-) -> datasets.Dataset:
-    """One split of a dataset on the Hub, or of its copy in the cache.
-
-    Raises:
-        ConnectionError: if the Hub cannot be reached and the cache does not hold the dataset.
-        ValueError: if the dataset, its configuration or the split does not exist.
-    """
-    settings = {"split": split, "cache_dir": cache_dir, "token": token}
-    said = f"dataset {name!r} ({config})" if config else f"dataset {name!r}"
-    try:
+    @without_retries()
+    def _load_hub(self) -> datasets.Dataset:
+        settings = {"split": self.split, "cache_dir": self.cache_dir, "token": self.token}
         try:
-            return datasets.load_dataset(name, config, **settings)
+            return datasets.load_dataset(self.dataset, self.config, **settings)
         except RuntimeError as error:
             if "scripts are no longer supported" not in str(error):
                 raise
             # The Hub keeps a Parquet copy of datasets whose own files are a script.
-            return datasets.load_dataset(name, config, revision="refs/convert/parquet", **settings)
-    except ConnectionError as error:
-        raise ConnectionError(
-            f"{said} cannot be read, because the Hub cannot be reached. Check the network and "
-            f"HF_HUB_OFFLINE, or read local files (--data_dir or --train_file). ({str(error).splitlines()[0]})"
-        ) from error
-    except (ValueError, datasets.exceptions.DatasetNotFoundError) as error:
-        raise ValueError(
-            f"{said} has no split {split!r} that can be read. Choose another with --train_split or "
-            f"--validation_split. ({error})"
-        ) from error
+            return datasets.load_dataset(self.dataset, self.config, revision="refs/convert/parquet", **settings)
+
+
+def _class_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArray:
+    """Numbers of classes, or lists of them, as names; a dictionary keeps their order. Negative ones stand for no label."""
+    if pa.types.is_integer(column.type):
+        numbers = pc.if_else(pc.less(column, 0), None, column.cast(pa.int32())).combine_chunks()
+        return pa.chunked_array([pa.DictionaryArray.from_arrays(numbers, pa.array(names))])
+    lists = [None if row is None else [names[number] for number in row] for row in column.to_pylist()]
+    return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
+
+
+def column_of(table: pa.Table, name: str, where: str, flag: str = "--label_column") -> pa.ChunkedArray:
+    """A column of a table; ``flag`` would name another one."""
+    if name not in table.column_names:
+        listing = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
+        raise ValueError(f"{where} has no column {name!r}, only: {listing}. Name another with {flag}.")
+    return table[name]
+
+
+# Texts -----------------------------------------------------------------------------------------------------------------
 
 
 def to_texts(table: pa.Table, form: str, columns: Sequence[str], where: str) -> list[list[list[str]]]:
@@ -183,21 +108,14 @@ def to_texts(table: pa.Table, form: str, columns: Sequence[str], where: str) -> 
         form: ``segments`` (one candidate: the columns as they are), ``wic`` (the same, with the word marked), or ``copa``
             (two candidates of one sentence each).
         where: what the rows were read from, for errors.
-
-    Raises:
-        ValueError: if a column is missing, is not text, or has a gap, or a row is not of the form.
     """
     needed = [*columns, *(MARK_COLUMNS if form == "wic" else ())]
     for name in needed:
-        if name not in table.column_names:
-            raise ValueError(f"{where} has no column {name!r}. Its columns are: {', '.join(table.column_names)}.")
-        column = table[name]
+        column = column_of(table, name, where, "--text_columns")
         fits, expected = (is_text, "text") if name in columns else (pa.types.is_integer, "integers")
-        if not fits(column.type):
-            raise ValueError(f"column {name!r} of {where} must hold {expected}, got {column.type}.")
-        if column.null_count:
-            row = pc.index(pc.is_null(column), True).as_py()
-            raise ValueError(f"row {row} of {where} has no {name!r}. Fill or remove it.")
+        if column.null_count or not fits(column.type):
+            row = f"row {pc.index(pc.is_null(column), True).as_py()} of " if column.null_count else ""
+            raise ValueError(f"{row}the column {name!r} of {where} must hold {expected}, got {column.type}.")
     candidates = {"segments": _segments, "wic": _marked_segments, "copa": _sentences}[form]
     texts = []
     for row, values in enumerate(zip(*(table[name].to_pylist() for name in needed), strict=True)):
@@ -240,48 +158,95 @@ def _in_mid_sentence(text: str) -> str:
     return text if is_pronoun else text[:1].lower() + text[1:]
 
 
-def to_labels(
-    column: pa.ChunkedArray, names: Sequence[str] | None, where: str, unlabelled: int | None = None
-) -> pa.Array:
-    """Labels as class numbers, ``(N,)`` int64, or as numbers for regression, float64; null where there is none.
+# Labels ----------------------------------------------------------------------------------------------------------------
+
+
+def label_values(column: pa.ChunkedArray) -> list:
+    """What a column of labels holds, None where that is nothing: null, nan, an empty text.
+
+    Of numbers that are written as text, those with a point become numbers; whole ones stay text, which tells 01 from 1.
+    """
+    values = [None if value != value or str(value).strip() == "" else value for value in column.to_pylist()]
+    numbers = numbers_in(values)
+    if numbers is None or not is_text(column.type):
+        return values
+    values = [None if value is None or value.strip().lower() in MISSING else value for value in values]
+    if all(value is None or value.strip().removeprefix("-").isdecimal() for value in values):
+        return values
+    return [None if value is None else float(value) for value in values]
+
+
+def numbers_in(values: Sequence) -> list[float] | None:
+    """Labels as numbers, without those that are missing; None if one is a list, a truth value or another text."""
+    present = [value for value in values if value is not None and str(value).strip().lower() not in MISSING]
+    if not present or any(isinstance(value, bool | list) for value in present):
+        return None
+    try:
+        return [float(value) for value in present]
+    except (TypeError, ValueError):
+        return None
+
+
+def class_name(value) -> str:
+    """The name of a class: 3.0, as tables with gaps have it, is the class 3; true and false are written small."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def names_in(value: str | Sequence) -> list[str]:
+    """The names of any number of labels, of a list or of a text with commas between them, each of them once."""
+    parts = [part.strip() for part in value.split(SEPARATOR)] if isinstance(value, str) else value
+    names = [class_name(part) for part in parts if part != ""]
+    if None in parts or len(set(names)) < len(names):
+        raise ValueError("must list the names of its labels, each once, and not a zero or one for each of them")
+    return names
+
+
+def labels_of(
+    values: Sequence, problem: Problem, names: Sequence[str] | None, where: str, *, numbered: bool = False
+) -> list:
+    """Labels as `problems.Problem.encode` takes them, None where there is none.
 
     Args:
-        column: class numbers, or the names of classes; for regression the numbers to predict.
+        values: as `label_values` gives them.
         names: of the classes, in their order; None for regression.
-        unlabelled: the number that stands for no label.
-
-    Raises:
-        ValueError: if a label is not one of the task.
+        where: what the values were read from, for errors.
+        numbered: whether numbers are those of classes, and not names, and `UNLABELLED` is no label.
     """
-    if names is not None and is_text(column.type):
-        labels = pc.index_in(column.cast(pa.string()), value_set=pa.array(names, pa.string())).cast(pa.int64())
-        wrong = pc.and_(pc.is_null(labels), pc.is_valid(column))
-    else:
-        kind = "class numbers" if names is not None else "numbers"
+    numbers = {name: index for index, name in enumerate(names or ())}
+    if numbered:
+        numbers |= {str(index): index for index in numbers.values()}
+
+    def encoded(value):
+        if value is None or (numbered and value == UNLABELLED):
+            return None
+        if problem is REGRESSION:
+            if isinstance(value, bool | list) or not math.isfinite(float(value)):
+                raise ValueError
+            return float(value)
+        if problem is MULTI_LABEL:
+            return [numbers[name] for name in names_in(value)]
+        return numbers[class_name(int(value) if numbered and isinstance(value, bool) else value)]
+
+    # Of an empty cell it cannot be told: among others it has none of the labels, where all are empty it is no answer.
+    if problem is MULTI_LABEL and any(values) and any(isinstance(value, str) for value in values):
+        values = [value or "" for value in values]
+    found = []
+    for row, value in enumerate(values):
         try:
-            labels = column.cast(pa.float64() if names is None else pa.int64())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise ValueError(f"labels of {where} must be {kind}, got {column.type}. ({error})") from error
-        if unlabelled is not None:
-            labels = pc.if_else(pc.equal(labels, unlabelled), pa.scalar(None, labels.type), labels)
-        if names is None:
-            wrong = pc.invert(pc.is_finite(labels))
-        else:
-            wrong = pc.or_(pc.less(labels, 0), pc.greater_equal(labels, len(names)))
-    row = pc.index(wrong, True).as_py()
-    if row >= 0:
-        expected = "finite numbers" if names is None else f"{', '.join(names)} or 0 to {len(names) - 1}"
-        raise ValueError(f"row {row} of {where} has label {column[row].as_py()!r}. Labels of the task are {expected}.")
-    return labels.combine_chunks()
+            found.append(encoded(value))
+        except (KeyError, TypeError, ValueError) as error:
+            listed = ", ".join([*numbers][:LABELS_SHOWN]) + ", ..." * (len(numbers) > LABELS_SHOWN)
+            reason = str(error) if isinstance(error, ValueError) and "must" in str(error) else f"must be of {listed}"
+            reason = "must be a finite number" if problem is REGRESSION else reason
+            raise ValueError(f"row {row} of {where} has label {value!r}, which {reason}.") from error
+    return found
 
 
-def drop_unlabelled(texts: list[list[list[str]]], labels: pa.Array, where: str) -> datasets.Dataset:
-    """Rows with the columns ``texts`` and ``label``, without those whose label is null: there is nothing to learn or score.
-
-    Raises:
-        ValueError: if no row is left.
-    """
-    missing = labels.null_count
+def drop_unlabelled(texts: list, labels: list, where: str) -> datasets.Dataset:
+    """Rows with the columns ``texts`` and ``label``, without those whose label is None: there is nothing to learn or score."""
+    missing = labels.count(None)
     if missing == len(labels):
         raise ValueError(
             f"{where} has no row with a label (benchmarks hide those of their test sets). "
@@ -289,9 +254,9 @@ def drop_unlabelled(texts: list[list[list[str]]], labels: pa.Array, where: str) 
         )
     if missing:
         logger.warning("%d of %d rows of %s have no label and are left out.", missing, len(labels), where)
-    kind = pa.list_(pa.list_(pa.string()))
-    return datasets.Dataset(pa.table({"texts": pa.array(texts, kind), "label": labels}).drop_null())
+    return datasets.Dataset(pa.table({"texts": pa.array(texts, TEXTS), "label": pa.array(labels)}).drop_null())
 
 
 def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds texts."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -10,41 +11,42 @@ import pyarrow as pa
 
 from .problems import PROBLEMS, Problem
 from .results import OWN_TASK
-from .task_rows import Source, drop_unlabelled, read_file, read_hub, to_labels, to_texts
+from .task_rows import Source, column_of, drop_unlabelled, label_values, labels_of, to_texts
 
 HUB_DATASETS = {"glue": "nyu-mll/glue", "super_glue": "aps/super_glue", "xnli": "facebook/xnli"}
-UNLABELLED = -1  # what the Hub's datasets put where a benchmark hides its labels
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task: where its rows are, what they look like, and how it is scored."""
+    """One task: where its rows are, what they look like, and how it is scored.
+
+    Attributes:
+        benchmark: a name in `results.BENCHMARK_NAMES`.
+        columns: that hold the texts.
+        label_names: the classes in the order of their numbers, None for regression.
+        problem_type: a name in `problems.PROBLEMS`.
+        metric: the score in the paper's tables 1 and 2.
+        official_metrics: the scores of the benchmark itself.
+        form: how texts are made of the columns: segments, wic or copa.
+        evaluation_splits: that are scored together, as one set.
+        train_language: of XNLI: that of the training set.
+        languages: of XNLI: those that are scored, each as a set of its own.
+        train, validation: of a task of one's own.
+    """
 
     name: str
     benchmark: str
-    """a name in `results.BENCHMARK_NAMES`"""
     columns: tuple[str, ...]
-    """columns that hold the texts"""
     label_names: tuple[str, ...] | None
-    """the classes in the order of their numbers, None for regression"""
     problem_type: str = "single_label"
-    """a name in `problems.PROBLEMS`"""
     metric: str = "accuracy"
-    """the score in the paper's tables 1 and 2"""
     official_metrics: tuple[str, ...] = ("accuracy",)
-    """the scores of the benchmark itself"""
     form: str = "segments"
-    """how texts are made of the columns: segments, wic or copa"""
     evaluation_splits: tuple[str, ...] = ("validation",)
-    """splits that are scored together, as one set"""
     train_language: str | None = None
-    """of XNLI: the language of the training set"""
     languages: tuple[str, ...] = ()
-    """of XNLI: those that are scored, each as a set of its own"""
     train: Source | None = None
-    """of a task of one's own"""
     validation: Source | None = None
-    """of a task of one's own"""
     label_column: str = "label"
 
     @property
@@ -56,9 +58,14 @@ class Task:
         return self.form == "copa"
 
     @property
+    def num_classes(self) -> int:
+        """Classes, or labels of which a row may have any number; 1 for regression."""
+        return len(self.label_names or "1")
+
+    @property
     def num_labels(self) -> int:
         """Outputs of the head: one for each class; one for regression, and for the score of a candidate."""
-        return 1 if self.label_names is None or self.is_multiple_choice else len(self.label_names)
+        return 1 if self.is_multiple_choice else self.num_classes
 
     @property
     def id2label(self) -> dict[int, str] | None:
@@ -75,40 +82,31 @@ class Task:
 
 _PAIR = ("sentence1", "sentence2")
 _NLI = ("entailment", "neutral", "contradiction")
+_ENTAILED = ("entailment", "not_entailment")
 _TRUTH = ("False", "True")
-_EQUAL = ("not_equivalent", "equivalent")
-_BOTH_MNLI = ("validation_matched", "validation_mismatched")
-_F1 = ("accuracy", "f1")
+_MATTHEWS = {"metric": "matthews_correlation", "official_metrics": ("matthews_correlation",)}
+_F1 = {"official_metrics": ("accuracy", "f1")}
+_CORRELATIONS = {"problem_type": "regression", "metric": "spearmanr", "official_metrics": ("pearsonr", "spearmanr")}
+# The benchmark scores the two sets one by one: `validation_split` of `load_task` names either.
+_BOTH = {"evaluation_splits": ("validation_matched", "validation_mismatched")}
 
 GLUE = (
-    Task(
-        "cola",
-        "glue",
-        ("sentence",),
-        ("unacceptable", "acceptable"),
-        metric="matthews_correlation",
-        official_metrics=("matthews_correlation",),
-    ),
+    Task("cola", "glue", ("sentence",), ("unacceptable", "acceptable"), **_MATTHEWS),
     Task("sst2", "glue", ("sentence",), ("negative", "positive")),
-    Task("mrpc", "glue", _PAIR, _EQUAL, official_metrics=_F1),
-    Task("qqp", "glue", ("question1", "question2"), ("not_duplicate", "duplicate"), official_metrics=_F1),
-    Task("stsb", "glue", _PAIR, None, "regression", "spearmanr", ("pearsonr", "spearmanr")),
-    # The benchmark scores the two sets one by one: `validation_split` of `load_task` names either.
-    Task("mnli", "glue", ("premise", "hypothesis"), _NLI, evaluation_splits=_BOTH_MNLI),
-    Task("qnli", "glue", ("question", "sentence"), ("entailment", "not_entailment")),
-    Task("rte", "glue", _PAIR, ("entailment", "not_entailment")),
+    Task("mrpc", "glue", _PAIR, ("not_equivalent", "equivalent"), **_F1),
+    Task("qqp", "glue", ("question1", "question2"), ("not_duplicate", "duplicate"), **_F1),
+    Task("stsb", "glue", _PAIR, None, **_CORRELATIONS),
+    Task("mnli", "glue", ("premise", "hypothesis"), _NLI, **_BOTH),
+    Task("qnli", "glue", ("question", "sentence"), _ENTAILED),
+    Task("rte", "glue", _PAIR, _ENTAILED),
     Task("wnli", "glue", _PAIR, ("not_entailment", "entailment")),
 )
+_CB = {"official_metrics": ("accuracy", "macro_f1")}
+_CHOICES = ("choice1", "choice2")
 SUPER_GLUE = (
     Task("boolq", "super_glue", ("question", "passage"), _TRUTH),
-    Task(
-        "cb",
-        "super_glue",
-        ("premise", "hypothesis"),
-        ("entailment", "contradiction", "neutral"),
-        official_metrics=("accuracy", "macro_f1"),
-    ),
-    Task("copa", "super_glue", ("premise", "choice1", "choice2", "question"), ("choice1", "choice2"), form="copa"),
+    Task("cb", "super_glue", ("premise", "hypothesis"), ("entailment", "contradiction", "neutral"), **_CB),
+    Task("copa", "super_glue", ("premise", *_CHOICES, "question"), _CHOICES, form="copa"),
     Task("wic", "super_glue", _PAIR, _TRUTH, form="wic"),
 )
 XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
@@ -117,7 +115,6 @@ XNLI_TRANSLATE_TRAIN = tuple(
     replace(XNLI, name=f"xnli_{language}", train_language=language, languages=(language,))
     for language in XNLI_LANGUAGES
 )
-
 TASKS: dict[str, Task] = {task.name: task for task in (*GLUE, *SUPER_GLUE, XNLI, *XNLI_TRANSLATE_TRAIN)}
 GROUPS: dict[str, tuple[str, ...]] = {
     "glue": tuple(task.name for task in GLUE),
@@ -135,36 +132,23 @@ def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -
         names: of tasks (`TASKS`) and of groups of them (`GROUPS`). ``xnli`` trains on English and is scored in every
             language; ``xnli_de`` trains and is scored in German; ``xnli_translate_train`` is the latter in all languages.
         languages: of XNLI, to score (``xnli``) or to train and score (``xnli_translate_train``). All fifteen by default.
-
-    Raises:
-        ValueError: if a task or language is unknown, a task named singly is not in one of the languages, or languages
-            are given and no task is XNLI's.
     """
-    for language in languages or ():
-        if language not in XNLI_LANGUAGES:
-            raise ValueError(f"languages must be of {', '.join(XNLI_LANGUAGES)}, got {language!r}.")
     selected = {}
     for name in names:
         if name not in TASKS and name not in GROUPS:
-            known = [*TASKS, *GROUPS]
-            nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
+            nearest = difflib.get_close_matches(name.lower(), [*TASKS, *GROUPS], n=1, cutoff=0.0)[0]
             shown = ", ".join([*GROUPS, *GROUPS["glue"], *GROUPS["superglue"], "xnli", "xnli_<language>"])
             raise ValueError(f"tasks must be of {shown}, got {name!r}. Did you mean {nearest!r}?")
-        for member in GROUPS.get(name, (name,)):
-            task = TASKS[member]
-            if languages and task.languages:
-                kept = tuple(language for language in languages if language in task.languages)
-                if not kept and name == member:
-                    raise ValueError(f"task {name!r} is not in the languages {', '.join(languages)}. Leave out either.")
-                if not kept:
-                    continue
-                task = replace(task, languages=tuple(dict.fromkeys(kept)))
-            selected[member] = task
-    if languages and not any(task.languages for task in selected.values()):
-        raise ValueError(
-            f"languages {', '.join(languages)} choose those of XNLI, which is not among the tasks. Leave them out."
-        )
-    return list(selected.values())
+        selected |= {member: TASKS[member] for member in GROUPS.get(name, (name,))}
+    if languages:
+        known = {language for task in selected.values() for language in task.languages}
+        if unknown := [language for language in languages if language not in known]:
+            raise ValueError(f"languages names {unknown[0]!r}, which no task of {', '.join(names)} has: leave it out.")
+        for name, task in selected.items():
+            selected[name] = replace(
+                task, languages=tuple(each for each in dict.fromkeys(languages) if each in task.languages)
+            )
+    return [task for name, task in selected.items() if task.languages or not TASKS[name].languages]
 
 
 def load_task(
@@ -176,7 +160,7 @@ def load_task(
     cache_dir: str | None = None,
     token: str | None = None,
 ) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
-    """The rows of a task from `select_tasks`, to train on and to score.
+    """The rows of a task from `select_tasks` or `own_task.own_task`, to train on and to score.
 
     Args:
         data_dir: folder with ``<task>/<split>.jsonl`` or ``<benchmark>/<task>/<split>.jsonl``, for XNLI
@@ -185,15 +169,11 @@ def load_task(
         validation_split: by default ``validation``, and for MNLI its two sets as one.
 
     Returns:
-        The training set, and the sets to score by name: ``validation``, or for XNLI the languages. Their columns are those
-            of
-        `to_texts` and `to_labels`: ``texts`` and ``label``.
-
-    Raises:
-        FileNotFoundError: if ``data_dir`` does not hold the task or the split.
-        ConnectionError: if the Hub cannot be reached.
-        ValueError: if a split or column is missing, a label is not one of the task, or a set has no labels.
+        The training set, and the sets to score by name: ``validation``, or for XNLI the languages. Their columns are
+        ``texts`` (`task_rows.to_texts`) and ``label`` (`task_rows.labels_of`).
     """
+    if task.benchmark == OWN_TASK:
+        return rows_of(task, task.train), {"validation": rows_of(task, task.validation)}
     train_split = train_split or "train"
     splits = (validation_split,) if validation_split else task.evaluation_splits
     if train_split in splits:
@@ -201,55 +181,39 @@ def load_task(
             f"train_split and validation_split of {task.name} are both {train_split!r}: the score would be that of rows "
             "trained on. Choose two splits."
         )
+    source = partial(Source, "tasks", dataset=HUB_DATASETS[task.benchmark], cache_dir=cache_dir, token=token)
+    if data_dir is not None:
+        source = partial(_local_source, task, data_dir)
 
     def load(config: str, splits: Sequence[str]) -> datasets.Dataset:
-        parts = []
-        for split in splits:
-            if data_dir is not None:
-                path = _find_split(task, config, split, data_dir)
-                table, where = read_file(path, task.columns), f"file {str(path)!r}"
-            else:
-                hub_name = task.dataset[0]
-                table = read_hub(hub_name, config, split, cache_dir=cache_dir, token=token)
-                where = f"split {split!r} of {hub_name!r} ({config})"
-            parts.append(_to_rows(task, table, where))
-        return parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
+        return datasets.concatenate_datasets([rows_of(task, source(config=config, split=split)) for split in splits])
 
-    train = load(task.dataset[1], [train_split])
-    if task.languages:
-        return train, {language: load(language, splits) for language in task.languages}
-    return train, {"validation": load(task.name, splits)}
+    train = load(task.train_language or task.name, [train_split])
+    return train, {name: load(name, splits) for name in task.languages} or {"validation": load(task.name, splits)}
 
 
-def _to_rows(task: Task, table: pa.Table, where: str) -> datasets.Dataset:
+def rows_of(task: Task, source: Source) -> datasets.Dataset:
+    """The rows of a source that have labels."""
+    table, where = source.read(task.columns, named_classes=task.benchmark == OWN_TASK), source.named
     texts = to_texts(table, task.form, task.columns, where)
-    if task.label_column not in table.column_names:
-        raise ValueError(
-            f"{where} has no column {task.label_column!r}. Its columns are: {', '.join(table.column_names)}."
-        )
-    return drop_unlabelled(texts, to_labels(table[task.label_column], task.label_names, where, UNLABELLED), where)
+    return drop_unlabelled(texts, labels_in(task, column_of(table, task.label_column, where), where), where)
 
 
-def _find_split(task: Task, config: str, split: str, data_dir: str) -> Path:
-    root = Path(data_dir)
-    if not root.is_dir():
-        raise FileNotFoundError(f"data_dir {data_dir!r} is not a folder.")
-    folders = [root / task.benchmark / config]
-    if task.benchmark != "xnli" or root.name == "xnli":  # a folder "de" could be anyone's
-        folders.append(root / config)
+def labels_in(task: Task, column: pa.ChunkedArray, where: str) -> list:
+    """The labels of a column, as `task_rows.labels_of` gives them."""
+    numbered = task.benchmark != OWN_TASK
+    return labels_of(label_values(column), task.problem, task.label_names, where, numbered=numbered)
+
+
+def _local_source(task: Task, data_dir: str, config: str, split: str) -> Source:
+    folders = [Path(data_dir, task.benchmark, config)]
+    if task.benchmark != "xnli" or Path(data_dir).name == "xnli":  # a folder "de" could be anyone's
+        folders.append(Path(data_dir, config))
     for folder in folders:
-        if folder.is_dir():
-            path = folder / f"{split}.jsonl"
-            if path.is_file():
-                return path
-            there = ", ".join(sorted(file.stem for file in folder.glob("*.jsonl"))) or "none"
-            remedy = "Choose another with --train_split or --validation_split"
-            raise FileNotFoundError(
-                f"task {task.name} has no file {str(path)!r}; its splits there are: {there}. {remedy}."
-            )
-    looked = " and ".join(repr(str(folder)) for folder in folders)
-    remedy = "Restrict --languages" if task.benchmark == "xnli" else "Leave the task out"
+        if (folder / f"{split}.jsonl").is_file():
+            return Source("data_dir", file=str(folder / f"{split}.jsonl"))
     raise FileNotFoundError(
-        f"data_dir {data_dir!r} does not hold {config!r} of {task.name}: there is no folder {looked}. {remedy}, or leave "
-        "--data_dir out to read from the Hub."
+        f"data_dir {data_dir!r} does not hold {split}.jsonl of {config!r} for the task {task.name}: looked for it in "
+        f"{' and '.join(map(str, folders))}. Choose other --tasks, --languages or splits, or leave --data_dir out to read "
+        "from the Hub."
     )

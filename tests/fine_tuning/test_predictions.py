@@ -222,13 +222,13 @@ def test_the_scores_of_other_rows_do_not_stay(trained, tmp_path):
         (["--do_predict", "--test_file", "none.csv"], "test_file 'none.csv' does not exist"),
         (
             ["--do_predict", "--test_file", "TEST", "--text_columns", "body"],
-            "test_file '.*' has no column 'body', of text_col",
+            "test_file '.*' has no column 'body', only: id",
         ),
         (["--do_predict", "--test_file", "TEST", "--loss", "balanced"], "loss is 'balanced' but it is for a training"),
-        (["--do_predict", "--test_file", "TEST", "--metric", "r2"], "metric 'r2' has no value on the 20 rows"),
+        (["--do_predict", "--test_file", "TEST", "--metric", "r2"], "metric is 'r2', a figure of numbers"),
         (
             ["--do_predict", "--test_file", "TEST", "--label_column", "id"],
-            "row 0 of test_file .* has label '40'. Labels",
+            "row 0 of test_file .* has label 40, which must be of no",
         ),
         (
             ["--do_predict", "--test_file", "TEST", "--max_seq_length", "600"],
