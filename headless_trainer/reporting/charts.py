@@ -1,7 +1,7 @@
 """The panels of a report: which curves there are to draw, and each one as a PNG for itself and as SVG for the page."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,10 +9,9 @@ import pandas
 
 from .. import pictures
 from ..measures import MEASURES
-from ..pictures import in_short
 from ..runtime.checkpoints import write_whole
 from .records import AXES, SECONDS, TOKENS, Configuration
-from .run_comparison import in_words, not_comparable
+from .run_comparison import not_comparable
 
 # Distinct to people who see no red or no green, and to everybody on white as well as on black.
 LIGHT = ("#1668c7", "#c2570c", "#18794e", "#8e4ec6", "#9a6700", "#c0265f", "#0b7285", "#6b7280")
@@ -44,7 +43,6 @@ class Panel:
         unit: of the values.
         curves: configuration, points (columns ``axis`` and ``value``), line style.
         explained: a sentence under the picture.
-        show: how a value is written.
         look: what ``Axes.set`` takes.
     """
 
@@ -54,19 +52,8 @@ class Panel:
     unit: str
     curves: list[tuple[str, pandas.DataFrame, str]]
     explained: str = ""
-    show: Callable[[float], str] = in_short
     look: dict = field(default_factory=dict)
     held_out: bool = False
-
-    @property
-    def described(self) -> str:
-        """The picture in words, for those who do not see it."""
-        parts = []
-        for name, points, _ in (curve for curve in self.curves if curve[2] != "--"):
-            values = [self.show(points["value"].iloc[place]) for place in (0, -1)][-min(2, len(points)) :]
-            at = in_words(points[self.axis].iloc[-1], self.axis) + (" tokens" if self.axis == TOKENS else "")
-            parts.append(f"{name}: {' to '.join(values)} at {at}")
-        return f"{self.title} ({self.unit}). {'; '.join(parts)}."
 
 
 def training_panels(configurations: list[Configuration]) -> Iterator[Panel]:
@@ -90,8 +77,7 @@ def training_panels(configurations: list[Configuration]) -> Iterator[Panel]:
                 look = {"yscale": "log"} if chart.log else {"ylim": (0, None)} if chart.steady else {}
                 slug = f"{chart.slug}_{AXES[axis]}" if held_out else chart.slug
                 title = f"{chart.title} against {AXES[axis]}" if held_out else chart.title
-                show = "{:.1f} %".format if "%" in chart.unit else in_short
-                yield Panel(slug, title, axis, chart.unit, curves, chart.explained, show, look, held_out)
+                yield Panel(slug, title, axis, chart.unit, curves, chart.explained, look, held_out)
 
 
 def draw(panel: Panel, names: list[str], folder: Path) -> str:

@@ -19,7 +19,6 @@ ACCURACY, CROSS_ENTROPY = "eval_accuracy", "eval_cross_entropy"
 COMPARED = [each for each in EVALUATION if each.chart and each.better]
 # Held-out rows of two runs count as the same if they have about as many predicted tokens: masks depend on the seed.
 SAME_ROWS = 0.1
-SAME_SPEED = 1.01
 
 
 @dataclass(frozen=True)
@@ -163,8 +162,6 @@ def summary(configurations: list[Configuration]) -> list[str]:
         if len(found) > 1 and min(counts) < 2:
             which = "One seed each" if max(counts) == 1 else "Some configurations have one seed only"
             sentences.append(f"{which}: chance is not ruled out, and no significance can be given without a second.")
-    if len(configurations) > 1:
-        sentences.append(_economy(configurations))
     return sentences
 
 
@@ -203,25 +200,6 @@ def _reached(configurations: list[Configuration]) -> list[str]:
         time = "" if shares[SECONDS] is None else f" and {shares[SECONDS]:.0%} of the training time"
         parts.append(f"{shares[TOKENS]:.0%} of the tokens{time} of {strong(other.name)}")
     return [f"For the final perplexity of the others, {strong(best.name)} needs {listed(parts)}."]
-
-
-def _economy(configurations: list[Configuration]) -> str:
-    found = pandas.DataFrame({each.name: economy(each) for each in configurations}).T.dropna(subset="pace")
-    found = found.sort_values("pace", ascending=False)
-    if len(found) < 2:
-        return "How fast the runs were is not known."
-    first = found.iloc[0]
-    if first["pace"] < SAME_SPEED * found["pace"].iloc[-1]:
-        return f"All train about as fast, with {first['pace']:,.0f} tokens a second."
-    parts = []
-    for name, row in found.iloc[1:].iterrows():
-        memory = (
-            ""
-            if math.isnan(first["memory"] / row["memory"])
-            else f" ({first['memory'] / row['memory']:.2f} times its memory)"
-        )
-        parts.append(f"{first['pace'] / row['pace']:.2f} times as many as {strong(name)}{memory}")
-    return f"{strong(found.index[0])} is fastest with {first['pace']:,.0f} tokens a second: {listed(parts)}."
 
 
 def strong(name: str) -> str:

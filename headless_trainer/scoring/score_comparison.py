@@ -41,28 +41,18 @@ def find_results(folder: str | Path) -> Path | None:
 
 
 def compare(first: Path, second: Path, *, seed: int = 0, test: str = "two_sided") -> list[dict[str, Any]]:
-    """Test the difference of two models on every task and metric that both have.
+    """Test the difference of two models, by their folders of results, on every task and metric that both have.
 
     ``p_means`` is Welch's t-test over documents, which a table of means and standard errors is enough for. ``p_paired`` is the
     paired t-test on the same documents, which sees smaller differences. A perplexity is tested through the mean
     log-likelihood that it is a function of. ``holm_means`` and ``holm_paired`` are corrected by `holm` over all rows.
 
-    With ``test="paper"`` both are one-tailed, for the model with the better score: table 4 of the paper. ``p_means`` then
-    gives the daggers of its columns but QASPER's (whose documents are not known) from scores and numbers of documents; from
-    the printed, rounded standard errors PubMedQA's falls just short.
-
-    Args:
-        first: folder of results.
-        second: another one.
-        seed: of the bootstrap.
-        test: one of `significance.TESTS`.
+    With ``test="paper"`` both are one-tailed, for the model with the better score: ``p_means`` then gives the daggers of the
+    paper's table 4, but QASPER's, whose documents are not known. ``seed`` is that of the bootstrap.
 
     Returns:
         One dictionary a row: the scores, ``better`` (0, 1 or None), the p-values and their correction, the paired bootstrap of
         the mean difference between the documents' scores, first minus second.
-
-    Raises:
-        ValueError: if no task is common to both, or a common one was scored on other documents or prompts.
     """
     scores = [scores_of(read_results(folder)).dropna(subset="documents") for folder in (first, second)]
     both, rows = scores[0].merge(scores[1], on=["task", "metric"]), []

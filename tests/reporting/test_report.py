@@ -133,7 +133,7 @@ def two(tmp_path) -> list[Path]:
 
 def test_the_summary_says_who_is_best(tmp_path, two, capsys):
     sentences = texts(report(tmp_path, *two), "li")
-    assert sentences[:5] == [
+    assert sentences[:4] == [
         # Both were evaluated at 4,000 tokens; the headless run was done after 4 seconds, half way through the vanilla one.
         "At equal tokens (4,000), headless predicts best: 40.0% of the held-out tokens right, against 30.0% of vanilla. Its "
         "perplexity is 600, against 700.",
@@ -142,7 +142,6 @@ def test_the_summary_says_who_is_best(tmp_path, two, capsys):
         # 700 is reached after 3,000 tokens and 3 seconds.
         "For the final perplexity of the others, headless needs 75% of the tokens and 38% of the training time of vanilla.",
         "One seed each: chance is not ruled out, and no significance can be given without a second.",
-        "headless is fastest with 1,000 tokens a second: 2.00 times as many as vanilla (0.50 times its memory).",
     ]
     shown = capsys.readouterr().out
     assert " ".join(shown.split()).startswith("- " + sentences[0]) and max(map(len, shown.splitlines()[:8])) < 80
@@ -210,10 +209,7 @@ def test_the_page_and_its_pictures(tmp_path, two, pictures):
     drawn = [element.attrib for element in parsed(page).iter(SVG)]
     assert len(drawn) == len(files) and all(each["role"] == "img" for each in drawn)
     assert not any("width" in each for each in drawn)  # the page gives it
-    assert drawn[0]["aria-label"] == (
-        "Held-out accuracy against tokens (accuracy (%)). headless: 10.0 % to 40.0 % at 4,000 tokens; vanilla: 5.0 % to "
-        "30.0 % at 4,000 tokens."
-    )
+    assert drawn[0]["aria-label"] == "Held-out accuracy against tokens (accuracy (%))"
     assert report(tmp_path, *two) == page  # nothing in it is random
 
 
@@ -350,11 +346,6 @@ def test_corrected_p_values_are_in_brackets(tmp_path):
     ]
 
 
-def test_speeds_that_are_the_same_are_called_so(tmp_path):
-    runs = [make_run(tmp_path / "a", pace=1000.0), make_run(tmp_path / "b", pace=1004.0, input_grad_scale=2.0)]
-    assert "All train about as fast, with 1,004 tokens a second." in texts(report(tmp_path, *runs), "li")
-
-
 @pytest.mark.parametrize("higher_is_better", [True, False])
 def test_ranks(higher_is_better):
     rows = rank({"low": [1.0, 2.0], "none": [], "high": [4.0, 6.0], "single": [3.0]}, higher_is_better)
@@ -399,9 +390,8 @@ def test_runs_without_evaluations_still_have_speed_and_loss(tmp_path):
     nothing = (None,) * 4
     runs = [make_run(tmp_path / "a", nothing), make_run(tmp_path / "b", nothing, pace=250.0, input_grad_scale=2.0)]
     page = report(tmp_path, *runs)
-    assert texts(page, "li")[:2] == [
+    assert texts(page, "li")[:1] == [
         "No run was evaluated on held-out rows over the whole vocabulary, so nothing here says which one predicts best.",
-        "a is fastest with 1,000 tokens a second: 4.00 times as many as b (1.00 times its memory).",
     ]
     assert sorted(path.stem for path in (tmp_path / "report").glob("*.png")) == TRAINING
     assert ["input_grad_scale", "1.0", "2.0"] in rows_of(page)
