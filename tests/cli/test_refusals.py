@@ -136,6 +136,7 @@ REFUSED = {
         {"pool_size": 8, "negatives": "step"}, {"head_bias": "prior"}, {"mlm_probability": 0.3, "task": "clm"},
         {"mask_replace_prob": 0.3, "task": "clm"}, {"random_replace_prob": 0.2, "task": "clm"},
         {"sparse_embedding_updates": True, "objective": "vanilla"}, {"sparse_embedding_updates": True, "optim": "sgd"},
+        {"sparse_embedding_updates": True, "optim": "adafactor"}, {"sparse_embedding_updates": True, "fsdp": True},
         {"muon_learning_rate": 0.01, "optim": "sgd"}, {"lr_scheduler_type": "warmup_stable_decay"},
         {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 0}},
         {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 5}, "max_steps": 5},
