@@ -340,32 +340,9 @@ def test_two_heads_on_one_model_work_and_recover_from_a_forward_that_failed():
         torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), expected)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_model_with_a_head_is_saved_and_generates_as_without(tied, tmp_path):
-    model, head, ids, labels = head_and_batch(tie_word_embeddings=tied)
-    plain = make_model("gpt_neox", lm=True, tie_word_embeddings=tied).eval()
-    head.loss(model, {"input_ids": ids}, *predicted(labels))
-    model.eval()
-    settings = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-    generated = model.generate(ids, **settings)
-    assert generated.shape == (2, LENGTH + 5)
-    torch.testing.assert_close(generated, plain.generate(ids, **settings))
-    model.save_pretrained(tmp_path)
-    loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
-    torch.testing.assert_close(loaded(input_ids=ids).logits, plain(input_ids=ids).logits, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("copied", ["deepcopy", "torch.save"])
-def test_a_copy_of_a_model_with_a_head_is_independent(copied):
+def test_a_copy_of_a_model_with_a_head_is_independent():
     model, head, ids, labels = head_and_batch()
-    if copied == "deepcopy":
-        other = copy.deepcopy(model)
-    else:
-        buffer = io.BytesIO()
-        torch.save(model, buffer)
-        buffer.seek(0)
-        other = torch.load(buffer, weights_only=False)
+    other = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.zero_()

@@ -128,19 +128,6 @@ def test_a_bias_is_added_to_the_score_of_every_candidate(backend, wider, reducti
     assert_close(got, value_and_gradients(paper(p, extra, reduction), p.hidden, p.weight, p.bias), 1e-10)
 
 
-def test_micro_batches_with_the_pool_of_all_add_up_to_one_batch(backend):
-    data = problem()
-    pool = NegativePool.from_targets(data.targets)
-
-    def split(hidden, weight):
-        parts = zip(hidden.split(9), data.targets.split(9), strict=True)
-        lookup = lambda ids: F.embedding(ids, weight)  # noqa: E731
-        return sum(cwt_loss(*part, lookup, pool, reduction="sum", backend=backend) for part in parts) / K
-
-    got = value_and_gradients(split, data.hidden, data.weight)
-    assert_close(got, value_and_gradients(paper(data), data.hidden, data.weight), 1e-10)
-
-
 @pytest.mark.parametrize("scale", [1.0, 3.0])
 @pytest.mark.parametrize("dtype", LOW)
 def test_low_precision_costs_no_more_than_it_costs_the_paper(backend, dtype, scale):

@@ -1,6 +1,5 @@
 """Updates of the embedding by rows are those of dense AdamW, and cost nothing that grows with the vocabulary."""
 
-import copy
 import math
 import os
 
@@ -140,61 +139,6 @@ def test_by_hand():
     assert table[1].item() == pytest.approx(0.9 - second - third, rel=1e-9)
     assert ours.state[table]["exp_avg"][1].item() == pytest.approx(0.162)
     assert ours.state[table]["exp_avg_sq"][1].item() == pytest.approx(0.039204)
-
-
-def test_other_parameters_are_the_parents():
-    torch.manual_seed(0)
-    embedding, linear = nn.Embedding(ROWS, WIDTH, sparse=True), nn.Linear(WIDTH, 3)
-    other = nn.Linear(WIDTH, 3)
-    other.load_state_dict(linear.state_dict())
-    groups = [{"params": [linear.bias], "weight_decay": 0.0}, {"params": [embedding.weight, linear.weight]}]
-    ours = SparseAdamW(groups, embeddings=[embedding.weight], lr=0.1, weight_decay=0.2)
-    want = torch.optim.AdamW([{"params": [other.bias], "weight_decay": 0.0}, {"params": [other.weight]}], lr=0.1)
-    want.param_groups[1]["weight_decay"] = 0.2
-    ids, frozen = torch.tensor([[3, 3, 5]]), embedding.weight.detach().clone()
-    for _ in range(3):
-        for layer, optimizer in ((linear, ours), (other, want)):
-            optimizer.zero_grad()
-            layer(frozen[ids]).square().sum().backward()
-        embedding(ids).sum().backward()
-        ours.step()
-        want.step()
-    assert torch.equal(linear.weight, other.weight) and torch.equal(linear.bias, other.bias)
-    changed = (embedding.weight != frozen).any(-1).nonzero()[:, 0]
-    assert changed.tolist() == [3, 5]
-
-
-def test_two_tables_are_kept_apart():
-    """Each has rows, moments and steps of its own, as if it had an optimizer of its own."""
-    tables, ours, _ = pair()
-    others = [nn.Parameter(table.detach()[:30].clone()) for table in tables]
-    settings = {"lr": 1e-2, "weight_decay": 0.1}
-    both = SparseAdamW([tables[1], others[0]], embeddings=[tables[1], others[0]], **settings)
-    alone = SparseAdamW([others[1]], embeddings=[others[1]], **settings)
-    generator = torch.Generator().manual_seed(1)
-    for step in range(6):
-        ids = [torch.randint(0, size, (5,), generator=generator).unique() for size in (ROWS, 30)]
-        both.catch_up(*ids)
-        ours.catch_up(ids[0])
-        alone.catch_up(ids[1])
-        for one, other, own, size in ((tables[0], tables[1], ids[0], ROWS), (others[1], others[0], ids[1], 30)):
-            one.grad = sparse(
-                own, torch.randn(len(own), WIDTH, generator=generator, dtype=torch.float64), (size, WIDTH)
-            )
-            other.grad = one.grad.clone()
-        if step == 3:  # a step that one of the two has no part in
-            others[0].grad = others[1].grad = None
-        for optimizer in (both, ours, alone):
-            optimizer.step()
-    for optimizer in (both, ours, alone):
-        optimizer.catch_up()
-    assert torch.equal(tables[0], tables[1]) and torch.equal(others[0], others[1])
-    copies = [nn.Parameter(each.detach().clone()) for each in (tables[1], others[0])]
-    loaded = SparseAdamW(copies, embeddings=copies, **settings)
-    loaded.load_state_dict(copy.deepcopy(both.state_dict()))
-    for own, saved in zip(copies, (tables[1], others[0]), strict=True):
-        for name, value in both.state[saved].items():
-            assert torch.equal(value, loaded.state[own][name]), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

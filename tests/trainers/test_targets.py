@@ -5,7 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from headless_trainer import HeadlessTrainingArguments
-from headless_trainer.objective.masking import IGNORE_INDEX, next_tokens
+from headless_trainer.objective.masking import IGNORE_INDEX
 from headless_trainer.trainers.step import TargetMaker
 
 VOCAB_SIZE = 300  # of both tokenizers
@@ -245,12 +245,6 @@ def test_isolated_documents_end_before_they_are_masked(make, bert, mlm_tokenizer
     batch = maker({"input_ids": ids}, 0)
     assert not torch.equal(batch["input_ids"], ids)
     assert torch.equal(batch["position_ids"], torch.tensor([0, 1, 2, 3, 4, 5, 6, 0]).expand(40, -1))
-
-
-def test_next_tokens_of_isolated_documents_are_those_of_each_alone(make, gpt2, clm_tokenizer):
-    parts = documents(clm_tokenizer.eos_token_id)
-    packed = make("clm", gpt2, isolate_documents=True)({"input_ids": torch.tensor([sum(parts, [])])}, None)
-    assert packed["labels"][0].tolist() == sum((next_tokens(torch.tensor([part]))[0].tolist() for part in parts), [])
 
 
 # Refusals --------------------------------------------------------------------------------------------------------------
