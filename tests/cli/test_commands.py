@@ -96,7 +96,7 @@ def test_help_has_a_line_for_each_flag_of_ours_and_help_all_for_every_flag(capsy
     assert len(set(listed["--help"])) == len(listed["--help"]) and set(ours) <= set(listed["--help"])
     assert sorted(listed["--help-all"]) == sorted({field.name for field in fields})
     lines = shown["--help"].splitlines()
-    assert len(lines) <= 96 and "--help-all" in lines[-1]
+    assert len(lines) <= (80 if command == "pretrain" else 90) and "--help-all" in lines[-1]
     assert all(line.split(maxsplit=1)[1:] for line in lines if line.startswith("  --"))  # each with its text
 
 
