@@ -1,7 +1,8 @@
 """Everything that a training run logs, in one table: a row says what a figure is, when it is logged, and where it is shown.
 
 The console, the pictures, the cards, the report, the choice of the best checkpoint and docs/logs.md read these rows. A new
-figure is the code that computes it and a row here. ``python -m headless_trainer.measures`` prints the tables of docs/logs.md.
+figure is one call, ``trainer.window.add(name, value, divisor)``, and one row here, which says how it is shown.
+``python -m headless_trainer.measures`` prints the tables of docs/logs.md.
 """
 
 import math

@@ -48,25 +48,20 @@ def check_arguments(model_args, data_args, args) -> None:
 
     if model_args.model_name_or_path is None:
         raise ValueError("model_name_or_path is not given: name the headless checkpoint to make a language model of.")
-    corpus = data_args.train_file or data_args.dataset_name
-    used = args.do_train or args.do_eval or args.counts_from == "corpus"
-    if corpus and not used:
-        raise ValueError(
-            f"{corpus!r} is named as training texts but nothing reads them: add --do_train, --do_eval, or --counts_from "
-            "corpus to take the counts behind log q from them."
-        )
-    if args.counts_from == "corpus" and not corpus:
+    if args.counts_from == "corpus" and not (data_args.train_file or data_args.dataset_name):
         raise ValueError("counts_from is 'corpus' but none is named: add --train_file or --dataset_name.")
-    for name, default in (("train_tokenizer", False), ("tie_word_embeddings", None)):
-        if (value := getattr(model_args, name)) is not default:
-            raise ValueError(f"{name} is {value} but the head is made of the checkpoint's own tokens: leave it out.")
+    why = "the head is made of the checkpoint's own tokens: leave it out"
+    refuse(model_args, [Refusal("train_tokenizer tie_word_embeddings", why)])
     if not args.do_train:
         names = "max_steps resume_from_checkpoint"
         names += "" if args.do_eval else " num_train_epochs learning_rate muon_learning_rate"
         refuse(args, [Refusal(names, "nothing is trained: add --do_train, or leave it out")])
     if not (args.do_train or args.do_eval):
-        why = "no row is trained on or scored: add --do_train or --do_eval, or leave it out"
-        refuse(data_args, [Refusal("max_train_samples max_eval_samples validation_file", why)])
+        rows = "max_train_samples max_eval_samples validation_file"
+        rows += "" if args.counts_from == "corpus" else " train_file dataset_name"
+        refuse(
+            data_args, [Refusal(rows, "nothing is trained on or scored: add --do_train or --do_eval, or leave it out")]
+        )
 
 
 def make_language_model(model_args, data_args, args) -> None:
