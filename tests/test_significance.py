@@ -117,23 +117,10 @@ def test_scores_without_spread_say_what_a_permutation_test_says(paired, count):
     assert t_test([1] * 3000, [0] * 3000, paired=paired).significant
 
 
-def test_false_alarms_are_as_rare_as_the_level_says():
-    draws = np.random.default_rng(0).normal(size=(300, 2, 8))  # neither model is better
-    p_values = np.array([t_test(*pair, paired=True).p_value for pair in draws])
-    assert 0.03 < (p_values < 0.05).mean() < 0.07 < 0.08 < (p_values / 2 < 0.05).mean() < 0.12  # two_sided, and paper
-
-
 def test_holm_by_hand():
     # from the smallest: 4 x 0.005; 3 x 0.01; 2 x 0.03; then 1 x 0.04, which must not be below the one before
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([]) == [] and holm([0.2]) == [0.2]
-
-
-def test_holm_keeps_the_level_over_all_tests_together():
-    p_values = np.random.default_rng(0).random((2000, 9))
-    p_values[:, 0] = 1e-6  # one difference is real
-    alarms = np.mean([min(holm(list(row))[1:]) < 0.05 for row in p_values])
-    assert 0.04 < alarms < 0.06  # 1 - 0.95**8 = 34 % without
 
 
 def test_marks_and_how_p_values_are_shown():
@@ -157,17 +144,6 @@ def test_bootstrap_agrees_with_resamples_drawn_one_by_one():
     found = paired_bootstrap(a, b, resamples=2000, seed=5)
     assert (found["low"], found["high"]) == pytest.approx(np.percentile(means, [2.5, 97.5]), rel=1e-12)
     assert found["share_not_above"] == (means <= 0).mean()
-
-
-def test_bootstrap_agrees_with_the_normal_interval():
-    draw = np.random.default_rng(0)
-    a, b = draw.normal(0.5, 1, 400), draw.normal(0, 1, 400)
-    result = paired_bootstrap(a, b, seed=3)
-    error = (a - b).std(ddof=1) / math.sqrt(400)
-    assert result["difference"] == pytest.approx((a - b).mean())
-    assert result["low"] == pytest.approx(result["difference"] - 1.96 * error, abs=0.1 * error)
-    assert result["high"] == pytest.approx(result["difference"] + 1.96 * error, abs=0.1 * error)
-    assert result == paired_bootstrap(a, b, seed=3) != paired_bootstrap(a, b, seed=4)
 
 
 def test_chunks_make_no_difference_to_how_many_are_drawn(monkeypatch):

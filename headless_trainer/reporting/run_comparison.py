@@ -168,23 +168,21 @@ def summary(configurations: list[Configuration]) -> list[str]:
 def _quality(configurations: list[Configuration], axis: str) -> str:
     position = common_position(configurations, axis)
     ranked = held_out(configurations, axis, position)
-    best, *others = (row for row in ranked[ACCURACY] if row.values)
-    where = "equal tokens" if axis == TOKENS else "equal training time"
-    text = f"At {where} ({in_words(position, axis)}), {strong(best.name)} predicts best:"
-    if not others:
-        text = f"After {in_words(position, axis)} tokens, {strong(best.name)} predicts"
-    text += f" {best.mean:.1%} of the held-out tokens right"
-    text += (", against " + listed([f"{row.mean:.1%} of {strong(row.name)}" for row in others]) if others else "") + "."
+    rows = [row for row in ranked[ACCURACY] if row.values]
     entropies = {row.name: row.mean for row in ranked.get(CROSS_ENTROPY, ()) if row.values}
-    if len(entropies) == 1 + len(others):
-        first = min(entropies, key=entropies.get)
-        rest = [perplexity(entropies[row.name]) for row in (best, *others) if row.name != first]
-        who = "Its perplexity is" if first == best.name else f"By perplexity {strong(first)} is ahead:"
-        text += f" {who} {perplexity(entropies[first])}" + (f", against {listed(rest)}." if rest else ".")
-    if others and others[0].test is not None:
-        test = others[0].test
-        verdict = "significant" if test.significant else "not significant"
-        text += f" The lead in accuracy over the second is {verdict} (p = {test.p_value:.2g}, level {LEVEL})."
+    where = f"At equal {'tokens' if axis == TOKENS else 'training time'} ({in_words(position, axis)})"
+    if len(rows) < 2:
+        where = f"After {in_words(position, axis)} tokens"
+    parts = [
+        f"{row.mean:.1%} by {strong(row.name)}"
+        + (f" (perplexity {in_short(PERPLEXITY_CHART.scale(entropies[row.name]))})" if row.name in entropies else "")
+        for row in rows
+    ]
+    text = f"{where}, held-out tokens predicted right: {listed(parts)}."
+    if len(rows) > 1 and rows[1].test is not None:
+        test = rows[1].test
+        verdict = "" if test.significant else "not "
+        text += f" The lead over the second is {verdict}significant (p = {test.p_value:.2g}, level {LEVEL})."
     return text
 
 
@@ -210,11 +208,6 @@ def strong(name: str) -> str:
 def listed(parts: list[str]) -> str:
     """a, b and c."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def perplexity(cross_entropy: float) -> str:
-    """Perplexity from nats a token, with three digits at least."""
-    return in_short(PERPLEXITY_CHART.scale(cross_entropy))
 
 
 def in_words(value: float, axis: str) -> str:

@@ -12,7 +12,6 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import harness_inputs
-import numpy as np
 import pytest
 import torch
 from builders import tiny_trainer
@@ -135,10 +134,10 @@ def test_the_summary_says_who_is_best(tmp_path, two, capsys):
     sentences = texts(report(tmp_path, *two), "li")
     assert sentences[:4] == [
         # Both were evaluated at 4,000 tokens; the headless run was done after 4 seconds, half way through the vanilla one.
-        "At equal tokens (4,000), headless predicts best: 40.0% of the held-out tokens right, against 30.0% of vanilla. Its "
-        "perplexity is 600, against 700.",
-        "At equal training time (4 s), headless predicts best: 40.0% of the held-out tokens right, against 10.0% of vanilla. "
-        "Its perplexity is 600, against 900.",
+        "At equal tokens (4,000), held-out tokens predicted right: 40.0% by headless (perplexity 600) and 30.0% by vanilla "
+        "(perplexity 700).",
+        "At equal training time (4 s), held-out tokens predicted right: 40.0% by headless (perplexity 600) and 10.0% by "
+        "vanilla (perplexity 900).",
         # 700 is reached after 3,000 tokens and 3 seconds.
         "For the final perplexity of the others, headless needs 75% of the tokens and 38% of the training time of vanilla.",
         "One seed each: chance is not ruled out, and no significance can be given without a second.",
@@ -246,7 +245,7 @@ def test_colours_are_those_of_the_legend(tmp_path, two, pictures):
 def test_names_and_titles_are_text(tmp_path, two):
     page = report(tmp_path, f'<b>&"={two[0]}', two[1], "--title", "A < B & <script>")
     assert texts(page, "h1") == ["A < B & <script>"]
-    assert texts(page, "li")[0].startswith('At equal tokens (4,000), <b>&" predicts best')
+    assert texts(page, "li")[0].startswith('At equal tokens (4,000), held-out tokens predicted right: 40.0% by <b>&" (')
 
 
 def test_what_files_of_runs_say_is_text(tmp_path, two):
@@ -300,7 +299,7 @@ def test_significance_is_that_of_scipy(tmp_path):
     assert ["single", "20.00%", "−21.33 points", "one seed", "800", "× 1.36", "one seed", "1"] in rows_of(other)
     assert texts(other, "li")[3].startswith("Some configurations have one seed only: chance is not")
     first = texts(page, "li")[0]
-    assert first.endswith(f"The lead in accuracy over the second is not significant (p = {accuracy:.2g}, level 0.95).")
+    assert first.endswith(f"The lead over the second is not significant (p = {accuracy:.2g}, level 0.95).")
     assert "One seed each" not in page and "one seed only" not in page
 
 
@@ -317,15 +316,6 @@ def test_two_seeds_of_equal_scores_are_no_proof(tmp_path):
     page = report(tmp_path, *runs)
     assert next(row for row in rows_of(page) if row[0] == "vanilla")[3] == "0.33"
     assert "is not significant (p = 0.33" in texts(page, "li")[0]
-
-
-def test_false_alarms_of_many_configurations_are_rare():
-    """Six configurations of five seeds, none of them better: does any row have a dagger?"""
-    draws = np.random.default_rng(0).normal(size=(25, 6, 5))
-    ranked = [rank({str(i): list(own) for i, own in enumerate(each)}, True)[1:] for each in draws]
-    assert np.mean([any(row.test.p_value / 2 < 0.05 for row in rows) for rows in ranked]) > 0.4  # as it was
-    assert np.mean([any(row.test.significant for row in rows) for rows in ranked]) > 0.2
-    assert np.mean([any(row.adjusted < 0.05 for row in rows) for rows in ranked]) < 0.06
 
 
 def test_corrected_p_values_are_in_brackets(tmp_path):
@@ -400,7 +390,7 @@ def test_runs_without_evaluations_still_have_speed_and_loss(tmp_path):
 def test_one_run_is_reported_alone(tmp_path):
     page = report(tmp_path, make_run(tmp_path / "only"))
     assert texts(page, "li")[0] == (
-        "After 4,000 tokens, only predicts 40.0% of the held-out tokens right. Its perplexity is 600."
+        "After 4,000 tokens, held-out tokens predicted right: 40.0% by only (perplexity 600)."
     )
 
 
