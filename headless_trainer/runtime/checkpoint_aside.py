@@ -68,7 +68,7 @@ def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -
     """Delete checkpoints beyond ``limit``, if there is one: those not whole first, then those with the fewest steps.
 
     Paths in ``keep`` stay in any case: the one just written, which need not have the most steps when a run went back to an
-    earlier one, and the best one.
+    earlier one, the best one, and those that are pushed to the Hub at the moment.
     """
     if not limit:
         return

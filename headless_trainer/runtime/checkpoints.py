@@ -189,15 +189,10 @@ def check_writable(output_dir: str | Path, argument: str = "output_dir") -> None
 def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int, deepspeed: bool = False) -> None:
     """Refuse to resume with another number of processes or another batch where the run would lose its place.
 
-    The place in the data is a number of optimizer steps, so it is the same rows only if a step has as many as before.
-
-    Args:
-        saved: ``processes`` and ``rows_a_step`` of the checkpoint.
-        processes: of this run.
-        rows_a_step: rows of one optimizer step of this run, over all processes.
-        deepspeed: whether each process holds its own part of the optimizer, as with DeepSpeed.
+    The place in the data is a number of optimizer steps, so it is the same rows only if a step has as many as before, over
+    all processes. ``saved`` are the facts of the checkpoint; with ``deepspeed`` each process holds its part of the optimizer.
     """
-    old_processes, old_rows = saved.get("processes", processes), saved.get("rows_a_step", rows_a_step)
+    old_processes, old_rows = saved["processes"], saved["rows_a_step"]
     if old_processes != processes and deepspeed:
         raise ValueError(
             f"The checkpoint was written by {old_processes} processes but this run has {processes}: DeepSpeed keeps one part "

@@ -3,9 +3,7 @@
 import functools
 import multiprocessing
 import os
-import shutil
 import signal
-import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,13 +19,8 @@ class Stopped(SystemExit):
 
 
 def say(text: str) -> None:
-    """Write a message to stderr, on a line of its own and no wider than a terminal, at any moment: not by print, in which a
-    signal may have come.
-    """
-    if os.isatty(2):
-        width = shutil.get_terminal_size().columns
-        text = "\n" + "\n".join(textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False))
-    os.write(2, f"{text}\n".encode())
+    """Write a message to stderr, under a progress bar there, at any moment: not by print, in which a signal may have come."""
+    os.write(2, f"{chr(10) * os.isatty(2)}{text}\n".encode())
 
 
 def raised():

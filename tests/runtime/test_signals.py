@@ -15,7 +15,6 @@ from transformers.trainer_utils import SaveStrategy
 
 from headless_trainer.runtime.checkpoints import checkpoints_in
 from headless_trainer.runtime.manifest import find_fault
-from headless_trainer.runtime.signals import say
 
 ROOT = Path(__file__).parents[2]
 
@@ -400,17 +399,3 @@ def test_a_checkpoint_is_written_where_only_the_best_are_saved(tmp_path):
     run.train()
     assert run.state.best_global_step == 1  # the first, since nothing changes
     assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2", "checkpoint-1"]
-
-
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
-def test_what_is_said_at_a_signal_fits_a_terminal(monkeypatch):
-    parent, child = os.openpty()
-    monkeypatch.setenv("COLUMNS", "40")
-    before = os.dup(2)
-    try:
-        os.dup2(child, 2)
-        say("To go on: the same command and --resume_from_checkpoint last")
-    finally:
-        os.dup2(before, 2)
-    lines = os.read(parent, 999).decode().splitlines()
-    assert lines == ["", "To go on: the same command and", "--resume_from_checkpoint last"]
