@@ -1,8 +1,8 @@
 """Forward and backward of the loss alone: contrastive weight tying against the paper's form and against the vocabulary.
 
-The heads over the vocabulary are ours, torch's and, on a GPU, those of Liger (``pip install liger-kernel``) and of Apple's Cut
-Cross-Entropy (``pip install cut-cross-entropy``) where they are installed. Every method gets the same outputs, embedding and
-Zipf-distributed targets, and runs in turn with the others:
+The heads over the vocabulary are ours, torch's and, on a GPU, those of Liger (``pip install liger-kernel==0.8.5``) and
+of Apple's Cut Cross-Entropy (``pip install cut-cross-entropy==25.1.1``) where they are installed. Every method gets the
+same outputs, embedding and Zipf-distributed targets, and runs in turn with the others:
 
     python benchmarks/loss.py --sizes 8192,512,50304 65536,768,50304 --dtype bfloat16
 
@@ -25,7 +25,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headless_trainer.objective.fused import KERNELS, LOW_PRECISION, check_backend
 from headless_trainer.objective.losses import cwt_loss, vocabulary_cross_entropy
 from headless_trainer.trainers.window import peak_memory_mib
 
@@ -124,21 +123,7 @@ def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
 
 def methods(device: str, dtype: torch.dtype) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
     """Every method that can run on a device."""
-    kernels = {
-        f"K x U, cwt_loss {name}": functools.partial(contrastive, backend=name)
-        for name in KERNELS
-        if not why_not(name, device, dtype)
-    }
-    return CANDIDATE_METHODS | kernels | {f"K x V, {name}": head for name, head in heads(device)[0].items()}
-
-
-def why_not(backend: str, device: str, dtype: torch.dtype) -> str:
-    """Why the kernels of another library are not run; nothing if they are."""
-    try:
-        check_backend(backend, device, dtype in LOW_PRECISION)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return CANDIDATE_METHODS | {f"K x V, {name}": head for name, head in heads(device)[0].items()}
 
 
 def make_inputs(size: tuple[int, int, int], dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:

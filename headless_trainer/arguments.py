@@ -203,11 +203,6 @@ class HeadlessTrainingArguments(TrainingArguments):
         default=0,
         help="headless: tokens drawn uniformly in each step as further candidates.",
     )
-    loss_backend: Literal["auto", "dense", "chunked", "torch", "liger", "cce"] = HfArg(
-        default="auto",
-        help="How the scores are computed: dense, chunked (saves memory), torch, liger or cce. auto: one of the first "
-        "two, by size; the last three are kernels of torch, Liger and Cut Cross-Entropy.",
-    )
     mlm_probability: float = HfArg(default=0.15, help="Share of the tokens that are predicted (mlm).")
     mask_replace_prob: float = HfArg(default=0.8, help="Share of the predicted tokens shown as the mask.")
     random_replace_prob: float = HfArg(default=0.1, help="Share of the predicted tokens shown as another token.")
@@ -278,9 +273,6 @@ class HeadlessTrainingArguments(TrainingArguments):
             self.run_name = "_".join(Path(self.output_dir).resolve().parts[-2:])
         if self.push_to_hub:
             repository_name(self.hub_model_id, self.output_dir)
-        from .objective.fused import check_backend  # imports torch, which --help does without
-
-        check_backend(self.loss_backend, self.device.type, bool(self.bf16 or self.fp16))
 
     def _choose_precision(self) -> None:
         """Make true or false of ``auto``, before transformers reads the two."""

@@ -137,8 +137,7 @@ def test_no_two_files_have_one_name():
 @pytest.mark.parametrize("name", ONLY_TORCH)
 def test_the_lowest_modules_need_only_torch(name):
     _, outside = imports_of(MODULES[name].read_text(encoding="utf-8"))
-    kernels = {"liger_kernel", "cut_cross_entropy"} if name == "objective.fused" else set()  # where they are asked for
-    assert outside - set(sys.stdlib_module_names) <= {"torch"} | kernels
+    assert outside - set(sys.stdlib_module_names) <= {"torch"}
 
 
 def test_what_the_package_imports_is_declared():

@@ -26,7 +26,6 @@ class VocabularyHead:
 
     Args:
         model: language model with a vocabulary projection.
-        backend: see `cwt_loss`.
 
     Attributes:
         projection: the vocabulary projection.
@@ -37,11 +36,10 @@ class VocabularyHead:
         ValueError: if the model has no vocabulary projection or changes its logits after it.
     """
 
-    def __init__(self, model: PreTrainedModel, backend: str = "auto"):
+    def __init__(self, model: PreTrainedModel):
         self.model, self.projection = model, find_projection(model)
         self.added_bias = False
         self.size = self.projection.out_features
-        self.backend = backend
         # Of the call under way: where tokens are predicted, until the positions are picked, and which.
         self._predicted: Tensor | None = None
         self._targets: Tensor | None = None
@@ -139,4 +137,4 @@ class VocabularyHead:
             return hidden
         hidden, weight, bias = hidden.reshape(-1, hidden.shape[-1]), self.projection.weight, self.projection.bias
         weight = weight if self._read is None else self._read(weight)
-        return vocabulary_cross_entropy(hidden, self._targets, weight, bias, reduction="sum", backend=self.backend)
+        return vocabulary_cross_entropy(hidden, self._targets, weight, bias, reduction="sum")

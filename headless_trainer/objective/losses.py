@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .fused import KERNELS, LOW_PRECISION, fused_cross_entropy
 from .negatives import NegativePool
 
-BACKENDS = ("auto", "dense", "chunked", *KERNELS)
+BACKENDS = ("auto", "dense", "chunked")
+LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 # Scores of one chunk, in elements: 32 MiB of float32. Measured on two CPU cores, larger chunks leave the cache and smaller
 # ones pay for more calls.
@@ -42,8 +42,8 @@ def cwt_loss(
         embed: the embedding module, or any callable from ``(U,)`` ids to ``(U, D)`` vectors.
         pool: candidates, which must contain every target. The targets themselves by default.
         reduction: ``mean``, ``sum`` or ``none``.
-        backend: ``dense`` (one product), ``chunked`` (rows in chunks: no K x U matrix is kept), ``auto`` (one of the two by
-            size), or kernels of other libraries: ``torch``, ``liger``, ``cce``. ``none`` is always dense.
+        backend: ``dense`` (one product), ``chunked`` (rows in chunks: no K x U matrix is kept), or ``auto`` (one of the two
+            by size). ``none`` is always dense.
 
     Returns:
         float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``. With K = 0 it is zero and still
@@ -137,9 +137,6 @@ def vocabulary_cross_entropy(
 
     Returns:
         float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``; zero, attached, with K = 0.
-
-    Raises:
-        ValueError: if the backend's kernels do not run here, or would give a wrong number: see `fused.check_backend`.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}.")
@@ -162,17 +159,14 @@ def vocabulary_cross_entropy(
         backend = "dense"
     elif backend == "auto":
         backend = "chunked" if hidden.shape[0] > rows else "dense"
-    if bias is None and backend not in KERNELS:
+    if bias is None:
         bias = hidden.new_zeros(weight.shape[0], dtype=_widen(hidden).dtype)
     with torch.autocast(device_type, enabled=False):
         if backend == "dense":
             return F.cross_entropy(_scores(hidden, weight, bias), target_ids, reduction=reduction)
-        if backend in KERNELS:
-            total = fused_cross_entropy(hidden, target_ids, weight, bias, backend)
-        else:
-            if not torch.is_grad_enabled():  # where a Function is still asked for the gradients of its inputs
-                hidden, weight, bias = hidden.detach(), weight.detach(), bias.detach()
-            total = _ChunkedCrossEntropy.apply(hidden, weight, bias, target_ids, rows)
+        if not torch.is_grad_enabled():  # where a Function is still asked for the gradients of its inputs
+            hidden, weight, bias = hidden.detach(), weight.detach(), bias.detach()
+        total = _ChunkedCrossEntropy.apply(hidden, weight, bias, target_ids, rows)
         return total / hidden.shape[0] if reduction == "mean" else total
 
 

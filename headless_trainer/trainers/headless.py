@@ -132,7 +132,6 @@ class HeadlessTrainer(PretrainingTrainer):
                 part.pool,
                 bias=part.among(bias),
                 reduction="sum",
-                backend=self.args.loss_backend,
             )
             for outputs, part in micro_batch.parts(hidden)
         ]

@@ -38,7 +38,7 @@ class VanillaTrainer(PretrainingTrainer):
     ):
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
         find_trunk(model)
-        self.head = VocabularyHead(model, getattr(args, "loss_backend", "auto"))
+        self.head = VocabularyHead(model)
         if getattr(args, "head_bias", "none") == "prior":
             if token_counts is None:
                 raise ValueError(

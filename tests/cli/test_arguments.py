@@ -179,7 +179,6 @@ def test_an_unknown_name_suggests_the_nearest(write, wrong, nearest):
         ("objective", "headles"),
         ("task", "nsp"),
         ("negatives", "universe"),
-        ("loss_backend", "fast"),
         ("head_bias", "log_q"),
         ("tokenizer_type", "unigram"),
         ("sample_by", "word"),
