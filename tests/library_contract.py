@@ -60,12 +60,6 @@ PRIVATE = {
         "_fingerprint": "names the cache of tokens after the texts it was made of",
         "_indices": "tells rows that lie in order on the disk from a selection of them",
     },
-    "datasets.ArrowBasedBuilder": {
-        "_generate_shards": "reads files of text in bounded blocks: datasets' documented place for the shards of a builder",
-        "_generate_tables": "the same, for the tables of a shard",
-        "_info": "the same, for the columns",
-        "_split_generators": "the same, for the parts",
-    },
     "datasets.IterableDataset": {
         "_resolve_features": "a stream knows its columns after its first rows are read",
     },

@@ -6,6 +6,7 @@ figures from it compare only between runs on one machine.
 """
 
 import ast
+import functools
 import gc
 import hashlib
 import importlib.metadata
@@ -22,7 +23,10 @@ from pathlib import Path
 import datasets
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
+from datasets.fingerprint import Hasher
+
+from .row_cache import cache_folder, find_or_write
 
 logger = logging.getLogger(__name__)
 
@@ -39,40 +43,33 @@ MAX_CHARACTERS = 25_000_000  # no further package is begun beyond this, which ta
 
 _RECIPE = 1  # part of the cache's key: raise it when this module picks other documents
 _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "testing", "idlelib", "lib2to3", "__pycache__"}
+_FEATURES = datasets.Features({"text": datasets.Value("string")})
 
 
 def demo_documents(held_out_percentage: float = 5.0, *, cache_dir: str | None = None) -> DatasetDict:
     """Documentation on this machine, one docstring or help topic a document, as the splits "train" and "validation".
 
     The order is fixed, a text that occurs twice is kept once, and the documents are read once for each set of installed
-    versions and then found in the cache of ``datasets``. ``info.description`` of both splits says what was read.
+    versions and then found in the cache of ``datasets``.
 
     Whole folders of source files are held out (single files at the top of a package, single topics), picked by a hash of
     their name: docstrings of one folder resemble each other, so that documents drawn one by one would put near copies of the
     training texts into the held-out part. The share of the text comes only near that of the folders.
     """
-    # One string: the cache hashes pickled arguments, and those of equal tuples differ with the identity of their parts.
-    sources = json.dumps(list(_sources()))
-    corpus = Dataset.from_generator(_documents, cache_dir=cache_dir, gen_kwargs={"sources": sources, "recipe": _RECIPE})
-    description = _describe(corpus)
-    logger.info(description)
-    corpus.info.description = description
+    sources, share = list(_sources()), held_out_percentage / 100
+    key = Hasher.hash(json.dumps([sources, held_out_percentage, _RECIPE]))
+    documents = functools.cache(lambda: list(_documents(sources)))
+
+    def part(held_out: bool) -> Iterator[pa.Table]:
+        yield pa.table({"text": [text for unit, text in documents() if (_position(unit) < share) == held_out]})
+
     parts = DatasetDict()
     for name in ("train", "validation"):
-        keep = {"held_out": name == "validation", "share": held_out_percentage / 100}
-        # The text alone is written again, because rows picked by index are slow to read.
-        parts[name] = (
-            corpus.with_format("arrow")
-            .map(
-                _side_of_split,
-                batched=True,
-                fn_kwargs=keep,
-                remove_columns=corpus.column_names,
-                features=datasets.Features({"text": datasets.Value("string")}),
-                desc=f"Demo corpus, {name}",
-            )
-            .with_format(None)
-        )
+        path = cache_folder(cache_dir) / f"demo-{key}-{name}.arrow"
+        parts[name] = find_or_write(path, functools.partial(part, name == "validation"), _FEATURES)
+    characters = sum(pc.sum(pc.utf8_length(rows.data["text"])).as_py() or 0 for rows in parts.values())
+    logger.info("Documentation on this machine: %s documents, %s characters.",
+                f"{sum(map(len, parts.values())):,}", f"{characters:,}")  # fmt: skip
     return parts
 
 
@@ -89,21 +86,21 @@ def _sources() -> Iterator[tuple[str, str, str]]:
             yield module, version, str(spec.submodule_search_locations[0])
 
 
-def _documents(sources: str, recipe: int) -> Iterator[dict[str, str]]:
-    seen: set[bytes] = set()
+def _documents(sources: list[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
+    """What is held out together, and the text, for each document."""
+    seen: set[str] = set()
     characters = 0
-    for name, version, folder in json.loads(sources):
+    for name, _, folder in sources:
         if characters >= MAX_CHARACTERS:
             return
         pairs = _docstrings(name, Path(folder))
         if name == "python":
             pairs = itertools.chain(_help_topics(), pairs)
         for unit, text in pairs:
-            digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
-            if len(text) >= MIN_CHARACTERS and digest not in seen:
-                seen.add(digest)
+            if len(text) >= MIN_CHARACTERS and text not in seen:
+                seen.add(text)
                 characters += len(text)
-                yield {"source": f"{name} {version}", "unit": unit, "text": text}
+                yield unit, text
 
 
 def _help_topics() -> Iterator[tuple[str, str]]:
@@ -136,7 +133,6 @@ def _docstrings(name: str, root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _parsed(source: str) -> ast.Module | None:
-    collecting = gc.isenabled()
     gc.disable()  # a tree of thousands of nodes sets the collector off again and again, which doubles the time
     try:
         with warnings.catch_warnings():
@@ -145,8 +141,7 @@ def _parsed(source: str) -> ast.Module | None:
     except (SyntaxError, ValueError, RecursionError):  # templates, and files of another Python version
         return None
     finally:
-        if collecting:
-            gc.enable()
+        gc.enable()
 
 
 def _definitions(statements: list[ast.stmt]) -> Iterator[ast.AST]:
@@ -155,25 +150,9 @@ def _definitions(statements: list[ast.stmt]) -> Iterator[ast.AST]:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield statement
         for part in ("body", "orelse", "handlers", "finalbody"):
-            inner = getattr(statement, part, None)
-            if inner:
-                yield from _definitions(inner)
-
-
-def _side_of_split(table: pa.Table, *, held_out: bool, share: float) -> pa.Table:
-    units = table["unit"].combine_chunks().dictionary_encode()
-    sides = [(_position(unit) < share) == held_out for unit in units.dictionary.to_pylist()]
-    return table.select(["text"]).filter(pa.array(sides, pa.bool_()).take(units.indices))
+            yield from _definitions(getattr(statement, part, ()))
 
 
 def _position(unit: str) -> float:
     """A number from 0 up to 1 that depends on nothing but the name; ``hash`` would change from run to run."""
     return int.from_bytes(hashlib.sha256(unit.encode()).digest()[:4], "big") / 2**32
-
-
-def _describe(corpus: Dataset) -> str:
-    characters = sum(
-        pc.sum(pc.utf8_length(table["text"])).as_py() for table in corpus.with_format("arrow").iter(10_000)
-    )
-    sources = ", ".join(corpus.unique("source"))
-    return f"Documentation on this machine: {len(corpus):,} documents, {characters:,} characters of {sources}."

@@ -7,20 +7,16 @@ import logging
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator
 
 import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
-
-from .pieces import pieces
 
 logger = logging.getLogger(__name__)
 
 # Where a word ends: before a space, newline or tab that follows a character which is no white space. Neither the
 # pattern of GPT-2's pre-tokenizer nor BERT's ever joins the two sides, and no match looks behind or ahead across them.
 _WORD = re.compile(r"\s*\S+(?:[^\S \n\t\r]\s*\S*)*|\s+")
-_AT_ONCE = 1_000_000  # characters that are encoded in one go; a longer document is cut
 _SAMPLE = 50, 2_000  # documents, and characters of each, on which the two ways are compared
 _OPENING, _CLOSING = object(), object()  # keys of the table of words for what goes around a document
 _ENOUGH_WORDS = 100_000  # a smaller table says nothing about how often words repeat
@@ -36,11 +32,6 @@ class DocumentEncoder:
     Text repeats its words, so for tokenizers that never join two words (byte-level BPE after GPT-2's pattern, BERT's)
     each distinct word is encoded once and looked up afterwards. All others, and documents that hold the text
     of a special token, go through the tokenizer whole. Both ways give the same ids.
-
-    A document of more than a million characters is encoded in pieces, cut before white space, and has its special tokens once.
-    Its ids are those of the whole, with these exceptions: there is no white space among the 10,000 characters before a cut, and
-    a token or a normalization would have reached across it; the tokenizer joins words across white space, or begins every text
-    with a token of its own for the space; a special token that takes the white space beside it stands at the cut.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
@@ -67,41 +58,15 @@ class DocumentEncoder:
         closing = self._frame()[1]
         return bool(closing) and closing[-1] in self.closing_ids
 
-    def __call__(self, documents: list[str], begins: bool = True, ends: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """Encode documents, or one piece of a document.
-
-        ``begins`` and ``ends`` say whether they begin and end where documents do: without it what a tokenizer puts before a
-        document, or at its end, is left out.
+    def __call__(self, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Encode documents.
 
         Returns:
             The ids of all documents one after the other, int32 ``(tokens,)``, and how many each has, int64 ``(documents,)``.
         """
         if self.by_word and not self._checked:
             self._check(documents)
-        if begins and ends and sum(map(len, documents)) <= _AT_ONCE:
-            return self._encode(documents)
-        ids, lengths = [], []
-        for some in _by_size(documents):
-            if begins and ends and len(some[0]) <= _AT_ONCE:
-                some_ids, some_lengths = self._encode(some)
-            else:
-                some_ids = np.concatenate([part for text in some for part in self._parts(text, begins, ends)])
-                some_lengths = np.array([len(some_ids)])
-            ids.append(some_ids)
-            lengths.append(some_lengths)
-        return np.concatenate(ids), np.concatenate(lengths)
-
-    def _parts(self, document: str, begins: bool, ends: bool) -> Iterator[np.ndarray]:
-        opening, closing = self._frame()
-        yield np.array(opening if begins else [], np.int32)
-        for piece in pieces(document, _AT_ONCE):
-            if self.by_word and self._is_plain(piece):
-                yield self._encode_by_word([piece], framed=False)[0]
-            elif self.backend is not None:
-                yield np.array(self.backend.encode_batch_fast([piece], add_special_tokens=False)[0].ids, np.int32)
-            else:
-                yield np.array(self.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"], np.int32)
-        yield np.array(closing if ends else [], np.int32)
+        return self._encode(documents)
 
     def _check(self, documents: list[str]) -> None:
         """Encode whole what is not the same word by word."""
@@ -187,9 +152,8 @@ class DocumentEncoder:
         self._word_characters = 0
         return True
 
-    def _encode_by_word(self, documents: list[str], framed: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        opening, closing = ([_OPENING], [_CLOSING]) if framed else ([], [])
-        words = [[*opening, *_WORD.findall(document), *closing] for document in documents]
+    def _encode_by_word(self, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        words = [[_OPENING, *_WORD.findall(document), _CLOSING] for document in documents]
         words_in_document = np.fromiter(map(len, words), np.int64, len(words))
         codes = np.fromiter(map(self._codes.__getitem__, itertools.chain.from_iterable(words)), np.int64)
         known = len(self._word_lengths)
@@ -212,19 +176,6 @@ class DocumentEncoder:
         self._word_ids = np.append(self._word_ids, ids)
         self._word_lengths = np.append(self._word_lengths, lengths)
         self._word_characters += sum(map(len, new))
-
-
-def _by_size(documents: list[str]) -> Iterator[list[str]]:
-    """Documents, as many at a time as are encoded in one go; a longer one by itself."""
-    some, size = [], 0
-    for document in documents:
-        if some and size + len(document) > _AT_ONCE:
-            yield some
-            some, size = [], 0
-        some.append(document)
-        size += len(document)
-    if some:
-        yield some
 
 
 def _flatten(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 from pyarrow import parquet
+from xxhash import xxh3_128_hexdigest
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TABLES = (*SEPARATORS, ".json", ".jsonl", ".parquet")
@@ -24,7 +26,7 @@ FORMATS = (".txt", *TABLES)
 _MOST_UNPACKED, _UNPACKED_AT_LEAST = 300, 100_000_000
 _NO_TEXT = (b"%PDF", b"PK\x03\x04", b"\x7fELF", b"\x89PNG", b"\xff\xd8\xff", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
 _READ_AT_ONCE = 1_000_000  # bytes
-_DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
+DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
 
 csv.field_size_limit(sys.maxsize)  # a document may be one cell
 
@@ -61,6 +63,19 @@ def extension(path: str | os.PathLike) -> str:
     """What the name of a file ends in before any .gz, in lower case."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     return suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
+
+
+def cache_of(dataset_name: str, cache_dir: str | None) -> str | None:
+    """The ``cache_dir`` for `datasets.load_dataset`: for a folder here one of its own, that changes with its files.
+
+    Where its README names them, `datasets` finds again what it has read by the last part of the folder's name alone.
+    """
+    folder = Path(dataset_name).resolve()
+    if not folder.is_dir():
+        return cache_dir
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.rglob("*"))]
+    key = xxh3_128_hexdigest(json.dumps(files).encode())
+    return os.path.join(cache_dir or datasets.config.HF_DATASETS_CACHE, f"folder-{key}")
 
 
 def read_rows(path: str | os.PathLike, argument: str = "file") -> pa.Table:
@@ -197,9 +212,9 @@ def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.Buffe
         raw.seek(0)
         try:
             yield io.BufferedReader(_Unpacked(raw)) if is_packed else raw
-        except (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException, *_DAMAGED) as error:
+        except (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException, *DAMAGED) as error:
             fault = encoding_fault(path) if isinstance(error, UnicodeDecodeError) else None
-            if isinstance(error, _DAMAGED):
+            if isinstance(error, DAMAGED):
                 size = os.path.getsize(path)
                 fault = f"it is damaged at or before byte {raw.tell():,} of its {size:,} bytes: {error}. Fetch another copy."
             first_line = (str(error) or type(error).__name__).splitlines()[0][:300].rstrip(".")
@@ -248,6 +263,6 @@ def encoding_fault(path: str | os.PathLike) -> str | None:
                 return f"{said} It seems to be no text: extract its text first, or leave it out."
             guess = "UTF-16" if is_utf16 else "WINDOWS-1252"
             return f"{said} It may be {guess}: convert it, with iconv -f {guess} -t UTF-8, or leave it out."
-        except _DAMAGED:
+        except DAMAGED:
             pass
     return None

@@ -8,25 +8,22 @@ import functools
 import itertools
 import logging
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from accelerate.utils import patch_environment
 from datasets import Dataset, IterableDataset
-from datasets.fingerprint import Hasher, get_temporary_cache_files_directory, update_fingerprint
+from datasets.fingerprint import Hasher, update_fingerprint
 from transformers import PreTrainedTokenizerBase
 
-from ..runtime.signals import follow_parent
+from ..runtime.signals import with_following_workers
+from .documents import batches_by_size
 from .encoding import DocumentEncoder
-from .row_cache import fault_of, write_rows
+from .row_cache import cache_folder, find_or_write
 from .text_stream import TextStream
 
 logger = logging.getLogger(__name__)
@@ -38,6 +35,10 @@ _OPEN_ROWS = 64  # that documents share: enough for about 1 % of padding, few en
 _FIRST_ROWS = 1_000  # of a stream, in which unknown tokens are looked for
 # Shares of unknown tokens: from the first one on there is a warning, from the second one on an error.
 FEW_UNKNOWN, MOST_UNKNOWN = 0.01, 0.5
+
+Batch = tuple[np.ndarray, np.ndarray]
+"""Ids one after the other, int32 ``(tokens,)``, and how they are divided: the length of each document, int64 ``(documents,)``,
+or where each row begins and the last ends, int32 ``(rows + 1,)``."""
 
 
 def tokenize_and_pack(
@@ -60,9 +61,6 @@ def tokenize_and_pack(
     by a later call with the same texts, tokenizer and settings. A damaged file is made again. A stream is encoded
     while it is read, once and in order; for training there is `PackedStream`.
 
-    Long documents are encoded in pieces (see `DocumentEncoder`), and those of more than `pieces.LONGEST` characters are read in
-    pieces too. Line by line such a document gives the row of its first piece.
-
     Args:
         texts: documents in the column "text".
         tokenizer: its truncation and padding settings play no part.
@@ -84,40 +82,20 @@ def tokenize_and_pack(
             "isolate_documents is True with line_by_line but the tokenizer puts no eos or sep token after a document, by which "
             "those of a row are told apart: use one that does, or leave isolate_documents out."
         )
-    settings = {"max_seq_length": max_seq_length, "line_by_line": line_by_line}
-    if share_rows:  # and not as False, with which files of earlier versions would not be found
-        settings["share_rows"] = True
-    pack = functools.partial(_rows, **settings)
+    settings = {"max_seq_length": max_seq_length, "line_by_line": line_by_line, "share_rows": share_rows}
     row_type = datasets.Sequence(datasets.Value("int32"), length=-1 if line_by_line else max_seq_length)
     features = datasets.Features({"input_ids": row_type})
     if not isinstance(texts, Dataset):
-        given = {"texts": texts, "tokenizer": tokenizer, "pack": pack}
+        given = {"texts": texts, "tokenizer": tokenizer, "settings": settings}
         return IterableDataset.from_generator(_stream_rows, features=features, gen_kwargs=given)
-    path = _cache_path(texts, tokenizer, cache_dir, pack.keywords)
-    if _must_write(path, overwrite_cache):
-        batches = _encoded_batches(texts, tokenizer, num_proc or available_processors(), line_by_line)
-        write_rows(pack(batches), features, path)
-        return Dataset.from_file(str(path)).with_format("numpy")
-    logger.info("Rows of tokens found in %s.", path)
-    rows = Dataset.from_file(str(path))
-    if line_by_line and not share_rows:  # how many tokens were lost was said when the rows were made
-        lengths = pc.list_value_length(rows.data["input_ids"])
-        if full := pc.sum(pc.equal(lengths, max_seq_length)).as_py():
-            logger.warning(
-                "line_by_line: %s of %s rows are as long as max_seq_length, %s. Of longer documents the end was cut off, but "
-                "for its last token.",
-                *(f"{full:,}", f"{len(rows):,}", max_seq_length),
-            )
-    return rows.with_format("numpy")
 
+    def tables() -> Iterator[pa.Table]:
+        batches = _encoded_batches(texts, tokenizer, num_proc or available_processors())
+        for ids, offsets in _rows(batches, **settings):
+            yield pa.table({"input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))})
 
-def _must_write(path: Path, overwrite_cache: bool) -> bool:
-    if overwrite_cache or not datasets.is_caching_enabled() or not path.exists():
-        return True
-    fault = fault_of(path)
-    if fault is not None:
-        logger.warning("The rows of tokens in %s are made again: %s.", path, fault)
-    return fault is not None
+    path = _cache_path(texts, tokenizer, cache_dir, settings)
+    return find_or_write(path, tables, features, anew=overwrite_cache).with_format("numpy")
 
 
 def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: str | None, settings: dict) -> Path:
@@ -125,32 +103,14 @@ def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: s
     # A tokenizer changes with use (truncation is set on it), so its hash would too: take what decides the ids.
     identity = backend.to_str() if backend is not None else Hasher.hash(tokenizer)
     decisive = settings | {"tokenizer": identity, "closing": (tokenizer.sep_token_id, tokenizer.eos_token_id)}
-    decisive["keep_remainder"] = False  # a setting that is gone: with it, files of earlier versions are found
     fingerprint = update_fingerprint(texts._fingerprint, "headless_trainer.tokenize_and_pack", decisive)
-    if not datasets.is_caching_enabled():
-        folder = get_temporary_cache_files_directory()
-    elif cache_dir is not None:
-        folder = cache_dir
-    elif texts.cache_files:
-        folder = Path(texts.cache_files[0]["filename"]).parent
-    else:
-        folder = Path(datasets.config.HF_DATASETS_CACHE) / "headless_trainer"
-    return Path(folder) / f"rows-{fingerprint}.arrow"
+    if cache_dir is None and texts.cache_files and datasets.is_caching_enabled():
+        cache_dir = Path(texts.cache_files[0]["filename"]).parent
+    return cache_folder(cache_dir) / f"rows-{fingerprint}.arrow"
 
 
-def _rows(
-    batches: Iterable[tuple[np.ndarray, np.ndarray]],
-    *,
-    max_seq_length: int,
-    line_by_line: bool,
-    share_rows: bool = False,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Cut encoded documents, some at a time: their ids one after the other, int32 ``(tokens,)``, and the length of each.
-
-    Yields:
-        The ids of some rows one after the other, int32 ``(tokens,)``, and where each row begins and the last ends,
-        int32 ``(rows + 1,)``.
-    """
+def _rows(batches: Iterable[Batch], *, max_seq_length: int, line_by_line: bool, share_rows: bool) -> Iterator[Batch]:
+    """Rows, some at a time, of encoded documents, some at a time."""
     if line_by_line:
         lines = _lines(batches, max_seq_length)
         yield from _together(shared_rows(documents_of(lines), max_seq_length)) if share_rows else lines
@@ -171,10 +131,8 @@ def _rows(
         )
 
 
-def _lines(
-    batches: Iterable[tuple[np.ndarray, np.ndarray]], max_seq_length: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """One document a row, as `_rows` yields them."""
+def _lines(batches: Iterable[Batch], max_seq_length: int) -> Iterator[Batch]:
+    """One document a row."""
     documents = cut = tokens = lost = 0
     for ids, lengths in batches:
         documents, cut = documents + len(lengths), cut + np.count_nonzero(lengths > max_seq_length)
@@ -188,7 +146,7 @@ def _lines(
         )
 
 
-def cut_documents(ids: np.ndarray, lengths: np.ndarray, max_seq_length: int) -> tuple[np.ndarray, np.ndarray]:
+def cut_documents(ids: np.ndarray, lengths: np.ndarray, max_seq_length: int) -> Batch:
     """Shorten documents to ``max_seq_length`` tokens, their last one kept.
 
     Args:
@@ -208,10 +166,10 @@ def cut_documents(ids: np.ndarray, lengths: np.ndarray, max_seq_length: int) -> 
     return kept, offsets.astype(np.int32)
 
 
-def documents_of(batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[np.ndarray]:
+def documents_of(batches: Iterable[Batch]) -> Iterator[np.ndarray]:
     """Documents one by one, ``(tokens,)`` each, of ids one after the other and where each document begins and the last ends."""
     for ids, offsets in batches:
-        for start, end in pairwise(offsets.tolist()):
+        for start, end in itertools.pairwise(offsets.tolist()):
             yield ids[start:end]
 
 
@@ -248,21 +206,18 @@ def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterato
         yield np.concatenate(row)
 
 
-def _together(rows: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows, some at a time, as `_rows` yields them."""
+def _together(rows: Iterable[np.ndarray]) -> Iterator[Batch]:
+    """Rows, some at a time."""
     rows = iter(rows)
     while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
         yield np.concatenate(some), np.cumsum([0, *map(len, some)], dtype=np.int32)
 
 
-def _stream_rows(texts: IterableDataset | TextStream, tokenizer: PreTrainedTokenizerBase, pack) -> Iterator[dict]:
+def _stream_rows(
+    texts: IterableDataset | TextStream, tokenizer: PreTrainedTokenizerBase, settings: dict
+) -> Iterator[dict]:
     texts = texts if isinstance(texts, TextStream) else TextStream(texts)
-    encode, line_by_line = DocumentEncoder(tokenizer), pack.keywords["line_by_line"]
-    read = texts.batches(_DOCUMENTS_AT_ONCE)
-    if line_by_line:
-        read = ((some, True, True) for some, begins, _ in read if begins)
-    batches = itertools.starmap(encode, read)
-    for ids in documents_of(pack(batches)):
+    for ids in documents_of(_rows(map(DocumentEncoder(tokenizer), texts.batches()), **settings)):
         yield {"input_ids": ids}
 
 
@@ -271,94 +226,63 @@ def available_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _Range(NamedTuple):
-    """Rows of the texts that are encoded together: whole documents, or one piece of a long one."""
-
-    start: int
-    stop: int
-    begins: bool = True
-    ends: bool = True
-
-
-_work: tuple[Dataset, DocumentEncoder] | None = None  # what a worker process reads and encodes with
-
-
-def _start_worker(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
-    global _work
-    follow_parent()
-    _work = texts, DocumentEncoder(tokenizer)
-
-
-def _encode_range(rows: _Range, texts: Dataset | None = None, encode: DocumentEncoder | None = None):
-    texts, encode = (texts, encode) if texts is not None else _work
-    documents = texts[rows.start : rows.stop]["text"].to_pylist()
-    if rows.begins and rows.ends:
-        documents = [document for document in documents if document and not document.isspace()]
-    return encode(documents, rows.begins, rows.ends)
-
-
-def _ranges(texts: Dataset, line_by_line: bool) -> Iterator[_Range]:
-    """All rows of the texts, about `_BATCH_BYTES` at a time. Line by line only the first piece of a document is used."""
-    column, first = texts.data.column_names.index("text"), 0
+def _ranges(texts: Dataset) -> Iterator[tuple[int, int]]:
+    """Beginning and end of the rows of the texts that are encoded together, about `_BATCH_BYTES`."""
+    first = 0
     for batch in texts.data.to_batches():
-        ends = pc.fill_null(pc.binary_length(batch[column]), 0).to_numpy(zero_copy_only=False).cumsum(dtype=np.int64)
-        flags = [
-            batch[name].to_numpy(zero_copy_only=False) for name in ("begins", "ends") if name in batch.schema.names
-        ]
-        pieces = np.flatnonzero(~(flags[0] & flags[1])) if flags else np.empty(0, np.int64)
-        start = 0
-        while start < len(batch):
-            piece = np.searchsorted(pieces, start)
-            is_piece = piece < len(pieces) and pieces[piece] == start
-            if is_piece:
-                stop, begins, ended = start + 1, bool(flags[0][start]), bool(flags[1][start])
-            else:
-                before = ends[start - 1] if start else 0
-                stop = max(start + 1, int(np.searchsorted(ends, before + _BATCH_BYTES, side="right")))
-                stop = min(
-                    stop, start + _DOCUMENTS_AT_ONCE, pieces[piece] if piece < len(pieces) else len(batch), len(batch)
-                )
-                begins = ended = True
-            if begins or not line_by_line:
-                yield _Range(first + start, first + int(stop), begins, ended or line_by_line)
-            start = int(stop)
+        column = batch.column(batch.schema.get_field_index("text"))
+        sizes = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        for start, stop in batches_by_size(sizes, _BATCH_BYTES, _DOCUMENTS_AT_ONCE):
+            yield first + start, first + stop
         first += len(batch)
 
 
-def _encoded_batches(
-    texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_proc: int, line_by_line: bool
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+class _EncodedRanges(torch.utils.data.Dataset):
+    """The documents of each range, encoded: what the workers of a data loader do."""
+
+    def __init__(self, texts: Dataset, tokenizer: PreTrainedTokenizerBase, ranges: list[tuple[int, int]]):
+        self.texts, self.tokenizer, self.ranges = texts, tokenizer, ranges
+
+    @functools.cached_property
+    def _encode(self) -> DocumentEncoder:
+        return DocumentEncoder(self.tokenizer)
+
+    def __len__(self) -> int:
+        return len(self.ranges)
+
+    def __getitem__(self, number: int) -> Batch:
+        if torch.utils.data.get_worker_info():  # which are as many as the processors already
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        start, stop = self.ranges[number]
+        documents = self.texts[start:stop]["text"].to_pylist()
+        return self._encode([document for document in documents if document and not document.isspace()])
+
+
+def _encoded_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_proc: int) -> Iterator[Batch]:
     """Encode all documents, in order, in worker processes if the work is worth starting them."""
     if texts._indices is not None:  # rows that are found by number
         texts = texts.flatten_indices()
     texts = texts.with_format("arrow")
-    ranges = list(_ranges(texts, line_by_line))
-    num_proc = min(num_proc, len(ranges) // 4)
+    ranges = list(_ranges(texts))
+    workers = min(num_proc, len(ranges) // 4)
+    loader = torch.utils.data.DataLoader(
+        _EncodedRanges(texts, tokenizer, ranges),
+        batch_size=None,
+        collate_fn=_as_it_is,
+        num_workers=workers if workers > 1 else 0,
+        prefetch_factor=4
+        if workers > 1
+        else None,  # bounds what waits in memory when the disk is slower than the cores
+        generator=torch.Generator(),  # its own, so that the run's is left as it is
+    )
     with datasets.utils.tqdm(total=len(texts), desc="Tokenizing", unit=" documents") as progress:
-        if num_proc <= 1:
-            encode = DocumentEncoder(tokenizer)
-            for rows in ranges:
-                yield _encode_range(rows, texts, encode)
-                progress.update(rows.stop - rows.start)
-            return
-        # Threads of tokenizers stay off in the workers, which are as many as the processors already.
-        with patch_environment(TOKENIZERS_PARALLELISM="false"):
-            pool = ProcessPoolExecutor(num_proc, initializer=_start_worker, initargs=(texts, tokenizer))
-            try:
-                pending: deque = deque()
-                for rows in ranges:
-                    pending.append((rows.stop - rows.start, pool.submit(_encode_range, rows)))
-                    if (
-                        len(pending) >= 4 * num_proc
-                    ):  # bounds what waits in memory when the disk is slower than the cores
-                        documents, future = pending.popleft()
-                        yield future.result()
-                        progress.update(documents)
-                for documents, future in pending:
-                    yield future.result()
-                    progress.update(documents)
-            finally:
-                pool.shutdown(cancel_futures=True)  # after an error or a signal too
+        for (start, stop), batch in zip(ranges, with_following_workers(loader), strict=True):
+            yield batch
+            progress.update(stop - start)
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
 
 
 def check_token_ids(
@@ -378,16 +302,12 @@ def check_token_ids(
         ValueError: if an id, or the tokenizer's length in the case of a stream, is beyond the embedding, or more than half of
             the tokens are unknown.
     """
-    remedy = "Pass --resize_embeddings, or use the tokenizer that matches the model."
-    if not isinstance(dataset, Dataset):
-        if len(tokenizer) > num_embeddings:
-            raise ValueError(
-                f"Tokenizer has {len(tokenizer)} tokens but the embedding has {num_embeddings} rows. {remedy}"
-            )
-        arrays = (np.asarray(row["input_ids"]) for row in itertools.islice(dataset, _FIRST_ROWS))
+    if isinstance(dataset, Dataset):
+        largest, arrays = -1, (ids for ids, _ in _id_arrays(dataset))
     else:
-        arrays = (ids for ids, _ in _id_arrays(dataset))
-    largest, tokens, unknown = -1, 0, 0
+        largest = len(tokenizer) - 1
+        arrays = (np.asarray(row["input_ids"]) for row in itertools.islice(dataset, _FIRST_ROWS))
+    tokens = unknown = 0
     specials = np.array(tokenizer.all_special_ids)
     for ids in arrays:
         largest = max(largest, int(ids.max(initial=-1)))
@@ -396,8 +316,8 @@ def check_token_ids(
             tokens += len(ids) - np.count_nonzero(np.isin(ids, specials))
     if largest >= num_embeddings:
         raise ValueError(
-            f"The largest token id in the data is {largest} but the embedding has {num_embeddings} rows (the "
-            f"tokenizer has {len(tokenizer)} tokens). {remedy}"
+            f"The largest token id is {largest} but the embedding has {num_embeddings} rows (the tokenizer has "
+            f"{len(tokenizer)} tokens). Pass --resize_embeddings, or use the tokenizer that matches the model."
         )
     share = unknown / max(1, tokens + unknown)
     what = (
@@ -453,8 +373,4 @@ def _id_arrays(dataset: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 def first_rows(dataset: Dataset | IterableDataset, count: int | None) -> Dataset | IterableDataset:
     """The first ``count`` rows of a dataset or stream; all of them if ``count`` is None or there are no more."""
-    if count is None:
-        return dataset
-    return (
-        dataset.take(count) if isinstance(dataset, IterableDataset) else dataset.select(range(min(count, len(dataset))))
-    )
+    return dataset if count is None else dataset.take(count)

@@ -1,46 +1,65 @@
-"""Files of packed rows that a later run finds again: written whole or not at all, and read only as they were written."""
+"""Files of texts and of rows that a later run finds again: written whole or not at all, and read only as they were written."""
 
 import logging
 import os
-import time
-import uuid
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import datasets
-import numpy as np
 import pyarrow as pa
 import xxhash
+from datasets.fingerprint import get_temporary_cache_files_directory
+from filelock import FileLock
 
-from ..runtime.locks import lock
 from ..runtime.manifest import sync_folder
 
 logger = logging.getLogger(__name__)
 
 _MARK = b"rows, xxh3_128: "  # after the rows, where readers of Arrow streams no longer look; then 16 bytes of checksum
 _AT_ONCE = 16_000_000  # bytes that are checked at a time
-_SECONDS_AT_REST = 60  # far more than pass between the creation of a file and its lock
 
 
-def write_rows(rows: Iterable[tuple[np.ndarray, np.ndarray]], features: datasets.Features, path: Path) -> None:
-    """Write rows, as `packing` yields them, to a file that has its name only when all of it is on the disk.
+def cache_folder(cache_dir: str | None) -> Path:
+    """Where files lie that are found again: in the cache of ``datasets`` by default; its caching may be off."""
+    if not datasets.is_caching_enabled():
+        return Path(get_temporary_cache_files_directory())
+    return Path(cache_dir or datasets.config.HF_DATASETS_CACHE / "headless_trainer")
 
-    One that is there is replaced; who reads it goes on reading what it was.
+
+def find_or_write(
+    path: Path, tables: Callable[[], Iterable[pa.Table]], features: datasets.Features, *, anew: bool = False
+) -> datasets.Dataset:
+    """The rows of a file, which is written first if it is missing or damaged, or ``anew``.
+
+    Of several runs one writes, and the others wait for it. A file has its name only when all of it is on the disk.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path.parent)
-    # Not the number of the process: two containers that share the folder may have the same.
-    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.incomplete")
+    anew = anew or not datasets.is_caching_enabled()
+    if anew or _must_write(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"):
+            if anew or _must_write(path):
+                _write(path, tables(), features.arrow_schema)
+    return datasets.Dataset.from_file(str(path))
+
+
+def _must_write(path: Path) -> bool:
+    fault = fault_of(path) if path.exists() else "it is missing"
+    if fault and path.exists():
+        logger.warning("%s is made again: %s.", path, fault)
+    return fault is not None
+
+
+def _write(path: Path, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
+    unfinished = path.with_name(f"{path.name}.incomplete")
     try:
         with open(unfinished, "w+b") as file:
-            with suppress(OSError):  # without locks, what a killed process leaves is never removed
-                lock(file)
-            _write_table(rows, features, file)
+            with pa.ipc.new_stream(file, schema) as writer:
+                for table in tables:
+                    writer.write_table(table.cast(schema))
             file.write(_MARK + _checksum(file, file.tell()))  # of what the operating system still holds in memory
             file.flush()
             os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        os.replace(unfinished, path)  # who reads the file that was there goes on reading it
         sync_folder(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -53,7 +72,7 @@ def fault_of(path: Path) -> str | None:
         file.seek(max(0, size))
         end = file.read()
         if size < 0 or not end.startswith(_MARK):
-            return "it has no checksum: it is cut short, or an earlier version wrote it"
+            return "it has no checksum: it is cut short"
         return None if end == _MARK + _checksum(file, size) else "its contents do not have its checksum"
 
 
@@ -64,27 +83,3 @@ def _checksum(file, size: int) -> bytes:
     for start in range(0, size, _AT_ONCE):
         checksum.update(file.read(min(_AT_ONCE, size - start)))
     return checksum.digest()
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove unfinished files of rows that nobody writes any more: their process was killed."""
-    for path in folder.glob("rows-*.incomplete"):
-        try:
-            with open(path, "rb+") as file:
-                if time.time() - os.fstat(file.fileno()).st_mtime > _SECONDS_AT_REST and lock(file):
-                    path.unlink()
-                    logger.info("Removed %s, which a process that was killed had left.", path)
-        except OSError:
-            continue  # it is finished, gone or not ours, or there are no locks
-
-
-def _write_table(rows, features: datasets.Features, file) -> None:
-    schema = features.arrow_schema
-    length = getattr(schema.field("input_ids").type, "list_size", None)
-    with pa.ipc.new_stream(file, schema) as writer:
-        for ids, offsets in rows:
-            if length is None:
-                column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))
-            else:
-                column = pa.FixedSizeListArray.from_arrays(pa.array(ids), length)
-            writer.write_table(pa.table([column], schema=schema))

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,16 +11,15 @@ import torch
 from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
+from .documents import batches_by_size
 from .encoding import DocumentEncoder
 from .packing import cut_documents, documents_of, shared_rows
-from .text_stream import LongDocument, TextStream
+from .text_stream import TextStream
 
 PLACE = "stream_place"  # the column of a row, and the entry of a batch, that says where the stream stands after it
 _ENCODED_AT_ONCE = 256  # documents: enough for the encoder to be fast, few enough to have the first row soon
 _ENCODED_BYTES = 1_000_000  # of them
 _FILES_FOR_EACH_READER = 16  # files differ in size: from this many on, readers that share them out come out nearly even
-# Settings that earlier versions did not write, with what holds for their checkpoints.
-_BEFORE = {"blocks end by": "size", "isolate_documents with line_by_line": False}
 _UNSHUFFLED_BLOCK = 1000  # documents that are read at a time when their order is that of the files
 
 
@@ -55,8 +54,7 @@ class PackedStream(torch.utils.data.IterableDataset):
     ahead, and a reader that starts at that place goes on with the next row: it reads the files up to its block again, without
     decoding or encoding what it skips.
 
-    A block ends early before it is more than 64 MB of text. A document of more than `pieces.LONGEST` characters is a block by
-    itself, read and encoded in pieces; line by line it gives the row of its first piece.
+    A block ends early before it is more than 64 MB of text.
 
     Args:
         texts: documents, as `load_texts` gives them, or any stream with the column "text".
@@ -83,7 +81,6 @@ class PackedStream(torch.utils.data.IterableDataset):
         self.tokenizer = tokenizer
         self.max_seq_length, self.line_by_line, self.share_rows = max_seq_length, line_by_line, share_rows
         self.shuffle_buffer_size, self.seed = shuffle_buffer_size, seed
-        self._by_number = False  # whether its places are of a version that cut blocks by the number of documents alone
         self.deal()
 
     def deal(self, process: int = 0, processes: int = 1, workers: int = 1) -> None:
@@ -101,13 +98,11 @@ class PackedStream(torch.utils.data.IterableDataset):
             "dataloader_num_workers": len(self.places),
             "number of files": self.texts.num_files,
             "validation_split_percentage": 100 * self.texts.share,
-            "held out by": "text" if self.texts.share else None,
             "max_seq_length": self.max_seq_length,
             "line_by_line": self.line_by_line,
             "isolate_documents with line_by_line": self.share_rows,
             "shuffle_buffer_size": self.shuffle_buffer_size,
             "data_seed": self.seed,
-            "blocks end by": "size",
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -121,16 +116,8 @@ class PackedStream(torch.utils.data.IterableDataset):
         Raises:
             ValueError: if the settings were others.
         """
-        if state["settings"].get("validation_split_percentage") and state["settings"].get("held out by") != "text":
-            raise ValueError(
-                "The stream of the checkpoint held out documents by their number, as this project did before, and now holds "
-                "out others, by their text: it has trained on some of these. Go on with the version that wrote it, or add "
-                "--ignore_data_skip to begin the stream at its start, with held-out documents of its own (--validation_file)."
-            )
-        self._by_number = "blocks end by" not in state["settings"]  # found to matter or not when the blocks are read
         for name, value in self.settings().items():
-            before = state["settings"].get(name, _BEFORE.get(name))
-            if value != before:
+            if value != (before := state["settings"].get(name)):
                 raise ValueError(
                     f"{name} is {value!r} but the stream of the checkpoint was read with {before!r}, in another order: resume "
                     "with the same settings, or add --ignore_data_skip to begin the stream at its start."
@@ -161,20 +148,14 @@ class PackedStream(torch.utils.data.IterableDataset):
         carried = np.empty(0, np.int32)
         while True:
             begun, tokens = place, 0
-            before = 0  # tokens of a long document in pieces that were read before
-            for place, documents, begins, ends in self._documents(begun, reader):
-                ids, lengths = encode(documents, begins, ends)
+            for place, documents in self._documents(begun, reader):
+                ids, lengths = encode(documents)
                 tokens += len(ids)
-                before = 0 if begins else before
                 if self.line_by_line:
                     yield from self._cut(ids, lengths, place)
                 else:
-                    skipped = min(max(0, place.token - before), len(ids))
-                    starts = len(carried) - skipped + np.append(-before, lengths.cumsum())
-                    before += len(ids)
-                    if not ends:
-                        starts[1] = np.iinfo(np.int64).max  # it is not used up with this piece
-                    ids = np.concatenate((carried, ids[skipped:]))
+                    starts = len(carried) - place.token + np.append(0, lengths.cumsum())
+                    ids = np.concatenate((carried, ids[place.token :]))
                     yield from self._packed(ids, starts, place)
                     carried = ids[len(ids) - len(ids) % self.max_seq_length :]
             if begun == Place(begun.epoch) and tokens < (1 if self.line_by_line else self.max_seq_length):
@@ -208,12 +189,8 @@ class PackedStream(torch.utils.data.IterableDataset):
     def _readers(self) -> int:
         return self.processes * len(self.places)
 
-    def _documents(self, begun: Place, reader: int) -> Iterator[tuple[Place, list[str], bool, bool]]:
-        """A reader's documents of one pass from ``begun`` on, some at a time, or one piece of a long one.
-
-        Yields:
-            The place of the first document, texts, and whether they begin and end where documents do.
-        """
+    def _documents(self, begun: Place, reader: int) -> Iterator[tuple[Place, list[str]]]:
+        """A reader's documents of one pass from ``begun`` on, some at a time, with the place of the first of them."""
         number = self.process * len(self.places) + reader  # of the reader, among those of all processes
         files = np.arange(self.texts.num_files)
         if self.shuffle_buffer_size > 1:
@@ -224,34 +201,17 @@ class PackedStream(torch.utils.data.IterableDataset):
         size = self.shuffle_buffer_size if self.shuffle_buffer_size > 1 else _UNSHUFFLED_BLOCK
         for file in range(begun.file, len(files)):
             first = begun.block if file == begun.file else 0
-            by_number = self._by_number and any(begun[2:]) and file == begun.file
-            blocks = self.texts.blocks(int(files[file]), size, first, by_number)
-            for block, texts in enumerate(blocks, first):
+            for block, texts in enumerate(self.texts.blocks(int(files[file]), size, first), first):
                 place = Place(begun.epoch, file, block)
                 order = self._order(len(texts), place)
                 if not by_file:  # the one who gets the first document changes, so that small blocks go round as well
                     order = order[(number - file - block) % self._readers :: self._readers]
                 place = begun if place[:3] == begun[:3] else place
-                if isinstance(texts, LongDocument):
-                    yield from self._pieces(texts if place.document < len(order) else (), place)
-                    continue
+                order = order[place.document :]
                 sizes = pc.binary_length(texts).to_numpy()[order]
-                start = place.document
-                while start < len(order):
-                    fits = int(
-                        np.searchsorted(sizes[start : start + _ENCODED_AT_ONCE].cumsum(), _ENCODED_BYTES, "right")
-                    )
-                    some = texts.take(order[start : start + max(1, fits)])
-                    yield place, some.to_pylist(), True, True
-                    start += len(some)
-                    place = place._replace(document=start, token=0)
-
-    def _pieces(self, document: Iterable[tuple[str, bool, bool]], place: Place) -> Iterator[tuple]:
-        for text, begins, ends in document:
-            if not self.line_by_line:
-                yield place, [text], begins, ends
-            elif begins:
-                yield place, [text], True, True
+                for start, stop in batches_by_size(sizes, _ENCODED_BYTES, _ENCODED_AT_ONCE):
+                    yield place, texts.take(order[start:stop]).to_pylist()
+                    place = place._replace(document=place.document + stop - start, token=0)
 
     def _order(self, documents: int, place: Place) -> np.ndarray:
         if self.shuffle_buffer_size <= 1:

@@ -18,11 +18,8 @@ MAX_TRAINING_CHARACTERS = 1_000_000_000
 _READ_AT_ONCE = 64  # documents, which may be long
 _CLM_SPECIALS = {"eos_token": "<|endoftext|>", "pad_token": "<|pad|>"}
 _MLM_SPECIALS = {
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
+    name: f"[{name.removesuffix('_token').upper()}]"
+    for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 }
 
 
@@ -35,7 +32,7 @@ def train_tokenizer(
     max_seq_length: int = 512,
     max_characters: int = MAX_TRAINING_CHARACTERS,
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on texts, read once and in order; the same texts give the same tokenizer.
+    """Train a tokenizer on texts, read in order; the same texts give the same tokenizer.
 
     ``clm`` tokenizers add nothing to a document and know ``<|endoftext|>`` (beginning, end, unknown) and ``<|pad|>``.
     ``mlm`` tokenizers wrap a document as ``[CLS] document [SEP]`` and know ``[MASK]``.
@@ -44,16 +41,13 @@ def train_tokenizer(
         texts: strings, or rows with a column "text" (a dataset, streamed or not).
         kind: byte-level BPE, which keeps every text exactly; WordPiece as in BERT (cased), which keeps words only; or words,
             where all that stands between spaces is one token, as in histories of items.
-        vocab_size: tokens to reach, specials included.
+        vocab_size: tokens to reach, specials included; with a warning there are fewer where the texts hold no more.
         task: what the model will predict.
         max_seq_length: tokens in a row, saved as ``model_max_length``.
         max_characters: stop reading after this many characters.
 
-    Returns:
-        A tokenizer with ``vocab_size`` tokens, or fewer (with a warning) when the texts hold no more.
-
     Raises:
-        ValueError: if a choice is unknown, ``vocab_size`` leaves no room for the specials, or the texts are empty.
+        ValueError: if a choice is unknown, or the texts are empty.
     """
     for name, value, choices in (("kind", kind, ("bpe", "wordpiece", "words")), ("task", task, ("clm", "mlm"))):
         if value not in choices:
@@ -64,77 +58,75 @@ def train_tokenizer(
     if iter(texts) is texts and kind == "wordpiece":
         texts = list(texts)  # which reads its texts twice
     reader = _Reader(texts, max_characters)
-    backend, trainer = _untrained(kind, vocab_size, list(specials.values()), specials.get("unk_token"), reader)
-    backend.train_from_iterator(reader, trainer)
+    if kind == "wordpiece":
+        backend = _trained_wordpiece(reader, vocab_size, list(specials.values()))
+    else:
+        backend = _trained(kind, reader, vocab_size, list(specials.values()))
     if reader.characters == 0:
         raise ValueError("texts holds no characters: give train_tokenizer at least one document that is not empty.")
-    if kind == "wordpiece":
-        # The continuing letters were passed to the trainer as special tokens, which in the end they must not be.
-        trained, backend = backend, Tokenizer(models.WordPiece(backend.get_vocab(), unk_token=specials["unk_token"]))
-        for part in ("normalizer", "pre_tokenizer", "decoder"):
-            setattr(backend, part, getattr(trained, part))
-        backend.add_special_tokens(list(specials.values()))
     if task == "mlm":
-        cls_id, sep_id = (backend.token_to_id(specials[name]) for name in ("cls_token", "sep_token"))
         backend.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]",
             pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-            special_tokens=[("[CLS]", cls_id), ("[SEP]", sep_id)],
+            special_tokens=[(token, backend.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
         )
     else:
         specials = {"unk_token": "<|endoftext|>", "bos_token": "<|endoftext|>"} | specials
-    reached = backend.get_vocab_size()
-    if reached != vocab_size:
+    if (reached := backend.get_vocab_size()) != vocab_size:
         logger.warning(
-            "vocab_size is %d but the texts (%d characters) yield %d tokens; the tokenizer has %d.",
-            vocab_size, reader.characters, reached, reached,
+            "vocab_size is %d but the texts (%d characters) give the tokenizer %d tokens.",
+            vocab_size, reader.characters, reached,
         )  # fmt: skip
     return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_max_length=max_seq_length,
-        clean_up_tokenization_spaces=False,
-        **specials,
+        tokenizer_object=backend, model_max_length=max_seq_length, clean_up_tokenization_spaces=False, **specials
     )
 
 
-def _untrained(
-    kind: str, vocab_size: int, specials: list[str], unknown: str | None, reader: "_Reader"
-) -> tuple[Tokenizer, object]:
+def _trained(kind: str, reader: "_Reader", vocab_size: int, specials: list[str]) -> Tokenizer:
+    settings = {"vocab_size": vocab_size, "special_tokens": specials, "show_progress": False}
     if kind == "bpe":
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())  # all 256 bytes, so that nothing is ever unknown
         backend = Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
-        trainer_class, minimum, settings = trainers.BpeTrainer, len(alphabet), {"initial_alphabet": alphabet}
-    elif kind == "words":
-        backend = Tokenizer(models.WordLevel(unk_token=unknown))
-        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        trainer_class, minimum, settings = trainers.WordLevelTrainer, 1, {}
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())  # all 256 bytes, so that nothing is ever unknown
+        trainer = trainers.BpeTrainer(initial_alphabet=alphabet, **settings)
     else:
-        backend = Tokenizer(models.WordPiece(unk_token=unknown))
+        backend = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        trainer = trainers.WordLevelTrainer(**settings)
+    backend.train_from_iterator(reader, trainer)
+    return backend
+
+
+def _trained_wordpiece(reader: "_Reader", vocab_size: int, specials: list[str]) -> Tokenizer:
+    """The trainer meets the letters that continue a word in the order of a hash table, which differs from run to run, and
+    breaks ties between merges by it. So they are passed to it as special tokens, which in the end they must not be."""
+
+    def untrained(**vocabulary) -> Tokenizer:
+        backend = Tokenizer(models.WordPiece(unk_token="[UNK]", **vocabulary))
         backend.normalizer = normalizers.BertNormalizer(lowercase=False)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.WordPiece()
-        trainer_class, minimum, settings = trainers.WordPieceTrainer, 0, {}
-    minimum += len(specials)
-    if vocab_size < minimum:
-        raise ValueError(
-            f"vocab_size must be at least {minimum} for {kind} (alphabet and special tokens), got {vocab_size}."
-        )
-    if kind == "wordpiece":
-        # Scripts with thousands of characters must not use up the vocabulary.
-        letters, continuing = _letters(reader, backend, limit=max(1, (vocab_size - len(specials)) // 4))
-        settings = {"initial_alphabet": letters, "limit_alphabet": len(letters)}
-        specials = specials + continuing
-    return backend, trainer_class(vocab_size=vocab_size, special_tokens=specials, show_progress=False, **settings)
+        return backend
+
+    backend = untrained()
+    # Scripts with thousands of characters must not use up the vocabulary.
+    letters, continuing = _letters(reader, backend, limit=max(1, (vocab_size - len(specials)) // 4))
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=specials + continuing,
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
+        show_progress=False,
+    )
+    backend.train_from_iterator(reader, trainer)
+    backend = untrained(vocab=backend.get_vocab())
+    backend.add_special_tokens(specials)
+    return backend
 
 
 def _letters(reader: "_Reader", backend: Tokenizer, limit: int) -> tuple[list[str], list[str]]:
-    """The most frequent letters, and those of them that continue a word as ``##x`` tokens, both sorted.
-
-    The trainer itself meets the continuing letters in the order of a hash table, which differs from run to run, and breaks
-    ties between merges by it: the same texts would give another tokenizer each time.
-    """
+    """The most frequent letters, and those of them that continue a word as ``##x`` tokens, both sorted."""
     words, counts, inner = Counter(), Counter(), set()
     for batch in reader:
         words.update(itertools.chain.from_iterable(text.split() for text in batch))
@@ -163,8 +155,7 @@ class _Reader:
 
     def _batches(self) -> Iterator[list[str]]:
         if hasattr(self.texts, "iter"):  # a dataset reads far faster by the batch
-            for batch in self.texts.iter(batch_size=_READ_AT_ONCE):
-                yield batch["text"]
+            yield from (batch["text"] for batch in self.texts.iter(batch_size=_READ_AT_ONCE))
             return
         rows = iter(self.texts)
         while batch := list(itertools.islice(rows, _READ_AT_ONCE)):

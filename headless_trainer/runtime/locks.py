@@ -1,7 +1,6 @@
 """One run at a time in a folder: a lock that the kernel takes back when the process that holds it has ended, however it did."""
 
 import atexit
-import fcntl
 import logging
 import os
 import socket
@@ -20,15 +19,6 @@ LOCK_NAME = ".lock"
 _held: set[Path] = set()  # by this process, or by the first one for it
 _until_exit = ExitStack()
 atexit.register(_until_exit.close)
-
-
-def lock(file) -> bool:
-    """Whether this process is now the one that holds an open file, or its descriptor; it does until that is closed."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def alone_until_exit(folder: str | Path, name: str = LOCK_NAME) -> None:

@@ -24,7 +24,6 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, GPT
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, LMHeadArguments, ModelArguments
 from headless_trainer.command_line import COMMANDS, MODULES
-from headless_trainer.corpus.text_files import encoding_fault
 from headless_trainer.corpus.texts import load_texts
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 from headless_trainer.fine_tuning.task_rows import Source
@@ -515,20 +514,3 @@ def test_without_a_network_the_hub_is_asked_once(monkeypatch, tmp_path):
         sources.hub_fault.cache_clear()
     assert asked == ["head"]
     assert not sources.constants.HF_HUB_OFFLINE  # a push may find the network again
-
-
-@pytest.mark.parametrize(
-    "content, said",
-    [
-        ("plain\ntext é".encode(), None),
-        ("one\ntwo\nthré".encode("cp1252"), "byte 0xe9 in line 3. It may be WINDOWS-1252"),
-        ("text".encode("utf-16"), "in line 1. It may be UTF-16"),
-        (gzip.compress("a\ncafé".encode("cp1252"), mtime=0), "byte 0xe9 in line 2"),
-        (("é" * 600_000 + "\n").encode() + b"\xff", "byte 0xff in line 2"),
-    ],
-)
-def test_where_a_file_is_not_utf8(tmp_path, content, said):
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    found = encoding_fault(os.fspath(path))
-    assert found is None if said is None else said in found

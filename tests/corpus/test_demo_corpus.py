@@ -79,12 +79,6 @@ def test_reading_stops_at_the_limit(machine, monkeypatch):
     assert f"{_docstring('a')} 1" not in texts
 
 
-def test_description_names_versions_and_sizes(machine):
-    part = demo_corpus.demo_documents(cache_dir=str(machine / "cache"))["train"]
-    assert "demo_pkg 1.2" in part.info.description
-    assert "documents" in part.info.description and "characters" in part.info.description
-
-
 def test_definitions_in_branches_are_found():
     source = f'''
 try:
@@ -105,4 +99,3 @@ def test_load_texts_without_a_source_reads_it(machine):
     stream = load_texts(DataArguments(streaming=True), cache_dir=str(machine / "cache"))
     for name in ("train", "validation"):
         assert memory[name]["text"] == [row["text"] for row in stream[name]]
-    assert "Documentation on this machine" in memory["train"].info.description

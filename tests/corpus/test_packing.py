@@ -1,18 +1,13 @@
 import copy
-import csv
-import gzip
-import json
 import os
 import pickle
 from types import SimpleNamespace
 
 import datasets
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, ByT5Tokenizer, GPT2Config, GPT2Model
 
@@ -66,259 +61,11 @@ def rows_of(dataset) -> list[list[int]]:
     return [np.asarray(row["input_ids"]).tolist() for row in dataset]
 
 
-# Loading
-
-
-def _write(path, documents, column="text"):
-    name = path.name.removesuffix(".gz")
-    if name.endswith(".txt"):
-        content = "\n\n".join(documents) + "\n"
-    elif name.endswith(".jsonl"):
-        content = "".join(json.dumps({"id": i, column: text}) + "\n" for i, text in enumerate(documents))
-    elif name.endswith(".json"):
-        content = json.dumps([{"id": i, column: text} for i, text in enumerate(documents)])
-    elif name.endswith(".csv"):
-        with open(path, "w", newline="") as file:
-            csv.writer(file).writerows([["id", column], *enumerate(documents)])
-        content = path.read_text()
-    else:
-        pq.write_table(pa.table({"id": list(range(len(documents))), column: documents}), path)
-        return
-    if path.name.endswith(".gz"):
-        path.write_bytes(gzip.compress(content.encode()))
-    else:
-        path.write_text(content)
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(
-    "name", ["a.txt", "a.txt.gz", "a.json", "a.json.gz", "a.jsonl", "a.jsonl.gz", "a.csv", "a.csv.gz", "a.parquet"]
-)
-def test_formats(name, streaming, tmp_path, cache):
-    train, validation = tmp_path / name, tmp_path / f"v_{name}"
-    _write(train, DOCUMENTS[:20])
-    _write(validation, DOCUMENTS[20:25])
-    args = DataArguments(train_file=[str(train)], validation_file=[str(validation)], streaming=streaming)
-    texts = load_texts(args, cache_dir=cache)
-    # Blank lines between those of the .txt file are no documents.
-    assert list(texts["train"]) == [{"text": text} for text in DOCUMENTS[:20]]
-    assert list(texts["validation"]) == [{"text": text} for text in DOCUMENTS[20:25]]
-
-
-@pytest.mark.parametrize(
-    ("sample_by", "expected"),
-    [
-        ("line", ["one", "two", "three", "four"]),
-        ("paragraph", ["one\ntwo", "three\nfour"]),
-        ("document", ["one\ntwo\n\nthree\nfour"]),
-    ],
-)
-def test_sample_by(sample_by, expected, tmp_path, cache):
-    path = tmp_path / "a.txt"
-    path.write_text("one\ntwo\n\nthree\nfour")
-    args = DataArguments(train_file=[str(path)], validation_file=[str(path)], sample_by=sample_by)
-    assert load_texts(args, cache_dir=cache)["train"]["text"] == expected
-
-
-def test_folders_and_globs_are_read_in_order(tmp_path, cache):
-    folder = tmp_path / "corpus [1]"
-    for i, name in enumerate(["b.txt", "a.txt", "z/deep.txt.gz", "notes.md"]):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        _write(folder / name, [f"text {i}"]) if name != "notes.md" else (folder / name).write_text("no corpus")
-    for names, expected in (
-        ([str(folder)], ["text 1", "text 0", "text 2"]),
-        ([str(tmp_path / "corpus*" / "[ab].txt")], ["text 1", "text 0"]),
-        ([str(folder / "b.txt"), str(folder / "a.txt")], ["text 0", "text 1"]),
-    ):
-        args = DataArguments(train_file=names, validation_file=names)
-        assert load_texts(args, cache_dir=cache)["train"]["text"] == expected
-
-
-def test_held_out_documents(tmp_path, cache):
-    path = tmp_path / "a.txt"
-    path.write_text("\n".join(f"{i}\n" for i in range(2000)))  # every second line and more is blank
-    memory = load_texts(DataArguments(train_file=[str(path)]), cache_dir=cache)
-    train, held_out = (set(memory[name]["text"]) for name in ("train", "validation"))
-    assert len(train) + len(held_out) == 2000 and not train & held_out
-    assert 70 <= len(held_out) <= 130  # three standard deviations of a draw
-    first_half = [text for text in held_out if int(text) < 1000]
-    assert 30 <= len(first_half) <= 70
-    again = load_texts(DataArguments(train_file=[str(path)]), cache_dir=str(tmp_path / "other"))
-    stream = load_texts(DataArguments(train_file=[str(path)], streaming=True))
-    larger = load_texts(DataArguments(train_file=[str(path)], validation_split_percentage=20), cache_dir=cache)
-    for name in ("train", "validation"):
-        assert again[name]["text"] == memory[name]["text"] == [row["text"] for row in stream[name]]
-    assert held_out < set(larger["validation"]["text"])
-    assert 346 <= len(larger["validation"]) <= 454
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_split_does_not_depend_on_batches(streaming, tmp_path, cache):
-    path = tmp_path / "a.jsonl"
-    _write(path, [str(i) for i in range(25_000)])  # more than are filtered at a time
-    args = DataArguments(train_file=[str(path)], validation_split_percentage=50, streaming=streaming)
-    texts = load_texts(args, cache_dir=cache)
-    kept = [int(row["text"]) for name in ("train", "validation") for row in texts[name]]
-    assert sorted(kept) == list(range(25_000))
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_no_word_of_a_csv_file_is_taken_for_a_missing_document(streaming, tmp_path, cache):
-    path = tmp_path / "a.csv"
-    documents = ["NA", "null", "None", "nan", "N/A", "a, b", 'a "b"', "two\nlines"]
-    with open(path, "w", newline="") as file:
-        csv.writer(file).writerows([["score", "body"], *(["", text] for text in [*documents, ""]), [1.5, "end"]])
-    args = DataArguments(train_file=[str(path)], validation_file=[str(path)], streaming=streaming)
-    assert [row["text"] for row in load_texts(args, cache_dir=cache)["train"]] == [*documents, "end"]
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(("documents", "percentage"), [(2, 0.1), (2, 99.9), (9, 1), (9, 99)])
-def test_few_documents_have_one_on_each_side(documents, percentage, streaming, tmp_path, cache, caplog):
-    path = tmp_path / "a.txt"
-    path.write_text("\n".join(DOCUMENTS[:documents]))
-    args = DataArguments(train_file=[str(path)], validation_split_percentage=percentage, streaming=streaming)
-    texts = {name: [row["text"] for row in part] for name, part in load_texts(args, cache_dir=cache).items()}
-    assert len(texts["validation" if percentage < 50 else "train"]) == 1
-    assert sorted(texts["train"] + texts["validation"]) == sorted(DOCUMENTS[:documents])
-    assert "the nearest share that leaves one" in caplog.text
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.csv", "a.parquet"])
-def test_byte_order_marks_are_no_text(name, streaming, tmp_path, cache):
-    """Of a file, or of one of several that were joined: in no format do they reach a document or the name of a column."""
-    path = tmp_path / name
-    _write(path, ["\ufeffone", "two", "\ufeff"] if name == "a.parquet" else ["one", "two"])
-    if name == "a.txt":
-        path.write_bytes(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n\xef\xbb\xbf\n")
-    elif name == "a.txt.gz":
-        path.write_bytes(gzip.compress(b"\xef\xbb\xbfone\ntwo\n"))
-    elif name != "a.parquet":
-        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    args = DataArguments(train_file=[str(path)], validation_file=[str(path)], streaming=streaming)
-    assert [row["text"] for row in load_texts(args, cache_dir=cache)["train"]] == ["one", "two"]
-
-
-def test_text_columns(tmp_path, cache):
-    path = tmp_path / "a.jsonl"
-    _write(path, ["hello", "world"], column="body")
-    for column in (None, "body"):  # the only column with text is found
-        args = DataArguments(train_file=[str(path)], validation_file=[str(path)], text_column=column)
-        assert load_texts(args, cache_dir=cache)["train"]["text"] == ["hello", "world"]
-    pq.write_table(pa.table({"text": pa.array(["x", None, " \n", "y"], pa.large_string())}), tmp_path / "a.parquet")
-    args = DataArguments(train_file=[str(tmp_path / "a.parquet")], validation_file=[str(path)], text_column=None)
-    assert load_texts(args, cache_dir=cache)["train"]["text"] == ["x", "y"]
-
-
-def _error_cases():
-    yield {"train_file": ["missing.txt"]}, FileNotFoundError, r"train_file 'missing.txt' does not exist. Name a file"
-    yield {"train_file": ["*.jsonx"]}, FileNotFoundError, r"train_file '\*.jsonx' matches no file. Name a file"
-    yield {"train_file": ["void"]}, FileNotFoundError, "train_file 'void' is a folder without .txt, .*files"
-    yield {"train_file": ["a.tar"]}, ValueError, "train_file must end in .txt, .json, .*got 'a.tar'"
-    yield {"train_file": ["a.tar.gz"]}, ValueError, "train_file must end in .*got 'a.tar.gz'"
-    yield {"train_file": ["a.txt", "a.csv"]}, ValueError, r"train_file must name files of one format, got .csv, .txt"
-    yield {"train_file": ["mixed"]}, ValueError, r"train_file must name files of one format, got .csv, .txt in"
-    yield {"train_file": ["empty.txt"]}, ValueError, r"train_file \['empty.txt'\] holds no documents"
-    yield (
-        {"train_file": ["blank.txt"]},
-        ValueError,
-        r"train_file \['blank.txt'\] cannot be split by .*it holds no documents",
-    )
-    yield (
-        {"train_file": ["one.txt"]},
-        ValueError,
-        r"train_file \['one.txt'\] cannot be split by validation_split_percentage \(5\): it holds one document, or copies",
-    )
-    yield (
-        {"train_file": ["a.csv"], "text_column": "body"},
-        ValueError,
-        (r"text_column 'body' is not a column of the data. The columns are: id \(int64\), text \("),
-    )
-    yield (
-        {"train_file": ["a.csv"], "text_column": "id"},
-        ValueError,
-        r"text_column 'id' does not hold text.*id \(int64\)",
-    )
-    yield {"train_file": ["two.csv"]}, ValueError, r"text_column must name one of the 2 text columns.*one .*two"
-    yield (
-        {"train_file": ["a.txt"], "validation_file": ["no.txt"]},
-        FileNotFoundError,
-        "validation_file 'no.txt' does not",
-    )
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(("settings", "error", "message"), list(_error_cases()))
-def test_loading_errors(settings, error, message, streaming, tmp_path, cache, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for folder in ("void", "mixed"):
-        os.mkdir(folder)
-    for name in ("a.txt", "a.csv", "mixed/a.txt", "mixed/a.csv"):
-        _write(tmp_path / name, DOCUMENTS[:3])
-    contents = {"a.tar": "x", "a.tar.gz": "x", "empty.txt": "", "blank.txt": "\n \n", "one.txt": "one\n"}
-    contents["two.csv"] = "one,two\na,b\n"
-    for name, content in contents.items():
-        (tmp_path / name).write_text(content)
-    with pytest.raises(error, match=message):
-        load_texts(DataArguments(streaming=streaming, **settings), cache_dir=cache)
-
-
-def test_unreadable_file(tmp_path, cache):
-    path = tmp_path / "broken.jsonl"
-    path.write_text('{"text": "a"\n}{')
-    with pytest.raises(ValueError, match=r"train_file '.*broken.jsonl' cannot be read as json: .*Check the file"):
-        load_texts(DataArguments(train_file=[str(path)]), cache_dir=cache)
-
-
-@pytest.mark.parametrize(
-    ("raised", "error", "message"),
-    [
-        (
-            ConnectionError("Couldn't reach it\nmore"),
-            ConnectionError,
-            "dataset_name 'a/b' cannot be read.*--train_file",
-        ),
-        (datasets.exceptions.DatasetNotFoundError("gone"), ValueError, "dataset_name 'a/b' is not on the Hub.*--token"),
-    ],
-)
-def test_hub_errors(raised, error, message, monkeypatch):
-    def fail(*args, **kwargs):
-        raise raised
-
-    monkeypatch.setattr(datasets, "load_dataset", fail)
-    with pytest.raises(error, match=message):
-        load_texts(DataArguments(dataset_name="a/b"))
-
-
-def test_hub_dataset(monkeypatch):
-    part = Dataset.from_dict({"text": DOCUMENTS, "label": list(range(60))})
-    asked = {}
-
-    def load(name, config, **settings):
-        asked.update(settings, name=name, config=config)
-        return DatasetDict(parts)
-
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    args = DataArguments(dataset_name="a/b", dataset_config_name="c", dataset_revision="r")
-    parts = {"train": part, "validation": part.select(range(5)), "test": part}
-    texts = load_texts(args, token="secret")
-    assert asked == dict(name="a/b", config="c", revision="r", streaming=False, cache_dir=None, token="secret")
-    assert texts["train"]["text"] == DOCUMENTS and texts["validation"]["text"] == DOCUMENTS[:5]
-    assert set(texts) == {"train", "validation"} and texts["train"].column_names == ["text"]
-    parts = {"train": part}
-    texts = load_texts(args)
-    assert sorted([*texts["train"]["text"], *texts["validation"]["text"]]) == sorted(DOCUMENTS)
-    parts = {"test": part}
-    with pytest.raises(ValueError, match="dataset_name 'a/b' has no split 'train', only test"):
-        load_texts(args)
-
-
 # Packing
 
 
 def _cut(batches, **settings):
-    settings = {"max_seq_length": 4, "line_by_line": False} | settings
+    settings = {"max_seq_length": 4, "line_by_line": False, "share_rows": False} | settings
     encoded = [(np.array(sum(batch, []), np.int32), np.array([len(row) for row in batch])) for batch in batches]
     return [
         ids[start:end].tolist()
@@ -503,12 +250,12 @@ def test_other_texts_and_tokenizers_have_other_rows(clm, mlm, cache, encodings):
         assert rows_of(rows) == naive_rows(naive_stream(tokenizer, part["text"]), 16)
 
 
-def test_rows_lie_next_to_the_texts(clm, tmp_path, cache):
-    path = tmp_path / "a.txt"
-    path.write_text("\n".join(DOCUMENTS))
-    texts = load_texts(DataArguments(train_file=[str(path)]), cache_dir=cache)["train"]
+def test_rows_lie_next_to_the_texts(clm, text_file, cache):
+    texts = load_texts(DataArguments(train_file=[str(text_file)]), cache_dir=cache)["train"]
     rows = tokenize_and_pack(texts, clm, max_seq_length=16)
-    assert os.path.dirname(rows.cache_files[0]["filename"]) == os.path.dirname(texts.cache_files[0]["filename"])
+    assert (
+        os.path.dirname(rows.cache_files[0]["filename"]) == os.path.dirname(texts.cache_files[0]["filename"]) == cache
+    )
 
 
 def test_rows_of_texts_in_memory_lie_in_the_cache(clm, tmp_path):
@@ -524,7 +271,7 @@ def test_failure_leaves_no_rows_behind(clm, tmp_path, monkeypatch):
     monkeypatch.setattr(packing, "_encoded_batches", fail_late)
     with pytest.raises(RuntimeError, match="the disk is full"):
         tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, max_seq_length=16, cache_dir=str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
+    assert {path.suffix for path in tmp_path.iterdir()} <= {".lock"}
 
 
 # Checks and counts
@@ -537,14 +284,12 @@ def _dataset(rows):
 def test_check_token_ids(clm):
     rows = _dataset([[1, 2, 299], [0]])
     check_token_ids(rows, 300, clm)
-    with pytest.raises(ValueError, match="id in the data is 299 .* 299 rows .* has 300 tokens.*--resize_embeddings"):
-        check_token_ids(rows, 299, clm)
     check_token_ids(rows.select([1]), 299, clm)  # rows that are not used do not count
-    check_token_ids(rows.to_iterable_dataset(), 300, clm)
-    with pytest.raises(
-        ValueError, match="Tokenizer has 300 tokens but the embedding has 299 rows.*--resize_embeddings"
-    ):
-        check_token_ids(rows.to_iterable_dataset(), 299, clm)
+    stream = rows.select([1]).to_iterable_dataset()  # of which the tokenizer counts
+    check_token_ids(stream, 300, clm)
+    for refused in (rows, stream):
+        with pytest.raises(ValueError, match="id is 299 .* 299 rows .* has 300 tokens.*--resize_embeddings"):
+            check_token_ids(refused, 299, clm)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -575,12 +320,6 @@ def test_what_line_by_line_cuts_is_said(clm, cache, caplog):
     said = f"1 of 3 documents are longer than max_seq_length, {limit}. Of each the end is cut off, but for its last token: 3 of"
     tokenize_and_pack(texts, clm, max_seq_length=limit, line_by_line=True, cache_dir=cache)
     assert f"{said} {sum(whole)} tokens ({300 / sum(whole):.1f} %) are lost" in caplog.text
-    caplog.clear()
-    tokenize_and_pack(texts, clm, max_seq_length=limit, line_by_line=True, cache_dir=cache)  # found again
-    assert (
-        f"line_by_line: 1 of 3 rows are as long as max_seq_length, {limit}. Of longer documents the end was"
-        in caplog.text
-    )
     caplog.clear()
     tokenize_and_pack(texts, clm, max_seq_length=max(whole) + 1, line_by_line=True, cache_dir=cache)
     assert "line_by_line" not in caplog.text
@@ -674,17 +413,3 @@ def test_rows_reach_the_model_through_worker_processes(clm, cache):
     loader = DataLoader(pickle.loads(pickle.dumps(rows)), batch_size=4, num_workers=2, collate_fn=PaddingCollator(clm))
     got = torch.cat([batch["input_ids"] for batch in loader])
     assert got.tolist() == rows_of(rows)
-
-
-def test_a_file_that_is_trained_on_and_held_out_is_said(tmp_path, text_file, caplog):
-    names = [str(text_file)], [str(text_file.parent / "." / text_file.name)]
-    with caplog.at_level("WARNING", "headless_trainer"):
-        load_texts(DataArguments(train_file=names[0], validation_file=names[1]), cache_dir=str(tmp_path / "cache"))
-    assert f"train_file and validation_file both name {str(text_file.resolve())!r}" in caplog.text
-
-
-def test_the_column_that_is_taken_for_the_text_is_said(tmp_path, caplog):
-    (tmp_path / "a.csv").write_text("phrase,n\none,1\ntwo,2\nthree,3\nfour,4\n")
-    with caplog.at_level("INFO", "headless_trainer"):
-        load_texts(DataArguments(train_file=[str(tmp_path / "a.csv")]), cache_dir=str(tmp_path / "cache"))
-    assert caplog.text.count("texts are those of the column 'phrase'") == 1

@@ -1,12 +1,9 @@
 """Streams of packed rows: every document once in a pass, whoever reads it, and the next row from any place."""
 
-import gzip
 import itertools
 import json
 import pickle
-import re
 from collections import Counter
-from random import Random
 
 import numpy as np
 import pytest
@@ -15,12 +12,10 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader
 
 from headless_trainer import PackedStream
-from headless_trainer.arguments import DataArguments
 from headless_trainer.corpus import streaming
 from headless_trainer.corpus.collator import PaddingCollator
 from headless_trainer.corpus.streaming import PLACE, Place, PlacedCollator
-from headless_trainer.corpus.text_stream import TextStream, positions
-from headless_trainer.corpus.texts import load_texts
+from headless_trainer.corpus.text_stream import TextStream
 
 DOCUMENTS = [f"document {i}" + " word" * (i % 5) for i in range(50)]
 
@@ -189,9 +184,9 @@ def test_many_files_are_shared_out_whole(clm_tokenizer, monkeypatch):
 def test_what_was_used_is_not_encoded_again(clm_tokenizer, monkeypatch):
     encoded, encode = [], streaming.DocumentEncoder.__call__
 
-    def counted(self, documents, *ends):
+    def counted(self, documents):
         encoded.extend(documents)
-        return encode(self, documents, *ends)
+        return encode(self, documents)
 
     monkeypatch.setattr(streaming.DocumentEncoder, "__call__", counted)
     packed = stream(clm_tokenizer, source(files=1), max_seq_length=99, line_by_line=True)
@@ -267,84 +262,6 @@ def test_a_place_means_nothing_under_other_settings(clm_tokenizer, dealt, settin
         other.load_state_dict(state)
 
 
-# The documents
-
-
-def test_sides_of_the_split_complete_each_other(tmp_path):
-    parts = [[f"{file} {i}" if i % 7 else " " for i in range(60)] for file in range(4)]
-    for file, part in enumerate(parts):
-        (tmp_path / f"{file}.txt").write_text("\n".join(part) + "\n")
-    args = DataArguments(train_file=[str(tmp_path)], streaming=True, validation_split_percentage=25)
-    texts = load_texts(args)
-    train, held_out = ([row["text"] for row in texts[name]] for name in ("train", "validation"))
-    assert sorted(train + held_out) == sorted(text for text in sum(parts, []) if text.strip())
-    assert 45 <= len(held_out) <= 58
-    for file in (2, 0):  # a file by itself, in blocks of any size
-        alone = [text.as_py() for block in texts["validation"].blocks(file, 13) for text in block]
-        assert alone == [text for text in held_out if text.startswith(f"{file} ")]
-        later = [text.as_py() for block in texts["validation"].blocks(file, 13, 2) for text in block]
-        assert later == [text for text in alone if int(text.split()[1]) >= 26]
-    batches = list(texts["train"].iter(batch_size=50))
-    assert sum((batch["text"] for batch in batches), []) == train and {len(b["text"]) for b in batches[:-1]} == {50}
-
-
-@pytest.mark.parametrize("percentage", [5, 30])
-@pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
-def test_the_same_documents_are_held_out_however_they_are_read(tmp_path, kind, percentage):
-    """In memory and streamed, of one file or of several in any order, by any number of processes; and copies together."""
-    documents = [f"document {i} of many" for i in range(400)]
-    documents += documents[::3]  # copies, far from the first ones
-    held_out = []
-    for files in (1, 7):
-        folder = tmp_path / f"{files}"
-        folder.mkdir()
-        for file in range(files):
-            write(folder / f"{file}.{kind}", documents[file::files])
-        for streamed, order in itertools.product((False, True), (1, -1)):
-            paths = [str(folder / f"{file}.{kind}") for file in range(files)][::order]
-            args = DataArguments(train_file=paths, streaming=streamed, validation_split_percentage=percentage)
-            texts = load_texts(args, cache_dir=str(tmp_path / "cache"))
-            parts = [Counter(row["text"] for row in texts[name]) for name in ("train", "validation")]
-            assert parts[0] + parts[1] == Counter(documents) and not parts[0] & parts[1]
-            held_out.append(parts[1])
-    assert all(other == held_out[0] for other in held_out)
-    share, expected = len(held_out[0]) / 400, percentage / 100
-    assert abs(share - expected) < 3 * (expected * (1 - expected) / 400) ** 0.5
-
-
-def write(path, documents):
-    if path.suffix == ".txt":
-        path.write_text("\n".join(documents) + "\n")
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-    else:
-        Dataset.from_dict({"text": documents}).to_parquet(path)
-
-
-def test_the_rule_of_the_split_never_changes():
-    """Of the text as UTF-8, and the same on every machine: another rule would hold out what a run has trained on."""
-    documents = ["", "a", "Der M\u00fcller", "\u6f22\u5b57", "x" * 1000]
-    assert positions(text.encode() for text in documents).tolist() == [
-        46947589,
-        1426945110,
-        642393988,
-        2845645495,
-        1941755927,
-    ]
-
-
-def test_a_place_in_a_stream_that_was_split_by_number_is_refused(clm_tokenizer):
-    texts = TextStream(source(), share=0.1)
-    before, after = stream(clm_tokenizer, texts).state_dict(), stream(clm_tokenizer, texts)
-    after.load_state_dict(json.loads(json.dumps(before)))
-    del before["settings"]["held out by"]
-    with pytest.raises(ValueError, match="held out documents by their number.*--ignore_data_skip.*--validation_file"):
-        after.load_state_dict(before)
-    whole = stream(clm_tokenizer).state_dict()  # held nothing out, so that nothing has changed for it
-    del whole["settings"]["held out by"]
-    stream(clm_tokenizer).load_state_dict(whole)
-
-
 def test_batches_carry_the_place_of_their_last_row():
     rows = [
         {"input_ids": np.array([1, 2]), PLACE: (0, 0, 0, 0, 0, 2)},
@@ -352,24 +269,3 @@ def test_batches_carry_the_place_of_their_last_row():
     ]
     batch = PlacedCollator(lambda rows: {"rows": rows})(rows)
     assert batch[PLACE].tolist() == [0, 1, 2, 3, 4, 5] and batch["rows"][1].keys() == {"input_ids"}
-
-
-@pytest.mark.parametrize("streaming", [True, False])
-@pytest.mark.parametrize("damage", ["bit", "end"])
-@pytest.mark.parametrize("name", ["b.txt.gz", "b.jsonl.gz"])
-def test_a_damaged_gzip_is_named_with_the_place(tmp_path, name, damage, streaming):
-    random = Random(0)
-    texts = ["".join(random.choices("abcdefgh ", k=200)) for _ in range(2000)]
-    lines = texts if name.endswith("txt.gz") else [json.dumps({"text": text}) for text in texts]
-    content = gzip.compress("\n".join(lines).encode())
-    (tmp_path / name.replace("b.", "a.")).write_bytes(content)
-    half = len(content) // 2
-    spoiled = content[:half] + bytes([content[half] ^ 255]) + content[half + 1 :] if damage == "bit" else content[:half]
-    (tmp_path / name).write_bytes(spoiled)
-    arguments = DataArguments(train_file=[str(tmp_path / "*.gz")], streaming=streaming)
-    with pytest.raises((OSError, ValueError), match=rf"{name}' (is damaged|cannot be read)") as error:
-        for _ in load_texts(arguments, cache_dir=str(tmp_path / "cache"))["train"]:
-            pass
-    place = r"before byte [\d,]+ of its" if "txt" in name else r"after its document [\d,]+:" if streaming else ""
-    assert re.search(place, str(error.value)), error.value
-    assert isinstance(error.value, OSError) or not streaming  # which the command says in one line while it trains, too

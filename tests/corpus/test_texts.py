@@ -1,0 +1,332 @@
+"""Texts of files and of the Hub: the same documents in every format, in memory and streamed, on one side of the split."""
+
+import csv
+import gzip
+import io
+import itertools
+import json
+import os
+from collections import Counter
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, DatasetDict
+
+from headless_trainer.arguments import DataArguments
+from headless_trainer.corpus import documents, text_stream
+from headless_trainer.corpus.documents import batches_by_size, pieces, positions, read_documents
+from headless_trainer.corpus.texts import load_texts
+
+DOCUMENTS = [f"Document {i} tells of {i * 7} things" + ", and of more" * (i % 5) + "." for i in range(60)]
+BOTH = pytest.mark.parametrize("streaming", [False, True])
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return str(tmp_path / "cache")
+
+
+def load(names, cache, held_out=None, **settings):
+    args = DataArguments(train_file=list(map(str, names)), validation_file=held_out and [str(held_out)], **settings)
+    return {name: [row["text"] for row in part] for name, part in load_texts(args, cache_dir=cache).items()}
+
+
+def _write(path, texts, column="text"):
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".txt"):
+        content = "\n\n".join(texts) + "\n"
+    elif name.endswith(".jsonl"):
+        content = "".join(json.dumps({"id": i, column: text}) + "\n" for i, text in enumerate(texts))
+    elif name.endswith(".json"):
+        content = json.dumps([{"id": i, column: text} for i, text in enumerate(texts)])
+    elif name.endswith((".csv", ".tsv")):
+        file = io.StringIO(newline="")
+        delimiter = "," if name.endswith(".csv") else "\t"
+        csv.writer(file, delimiter=delimiter).writerows([["id", column], *enumerate(texts)])
+        content = file.getvalue()
+    else:
+        pq.write_table(pa.table({"id": list(range(len(texts))), column: texts}), path)
+        return
+    path.write_bytes(gzip.compress(content.encode()) if path.name.endswith(".gz") else content.encode())
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["txt", "json", "jsonl", "csv", "tsv", "parquet", "txt.gz", "json.gz", "csv.gz"])
+def test_formats(kind, streaming, tmp_path, cache):
+    train, validation = tmp_path / f"a.{kind}", tmp_path / f"v.{kind}"
+    _write(train, DOCUMENTS[:20])
+    _write(validation, DOCUMENTS[20:25])
+    texts = load([train], cache, validation, streaming=streaming)
+    # Blank lines between those of the .txt file are no documents.
+    assert texts == {"train": DOCUMENTS[:20], "validation": DOCUMENTS[20:25]}
+
+
+@pytest.mark.parametrize(
+    ("sample_by", "expected"),
+    [
+        ("line", ["one", "two", "three", "four"]),
+        ("paragraph", ["one\ntwo", "three\nfour"]),
+        ("document", ["one\ntwo\n\nthree\nfour\n"]),
+    ],
+)
+def test_sample_by(sample_by, expected, tmp_path, cache):
+    path = tmp_path / "a.txt"
+    path.write_text("one\ntwo\n\nthree\nfour\n")
+    assert load([path], cache, path, sample_by=sample_by)["train"] == expected
+
+
+def test_folders_and_globs_are_read_in_order(tmp_path, cache):
+    folder = tmp_path / "corpus [1]"
+    for i, name in enumerate(["b.txt", "a.txt", "z/deep.txt.gz", "notes.md"]):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        _write(folder / name, [f"text {i}"]) if name != "notes.md" else (folder / name).write_text("no corpus")
+    for names, expected in (
+        ([folder], ["text 1", "text 0", "text 2"]),
+        ([tmp_path / "corpus*" / "[ab].txt"], ["text 1", "text 0"]),
+        ([folder / "b.txt", folder / "a.txt"], ["text 0", "text 1"]),
+    ):
+        assert load(names, cache, folder / "a.txt")["train"] == expected
+
+
+def test_a_file_that_was_changed_is_read_again(tmp_path, cache):
+    path = tmp_path / "a.txt"
+    for text in ("one", "three"):
+        path.write_text(text)
+        assert load([path], cache, path)["train"] == [text]
+
+
+# The split
+
+
+@pytest.mark.parametrize("percentage", [5, 30])
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
+def test_the_same_documents_are_held_out_however_they_are_read(tmp_path, cache, kind, percentage):
+    """In memory and streamed, of one file or of several in any order; and copies together."""
+    texts = [f"document {i} of many" for i in range(400)]
+    texts += texts[::3]  # copies, far from the first ones
+    held_out = []
+    for files, streaming, order in itertools.product((1, 7), (False, True), (1, -1)):
+        paths = [tmp_path / f"{file}_{files}.{kind}" for file in range(files)]
+        for file, path in enumerate(paths):
+            _write(path, texts[file::files])
+        parts = load(paths[::order], cache, streaming=streaming, validation_split_percentage=percentage)
+        train, validation = map(Counter, parts.values())
+        assert train + validation == Counter(texts) and not train & validation
+        held_out.append(validation)
+    assert all(other == held_out[0] for other in held_out)
+    share, expected = len(held_out[0]) / 400, percentage / 100
+    assert abs(share - expected) < 3 * (expected * (1 - expected) / 400) ** 0.5
+
+
+def test_the_rule_of_the_split_never_changes():
+    """Of the text as UTF-8, and the same on every machine: another rule would hold out what a run has trained on."""
+    texts = ["", "a", "Der M\u00fcller", "\u6f22\u5b57", "x" * 1000]
+    expected = [46947589, 1426945110, 642393988, 2845645495, 1941755927]
+    assert positions(text.encode() for text in texts).tolist() == expected
+
+
+@BOTH
+@pytest.mark.parametrize(("count", "percentage"), [(2, 0.1), (2, 99.9), (9, 1), (9, 99)])
+def test_few_documents_have_one_on_each_side(count, percentage, streaming, tmp_path, cache, caplog):
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(DOCUMENTS[:count]))
+    texts = load([path], cache, validation_split_percentage=percentage, streaming=streaming)
+    assert len(texts["validation" if percentage < 50 else "train"]) == 1
+    assert sorted(texts["train"] + texts["validation"]) == sorted(DOCUMENTS[:count])
+    assert "the nearest share that leaves one" in caplog.text
+
+
+# Cells and columns
+
+
+@BOTH
+def test_no_word_of_a_csv_file_is_taken_for_a_missing_document(streaming, tmp_path, cache):
+    path = tmp_path / "a.csv"
+    texts = ["NA", "null", "None", "nan", "N/A", "a, b", 'a "b"', "two\nlines"]
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([["score", "body"], *(["", text] for text in [*texts, ""]), [1.5, "end"]])
+    assert load([path], cache, path, streaming=streaming)["train"] == [*texts, "end"]
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["txt", "txt.gz", "jsonl", "csv", "parquet"])
+def test_byte_order_marks_are_no_text(kind, streaming, tmp_path, cache):
+    """Of a file, or of one of several that were joined: in no format do they reach a document or the name of a column."""
+    path = tmp_path / f"a.{kind}"
+    _write(path, ["\ufeffone", "two", "\ufeff"])
+    if kind != "parquet" and kind != "txt.gz":
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load([path], cache, path, streaming=streaming)["train"] == ["one", "two"]
+
+
+def test_text_columns(tmp_path, cache, caplog):
+    path = tmp_path / "a.csv"
+    _write(path, ["hello", "world"], column="phrase")
+    with caplog.at_level("INFO", "headless_trainer"):
+        assert load([path], cache, path)["train"] == ["hello", "world"]  # the only column with text is found
+    assert caplog.text.count("texts are those of the column 'phrase'") == 1
+    assert load([path], cache, path, text_column="phrase")["train"] == ["hello", "world"]
+    pq.write_table(pa.table({"text": pa.array(["x", None, " \n", "y"], pa.large_string())}), tmp_path / "a.parquet")
+    assert load([tmp_path / "a.parquet"], cache, path)["train"] == ["x", "y"]
+
+
+FAULTS = [
+    ({"train_file": ["missing.txt"]}, FileNotFoundError, "train_file 'missing.txt'"),
+    ({"train_file": ["a.tar"]}, ValueError, "train_file .* got 'a.tar'"),
+    ({"train_file": ["a.txt"], "validation_file": ["no.txt"]}, FileNotFoundError, "validation_file 'no.txt'"),
+    ({"train_file": ["a.txt", "a.csv"]}, ValueError, "train_file .* got .csv, .txt"),
+    ({"train_file": ["empty.txt"]}, ValueError, r"train_file \['empty.txt'\] .*no documents"),
+    ({"train_file": ["empty.csv"]}, ValueError, r"train_file \['empty.csv'\] .*no documents"),
+    ({"train_file": ["blank.txt"]}, ValueError, r"train_file \['blank.txt'\] .*no documents"),
+    ({"train_file": ["one.txt"]}, ValueError, r"train_file \['one.txt'\] .*validation_split_percentage \(5\)"),
+    ({"train_file": ["a.txt"], "validation_file": ["blank.txt"]}, ValueError, r"validation_file \['blank.txt'\]"),
+    ({"train_file": ["a.txt"], "text_column": "body"}, ValueError, "text_column is 'body' but .txt"),
+    ({"train_file": ["a.csv"], "text_column": "body"}, ValueError, r"text_column 'body' .*: id \(int64\), text"),
+    ({"train_file": ["a.csv"], "text_column": "id"}, ValueError, r"text_column 'id' does not hold text"),
+    ({"train_file": ["two.csv"]}, ValueError, "text_column .* 2 text columns.*one .*two"),
+    ({"train_file": ["semicolon.csv"]}, ValueError, "'text;label', whose name holds ';'"),
+    ({"train_file": ["broken.jsonl"]}, OSError, "train_file 'broken.jsonl' cannot be read as json"),
+    ({"train_file": ["latin.txt"]}, OSError, "train_file 'latin.txt' cannot be read as .*0xfc in line 2"),
+    ({"train_file": ["a.txt.gz", "cut.txt.gz"]}, OSError, r"'cut.txt.gz' .* before byte [\d,]+ of its"),
+    ({"train_file": ["other.jsonl"]}, (OSError, ValueError), "'?text'?.* (go together|hold text)"),
+]  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize(("settings", "error", "message"), FAULTS, ids=[str(row[0]) for row in FAULTS])
+def test_faults(settings, error, message, streaming, tmp_path, cache, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "a.csv", "a.txt.gz"):
+        _write(tmp_path / name, DOCUMENTS[:3])
+    content = gzip.compress("\n".join(DOCUMENTS).encode())[:-20]
+    contents = {"a.tar": b"x", "empty.txt": b"", "empty.csv": b"", "blank.txt": b"\n \n", "one.txt": b"one\n"}
+    contents |= {"two.csv": b"one,two\na,b\n", "semicolon.csv": b"text;label\na;x\n", "cut.txt.gz": content}
+    contents |= {"broken.jsonl": b'{"text": "a"\n}{', "latin.txt": b"one\nM\xfcller\n"}
+    contents["other.jsonl"] = b'{"text": "a"}\n' * 2_000 + b'{"text": 1}\n' * 10  # beyond what tells the columns
+    for name, each in contents.items():
+        (tmp_path / name).write_bytes(each)
+    with pytest.raises(error, match=message):
+        for part in load_texts(DataArguments(streaming=streaming, **settings), cache_dir=cache).values():
+            list(part)
+    assert not list(tmp_path.rglob("*.incomplete"))
+
+
+def test_a_file_that_is_trained_on_and_held_out_is_said(tmp_path, text_file, cache, caplog):
+    load([text_file], cache, text_file.parent / "." / text_file.name)
+    assert f"train_file and validation_file both name {str(text_file.resolve())!r}" in caplog.text
+
+
+# The Hub
+
+
+def test_hub_dataset(monkeypatch, cache):
+    part = Dataset.from_dict({"text": DOCUMENTS, "label": list(range(60))})
+    asked = {}
+
+    def load(name, config, **settings):
+        asked.update(settings, name=name, config=config)
+        return DatasetDict(parts)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    args = DataArguments(dataset_name="a/b", dataset_config_name="c", dataset_revision="r")
+    parts = {"train": part, "validation": part.select(range(5, 0, -1)), "test": part}
+    texts = load_texts(args, token="secret", cache_dir=cache)
+    assert asked == dict(name="a/b", config="c", revision="r", streaming=False, cache_dir=cache, token="secret")
+    assert texts["train"]["text"] == DOCUMENTS and texts["validation"]["text"] == DOCUMENTS[5:0:-1]
+    assert set(texts) == {"train", "validation"} and texts["train"].column_names == ["text"]
+    parts = {"train": part}
+    texts = load_texts(args, cache_dir=cache)
+    assert sorted([*texts["train"]["text"], *texts["validation"]["text"]]) == sorted(DOCUMENTS)
+    parts = {"test": part}
+    with pytest.raises(ValueError, match="dataset_name 'a/b' has no split 'train', only test"):
+        load_texts(args)
+
+
+def test_two_folders_of_one_name_are_two_datasets(tmp_path, cache):
+    """With a README that says what they hold, `datasets` takes one for the other, and does not see that files were changed."""
+    for text in ("one", "two", "three"):
+        folder = tmp_path / ("b" if text == "two" else "a") / "data"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: '*.jsonl'\n---\n")
+        _write(folder / "rows.jsonl", [text, f"{text} more"])
+        texts = load_texts(DataArguments(dataset_name=str(folder), validation_split_percentage=50), cache_dir=cache)
+        assert sorted(row["text"] for part in texts.values() for row in part) == [text, f"{text} more"]
+
+
+# Documents that are too long, and blocks
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("aa bb  cc dd", ["aa bb", "  cc", " dd"]),
+        ("a" * 11, ["aaaaa", "aaaaa", "a"]),
+        ("     \n     x", ["     ", "\n    ", " x"]),
+        ("a\u00a0b cd", ["a\u00a0b", " cd"]),
+        ("abcde", ["abcde"]),
+        ("", [""]),
+    ],
+)
+def test_long_documents_are_cut_before_white_space(text, expected, monkeypatch):
+    monkeypatch.setattr(documents, "LONGEST", 5)
+    assert pieces(text) == expected
+
+
+class Counted(io.StringIO):
+    def read(self, size=-1):
+        assert 0 < size <= 60, "a file is read in bounded blocks"
+        return super().read(size)
+
+
+LONG = [" ".join(f"word{i * j % 97}" for j in range(1 + (i * 7) % 5 + 60 * (i % 9 == 4))) for i in range(40)]
+
+
+@pytest.mark.parametrize("sample_by", ["line", "paragraph", "document"])
+@pytest.mark.parametrize("text", ["\n\n".join(LONG) + "\n", "0" * 1000, "a\n" + "b c\n" * 100 + "\n\nd", ""])
+def test_files_are_read_in_bounded_blocks(sample_by, text, monkeypatch):
+    monkeypatch.setattr(documents, "LONGEST", 60)
+    paragraphs = [part for part in text.rstrip("\n").split("\n\n") if part]
+    whole = {"line": text.removesuffix("\n").split("\n"), "paragraph": paragraphs, "document": [text]}[sample_by]
+    got = [document for some in read_documents(Counted(text), sample_by) for document in some]
+    assert got == ([piece for document in whole for piece in pieces(document)] if text else [])
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
+def test_long_documents_are_cut_alike_in_every_format(kind, tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(documents, "LONGEST", 60)
+    _write(tmp_path / f"a.{kind}", LONG)
+    expected = [piece for document in LONG for piece in pieces(document)]
+    for streaming in (False, True):
+        assert load([tmp_path / f"a.{kind}"], cache, tmp_path / f"a.{kind}", streaming=streaming)["train"] == expected
+
+
+def test_blocks_of_a_stream(tmp_path, monkeypatch):
+    _write(tmp_path / "a.jsonl", ["x" * (1 + i % 7) for i in range(100)])
+    args = DataArguments(train_file=[str(tmp_path)], validation_file=[str(tmp_path)], streaming=True)
+    stream = load_texts(args)["train"]
+
+    def blocks(size, first=0):
+        return [block.to_pylist() for block in stream.blocks(0, size, first)]
+
+    texts = [row["text"] for row in stream]
+    assert blocks(13) == [texts[start : start + 13] for start in range(0, 100, 13)]
+    assert blocks(13, 3) == blocks(13)[3:]
+    monkeypatch.setattr(text_stream, "_BLOCK_BYTES", 20)
+    small = blocks(13)
+    assert sum(small, []) == texts and blocks(13, 5) == small[5:]
+    for block, after in itertools.pairwise(small):  # as much as goes in
+        assert sum(map(len, block)) <= 20 < sum(map(len, [*block, after[0]])) or len(block) == 13
+
+
+def test_batches_by_size():
+    assert list(batches_by_size([3, 3, 9, 1, 1, 1], 6, 2)) == [(0, 2), (2, 3), (3, 5), (5, 6)]
+    assert list(batches_by_size([], 6, 2)) == []
+
+
+def test_nothing_of_the_cache_is_left_open(tmp_path, cache):
+    _write(tmp_path / "a.txt", DOCUMENTS)
+    first = load([tmp_path / "a.txt"], cache)
+    assert load([tmp_path / "a.txt"], cache) == first
+    assert len([name for name in os.listdir(cache) if name.endswith(".arrow")]) == 2
