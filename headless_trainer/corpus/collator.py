@@ -35,10 +35,8 @@ class PaddingCollator:
             "attention_mask" if rows differ in length or came with one.
 
         Raises:
-            ValueError: if there are no rows, a row is empty, or a column is not of one value for each of its row's ids.
+            ValueError: if a row is empty, or a column is not of one value for each of its row's ids.
         """
-        if not rows:
-            raise ValueError("PaddingCollator got no rows: give it at least one.")
         columns = [name for name in self.fill if all(name in row for row in rows)]
         if "input_ids" not in columns:
             raise ValueError(f"Every row needs the column 'input_ids', got the columns {sorted(rows[0])}.")

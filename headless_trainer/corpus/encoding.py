@@ -66,19 +66,6 @@ class DocumentEncoder:
         """
         if self.by_word and not self._checked:
             self._check(documents)
-        return self._encode(documents)
-
-    def _check(self, documents: list[str]) -> None:
-        """Encode whole what is not the same word by word."""
-        self._checked = True
-        sample = [text[: _SAMPLE[1]] for text in documents[: _SAMPLE[0]]]
-        sample = [text for text in sample if self._is_plain(text)]
-        expected, got = self._encode_whole(sample), self._encode_by_word(sample)
-        if not all(map(np.array_equal, expected, got)):
-            logger.warning("This tokenizer does not encode word by word; documents are encoded whole, which is slower.")
-            self.by_word = False
-
-    def _encode(self, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if not self.by_word:
             return self._encode_whole(documents)
         plain = np.fromiter(map(self._is_plain, documents), bool, len(documents))
@@ -92,6 +79,16 @@ class DocumentEncoder:
         ids = np.empty(len(from_words), np.int32)
         ids[from_words], ids[~from_words] = by_word_ids, whole_ids
         return ids, lengths
+
+    def _check(self, documents: list[str]) -> None:
+        """Encode whole what is not the same word by word."""
+        self._checked = True
+        sample = [text[: _SAMPLE[1]] for text in documents[: _SAMPLE[0]]]
+        sample = [text for text in sample if self._is_plain(text)]
+        expected, got = self._encode_whole(sample), self._encode_by_word(sample)
+        if not all(map(np.array_equal, expected, got)):
+            logger.warning("This tokenizer does not encode word by word; documents are encoded whole, which is slower.")
+            self.by_word = False
 
     def _encode_whole(self, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if not documents:

@@ -10,7 +10,7 @@ import os
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
 
@@ -24,7 +24,6 @@ TABLES = (*SEPARATORS, ".json", ".jsonl", ".parquet")
 FORMATS = (".txt", *TABLES)
 # What gzip gives for text is 3 to 50 times its size, and for a bomb about 1,000 times.
 _MOST_UNPACKED, _UNPACKED_AT_LEAST = 300, 100_000_000
-_NO_TEXT = (b"%PDF", b"PK\x03\x04", b"\x7fELF", b"\x89PNG", b"\xff\xd8\xff", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
 _READ_AT_ONCE = 1_000_000  # bytes
 DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
 
@@ -73,7 +72,11 @@ def cache_of(dataset_name: str, cache_dir: str | None) -> str | None:
     folder = Path(dataset_name).resolve()
     if not folder.is_dir():
         return cache_dir
-    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.rglob("*"))]
+    files = [
+        (str(path), path.stat().st_size, path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    ]
     key = xxh3_128_hexdigest(json.dumps(files).encode())
     return os.path.join(cache_dir or datasets.config.HF_DATASETS_CACHE, f"folder-{key}")
 
@@ -246,23 +249,19 @@ class _Unpacked(io.RawIOBase):
 
 def encoding_fault(path: str | os.PathLike) -> str | None:
     """Where a file is not UTF-8, what it may be and how to convert it; None if it is UTF-8 as far as it can be unpacked."""
-    decoder, lines, start = codecs.getincrementaldecoder("utf-8")(), 1, b""
+    decoder, lines = codecs.getincrementaldecoder("utf-8")(), 1
     with open(path, "rb") as raw:
         file = gzip.open(raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
-        try:
+        with suppress(*DAMAGED):
             while some := file.read(_READ_AT_ONCE):
-                start = start or some[:100]
-                lines += decoder.decode(some).count("\n")
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError as error:
-            line = lines + error.object[: error.start].count(b"\n")
-            said = f"can't decode byte 0x{error.object[error.start]:02x} in line {line:,}."
-            zeros = start.count(0)  # every other byte of a text of Latin letters in UTF-16
-            is_utf16 = start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or zeros > len(start) / 4
-            if not is_utf16 and (start.startswith(_NO_TEXT) or zeros):
-                return f"{said} It seems to be no text: extract its text first, or leave it out."
-            guess = "UTF-16" if is_utf16 else "WINDOWS-1252"
-            return f"{said} It may be {guess}: convert it, with iconv -f {guess} -t UTF-8, or leave it out."
-        except DAMAGED:
-            pass
+                try:
+                    lines += decoder.decode(some).count("\n")
+                except UnicodeDecodeError as error:
+                    bad, line = error.object[error.start], lines + error.object[: error.start].count(b"\n")
+                    # In UTF-16 every other byte of Latin letters is 0.
+                    guess = "UTF-16" if bad in b"\xff\xfe" or some.count(0) > len(some) / 4 else "WINDOWS-1252"
+                    return (
+                        f"can't decode byte 0x{bad:02x} in line {line:,}. It may be {guess}: convert it, with iconv -f {guess} "
+                        "-t UTF-8. Or it is no text: leave it out."
+                    )
     return None

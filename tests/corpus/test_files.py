@@ -181,8 +181,7 @@ def test_names_stand_for_files_folders_and_globs(tmp_path, monkeypatch):
         ("text".encode("utf-16"), "in line 1. It may be UTF-16"),
         (gzip.compress("a\ncafé".encode("cp1252"), mtime=0), "byte 0xe9 in line 2"),
         (("é" * 600_000 + "\n").encode() + b"\xff", "byte 0xff in line 2"),
-        (b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n", "byte 0xe2 in line 2. It seems to be no text"),
-        (b"\xed\x00\x01" + bytes(range(1, 256)), "It seems to be no text"),
+        (b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n", "byte 0xe2 in line 2."),
     ],
 )
 def test_where_a_file_is_not_utf8(tmp_path, content, said):

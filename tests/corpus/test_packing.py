@@ -397,7 +397,6 @@ def test_tokenizer_without_a_pad_token_pads_with_0():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "got no rows"),
         ([{"input_ids": [1]}, {"input_ids": []}], "Row 1 of the batch has no tokens"),
         ([{"text": "a"}], r"needs the column 'input_ids', got the columns \['text'\]"),
         ([{"input_ids": [1, 2], "labels": [1]}], "Column 'labels' of row 0 has 1 values for 2 tokens"),
