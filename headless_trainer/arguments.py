@@ -131,7 +131,7 @@ class DataArguments:
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of the dataset.")
     dataset_revision: str | None = HfArg(default=None, help="Branch, tag or commit of the dataset.")
     train_file: list[str] | None = HfArg(
-        default=None, help="Files, folders or globs of .txt, .json, .jsonl, .csv or .parquet, each also as .gz."
+        default=None, help="Files, folders or globs of .txt, .csv, .tsv, .json, .jsonl or .parquet, each also as .gz."
     )
     validation_file: list[str] | None = HfArg(
         default=None, help="The same for the held-out part. Split off the training part by default."
