@@ -253,9 +253,9 @@ def encoding_fault(path: str | os.PathLike) -> str | None:
     with open(path, "rb") as raw:
         file = gzip.open(raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
         with suppress(*DAMAGED):
-            while some := file.read(_READ_AT_ONCE):
+            for some in chain(iter(lambda: file.read(_READ_AT_ONCE), b""), [b""]):
                 try:
-                    lines += decoder.decode(some).count("\n")
+                    lines += decoder.decode(some, final=not some).count("\n")
                 except UnicodeDecodeError as error:
                     bad, line = error.object[error.start], lines + error.object[: error.start].count(b"\n")
                     # In UTF-16 every other byte of Latin letters is 0.
