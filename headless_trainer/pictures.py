@@ -18,23 +18,20 @@ class Series:
         x: positions.
         y: values.
         errors: half the length of a bar through each point, such as its standard error.
-        sizes: areas of the points, in square points, where they differ.
         style: matplotlib's short form of a line and its marker.
         look: what else ``Axes.plot`` takes, such as ``label``, ``color`` and ``linewidth``.
     """
 
-    def __init__(self, x: Sequence, y: Sequence, style: str = "-", *, errors=None, sizes=None, **look):
-        self.x, self.y, self.style, self.errors, self.sizes, self.look = list(x), list(y), style, errors, sizes, look
+    def __init__(self, x: Sequence, y: Sequence, style: str = "-", *, errors=None, **look):
+        self.x, self.y, self.style, self.errors, self.look = list(x), list(y), style, errors, look
 
     def draw(self, axis) -> None:
         """Draw the points on an axis of matplotlib."""
         look = {"markersize": 3} | self.look
         if self.errors is None or not any(self.errors):
-            (line,) = axis.plot(self.x, self.y, self.style, **look)
+            axis.plot(self.x, self.y, self.style, **look)
         else:
-            line = axis.errorbar(self.x, self.y, self.errors, fmt=self.style, capsize=2, **look)[0]
-        if self.sizes is not None:
-            axis.scatter(self.x, self.y, self.sizes, color=line.get_color())
+            axis.errorbar(self.x, self.y, self.errors, fmt=self.style, capsize=2, **look)
 
 
 class Panel:

@@ -41,11 +41,10 @@ def test_where_labels_stand(legend, found):
     assert [axis.get_legend() is not None for axis in axes] == found
 
 
-def test_errors_are_bars_and_sizes_are_points():
-    axis = drawn(pictures.curves([Panel([Series([1, 2], [5.0, 6.0], "o-", errors=[0.5, 0.25], sizes=[4, 9])])]))[0]
-    bars, points = axis.collections
+def test_errors_are_bars():
+    axis = drawn(pictures.curves([Panel([Series([1, 2], [5.0, 6.0], "o-", errors=[0.5, 0.25])])]))[0]
+    (bars,) = axis.collections
     assert [segment[:, 1].tolist() for segment in bars.get_segments()] == [[4.5, 5.5], [5.75, 6.25]]
-    assert points.get_sizes().tolist() == [4, 9]
     assert not drawn(pictures.curves([Panel([Series([1], [5.0], errors=[0.0])])]))[0].collections
 
 

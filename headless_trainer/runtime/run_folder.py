@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 from .. import pictures
 from ..measures import CONSOLE, PICTURE, shown_in
 from .checkpoints import write_whole
-from .curves import along, curves
+from .curves import curves
 
 logger = logging.getLogger(__name__)
 
@@ -133,11 +133,6 @@ def finish(trainer, metrics: dict[str, float]) -> None:
     logger.info(
         "saved in %s: the model, its tokenizer, token counts, trainer_state.json, loss.png and README.md", folder
     )
-
-
-def tokens_at(log_history: list[dict], steps):
-    """Tokens seen at an optimizer step, or at several."""
-    return along([(logs["step"], logs["tokens_seen"]) for logs in log_history if "tokens_seen" in logs], steps)
 
 
 def draw_loss(log_history: list[dict], path: Path) -> None:

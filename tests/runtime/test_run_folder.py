@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headless_trainer.runtime.run_folder import draw_loss, quiet_libraries, tokens_at
+from headless_trainer.runtime.run_folder import draw_loss, quiet_libraries
 
 HISTORY = [
     {"step": 10, "loss": 5.0, "loss_floor": 1.0, "random_guess_loss": 6.0, "tokens_seen": 1000},
@@ -16,11 +16,6 @@ HISTORY = [
     {"step": 20, "loss": 4.0, "loss_floor": 1.0, "random_guess_loss": 6.0, "tokens_seen": 3000},
     {"step": 20, "eval_accuracy": 0.2},
 ]
-
-
-@pytest.mark.parametrize("step, tokens", [(0, 0), (5, 500), (10, 1000), (12, 1400), (20, 3000), (25, 4000)])
-def test_tokens_between_two_logs_and_after_the_last(step, tokens):
-    assert tokens_at(HISTORY, step) == tokens
 
 
 @pytest.mark.parametrize("history, width", [(HISTORY, 1350), (HISTORY[:2], 675), ([], 675)])
