@@ -50,6 +50,7 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
     write("digits.txt", "\n".join(f"{number}" * 3 for number in range(100, 400)))
     write("good.jsonl", as_json)
     write("bad.jsonl", f'{as_json}{{"text": "cut\n')
+    write("two.jsonl", '{"a": "x", "b": "y"}\n')
     write("latin.csv", "sentence,label\ncafé,1\nb,0\n".encode("latin-1"))
     write("ragged.csv", 'text,label\na,b,c,d\n"x,1\n')
     write("numbers.csv", "n,label\n1,0\n2,1\n")
