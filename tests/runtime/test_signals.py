@@ -220,13 +220,13 @@ TOKENIZING = """
 import sys, time
 from headless_trainer.corpus import packing
 
-encode, packing._BATCH_BYTES = packing._encode_range, 100
+encode, packing._BATCH_BYTES = packing._EncodedRanges.__getitem__, 100
 
 def slowly(*args):
     time.sleep(0.1)
     return encode(*args)
 
-packing._encode_range = slowly
+packing._EncodedRanges.__getitem__ = slowly
 from headless_trainer.cli.pretrain import main
 
 main(sys.argv[1:])
