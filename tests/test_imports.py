@@ -25,7 +25,7 @@ ALLOWED = {
     "command_line": set(),
     "tables": set(),
     "pictures": set(),
-    "measures": {"tables"},
+    "measures": set(),
     "objective": set(),
     "runtime": {"measures", "pictures"},
     "refusals": {"measures"},

@@ -167,7 +167,7 @@ def train(trainer, resume) -> None:
         trainer.hub.push_run("Evaluation")
     for each in shown_in(RESULTS):
         if each.name in metrics:
-            logger.info("held out: %s %s", each.labelled(each.short), each.form(metrics[each.name]))
+            logger.info("held out: %s %s", each.short_with_unit, each.form(metrics[each.name]))
 
 
 if __name__ == "__main__":
