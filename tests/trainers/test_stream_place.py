@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from headless_trainer import HeadlessTrainer, PackedStream
 from headless_trainer.cli.pretrain import main
-from headless_trainer.runtime.manifest import write_manifest
+from headless_trainer.runtime.manifest import read_facts, write_manifest
 
 STEPS, ROWS, MICRO_BATCHES, LENGTH = 24, 3, 2, 12
 
@@ -88,7 +88,7 @@ def test_refused(tmp_path, text_lines):
         other = trainer(tmp_path / "b", text_lines, "clm", dataloader_num_workers=2)
         other.train(resume_from_checkpoint=checkpoint)
     os.remove(os.path.join(checkpoint, "stream_0.json"))  # as a run that read no stream leaves a checkpoint
-    write_manifest(checkpoint)
+    write_manifest(checkpoint, **read_facts(checkpoint))
     with pytest.raises(ValueError, match="stream_0.json.*--ignore_data_skip"):
         trainer(tmp_path / "c", text_lines, "clm").train(resume_from_checkpoint=checkpoint)
     with pytest.raises(ValueError, match="dataloader_in_order is False"):
