@@ -88,7 +88,7 @@ def test_refused(tmp_path, text_lines):
         other = trainer(tmp_path / "b", text_lines, "clm", dataloader_num_workers=2)
         other.train(resume_from_checkpoint=checkpoint)
     os.remove(os.path.join(checkpoint, "stream_0.json"))  # as a run that read no stream leaves a checkpoint
-    write_manifest(checkpoint, **read_facts(checkpoint))
+    write_manifest(checkpoint, **read_facts(checkpoint) | {"stream": False})
     with pytest.raises(ValueError, match="stream_0.json.*--ignore_data_skip"):
         trainer(tmp_path / "c", text_lines, "clm").train(resume_from_checkpoint=checkpoint)
     with pytest.raises(ValueError, match="dataloader_in_order is False"):
