@@ -5,7 +5,6 @@ way to a screen or into a notebook belongs to who calls us.
 """
 
 import io
-import re
 from collections.abc import Mapping, Sequence
 
 PANEL = (4.5, 3.6)  # inches
@@ -46,8 +45,7 @@ def curves(
     *,
     size: tuple[float, float] = PANEL,
     columns: int | None = None,
-    legend: str | None = "each",
-    ink: str = "black",
+    legend: str = "each",
     **shared,
 ):
     """Draw panels.
@@ -56,51 +54,45 @@ def curves(
         panels: from left to right, row by row.
         size: width and height of a panel, in inches.
         columns: panels in a row; all by default.
-        legend: whether labels stand in ``each`` panel, in the ``first``, or ``below`` all of them; None for nowhere.
-        ink: colour of texts and axes.
+        legend: whether labels stand in ``each`` panel, in the ``first``, or ``below`` all of them.
         shared: ``sharex`` and ``sharey`` of ``pyplot.subplots``.
 
     Returns:
-        matplotlib's figure, for `to_png` or `to_svg`.
+        matplotlib's figure, for `to_png`.
     """
     columns = min(columns or len(panels), len(panels))
     rows = -(-len(panels) // columns)
-    with _inked(ink):
-        figure, axes = _figure((size[0] * columns, size[1] * rows), rows, columns, squeeze=False, **shared)
-        for panel, axis in zip(panels, axes.flat, strict=False):
-            for series in panel.series:
-                series.draw(axis)
-            axis.set(**panel.axis)
-            for each in (axis.xaxis, axis.yaxis):
-                if each.get_scale() == "log":
-                    _plain_ticks(each)
-        for axis in axes.flat[len(panels) :]:
-            axis.set_visible(False)
-        handles = [dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True)) for axis in axes.flat]
-        if legend == "below":
-            found = {label: handle for own in handles for label, handle in own.items()}
-            figure.legend(found.values(), found, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
-        elif legend:
-            for axis, own in zip(axes.flat, handles if legend == "each" else handles[:1], strict=False):
-                if own:
-                    axis.legend(frameon=False, fontsize=8)
+    figure, axes = _figure((size[0] * columns, size[1] * rows), rows, columns, squeeze=False, **shared)
+    for panel, axis in zip(panels, axes.flat, strict=False):
+        for series in panel.series:
+            series.draw(axis)
+        axis.set(**panel.axis)
+        for each in (axis.xaxis, axis.yaxis):
+            if each.get_scale() == "log":
+                _plain_ticks(each)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    handles = [dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True)) for axis in axes.flat]
+    if legend == "below":
+        found = {label: handle for own in handles for label, handle in own.items()}
+        figure.legend(found.values(), found, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    else:
+        for axis, own in zip(axes.flat, handles if legend == "each" else handles[:1], strict=False):
+            if own:
+                axis.legend(frameon=False, fontsize=8)
     return figure
 
 
-def bars(names: Sequence[str], values: Mapping[str, Sequence[float]], *, errors: Mapping | None = None, **axis):
-    """Draw horizontal bars, a group for each name and in it one for each key of ``values``; None leaves one out.
-
-    ``errors`` are half the lengths of lines at their ends, by key; ``axis`` is what ``Axes.set`` takes.
-    """
-    figure, (own,) = _figure((6, 1 + 0.4 * len(names)), 1, 1, squeeze=False)
+def bars(names: Sequence[str], values: Mapping[str, Sequence[float]], **look):
+    """Draw horizontal bars, a group for each name and in it one for each key; ``look`` is what ``Axes.set`` takes."""
+    figure, axis = _figure((6, 1 + 0.4 * len(names)), 1, 1)
     height = 0.8 / len(values)
     for place, (label, lengths) in enumerate(values.items()):
-        at = [index + height * place for index in range(len(names))]
-        own[0].barh(at, lengths, 0.9 * height, xerr=errors and errors.get(label), capsize=2, label=label)
-    own[0].set_yticks([index + 0.4 - height / 2 for index in range(len(names))], names, fontsize=8)
-    own[0].set(**axis)
+        axis.barh([index + height * place for index in range(len(names))], lengths, 0.9 * height, label=label)
+    axis.set_yticks([index + 0.4 - height / 2 for index in range(len(names))], names, fontsize=8)
+    axis.set(**look)
     if len(values) > 1:
-        own[0].legend(frameon=False, fontsize=8)
+        axis.legend(frameon=False, fontsize=8)
     return figure
 
 
@@ -110,31 +102,6 @@ def to_png(figure) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=150, metadata={"Software": None})
     return file.getvalue()
-
-
-def to_svg(figure, name: str, colours: Mapping[str, str]) -> str:
-    """Return a figure as SVG to put into a page, without a size of its own, so that the page gives it one.
-
-    ``name`` tells the parts of this picture from those of others in the page. ``colours`` are CSS in the place of colours,
-    by the hexadecimal colours that the figure was drawn with.
-    """
-    from matplotlib import rc_context
-
-    _style(figure)
-    figure.patch.set_visible(False)
-    for axis in figure.axes:
-        axis.patch.set_visible(False)
-    file = io.StringIO()
-    with rc_context({"svg.hashsalt": name}):  # the same names inside for the same picture
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    svg = file.getvalue()
-    svg = svg[svg.index("<svg") :]  # the page has its own declarations
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg))
-    svg = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
-    for colour, css in colours.items():
-        svg = svg.replace(colour, css)
-    return svg.strip()
 
 
 def in_short(value: float) -> str:
@@ -149,13 +116,6 @@ def _figure(size: tuple[float, float], rows: int, columns: int, **kwargs) -> tup
 
     figure = Figure(figsize=size)
     return figure, figure.subplots(rows, columns, **kwargs)
-
-
-def _inked(ink: str):
-    from matplotlib import rc_context
-
-    places = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
-    return rc_context({"grid.linewidth": 0.5} | dict.fromkeys(places, ink))
 
 
 def _plain_ticks(axis) -> None:
@@ -174,5 +134,5 @@ def _style(figure) -> None:
         text.set_parse_math(False)  # names of runs and tasks, in which a dollar is a dollar
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.3)
+        axis.grid(alpha=0.3, linewidth=0.5)
     figure.set_layout_engine("constrained")

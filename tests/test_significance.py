@@ -1,4 +1,4 @@
-"""t-tests and bootstrap against scipy, against values worked by hand, and on inputs that have no answer."""
+"""t-tests and intervals against scipy, against values worked by hand, and on inputs that have no answer."""
 
 import math
 
@@ -9,7 +9,7 @@ pytest.importorskip("scipy")
 
 from scipy import stats
 
-from headless_trainer.significance import dagger, holm, paired_bootstrap, show_p, t_test, t_test_of_means
+from headless_trainer.significance import dagger, holm, mean_difference, show_p, t_test, t_test_of_means
 
 
 def test_paired_by_hand():
@@ -129,27 +129,12 @@ def test_marks_and_how_p_values_are_shown():
     assert (show_p(0.0123, 0.0123), show_p(0.0123, 0.0246)) == ("0.012", "0.012 (0.025)")
 
 
-def test_bootstrap_by_hand():
-    result = paired_bootstrap([1, 2, 3, 4], [0, 1, 2, 3])  # every difference is 1
-    assert result == {"difference": 1.0, "low": 1.0, "high": 1.0, "share_not_above": 0.0}
-    assert paired_bootstrap([1, 2], [1, 2])["share_not_above"] == 1.0  # never above
-    # differences 1 and -1: a resample of two has the mean 1 with probability 1/4, else 0 or -1
-    assert paired_bootstrap([1, 0], [0, 1])["share_not_above"] == pytest.approx(0.75, abs=0.02)
-
-
-def test_bootstrap_agrees_with_resamples_drawn_one_by_one():
-    draw, generator = np.random.default_rng(1), np.random.default_rng(5)
-    a, b = draw.normal(0.1, 1, 50), draw.normal(0, 1, 50)
-    means = np.array([(a - b)[generator.integers(50, size=50)].mean() for _ in range(2000)])
-    found = paired_bootstrap(a, b, resamples=2000, seed=5)
-    assert (found["low"], found["high"]) == pytest.approx(np.percentile(means, [2.5, 97.5]), rel=1e-12)
-    assert found["share_not_above"] == (means <= 0).mean()
-
-
-def test_chunks_make_no_difference_to_how_many_are_drawn(monkeypatch):
-    monkeypatch.setattr("headless_trainer.significance.CHUNK_ELEMENTS", 7)
-    drawn = paired_bootstrap([1, 0, 1], [0, 1, 0], resamples=1001)
-    assert drawn["share_not_above"] == pytest.approx(7 / 27, abs=0.05)  # at most one 1 of three: (1 + 6) / 27
+def test_interval_of_the_mean_difference():
+    a, b = [1.0, 2.0, 4.0], [0.0, 1.0, 1.0]
+    want = stats.ttest_rel(a, b)
+    ends = want.confidence_interval(0.95)
+    assert mean_difference(a, b) == pytest.approx((5 / 3, ends.low, ends.high))
+    assert mean_difference([1, 2, 3, 4], [0, 1, 2, 3]) == (1.0, 1.0, 1.0)  # every difference is 1
 
 
 @pytest.mark.parametrize(
@@ -160,8 +145,8 @@ def test_chunks_make_no_difference_to_how_many_are_drawn(monkeypatch):
         lambda: t_test([[1, 2]], [0, 1], paired=False),
         lambda: t_test([1, 2, 3], [0, 1], paired=True),
         lambda: t_test([1, math.nan], [0, 1], paired=True),
-        lambda: paired_bootstrap([1, 2], [1, -math.inf]),
-        lambda: paired_bootstrap([1, 2], [1, 2, 3]),
+        lambda: mean_difference([1, 2], [1, -math.inf]),
+        lambda: mean_difference([1, 2], [1, 2, 3]),
         lambda: t_test_of_means((1, 1, 1), (1, 1, 2)),
         lambda: t_test_of_means((1, 1, 2), (1, -1, 2)),
         lambda: t_test_of_means((1, 1, 2), (math.nan, 1, 2)),

@@ -64,7 +64,7 @@ def evaluate(args) -> None:
         print(f"\n{table}\n\nin {args.output_dir}: results.md, and a folder for each model")
         compared = {each: found or Path(args.output_dir, folder_name(each)) for each, found in compared.items()}
     if compared and not failures:
-        rows = compare(*compared.values(), seed=args.seed or 0, test=args.significance)
+        rows = compare(*compared.values(), test=args.significance)
         table = comparison_table(rows, short_names(args.compare))
         print(f"\n{table}")
         if args.output_dir:

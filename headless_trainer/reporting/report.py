@@ -1,38 +1,41 @@
-"""A report that compares runs: one page, its pictures as PNGs beside it, and a summary for the console."""
+"""A report that compares runs: one page with its pictures in it, the same pictures beside it, a summary for the console."""
 
+import base64
 import math
 import re
-import statistics
-from collections.abc import Sequence
-from html import escape, unescape
+from collections.abc import Iterable, Sequence
+from html import escape
 from importlib import resources
 from pathlib import Path
 
 import jinja2
+import pandas
 from markupsafe import Markup
 
+from .. import pictures
 from ..command_line import as_typed
-from ..measures import Measure
-from ..pictures import in_short
+from ..measures import MEASURES, Chart, Measure
+from ..pictures import Panel, Series, in_short
 from ..runtime.checkpoints import check_writable, write_whole
 from ..significance import dagger, show_p
-from .charts import DARK, LIGHT, Panel, draw, training_panels
-from .records import AXES, SECONDS, TOKENS, Configuration, group_runs
+from .records import AXES, TOKENS, Configuration, group_runs
 from .run_comparison import (
     ACCURACY,
     COMPARED,
-    Row,
-    common_position,
     economy,
     evaluated,
     held_out,
     in_words,
     not_comparable,
     summary,
+    unit_of,
 )
 from .scores import glue_tables, zero_shot_table
 
 PAGE_NAME = "report.html"
+# Distinct to people who see no red or no green.
+COLOURS = ("#1668c7", "#c2570c", "#18794e", "#8e4ec6", "#9a6700", "#c0265f", "#0b7285", "#6b7280")
+SMOOTHED_OVER = 0.05  # of a curve's points: speeds jump from log to log
 
 
 def write_report(
@@ -47,49 +50,47 @@ def write_report(
 
     Args:
         runs: ``RUN`` and ``NAME=RUN1,RUN2`` items, as `records.group_runs` takes them.
-        glue: folders of `headless-trainer glue`; those found beside the runs if None.
-        lm_eval: folders of `headless-trainer lm-eval`; the models of the runs beside them if None.
+        glue: folders of `headless-trainer glue`.
+        lm_eval: folders of `headless-trainer lm-eval`.
 
     Returns:
         The summary, a sentence an item.
     """
-    configurations = group_runs(runs)
-    each_run = [run for each in configurations for run in each.runs]
-    fine_tuned, zero_shot = glue_tables(glue, each_run), zero_shot_table(lm_eval, each_run)
-    folder, names = Path(output_dir), [each.name for each in configurations]
+    configurations, folder = group_runs(runs), Path(output_dir)
+    fine_tuned, zero_shot = glue_tables(glue or ()), zero_shot_table(lm_eval or ())
     check_writable(folder)
-
-    panels = [(panel, draw(panel, names, folder)) for panel in training_panels(configurations)]
-    held_out_panels, other_panels = (
-        [item for item in panels if item[0].held_out == wanted] for wanted in (True, False)
-    )
+    found = evaluated(configurations)
+    compared = bool(found) and not_comparable(configurations) is None
+    ranked = {axis: held_out(found, axis) for axis in AXES} if compared else {}
+    sentences = summary(configurations, ranked)
     sections = [
-        _section("Held-out rows", _held_out_tables(configurations), panels=held_out_panels),
-        _section("Training", [_runs_table(configurations)], panels=other_panels),
-        *(_section(title, [_from_markdown(table)], [note]) for title, table, note in fine_tuned),
-        *(
-            [_section("Zero-shot scores", [_from_markdown(zero_shot)], ["± standard error over documents."])]
-            if zero_shot
-            else []
-        ),
-        _section("What differs between the runs", [_settings_table(configurations)]),
+        _section("Held-out rows", [_held_out_table(axis, *ranked[axis]) for axis in ranked])
+        | _picture(folder / "held_out.png", configurations, ranked, held_out=True),
+        _section("Training", [_runs_table(configurations)])
+        | _picture(folder / "training.png", configurations, [TOKENS], held_out=False),
+        *(_section(name, [_from_markdown(table)], note) for name, table, note in fine_tuned),
     ]
-    sentences, total = summary(configurations), len(each_run)
+    if zero_shot:
+        sections.append(_section("Zero-shot scores", [_from_markdown(zero_shot)], "± standard error over documents."))
+    sections.append(_section("What differs between the runs", [_settings_table(configurations)]))
+    total, names = sum(len(each.runs) for each in configurations), [each.name for each in configurations]
     about = f"{total} run{'s' * (total > 1)}" + (f" of {len(names)} configurations" if total > len(names) > 1 else "")
     about += f", by {as_typed('headless-trainer report')}"
     text = resources.files(__package__).joinpath("report_page.html").read_text(encoding="utf-8")
     options = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     template = jinja2.Environment(autoescape=True, keep_trailing_newline=True, **options).from_string(text)
-    contents = {"title": title, "summary": sentences, "names": names, "sections": sections, "about": about}
-    write_whole(folder / PAGE_NAME, template.render(contents, light=LIGHT, dark=DARK).encode())
-    return [unescape(re.sub(r"<[^>]+>", "", sentence)) for sentence in sentences]
+    page = template.render(title=title, about=about, summary=sentences, sections=sections)
+    write_whole(folder / PAGE_NAME, page.encode())
+    return sentences
 
 
-def _section(
-    title: str, tables: list[dict], notes: Sequence[str] = (), panels: Sequence[tuple[Panel, str]] = ()
-) -> dict:
-    tables = [table for table in tables if table["rows"]]
-    return {"title": title, "tables": tables, "notes": [note for note in notes if note], "panels": panels}
+def _section(title: str, tables: list[dict], note: str = "") -> dict:
+    return {
+        "title": title,
+        "tables": [each for each in tables if each["rows"]],
+        "notes": [note] * bool(note),
+        "png": "",
+    }
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> dict:
@@ -104,53 +105,45 @@ def _from_markdown(text: str) -> dict:
     return _table(head, rows)
 
 
-def _held_out_tables(configurations: list[Configuration]) -> list[dict]:
-    found = evaluated(configurations)
-    if not found or not_comparable(configurations) is not None:
-        return []
-    tables = []
-    for axis, of in ((TOKENS, "tokens"), (SECONDS, "training time")):
-        position = common_position(found, axis)
-        ranked = held_out(found, axis, position)
-        wide = 3 if any(row.test is not None for row in ranked[ACCURACY]) else 2  # with p, or without
-        head, rows = ["configuration"], {row.name: [row.name] for row in ranked[ACCURACY]}
-        for measure in (each for each in COMPARED if each.name in ranked):
-            head += [measure.chart.slug, "ratio" if measure.chart.log else "difference", "p"][:wide]
-            for row in ranked[measure.name]:
-                rows[row.name] += _cells(measure, row)[:wide]
-        rows = [[*rows[row.name], str(len(row.values))] for row in ranked[ACCURACY]]
-        tables.append(_table([*head, "seeds"], rows, f"At equal {of}: {in_words(position, axis)}"))
-    return tables
+def _held_out_table(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) -> dict:
+    order = ranked[ACCURACY].index
+    wide = 3 if ranked[ACCURACY]["p"].notna().any() else 2  # with p, or without
+    head, rows = ["configuration"], {name: [name] for name in order}
+    for measure in (each for each in COMPARED if each.name in ranked):
+        head += [measure.chart.slug, "ratio" if measure.chart.log else "difference", "p"][:wide]
+        for name in order:
+            rows[name] += _cells(measure, ranked[measure.name].loc[name])[:wide]
+    rows = [[*rows[name], str(int(ranked[ACCURACY]["seeds"][name]))] for name in order]
+    return _table([*head, "seeds"], rows, f"At equal {AXES[axis]}: {in_words(position, axis)}")
 
 
-def _cells(measure: Measure, row: Row) -> list[str]:
+def _cells(measure: Measure, row: pandas.Series) -> list[str]:
     """Mean and spread over seeds, distance from the best, and its p."""
-    if not row.values:
+    if not row["seeds"]:
         return ["–", "", ""]
-    spread = statistics.stdev(row.values) if len(row.values) > 1 else None
     if measure.chart.log:  # of a geometric mean, the spread is a factor
-        shown = in_short(measure.chart.scale(row.mean)) + (f" ×/÷ {math.exp(spread):.3f}" if spread is not None else "")
-        behind = f"× {math.exp(row.behind):.2f}"
+        shown, spread = in_short(measure.chart.scale(row["mean"])), f" ×/÷ {math.exp(row['spread']):.3f}"
+        behind = f"× {math.exp(row['behind']):.2f}"
     else:
-        shown = measure.form(row.mean) + (f" ± {measure.form(spread)}" if spread is not None else "")
-        behind = ("−" if measure.better == "higher" else "+") + measure.form(row.behind).replace("%", " points")
-    if not row.behind:
-        return [Markup(f"<b>{shown}</b>"), "best", ""]
-    tested = row.test and show_p(row.test.p_value, row.adjusted) + dagger(row.test.p_value, row.adjusted)
-    return [shown, behind, tested or "one seed"]
+        shown, spread = measure.form(row["mean"]), f" ± {measure.form(row['spread'])}"
+        behind = ("−" if measure.better == "higher" else "+") + measure.form(row["behind"]).replace("%", " points")
+    shown += spread if row["seeds"] > 1 else ""
+    if not row["behind"]:
+        return [Markup("<b>{}</b>").format(shown), "best", ""]
+    tested = (
+        "one seed" if math.isnan(row["p"]) else show_p(row["p"], row["adjusted"]) + dagger(row["p"], row["adjusted"])
+    )
+    return [shown, behind, tested]
 
 
 def _runs_table(configurations: list[Configuration]) -> dict:
     rows = []
     for each in configurations:
         run, found = each.runs[0], economy(each)
-        step, most = run.end["step"], run.max_steps
         unfinished = any(own.end["step"] < own.max_steps for own in each.runs)
         cells = [each.name, str(run.settings.get("objective", "–")), str(len(each.runs))]
-        cells += [
-            f"{step:,} of {most:,}" if unfinished else f"{step:,}",
-            *(in_words(found[axis], axis) for axis in AXES),
-        ]
+        cells.append(f"{run.end['step']:,}" + (f" of {run.max_steps:,}" if unfinished else ""))
+        cells += [in_words(found[axis], axis) for axis in AXES]
         cells += [in_short(found["hours"]), f"{found['pace']:,.0f}", f"{found['memory'] / 1024:.2f}"]
         rows.append(["–" if cell == "nan" else cell for cell in cells])
     head = ["configuration", "objective", "runs", "steps", "tokens", "training time", "process-hours", "tokens/s"]
@@ -158,10 +151,47 @@ def _runs_table(configurations: list[Configuration]) -> dict:
 
 
 def _settings_table(configurations: list[Configuration]) -> dict:
-    found = [each.settings for each in configurations]
-    rows = []
-    for name in dict.fromkeys(name for each in found for name in each):
-        values = [str(each.get(name, "–")) for each in found]
-        if len(set(values)) > 1:
-            rows.append([name, *values])
-    return _table(["setting", *(each.name for each in configurations)], rows)
+    table = pandas.DataFrame({each.name: {k: str(v) for k, v in each.settings.items()} for each in configurations})
+    differing = table.fillna("–").loc[lambda all_: all_.nunique(axis=1) > 1]
+    return _table(
+        ["setting", *differing], [[name, *row] for name, row in zip(differing.index, differing.values, strict=True)]
+    )
+
+
+def _picture(path: Path, configurations: list[Configuration], axes: Iterable[str], *, held_out: bool) -> dict:
+    """Draw the charts of held-out or of training figures beside the page; what its section says of them."""
+    charts = dict.fromkeys(each.chart for each in MEASURES if each.chart and each.is_held_out == held_out)
+    panels = {(chart, axis): _panel(chart, axis, configurations) for chart in charts for axis in axes}
+    panels = {key: panel for key, panel in panels.items() if panel.series}
+    if not panels:
+        return {}
+    png = pictures.to_png(
+        pictures.curves([*panels.values()], size=(4.6, 3.1), columns=2 if held_out else 3, legend="below")
+    )
+    write_whole(path, png)
+    notes = dict.fromkeys(chart.explained for chart, _ in panels if chart.explained)
+    return {"png": base64.b64encode(png).decode(), "notes": [*notes]}
+
+
+def _panel(chart: Chart, axis: str, configurations: list[Configuration]) -> Panel:
+    found = [
+        (measure, place, each.name, points)
+        for measure in MEASURES
+        for place, each in enumerate(configurations)
+        for run in each.runs
+        if measure.chart == chart and len(points := run.curve(measure.name, axis))
+    ]
+    largest = max((points[axis].max() for *_, points in found), default=0)
+    divisor, unit = unit_of(largest, axis)
+    series = []
+    for measure, place, name, points in found:
+        values = points[measure.name].map(chart.scale)
+        if chart.steady:
+            window = 1 + 2 * int(SMOOTHED_OVER * len(points) / 2)
+            values = values.rolling(window, center=True, min_periods=1).median()
+        look = {"color": COLOURS[place % len(COLOURS)], "linewidth": 1.3, "label": name}
+        series.append(Series(points[axis] / divisor, values, measure.line, **look))
+    look = {"yscale": "log"} if chart.log else {"ylim": (0, None)} if chart.steady else {}
+    look["xlabel"] = AXES[axis] + (f" ({unit.strip()})" if unit else "")
+    look["xlim"] = 0, 1.04 * largest / divisor or math.ulp(1)
+    return Panel(series, title=chart.title, ylabel=chart.unit, **look)

@@ -18,12 +18,8 @@ class ReportArguments:
     )
     output_dir: str | None = HfArg(default=None, help="Folder of the report.")
     title: str = HfArg(default="Pretraining runs compared", help="Heading of the page.")
-    glue: list[str] | None = HfArg(
-        default=None, help="Output folders of headless-trainer glue. Those beside the runs by default."
-    )
-    lm_eval: list[str] | None = HfArg(
-        default=None, help="Output folders of headless-trainer lm-eval. The models of the runs beside them by default."
-    )
+    glue: list[str] | None = HfArg(default=None, help="Output folders of headless-trainer glue.")
+    lm_eval: list[str] | None = HfArg(default=None, help="Output folders of headless-trainer lm-eval.")
 
     def __post_init__(self):
         if not self.runs:

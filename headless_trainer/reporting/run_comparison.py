@@ -2,16 +2,13 @@
 
 import itertools
 import math
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Iterable, Sequence
 
 import pandas
 
 from ..measures import EVALUATION, PERPLEXITY_CHART
 from ..pictures import in_short
-from ..significance import LEVEL, TTest, holm, t_test
+from ..significance import LEVEL, holm, is_significant, t_test
 from .records import AXES, SECONDS, TOKENS, Configuration
 
 ACCURACY, CROSS_ENTROPY = "eval_accuracy", "eval_cross_entropy"
@@ -19,72 +16,55 @@ ACCURACY, CROSS_ENTROPY = "eval_accuracy", "eval_cross_entropy"
 COMPARED = [each for each in EVALUATION if each.chart and each.better]
 # Held-out rows of two runs count as the same if they have about as many predicted tokens: masks depend on the seed.
 SAME_ROWS = 0.1
+# From so many tokens or seconds on, what they are divided by, and the unit that this gives.
+UNITS = {
+    TOKENS: ((1e9, 1e9, " B"), (1e6, 1e6, " M"), (1e4, 1e3, " k"), (0, 1, "")),
+    SECONDS: ((6000, 3600, " h"), (100, 60, " min"), (0, 1, " s")),
+}
 
 
-@dataclass(frozen=True)
-class Row:
-    """One configuration in a comparison, with one value for each run that has any.
+def rank(values: dict[str, Sequence[float]], higher_is_better: bool) -> pandas.DataFrame:
+    """Compare configurations by the means over their seeds.
 
-    Attributes:
-        behind: difference between the means of the best configuration and of this one, 0 for the best; None without values.
-        test: of the difference; None for the best itself, and with fewer than two seeds on either side.
-        adjusted: its p-value after Holm's correction over all pairs of configurations, since any could have been the best.
+    Returns:
+        A row for each, the best first, those without values last: number of ``seeds``, ``mean``, ``spread`` (standard
+        deviation), ``behind`` (distance from the best mean), ``p`` of that distance and ``adjusted`` by Holm's correction
+        over all pairs, since any could have been the best. What is not known, as with one seed, is nan.
     """
-
-    name: str
-    values: tuple[float, ...]
-    behind: float | None = None
-    test: TTest | None = None
-    adjusted: float | None = None
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.values)
-
-
-def rank(values: dict[str, Sequence[float]], higher_is_better: bool) -> list[Row]:
-    """Compare configurations by the means over their seeds, best first, those without values last."""
-    found = {name: tuple(own) for name, own in values.items() if own}
-    order = sorted(found, key=lambda name: statistics.fmean(found[name]), reverse=higher_is_better)
+    table = pandas.DataFrame({name: pandas.Series(own, dtype=float) for name, own in values.items()})
+    table = pandas.DataFrame({"seeds": table.count(), "mean": table.mean(), "spread": table.std()})
+    table = table.sort_values("mean", ascending=not higher_is_better, kind="stable")
+    table["behind"] = (table["mean"] - table["mean"].iloc[0]).abs()
     tests = {
-        pair: t_test(*(found[name] for name in pair), paired=False)
-        for pair in itertools.combinations(order, 2)
-        if min(len(found[name]) for name in pair) > 1
+        pair: t_test(*(values[name] for name in pair), paired=False).p_value
+        for pair in itertools.combinations(table.index, 2)
+        if min(len(values[name]) for name in pair) > 1
     }
-    adjusted = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
-    rows = []
-    for name in order:
-        behind = abs(statistics.fmean(found[order[0]]) - statistics.fmean(found[name]))
-        pair = order[0], name
-        rows.append(Row(name, found[name], behind, tests.get(pair), adjusted.get(pair)))
-    return rows + [Row(name, ()) for name, own in values.items() if not own]
+    adjusted = dict(zip(tests, holm([*tests.values()]), strict=True))
+    for column, found in (("p", tests), ("adjusted", adjusted)):
+        table[column] = [found.get((table.index[0], name), math.nan) for name in table.index]
+    return table
 
 
-def evaluated(configurations: list[Configuration]) -> list[Configuration]:
-    """Those that were evaluated over the whole vocabulary."""
-    return [each for each in configurations if any(ACCURACY in run.logged for run in each.runs)]
+def held_out(configurations: list[Configuration], axis: str) -> tuple[float, dict[str, pandas.DataFrame]]:
+    """Compare held-out figures at the most tokens or seconds up to which every run was evaluated.
 
-
-def common_position(configurations: list[Configuration], axis: str) -> float:
-    """The most tokens or seconds up to which every run with evaluations has been evaluated."""
-    curves = [run.curve(ACCURACY, axis) for each in configurations for run in each.runs]
-    return min(points[axis].max() for points in curves if len(points))
-
-
-def held_out(configurations: list[Configuration], axis: str, position: float) -> dict[str, list[Row]]:
-    """`rank` by each of `COMPARED` after so many tokens or seconds, by name; those without any value are left out."""
-    ranked = {}
+    Returns:
+        Tokens or seconds, and `rank` by each of `COMPARED` that there is, by name.
+    """
+    runs = [run for each in configurations for run in each.runs]
+    position, ranked = min(end for run in runs if (end := run.curve(ACCURACY, axis)[axis].max()) > 0), {}
     for measure in COMPARED:
-        values = {
-            each.name: [found for run in each.runs if (found := run.value_at(measure.name, axis, position)) is not None]
-            for each in configurations
+        found = {
+            each.name: [run.value_at(measure.name, axis, position) for run in each.runs] for each in configurations
         }
+        values = {name: [value for value in own if value is not None] for name, own in found.items()}
         if any(values.values()):
             ranked[measure.name] = rank(values, measure.better == "higher")
-    return ranked
+    return position, ranked
 
 
-def first_reaching(points: Sequence[tuple[float, float]], wanted: float) -> float | None:
+def first_reaching(points: Iterable[tuple[float, float]], wanted: float) -> float | None:
     """Where a curve that is to fall comes down to a value first, on straight lines between its points; None if nowhere."""
     before = None
     for position, value in points:
@@ -96,29 +76,9 @@ def first_reaching(points: Sequence[tuple[float, float]], wanted: float) -> floa
     return None
 
 
-def shares_of(baseline: Configuration, other: Configuration) -> dict[str, float | None]:
-    """What another configuration needs to be as good as a baseline at its end, by held-out cross-entropy, means over seeds.
-
-    Returns:
-        By axis, over that of the baseline; None where it is never as good. Empty without evaluations.
-    """
-    own, theirs = (_mean_curve(each) for each in (baseline, other))
-    if own.empty or theirs.empty:
-        return {}
-    end, shares = own.iloc[-1], {}
-    for axis in AXES:
-        found = first_reaching(theirs[[axis, CROSS_ENTROPY]].to_numpy().tolist(), end[CROSS_ENTROPY])
-        shares[axis] = None if found is None or not end[axis] else found / end[axis]
-    return shares
-
-
-def _mean_curve(configuration: Configuration) -> pandas.DataFrame:
-    """Means over the seeds at the steps at which all were evaluated."""
-    found = [run.logged.dropna(subset=CROSS_ENTROPY) for run in configuration.runs if CROSS_ENTROPY in run.logged] or [
-        pandas.DataFrame(columns=["step", *AXES, CROSS_ENTROPY])
-    ]
-    groups = pandas.concat(found)[["step", *AXES, CROSS_ENTROPY]].groupby("step")
-    return groups.mean()[groups.size() == len(configuration.runs)]
+def evaluated(configurations: list[Configuration]) -> list[Configuration]:
+    """Return those that were evaluated over the whole vocabulary."""
+    return [each for each in configurations if any(ACCURACY in run.logged for run in each.runs)]
 
 
 def not_comparable(configurations: list[Configuration]) -> str | None:
@@ -140,81 +100,84 @@ def not_comparable(configurations: list[Configuration]) -> str | None:
 
 def economy(configuration: Configuration) -> dict[str, float]:
     """Means over seeds: tokens, seconds, ``hours`` of all processes, ``pace`` in tokens a second; largest ``memory`` in MiB."""
-    ends = pandas.DataFrame([run.end | {"processes": run.processes} for run in configuration.runs], dtype=float)
+    ends = pandas.DataFrame([run.end for run in configuration.runs], dtype=float)
     memory = [run.curve("peak_memory_mib", "step")["peak_memory_mib"].max() for run in configuration.runs]
     means = ends.assign(hours=ends[SECONDS] * ends["processes"] / 3600, pace=ends[TOKENS] / ends[SECONDS]).mean()
     return means.to_dict() | {"memory": pandas.Series(memory).max()}
 
 
-def summary(configurations: list[Configuration]) -> list[str]:
-    """What the training runs say, in sentences of HTML that need no picture."""
-    sentences, found, reason = [], evaluated(configurations), not_comparable(configurations)
+def summary(configurations: list[Configuration], ranked: dict[str, tuple[float, dict]]) -> list[str]:
+    """What the training runs say, in sentences that need no picture; ``ranked`` is `held_out` by axis."""
+    found = evaluated(configurations)
     if not found:
-        sentences.append(
+        return [
             "No run was evaluated on held-out rows over the whole vocabulary, so nothing here says which one predicts best."
-        )
-    elif reason is not None:
-        sentences.append(f"{escape(reason)}, so their held-out figures say nothing about which one is better.")
-    else:
-        sentences += [_quality(found, axis) for axis in AXES][: len(found)]
-        sentences += _reached(found)
-        counts = [len(each.runs) for each in found]
-        if len(found) > 1 and min(counts) < 2:
-            which = "One seed each" if max(counts) == 1 else "Some configurations have one seed only"
-            sentences.append(f"{which}: chance is not ruled out, and no significance can be given without a second.")
+        ]
+    if reason := not_comparable(configurations):
+        return [f"{reason}, so their held-out figures say nothing about which one is better."]
+    sentences = [_quality(axis, *ranked[axis]) for axis in [*AXES][: len(found)]] + _reached(found)
+    counts = [len(each.runs) for each in found]
+    if len(found) > 1 and min(counts) < 2:
+        which = "One seed each" if max(counts) == 1 else "Some configurations have one seed only"
+        sentences.append(f"{which}: chance is not ruled out, and no significance can be given without a second.")
     return sentences
 
 
-def _quality(configurations: list[Configuration], axis: str) -> str:
-    position = common_position(configurations, axis)
-    ranked = held_out(configurations, axis, position)
-    rows = [row for row in ranked[ACCURACY] if row.values]
-    entropies = {row.name: row.mean for row in ranked.get(CROSS_ENTROPY, ()) if row.values}
-    where = f"At equal {'tokens' if axis == TOKENS else 'training time'} ({in_words(position, axis)})"
+def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) -> str:
+    rows = ranked[ACCURACY].dropna(subset="mean")
+    entropies = ranked[CROSS_ENTROPY]["mean"] if CROSS_ENTROPY in ranked else pandas.Series(dtype=float)
+    perplexities = entropies.dropna().map(PERPLEXITY_CHART.scale)
+    where = f"At equal {AXES[axis]} ({in_words(position, axis)})"
     if len(rows) < 2:
         where = f"After {in_words(position, axis)} tokens"
     parts = [
-        f"{row.mean:.1%} by {strong(row.name)}"
-        + (f" (perplexity {in_short(PERPLEXITY_CHART.scale(entropies[row.name]))})" if row.name in entropies else "")
-        for row in rows
+        f"{row.mean:.1%} by {name}" + (f" (perplexity {in_short(perplexities[name])})" if name in perplexities else "")
+        for name, row in zip(rows.index, rows.itertuples(), strict=True)
     ]
-    text = f"{where}, held-out tokens predicted right: {listed(parts)}."
-    if len(rows) > 1 and rows[1].test is not None:
-        test = rows[1].test
-        verdict = "" if test.significant else "not "
-        text += f" The lead over the second is {verdict}significant (p = {test.p_value:.2g}, level {LEVEL})."
+    text = f"{where}, held-out tokens predicted right: {_listed(parts)}."
+    if len(rows) > 1 and (p := rows["p"].iloc[1]) >= 0:
+        verdict = "" if is_significant(p) else "not "
+        text += f" The lead over the second is {verdict}significant (p = {p:.2g}, level {LEVEL})."
     return text
 
 
 def _reached(configurations: list[Configuration]) -> list[str]:
     """What the run with the lowest perplexity at its end needs for the final perplexities of the others."""
-    ends = {each.name: curve[CROSS_ENTROPY].iloc[-1] for each in configurations if len(curve := _mean_curve(each))}
-    if len(ends) < 2:
+    curves = {each.name: curve for each in configurations if len(curve := _mean_curve(each))}
+    if len(curves) < 2:
         return []
-    best = min(configurations, key=lambda each: ends.get(each.name, math.inf))
+    best = min(curves, key=lambda name: curves[name][CROSS_ENTROPY].iloc[-1])
     parts = []
-    for other in (each for each in configurations if each is not best and each.name in ends):
-        shares = shares_of(other, best)
-        time = "" if shares[SECONDS] is None else f" and {shares[SECONDS]:.0%} of the training time"
-        parts.append(f"{shares[TOKENS]:.0%} of the tokens{time} of {strong(other.name)}")
-    return [f"For the final perplexity of the others, {strong(best.name)} needs {listed(parts)}."]
+    for name in (each for each in curves if each != best):
+        end = curves[name].iloc[-1]
+        tokens, time = (
+            first_reaching(zip(curves[best][axis], curves[best][CROSS_ENTROPY], strict=True), end[CROSS_ENTROPY])
+            / end[axis]
+            for axis in AXES
+        )
+        parts.append(f"{tokens:.0%} of the tokens and {time:.0%} of the training time of {name}")
+    return [f"For the final perplexity of the others, {best} needs {_listed(parts)}."]
 
 
-def strong(name: str) -> str:
-    """A name in HTML, to stand out."""
-    return f"<b>{escape(name)}</b>"
+def _mean_curve(configuration: Configuration) -> pandas.DataFrame:
+    """Means over the seeds at the steps at which all were evaluated."""
+    columns = ["step", *AXES, CROSS_ENTROPY]
+    points = pandas.concat([run.logged.reindex(columns=columns).dropna() for run in configuration.runs])
+    steps = points.groupby("step")
+    return steps.mean()[steps.size() == len(configuration.runs)]
 
 
-def listed(parts: list[str]) -> str:
-    """a, b and c."""
+def _listed(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def unit_of(value: float, axis: str) -> tuple[float, str]:
+    """Return what tokens or seconds of about this size are divided by, and the unit that this gives."""
+    return next((divisor, unit) for least, divisor, unit in UNITS[axis] if value >= least)
 
 
 def in_words(value: float, axis: str) -> str:
     """Tokens (950, 40.2 k, 2.05 M, 1.5 B) or seconds (45 s, 12 min, 3.5 h) at most four digits long."""
-    steps = [(1e4, 1, ""), (1e6, 1e3, " k"), (1e9, 1e6, " M"), (math.inf, 1e9, " B")]
-    if axis == SECONDS:
-        steps = [(100, 1, " s"), (6000, 60, " min"), (math.inf, 3600, " h")]
-    divisor, unit = next((divisor, unit) for limit, divisor, unit in steps if value < limit)
+    divisor, unit = unit_of(value, axis)
     value /= divisor
     return (f"{value:,.0f}" if value >= 100 else f"{value:.3g}") + unit

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas
 
-from ..significance import dagger, holm, paired_bootstrap, show_p, t_test
+from ..significance import dagger, holm, mean_difference, show_p, t_test
 from ..tables import markdown
 from .score_store import RESULTS_NAME, read_documents, read_results, scores_of
 
@@ -17,7 +17,7 @@ NOTES = """
 † better at 0.95 by a {test} on means and standard errors (p).
 ‡ better only by the sharper, paired t-test, document by document (p paired).
 †† and ‡‡: also after Holm's correction over all tests of the table (p in brackets).
-A - B: mean difference between documents and its bootstrap interval; for a perplexity that of
+A - B: mean difference between documents and its 95 % interval; for a perplexity that of
 log-likelihoods, on which it is tested."""
 TEST_NAMES = {
     "two_sided": "two-sided t-test",
@@ -40,7 +40,7 @@ def find_results(folder: str | Path) -> Path | None:
     return inside[0] if inside else None
 
 
-def compare(first: Path, second: Path, *, seed: int = 0, test: str = "two_sided") -> list[dict[str, Any]]:
+def compare(first: Path, second: Path, *, test: str = "two_sided") -> list[dict[str, Any]]:
     """Test the difference of two models, by their folders of results, on every task and metric that both have.
 
     ``p_means`` is Welch's t-test over documents, which a table of means and standard errors is enough for. ``p_paired`` is the
@@ -48,11 +48,11 @@ def compare(first: Path, second: Path, *, seed: int = 0, test: str = "two_sided"
     log-likelihood that it is a function of. ``holm_means`` and ``holm_paired`` are corrected by `holm` over all rows.
 
     With ``test="paper"`` both are one-tailed, for the model with the better score: ``p_means`` then gives the daggers of the
-    paper's table 4, but QASPER's, whose documents are not known. ``seed`` is that of the bootstrap.
+    paper's table 4, but QASPER's, whose documents are not known.
 
     Returns:
-        One dictionary a row: the scores, ``better`` (0, 1 or None), the p-values and their correction, the paired bootstrap of
-        the mean difference between the documents' scores, first minus second.
+        One dictionary a row: the scores, ``better`` (0, 1 or None), the p-values and their correction, and ``difference``, that
+        of the documents' mean scores, first minus second, with the ends of its interval.
     """
     scores = [scores_of(read_results(folder)).dropna(subset="documents") for folder in (first, second)]
     both, rows = scores[0].merge(scores[1], on=["task", "metric"]), []
@@ -70,7 +70,7 @@ def compare(first: Path, second: Path, *, seed: int = 0, test: str = "two_sided"
             )
         for metric in found.itertuples():
             row = {"task": task, "metric": metric.metric, "documents": metric.documents_x, "test": test}
-            rows.append(row | _compare(metric, [each["scores"][metric.metric] for each in documents], seed, test))
+            rows.append(row | _compare(metric, [each["scores"][metric.metric] for each in documents], test))
     tested = [row for row in rows if "p_means" in row]
     for which in ("means", "paired"):
         for row, adjusted in zip(tested, holm([row[f"p_{which}"] for row in tested]), strict=True):
@@ -78,13 +78,13 @@ def compare(first: Path, second: Path, *, seed: int = 0, test: str = "two_sided"
     return rows
 
 
-def _compare(metric, scores: list[list], seed: int, test: str) -> dict[str, Any]:
+def _compare(metric, scores: list[list], test: str) -> dict[str, Any]:
     direction = metric.higher_is_better_x if metric.higher_is_better_x == metric.higher_is_better_y else None
     row = {"values": [metric.value_x, metric.value_y], "higher_is_better": direction, "better": None}
     rising = _direction_of_the_mean(metric.value_x, scores[0])
     if rising is None or len(scores[0]) < 2 or _direction_of_the_mean(metric.value_y, scores[1]) != rising:
         return row | {"not_tested": "needs a number for each of at least two documents, whose mean decides the metric"}
-    row["bootstrap"] = paired_bootstrap(*scores, seed=seed)
+    row["difference"] = mean_difference(*scores)
     if direction is None:
         return row | {"not_tested": "no direction is better"}
     gains = [np.multiply(each, rising if direction else -rising, dtype=float) for each in scores]
@@ -121,8 +121,8 @@ def comparison_table(rows: list[dict[str, Any]], names: list[str]) -> str:
             which, mark = ("means", "†") if row["significant_means"] else ("paired", "‡")
             cells[row["better"]] += dagger(row[f"p_{which}"], row[f"holm_{which}"], mark)
         interval, tests = "", ["", ""]
-        if "bootstrap" in row:
-            interval = "{difference:+.3f} [{low:+.3f}, {high:+.3f}]".format(**row["bootstrap"])
+        if "difference" in row:
+            interval = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["difference"])
         if "p_means" in row:
             tests = [show_p(row[f"p_{which}"], row[f"holm_{which}"], ".3f") for which in ("means", "paired")]
         table.append([row["task"], _label(row["metric"], row["higher_is_better"]), *cells, interval, *tests])
