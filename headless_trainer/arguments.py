@@ -1,11 +1,9 @@
 """Argument dataclasses of the commands that train on text."""
 
-import inspect
 import json
-import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +14,7 @@ from transformers.training_args import OptimizerNames
 from .command_line import parse_yaml
 from .hub.names import repository_name
 from .measures import higher_is_better
-from .refusals import DATA, HEAD, MODEL, PRETRAINING, UNREAD_OF_DATA, UNREAD_OF_MODEL, Refusal, refuse, warn
+from .refusals import DATA, HEAD, MODEL, PRETRAINING, STEPS, UNREAD_OF_DATA, UNREAD_OF_MODEL, Refusal, refuse, warn
 from .runtime.launch import check_launch, computes_on_cpu, connect
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
@@ -27,50 +25,29 @@ def bool_or_auto(value: str | bool) -> str | bool:
     return value if value == "auto" else string_to_bool(value)
 
 
-def described(kind: type) -> type:
-    """The same dataclass, whose docstring lists its own fields by their help texts."""
-    own = [each for each in fields(kind) if each.name in kind.__annotations__]
-    lines = [
-        textwrap.fill(f"{each.name}: {each.metadata['help']}", 110, initial_indent="    ", subsequent_indent=" " * 8)
-        for each in own
-    ]
-    kind.__doc__ = inspect.cleandoc(kind.__doc__) + "\n\nAttributes:\n" + "\n".join(lines)
-    return kind
-
-
 @dataclass
 class LoadingArguments:
     """Model and tokenizer."""
 
-    tokenizer_name: str | None = HfArg(
-        default=None, help="Tokenizer (Hub name or folder). That of the model by default."
-    )
+    tokenizer_name: str | None = HfArg(default=None, help="Tokenizer (Hub name or folder). The model's by default.")
     attn_implementation: str | None = HfArg(
         default=None, help="Attention: sdpa, eager, flash_attention_2, flex_attention, or a Hub kernel."
     )
     cache_dir: str | None = HfArg(default=None, help="Where downloads from the Hub are kept.")
     model_revision: str = HfArg(default="main", help="Branch, tag or commit of the model on the Hub.")
-    token: str | None = HfArg(
-        default=None, repr=False, help="Hub token, for private models. The stored login by default."
-    )
+    token: str | None = HfArg(default=None, repr=False, help="Hub token. The stored login by default.")
     trust_remote_code: bool = HfArg(default=False, help="Run model code that comes with a Hub repository.")
 
 
-@described
 @dataclass
 class ModelArguments(LoadingArguments):
     """Model and tokenizer."""
 
     model_name_or_path: str | None = HfArg(
-        default=None,
-        help="Checkpoint (Hub name or folder) to continue from. Leave it out to start from random weights.",
+        default=None, help="Checkpoint (Hub name or folder) to continue from. Without it, weights are random at first."
     )
-    model_type: str | None = HfArg(
-        default=None, help="Architecture to start from random weights, such as bert or gpt_neox."
-    )
-    config_name: str | None = HfArg(
-        default=None, help="Configuration (Hub name or folder) to start from random weights."
-    )
+    model_type: str | None = HfArg(default=None, help="Architecture of random weights, such as bert or gpt_neox.")
+    config_name: str | None = HfArg(default=None, help="Configuration of random weights (Hub name or folder).")
     config_overrides: str | None = HfArg(
         default=None, help="Changes to the configuration: hidden_size=192,num_hidden_layers=3 or a JSON object."
     )
@@ -79,26 +56,15 @@ class ModelArguments(LoadingArguments):
         help="vanilla: the head is the embedding. headless: with false, candidates have their own matrix. "
         "The architecture's own choice by default.",
     )
-    mask_token: str | None = HfArg(
-        default=None, help="Mask token of a tokenizer that has none. It is added if it is not a token yet."
-    )
-    train_tokenizer: bool = HfArg(
-        default=False, help="Train a tokenizer on the training texts and save it with the checkpoint."
-    )
+    mask_token: str | None = HfArg(default=None, help="Mask token for a tokenizer that has none. Added if it is new.")
+    train_tokenizer: bool = HfArg(default=False, help="Train a tokenizer on the training texts, and save it too.")
     tokenizer_type: Literal["bpe", "wordpiece", "words"] = HfArg(
-        default="bpe",
-        help="Kind of tokenizer to train: byte-level bpe, wordpiece, or words (between spaces).",
+        default="bpe", help="Kind of tokenizer to train: byte-level bpe, wordpiece, or words (between spaces)."
     )
     vocab_size: int = HfArg(default=32_000, help="Tokens in the tokenizer to train, specials included.")
-    resize_embeddings: bool = HfArg(
-        default=False, help="Add rows to a loaded embedding when the tokenizer has more tokens."
-    )
-    license: str | None = HfArg(
-        default=None, help="Licence of the weights, for the model card: apache-2.0, mit, cc-by-4.0, other."
-    )
-    language: list[str] | None = HfArg(
-        default=None, help="Languages of the texts, for the model card, as codes: en fr."
-    )
+    resize_embeddings: bool = HfArg(default=False, help="Add rows to a loaded embedding for a larger tokenizer.")
+    license: str | None = HfArg(default=None, help="Licence of the weights, for the card: apache-2.0, mit, other.")
+    language: list[str] | None = HfArg(default=None, help="Languages of the texts, for the card, as codes: en fr.")
 
     def __post_init__(self):
         refuse(self, MODEL)
@@ -119,14 +85,12 @@ class ModelArguments(LoadingArguments):
         return {name.strip(): parse_yaml(value, f"config_overrides {text!r}") for name, _, value in pairs}
 
 
-@described
 @dataclass
 class DataArguments:
     """Data."""
 
     dataset_name: str | None = HfArg(
-        default=None,
-        help="Dataset on the Hub. With neither this nor train_file, the documentation on this machine is read.",
+        default=None, help="Dataset on the Hub. Without it and train_file, the documentation on this machine is read."
     )
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of the dataset.")
     dataset_revision: str | None = HfArg(default=None, help="Branch, tag or commit of the dataset.")
@@ -136,9 +100,7 @@ class DataArguments:
     validation_file: list[str] | None = HfArg(
         default=None, help="The same for the held-out part. Split off the training part by default."
     )
-    text_column: str | None = HfArg(
-        default=None, help="Column that holds the text. 'text', or the only text column, by default."
-    )
+    text_column: str | None = HfArg(default=None, help="Column of the text. text, or the only one of text, by default.")
     sample_by: Literal["line", "paragraph", "document"] = HfArg(
         default="line", help="What one document is in a .txt file: a line, a blank-line paragraph, the file."
     )
@@ -149,8 +111,7 @@ class DataArguments:
     )
     streaming: bool = HfArg(default=False, help="Read while training instead of before it.")
     shuffle_buffer_size: int = HfArg(
-        default=10_000,
-        help="Documents of a stream shuffled among each other. 0 for the order of the files.",
+        default=10_000, help="Documents of a stream shuffled among each other. 0 for the order of the files."
     )
     max_seq_length: int = HfArg(default=128, aliases=["--block_size"], help="Tokens in a row.")
     line_by_line: bool = HfArg(
@@ -160,9 +121,7 @@ class DataArguments:
     )
     max_train_samples: int | None = HfArg(default=None, help="Keep this many training rows.")
     max_eval_samples: int | None = HfArg(default=None, help="Keep this many evaluation rows.")
-    preprocessing_num_workers: int | None = HfArg(
-        default=None, help="Processes that tokenize. One for each processor by default."
-    )
+    preprocessing_num_workers: int | None = HfArg(default=None, help="Processes that tokenize. One a core by default.")
     overwrite_cache: bool = HfArg(default=False, help="Tokenize again instead of reusing earlier work.")
 
     def __post_init__(self):
@@ -170,29 +129,24 @@ class DataArguments:
         warn(self, UNREAD_OF_DATA)
 
 
-@described
 @dataclass
 class HeadlessTrainingArguments(TrainingArguments):
     """Objective, and `transformers.TrainingArguments`.
 
-    Defaults that differ from those of ``TrainingArguments``: ``remove_unused_columns`` is False, because the trainer makes
-    the targets itself; ``logging_first_step`` is True, so that a long run says early that it goes on;
-    ``logging_nan_inf_filter`` is False, because a loss that is not finite stops the run;
-    ``dataloader_pin_memory`` is False on a CPU. ``bf16`` and ``fp16`` also take
-    "auto", and are then what it came to. ``report_to`` takes several names, and ``run_name`` is then made of the last two
-    folders of ``output_dir``.
+    Settings of ``TrainingArguments`` that stand below have another default. ``remove_unused_columns`` is False, because the
+    trainer makes the targets itself, and ``logging_nan_inf_filter``, because a loss that is not finite stops the run;
+    ``dataloader_pin_memory`` is False on a CPU. ``bf16`` and ``fp16`` also take "auto", and are then what it came to.
+    ``run_name`` is made of the last two folders of ``output_dir``. The help text of each field says what it does.
     """
 
     objective: Literal["headless", "vanilla"] = HfArg(
-        default="headless",
-        help="headless (contrastive weight tying), or vanilla (a head over the vocabulary).",
+        default="headless", help="headless (contrastive weight tying), or vanilla (a head over the vocabulary)."
     )
     task: Literal["mlm", "clm"] | None = HfArg(
         default=None, help="Masked (mlm) or next (clm) token prediction. From the model's class by default."
     )
     negatives: Literal["micro_batch", "step", "world"] = HfArg(
-        default="micro_batch",
-        help="Whose targets are candidates: of a micro_batch (the paper), a step, or the world.",
+        default="micro_batch", help="Whose targets are candidates: of a micro_batch (the paper), a step, or the world."
     )
     pool_size: int | None = HfArg(
         default=None,
@@ -200,16 +154,13 @@ class HeadlessTrainingArguments(TrainingArguments):
         "All of a forward by default.",
     )
     sampled_negatives: int = HfArg(
-        default=0,
-        help="headless: tokens drawn uniformly in each step as further candidates.",
+        default=0, help="headless: tokens drawn uniformly in each step as further candidates."
     )
     mlm_probability: float = HfArg(default=0.15, help="Share of the tokens that are predicted (mlm).")
     mask_replace_prob: float = HfArg(default=0.8, help="Share of the predicted tokens shown as the mask.")
     random_replace_prob: float = HfArg(default=0.1, help="Share of the predicted tokens shown as another token.")
     isolate_documents: bool = HfArg(default=False, help="Documents packed into one row do not see each other.")
-    input_grad_scale: float = HfArg(
-        default=1.0, help="Multiplies the gradient that reaches the embedding from the input side."
-    )
+    input_grad_scale: float = HfArg(default=1.0, help="Multiplies the embedding's gradient from the input side.")
     muon_learning_rate: float | None = HfArg(
         default=None,
         help="Update the matrices of the layers with Muon, at this learning rate. Everything else has --optim at "
@@ -223,12 +174,8 @@ class HeadlessTrainingArguments(TrainingArguments):
     head_bias: Literal["none", "prior"] = HfArg(
         default="none", help="vanilla clm: prior is a trained bias that starts at the log frequencies of tokens."
     )
-    eval_pool_size: int = HfArg(
-        default=4096, help="headless: targets of the evaluation set that are its fixed candidates."
-    )
-    eval_full_vocabulary: bool = HfArg(
-        default=True, help="headless: also rank every token of the vocabulary when evaluating."
-    )
+    eval_pool_size: int = HfArg(default=4096, help="headless: held-out targets that are fixed candidates.")
+    eval_full_vocabulary: bool = HfArg(default=True, help="headless: evaluation also ranks the whole vocabulary.")
     bf16: bool_or_auto = HfArg(
         default=False,
         metadata={"nargs": "?", "const": True},
@@ -241,14 +188,8 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     optim: OptimizerNames | str = HfArg(default="adamw_torch_fused", help="The optimizer.")
     remove_unused_columns: bool = HfArg(default=False, help="Drop the columns that the model's forward does not name.")
-    logging_first_step: bool = HfArg(
-        default=True,
-        help="Log after the first step too, whatever logging_steps says; not where logging_strategy is no.",
-    )
-    logging_nan_inf_filter: bool = HfArg(
-        default=False,
-        help="Leave losses that are not finite out of the log. They stop the run, so there is nothing to hide.",
-    )
+    logging_first_step: bool = HfArg(default=True, help="Log after the first step too, unless logging_strategy is no.")
+    logging_nan_inf_filter: bool = HfArg(default=False, help="Leave losses that are not finite out of the log.")
     report_to: list[str] = HfArg(
         default_factory=lambda: ["none"],
         help="Trackers that get the logs: tensorboard, wandb, trackio, others of transformers, all, none.",
@@ -288,7 +229,6 @@ class HeadlessTrainingArguments(TrainingArguments):
             self.fp16 = has_gpu and not self.bf16
 
 
-@described
 @dataclass
 class LMHeadArguments(HeadlessTrainingArguments):
     """How a headless checkpoint gets its language-modelling head, and how it is fine-tuned with ``do_train``.
@@ -297,26 +237,29 @@ class LMHeadArguments(HeadlessTrainingArguments):
     its warm-up, as in the paper, and ``learning_rate`` is that of its section 4.2.
     """
 
-    objective: Literal["vanilla"] = HfArg(
-        default="vanilla", help="A head is fine-tuned with cross-entropy over the vocabulary."
-    )
+    objective: Literal["vanilla"] = HfArg(default="vanilla", help="Fine-tuned is with cross-entropy.")
     init: Literal["prior", "embeddings"] = HfArg(
         default="prior", help="prior: E^T + log q. embeddings: E^T alone, as the paper starts its fine-tuning."
     )
     counts_from: Literal["checkpoint", "corpus"] = HfArg(
-        default="checkpoint",
-        help="Where the counts behind log q come from: saved beside the checkpoint, or the training texts.",
+        default="checkpoint", help="Counts behind log q: those saved beside the checkpoint, or of the training texts."
     )
     freeze_trunk: bool = HfArg(default=False, help="Fine-tune the head alone.")
     learning_rate: float = HfArg(default=1e-4, help="Peak learning rate.")
     lr_scheduler_type: str = HfArg(default="constant_with_warmup", help="Learning rate schedule.")
 
+    # Settings of the class above that mean nothing here.
+    unread_flags = (
+        *("objective", "negatives", "pool_size", "sampled_negatives", "sparse_embedding_updates", "head_bias"),
+        *("eval_pool_size", "eval_full_vocabulary"),
+    )
     refusals = HEAD
 
 
 @contextmanager
 def checked(args: TrainingArguments, table: Iterable[Refusal]) -> Iterator[None]:
     """Around ``__post_init__`` of `transformers.TrainingArguments`: what must hold before it, and what is refused after it."""
+    refuse(args, STEPS)
     connect(args)
     yield
     if args.device.type == "cpu":
@@ -329,10 +272,8 @@ def checked(args: TrainingArguments, table: Iterable[Refusal]) -> Iterator[None]
 def with_settings(args: TrainingArguments, **values: Any) -> Iterator[None]:
     """Within it settings have other values: for a method of `Trainer` that reads them where something else is meant."""
     before = {name: getattr(args, name) for name in values}
+    vars(args).update(values)
     try:
-        for name, value in values.items():
-            setattr(args, name, value)
         yield
     finally:
-        for name, value in before.items():
-            setattr(args, name, value)
+        vars(args).update(before)

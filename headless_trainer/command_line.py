@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import gc
 import itertools
 import json
 import os
@@ -85,8 +84,9 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         raise ValueError(f"Unknown argument {flag!r}. The nearest known one is {nearest[0]!r}; --help-all lists all.")
     try:
         parsed = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
-    except json.JSONDecodeError as error:  # of an argument that is a dictionary, which transformers does not name
-        raise ValueError(_json_fault(argv, error)) from error
+    except json.JSONDecodeError as error:  # transformers names neither the argument nor the value
+        shown = textwrap.shorten(error.doc, 80)
+        raise ValueError(f"An argument, or its file, must be a JSON object, got {shown!r}: {error}.") from error
     for each in parsed:  # trackers such as wandb publish the command line
         for name in (field.name for field in fields(each) if field.name.endswith("token")):
             hidden = {getattr(each, name): "<token>", f"--{name}={getattr(each, name)}": f"--{name}=<token>"}
@@ -99,13 +99,14 @@ def help_text(dataclass_types: list[type], everything: bool) -> str:
 
     Args:
         dataclass_types: argument dataclasses whose fields are the flags. The first line of the docstring of the class that
-            declares a field is its topic.
-        everything: whether texts are whole, and all that comes from ``TrainingArguments`` is listed.
+            declares a field is its topic; what a class names in ``unread_flags`` is left out.
+        everything: whether texts are whole, and nothing is left out.
     """
     groups: dict[str, list[Field]] = {}
     inherited = []
     for kind in dataclass_types:
-        for field in filter(lambda field: field.init, fields(kind)):
+        unread = () if everything else getattr(kind, "unread_flags", ())
+        for field in (field for field in fields(kind) if field.init and field.name not in unread):
             owner = [base for base in kind.__mro__ if field.name in base.__dict__.get("__annotations__", ())][-1]
             if owner.__module__.startswith("transformers."):
                 inherited += [field] if everything or field.name in COMMON else []
@@ -114,8 +115,9 @@ def help_text(dataclass_types: list[type], everything: bool) -> str:
     if inherited:
         order = {name: place for place, name in enumerate(COMMON)}
         groups["Training, by transformers"] = sorted(inherited, key=lambda field: order.get(field.name, len(order)))
-    lines = {topic: [_flag_line(field, everything) for field in group] for topic, group in groups.items()}
-    blocks = ["\n".join([f"{topic}:", *found]) for topic, found in lines.items()]
+    blocks = [
+        "\n".join([f"{topic}:", *(_flag_line(each, everything) for each in group)]) for topic, group in groups.items()
+    ]
     if not everything:
         more = ", and every other setting of transformers" * bool(inherited)
         blocks.append(f"--help-all has the whole texts of these{more}.")
@@ -136,18 +138,6 @@ def _flag_line(field: Field, everything: bool) -> str:
     return f"  --{field.name:<{FLAG_WIDTH}}{textwrap.shorten(sentence, room, placeholder=' ...')}{shown}"
 
 
-def _json_fault(argv: list[str], error: json.JSONDecodeError) -> str:
-    """Which argument is no JSON object, or names a file that holds none."""
-    given = [*itertools.pairwise(argv), *(word.partition("=")[::2] for word in argv)]
-    for flag, value in given:
-        if value == error.doc:
-            return f"{flag} must be a JSON object, got {error.doc!r} ({error.msg})."
-        if flag.startswith("--") and value.endswith(".json") and Path(value).is_file():
-            if Path(value).read_text(encoding="utf-8", errors="replace") == error.doc:
-                return f"{flag} {value!r}, line {error.lineno}, is not JSON: {error.msg}."
-    return f"an argument must be a JSON object, got {error.doc!r} ({error.msg})."
-
-
 def find_config(name: str) -> Path:
     """The configuration file of this name, or the preset of this name where there is no such file.
 
@@ -155,64 +145,28 @@ def find_config(name: str) -> Path:
         FileNotFoundError: if there is neither; the nearest preset is suggested.
     """
     path = Path(name)
-    is_file = path.suffix in CONFIG_SUFFIXES
-    if is_file and path.is_file():
+    if path.suffix in CONFIG_SUFFIXES and path.is_file():
         return path
     if name in PRESETS:
         return PRESETS[name]
-    if path.exists():
-        raise ValueError(
-            f"{name!r} is neither a preset nor a file that ends in .json, .yaml or .yml, and only one of these stands before "
-            "the flags: name everything else with a flag."
-        )
-    problem = f"Configuration file {name!r} does not exist." if is_file else f"There is no preset {name!r}."
     nearest = difflib.get_close_matches(path.stem, PRESETS, n=1, cutoff=0.0)[0]
-    raise FileNotFoundError(f"{problem} The nearest preset is {nearest!r}; `headless-trainer presets` lists all.")
-
-
-def as_typed(text: str) -> str:
-    """The text with its commands as who started this process types them.
-
-    Texts say ``headless-trainer lm-head``. One who started a script of a checkout, ``python run_pretrain.py``, need not have
-    installed that command, and has ``python run_lm_head.py``.
-    """
-    scripts = {name: f"run_{name.replace('-', '_')}.py" for name in COMMANDS}
-    if Path(sys.argv[0]).name not in scripts.values():
-        return text
-    typed = {name: f"python {script}" for name, script in scripts.items()}
-    typed |= {name: f"python -m headless_trainer.cli.main {name}" for name in LISTS}
-    return re.sub(rf"headless-trainer ({'|'.join(typed)})\b", lambda match: typed[match[1]], text)
+    raise FileNotFoundError(
+        f"{name!r} is neither a preset nor a .json, .yaml or .yml file that exists, one of which may stand before the flags. "
+        f"The nearest preset is {nearest!r}; `headless-trainer presets` lists all."
+    )
 
 
 def show_usage(text: str, argv: list[str] | None = None) -> None:
     """Print what a command is for, if its help is asked for; its flags follow, and the program ends.
 
     The argument classes of transformers import torch, accelerate and peft where they are installed, which takes seconds, and
-    are the same without. So a program that only prints its help does as if they were not there.
+    are the same without: a program that only prints its help does as if they were not there.
     """
     if HELP_FLAGS & set(sys.argv[1:] if argv is None else argv):
-        print(as_typed(text), flush=True)
+        print(text, flush=True)
         if "torch" not in sys.modules:
             sys.modules.update(dict.fromkeys(("torch", "accelerate", "peft")))  # None: not to be found
             os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # that there is no torch
-
-
-@contextmanager
-def importing() -> Iterator[None]:
-    """Around the first imports of a command: no garbage is looked for among modules, neither now nor later.
-
-    They are none, and the search took two of the six seconds of CPU time that a command takes to start and to end. In a program
-    that has the libraries already, nothing happens: its garbage is its own matter.
-    """
-    if "transformers" in sys.modules or not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 @contextmanager
@@ -224,37 +178,32 @@ def errors_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        sys.exit(as_typed(f"{type(error).__name__}: {' '.join(str(error).split())}"))
+        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """What a text in YAML, or in JSON, holds.
-
-    Args:
-        text: the text.
-        where: it stands, for the error.
+    """What a text in YAML, or in JSON, holds; ``where`` it stands is said if it is neither.
 
     Raises:
         ValueError: if it is neither, with the line and what is wrong there.
     """
     try:
         return yaml.load(text, Yaml)  # JSON is YAML
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ValueError(f"{where}{line}, is neither YAML nor JSON: {error.problem}.") from error
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or error
-        raise ValueError(f"{where}{line}, is neither YAML nor JSON: {problem}.") from error
+        raise ValueError(f"{where}, is neither YAML nor JSON: {error}.") from error
 
 
 def _read_config(path: Path) -> dict:
+    where = f"Configuration file {str(path)!r}"
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        values = parse_yaml(path.read_text(encoding="utf-8-sig"), where)
     except UnicodeDecodeError as error:
-        raise ValueError(f"Configuration file {str(path)!r} is not UTF-8 text ({error}): save it as UTF-8.") from error
-    values = parse_yaml(text, f"Configuration file {str(path)!r}")
+        raise ValueError(f"{where} is not UTF-8 text ({error}): save it as UTF-8.") from error
     if not isinstance(values, dict):
-        found = "nothing" if values is None else type(values).__name__
-        raise ValueError(f"Configuration file {str(path)!r} must hold name: value pairs, got {found}.")
+        raise ValueError(f"{where} must hold name: value pairs, got {values!r:.80}.")
     return values
 
 
@@ -269,28 +218,25 @@ def _as_flags(values: dict) -> list[str]:
 
 
 class Yaml(yaml.SafeLoader):
-    """YAML as people mean it: ``no`` and ``off`` are words (``eval_strategy: no``), and ``1e-4`` is a number."""
+    """YAML as people mean it: ``no`` and ``off`` are words (``eval_strategy: no``), and ``1e-4`` is a number.
+
+    No name stands twice in a mapping: YAML would take the last value, and nobody would see which.
+    """
 
     yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
+        first: [(tag, pattern) for tag, pattern in resolvers if first in "tTfF" or not tag.endswith(":bool")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-
-def _without_repetitions(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict:
-    """A mapping, and no name twice: YAML would take the last value, and nobody would see which."""
-    names = [loader.construct_object(name, deep=True) for name, _value in node.value]
-    repeated = next((name for name in names if names.count(name) > 1), None)
-    if repeated is not None:
-        mark = [name.start_mark for name, _value in node.value][len(names) - 1 - names[::-1].index(repeated)]
-        raise yaml.constructor.ConstructorError(problem=f"{repeated!r} stands twice, give it once", problem_mark=mark)
-    return loader.construct_mapping(node, deep=True)
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        for place, (name, _) in enumerate(node.value):
+            if any(name.value == other.value for other, _ in node.value[:place]):
+                raise yaml.constructor.ConstructorError(
+                    problem=f"{name.value!r} stands twice, give it once", problem_mark=name.start_mark
+                )
+        return super().construct_mapping(node, deep)
 
 
-Yaml.add_constructor("tag:yaml.org,2002:map", _without_repetitions)
-Yaml.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 Yaml.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$|^[-+]?\.(?:inf|nan)$"),
-    list("-+.0123456789"),
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )

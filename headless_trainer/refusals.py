@@ -68,9 +68,20 @@ def _has_no_decay(args) -> bool:
 LEAVE = "leave it out"
 OF_TWO = "drop one of the two"
 ONE_OR_MORE = "be at least 1", lambda value: value >= 1
+# Before transformers reads them: it takes 0 for logging_steps.
+STEPS = tuple(
+    Refusal(
+        f"{when}_steps",
+        f"it must be above 0 with {when}_strategy 'steps'",
+        lambda args, when=when: getattr(args, f"{when}_strategy") == "steps" and not getattr(args, f"{when}_steps") > 0,
+    )
+    for when in ("logging", "save", "eval")
+)
 RANGES = (
     *_outside("gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size", *ONE_OR_MORE),
-    *_outside("weight_decay", "not be negative or infinite", lambda value: 0 <= value < math.inf),
+    *_outside(
+        "learning_rate weight_decay max_grad_norm", "not be negative or infinite", lambda value: 0 <= value < math.inf
+    ),
     *_outside("max_steps", "be at least 1, or -1 for num_train_epochs", lambda value: value >= 1 or value == -1),
     Refusal(
         "num_train_epochs",
@@ -132,11 +143,6 @@ PRETRAINING = (
         "include_num_input_tokens_seen",
         "it would take tokens equal to the padding token for padding: read tokens_seen in the logs, or set 'all'",
         lambda args: args.include_num_input_tokens_seen == "non_padding",
-    ),
-    Refusal(
-        "length_column_name",
-        f"nothing reads it: set train_sampling_strategy 'group_by_length', or {LEAVE}",
-        lambda args: args.train_sampling_strategy not in ("group_by_length", "batch_rebalance"),
     ),
     Refusal(
         "load_best_model_at_end",

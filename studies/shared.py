@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from headless_trainer.cards.run_facts import hardware, software
+from headless_trainer.cards.facts import hardware, software
 from headless_trainer.command_line import PRESETS, parse_yaml
 from headless_trainer.pictures import to_png
 from headless_trainer.runtime.checkpoints import write_whole

@@ -33,7 +33,7 @@ ALLOWED = {
     "arguments": {"command_line", "measures", "objective", "runtime", "refusals", "hub"},
     "corpus": {"runtime", "arguments"},
     "models": {"objective", "runtime", "arguments", "corpus"},
-    "cards": {"command_line", "measures", "tables", "runtime", "arguments", "models"},
+    "cards": {"measures", "tables", "runtime", "arguments", "models"},
     "trainers": {"refusals", "objective", "runtime", "hub", "arguments", "corpus", "models", "cards"},
     "fine_tuning": {
         *("refusals", "significance", "tables", "pictures", "objective", "runtime", "hub", "arguments", "corpus"),
@@ -41,7 +41,7 @@ ALLOWED = {
     },
     "scoring": {"significance", "tables", "runtime", "cards"},
     "reporting": {
-        *("significance", "command_line", "measures", "tables", "pictures", "runtime", "fine_tuning", "scoring"),
+        *("significance", "measures", "tables", "pictures", "runtime", "fine_tuning", "scoring"),
     },
     "cli": {
         *("command_line", "measures", "refusals", "objective", "runtime", "hub", "arguments", "corpus", "models"),

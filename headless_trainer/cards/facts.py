@@ -1,17 +1,30 @@
-"""Names, counts and settings as the text of a card has them."""
+"""What model cards say: names, counts, settings, the machine and the libraries of a run, and how its model is used."""
 
 import dataclasses
+import importlib.metadata
+import inspect
+import json
 import math
+import os
+import platform
 import re
+import shlex
+import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import safe_open
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..arguments import DataArguments
+from ..arguments import DataArguments, ModelArguments
 from ..tables import markdown
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+PACKAGES = ("headless_trainer", "torch", "transformers", "accelerate", "datasets", "tokenizers")
 # What decides the weights that come out. A list of what is shown, so that no token, path or account of a user ever is.
 ALWAYS_SHOWN = ("learning_rate", "lr_scheduler_type", "optim", "seed")
 SETTINGS = (
@@ -78,3 +91,92 @@ def settings_table(args) -> str | None:
         if name in ALWAYS_SHOWN or (value != default and (value or default)):
             rows.append((name, value))
     return markdown(("setting", "value"), rows)
+
+
+@dataclasses.dataclass
+class RunFacts:
+    """What a run was started with: None where a trainer was made by hand."""
+
+    model_args: ModelArguments | None = None
+    data_args: DataArguments | None = None
+
+
+def environment(trainer, seconds: float) -> dict[str, str | None]:
+    """Machine, time in training steps, memory and versions of a whole run, by label."""
+    memory = [logs["peak_memory_mib"] for logs in trainer.state.log_history if "peak_memory_mib" in logs]
+    where = "device" if trainer.args.device.type == "cuda" else "process"
+    return {
+        "Hardware": hardware(trainer.args.device, trainer.args.world_size),
+        "Time": f"{duration(seconds)} in training steps",
+        "Largest memory": f"{max(memory):,.0f} MiB of a {where}" if memory else None,
+        **software(),
+    }
+
+
+def software() -> dict[str, str | None]:
+    """Versions and commit, by label."""
+    return {"Versions": versions(), "Commit of the working directory": commit()}
+
+
+def duration(seconds: float) -> str:
+    """``0.043 s``, ``42 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    if seconds < 60:
+        return f"{seconds:.2g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def hardware(device: torch.device, processes: int = 1) -> str:
+    """What a run computed on, such as ``2 x NVIDIA A100``, or ``CPU, 8 cores (AMD EPYC)``."""
+    if device.type != "cpu":
+        return f"{processes} x {torch.cuda.get_device_name(device) if device.type == 'cuda' else device.type}"
+    cores, known = os.cpu_count() or 1, Path("/proc/cpuinfo")
+    model = re.search(r"^model name\s*:\s*(.+)$", known.read_text() if known.is_file() else "", re.MULTILINE)
+    return f"CPU, {cores} core{'s' * (cores > 1)}" + (f" ({model[1].strip()})" if model else "")
+
+
+@cache
+def versions() -> str:
+    """Python's version and those of the packages behind a training run."""
+    found = {each.name: each.version for each in importlib.metadata.distributions()}
+    packages = [f"{name} {found[name]}" for name in PACKAGES if name in found]  # not ours, in a checkout
+    return ", ".join([f"Python {platform.python_version()}", *packages])
+
+
+@cache
+def commit() -> str | None:
+    """Commit of the working directory's git repository, if it is in one, with ``-dirty`` if files were changed since.
+
+    Asked once: what is changed while a run goes on is not what runs.
+    """
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def usage_facts(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """What the lines of Python in a card need; ``name`` is what users call the model."""
+    # Without a LayerNorm that ends the trunk, log q has no place in an ordinary checkpoint, and a head has to be trained.
+    folds = any(type(module) is nn.LayerNorm and module.bias is not None for module in model.modules())
+    command = ["headless-trainer", "lm-head", "--model_name_or_path", name]
+    command += ["--output_dir", f"{name.rpartition('/')[2]}-lm"]
+    command += [] if folds else "--init embeddings --do_train --train_file corpus.txt".split()
+    # A decoder would embed the types of tokens that some tokenizers make, or does not know them.
+    typed = model.can_generate() or "token_type_ids" not in inspect.signature(model.forward).parameters
+    lengths = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length]
+
+    def quoted(text: str) -> str:
+        """A text as Python writes it, whatever is in it."""
+        return json.dumps(text, ensure_ascii=not text.isprintable())
+
+    return {
+        "name": quoted(name),
+        "options": ", return_token_type_ids=False" * (typed and "token_type_ids" in tokenizer.model_input_names),
+        "command": shlex.join(command),
+        # What stands before the first token of a text, in any language; a word where there is no such token.
+        "beginning": quoted(tokenizer.eos_token or tokenizer.bos_token or "The"),
+        "new_tokens": min([length - 2 for length in lengths if length] + [40]),  # the beginning may be two tokens
+        "mask_token": tokenizer.mask_token,
+    }

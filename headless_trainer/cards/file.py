@@ -10,7 +10,6 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from ..command_line import as_typed
 from ..runtime.checkpoints import write_whole
 from ..tables import markdown as table
 
@@ -50,7 +49,6 @@ def save_card(folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any
         return
     data = ModelCardData(**{name: value for name, value in metadata.items() if value is not None})
     card = ModelCard.from_template(data, template_path=str(TEMPLATE), **facts)
-    card.text = as_typed(card.text)
     _write(path, card)
 
 

@@ -15,9 +15,7 @@ from ..models.candidate_head import candidate_matrix
 from ..models.fold import FOLD
 from ..runtime.checkpoints import load_token_counts
 from . import facts as card_facts
-from . import run_facts
 from .file import OWN_TAG, finite, never_raises, read_card, results_table, save_card, six_digits
-from .usage import usage_facts
 
 SECTIONS = re.compile(r"^## (?:Pretraining|Fine-tuning)\b.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 PICTURES = re.compile(r"^!\[.*\]\(.*\)\n+", re.MULTILINE)
@@ -62,7 +60,7 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
             "picture": PICTURE if (folder / PICTURE).is_file() else None,
             "best": best,
         }
-        facts["environment"] = run_facts.environment(trainer, totals["train_seconds"])
+        facts["environment"] = card_facts.environment(trainer, totals["train_seconds"])
         facts["bias_apart"] = trainer.head.added_bias and is_checkpoint
     write_card(
         folder,
@@ -131,11 +129,11 @@ def write_card(
         "parameters": card_facts.saved_parameters(folder),
         "tokenizer": tokenizer,
         "model_args": model_args,
-        "usage": usage_facts(name, model, tokenizer) if tokenizer is not None else None,
+        "usage": card_facts.usage_facts(name, model, tokenizer) if tokenizer is not None else None,
         "folded": config.is_file() and FOLD in config.read_text(encoding="utf-8"),
         "earlier": card and earlier_sections(card.text, card_facts.model_name(source)),
         "results": results and results_table(results),
-        "environment": run_facts.software(),
+        "environment": card_facts.software(),
         **{each.__name__: each for each in WORDS},
     } | facts
     save_card(folder, facts, data | metadata)

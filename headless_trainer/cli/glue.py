@@ -24,11 +24,10 @@ logger = logging.getLogger("headless_trainer")
 
 @ended_by_signals("To go on: the same command, which skips the runs that are finished")
 def main(argv: list[str] | None = None) -> None:
-    from ..command_line import errors_in_one_line, importing, parse_args, show_usage
+    from ..command_line import errors_in_one_line, parse_args, show_usage
 
     show_usage(__doc__, argv)
-    with importing():
-        from ..fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
+    from ..fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
     from ..runtime.launch import leave_together
 
     with errors_in_one_line(ValueError, OSError):

@@ -22,11 +22,10 @@ logger = logging.getLogger("headless_trainer")
 
 @ended_by_signals("To go on: the same command, which asks a model nothing twice")
 def main(argv: list[str] | None = None) -> None:
-    from ..command_line import errors_in_one_line, importing, parse_args, show_usage
+    from ..command_line import errors_in_one_line, parse_args, show_usage
 
     show_usage(__doc__, argv)
-    with importing():
-        from ..scoring.zero_shot_arguments import ZeroShotArguments
+    from ..scoring.zero_shot_arguments import ZeroShotArguments
 
     with errors_in_one_line(ValueError, OSError):
         evaluate(*parse_args([ZeroShotArguments], argv))
@@ -38,7 +37,6 @@ def evaluate(args) -> None:
         import scipy  # noqa: F401
     except ImportError as error:
         raise OSError(f"{error}. Zero-shot scoring needs an extra: pip install 'headless_trainer[eval]'") from error
-    from ..command_line import as_typed
     from ..runtime.checkpoints import write_whole
     from ..runtime.run_folder import start_logging
     from ..scoring.score_comparison import compare, comparison_table, find_results, score_table, short_names
@@ -72,7 +70,7 @@ def evaluate(args) -> None:
             write_whole(Path(args.output_dir, "comparison.json"), (json.dumps(rows, indent=2) + "\n").encode())
     if failures:
         problem = "Failed, all else is scored and written; the same command tries again:"
-        sys.exit(as_typed("\n".join([problem, *failures])))
+        sys.exit("\n".join([problem, *failures]))
 
 
 if __name__ == "__main__":

@@ -43,10 +43,9 @@ def main(argv: list[str] | None = None) -> None:
         elif name == "presets":
             print(presets())
         elif name != "launch-config":
-            found = nearest(name, COMMANDS | LISTS)
-            raise ValueError(f"There is no command {name!r}. {found} `headless-trainer --help` lists all.")
+            known(name, COMMANDS | LISTS, "command", "headless-trainer --help")
         elif argv[1:] and not argv[1].startswith("-"):
-            print(launch_config(argv[1]))
+            print(known(argv[1], LAUNCH_CONFIGS, "launch configuration", "headless-trainer launch-config"))
         else:
             print(launch_configs())
 
@@ -73,22 +72,16 @@ def launch_configs() -> str:
     return f"{ACCELERATE}\n{aligned(texts)}\n\n{SLURM}\n{aligned(slurm)}\n\nThe files: {LAUNCH}"
 
 
-def launch_config(name: str) -> str:
-    """The path of a launch configuration.
+def known(name: str, choices: dict, kind: str, listed_by: str):
+    """What has this name.
 
     Raises:
-        ValueError: if there is none of this name.
+        ValueError: if nothing has; the nearest name is suggested.
     """
-    if name not in LAUNCH_CONFIGS:
-        found = nearest(name, LAUNCH_CONFIGS)
-        raise ValueError(
-            f"There is no launch configuration {name!r}. {found} `headless-trainer launch-config` lists all."
-        )
-    return str(LAUNCH_CONFIGS[name])
-
-
-def nearest(name: str, known: dict) -> str:
-    return f"The nearest is {difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]!r};"
+    if name not in choices:
+        nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0.0)[0]
+        raise ValueError(f"There is no {kind} {name!r}. The nearest is {nearest!r}; `{listed_by}` lists all.")
+    return choices[name]
 
 
 def aligned(texts: dict[str, str]) -> str:

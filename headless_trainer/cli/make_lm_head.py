@@ -21,11 +21,10 @@ logger = logging.getLogger("headless_trainer")
 
 @ended_by_signals("To go on: the same command and --resume_from_checkpoint auto")
 def main(argv: list[str] | None = None) -> None:
-    from ..command_line import errors_in_one_line, importing, parse_args, show_usage
+    from ..command_line import errors_in_one_line, parse_args, show_usage
 
     show_usage(__doc__, argv)
-    with importing():
-        from ..arguments import DataArguments, LMHeadArguments, ModelArguments
+    from ..arguments import DataArguments, LMHeadArguments, ModelArguments
     from ..runtime.launch import leave_together
 
     with errors_in_one_line(ValueError, OSError):

@@ -21,11 +21,10 @@ from ..runtime.signals import ended_by_signals
 
 @ended_by_signals("The same command writes the report anew")
 def main(argv: list[str] | None = None) -> None:
-    from ..command_line import errors_in_one_line, importing, parse_args, show_usage
+    from ..command_line import errors_in_one_line, parse_args, show_usage
 
     show_usage(__doc__, argv)
-    with importing():
-        from ..reporting.report_arguments import ReportArguments
+    from ..reporting.report_arguments import ReportArguments
 
     with errors_in_one_line(ValueError, OSError):
         (args,) = parse_args([ReportArguments], with_flag_of_runs(sys.argv[1:] if argv is None else argv))

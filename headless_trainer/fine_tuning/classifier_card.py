@@ -12,10 +12,8 @@ from transformers import PreTrainedModel
 
 from ..arguments import ModelArguments
 from ..cards import facts as card_facts
-from ..cards import run_facts
 from ..cards.file import add_results, never_raises, six_digits
 from ..cards.model_card import write_card
-from ..cards.usage import usage_facts
 from ..tables import markdown
 from .classification_rows import separator_of
 from .grid_report import metric_title
@@ -115,13 +113,13 @@ def write_classifier_card(folder: Path, run, model: PreTrainedModel, result: dic
         "title": title,
         "task": name,
         "is_choice": task.is_multiple_choice,
-        "usage": usage_facts(folder.name, model, run.model.tokenizer) | usage,
+        "usage": card_facts.usage_facts(folder.name, model, run.model.tokenizer) | usage,
         "training": {
             "data": {"Texts": texts},
             "loss": LOSS_TITLES["squared_error" if task.problem is REGRESSION else result["loss"]],
             "settings": markdown(("setting", "value"), rows),
         },
-        "environment": {"Time": run_facts.duration(result["train_seconds"])} | run_facts.software(),
+        "environment": {"Time": card_facts.duration(result["train_seconds"])} | card_facts.software(),
     }
     options = {"causal": False, "model_args": ModelArguments(model_name_or_path=run.model.source), "dataset": hub_name}
     options |= {"results": glue_results([result], metrics), "facts": facts, "model_name": title}

@@ -13,7 +13,6 @@ import pandas
 from markupsafe import Markup
 
 from .. import pictures
-from ..command_line import as_typed
 from ..measures import MEASURES, Chart, Measure
 from ..pictures import Panel, Series, in_short
 from ..runtime.checkpoints import check_writable, write_whole
@@ -75,7 +74,7 @@ def write_report(
     sections.append(_section("What differs between the runs", [_settings_table(configurations)]))
     total, names = sum(len(each.runs) for each in configurations), [each.name for each in configurations]
     about = f"{total} run{'s' * (total > 1)}" + (f" of {len(names)} configurations" if total > len(names) > 1 else "")
-    about += f", by {as_typed('headless-trainer report')}"
+    about += ", by headless-trainer report"
     text = resources.files(__package__).joinpath("report_page.html").read_text(encoding="utf-8")
     options = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     template = jinja2.Environment(autoescape=True, keep_trailing_newline=True, **options).from_string(text)

@@ -26,8 +26,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput
 
 from ..arguments import HeadlessTrainingArguments, with_settings
+from ..cards.facts import RunFacts
 from ..cards.model_card import write_model_card
-from ..cards.run_facts import RunFacts
 from ..corpus.collator import PaddingCollator
 from ..corpus.row_order import SimilarLengthSampler, row_lengths
 from ..corpus.streaming import PackedStream

@@ -202,7 +202,9 @@ def test_a_wrong_type_is_named(write, capsys):
 # Files
 
 
-@pytest.mark.parametrize(("text", "kind"), [("- a\n- b\n", "list"), ("just text\n", "str"), ("", "nothing")])
+@pytest.mark.parametrize(
+    ("text", "kind"), [("- a\n- b\n", r"\['a', 'b'\]"), ("just text\n", "'just text'"), ("", "None")]
+)
 def test_a_file_that_is_not_a_mapping_is_refused(write, text, kind):
     with pytest.raises(ValueError, match=f"must hold name: value pairs, got {kind}"):
         parse(write(text))

@@ -48,7 +48,7 @@ WORKS = set(
     output_dir seed data_seed save_total_limit logging_steps save_steps eval_steps eval_delay eval_accumulation_steps
     ddp_timeout
     dataloader_num_workers dataloader_persistent_workers dataloader_prefetch_factor save_strategy
-    learning_rate adam_beta1 adam_beta2 adam_epsilon max_grad_norm warmup_steps lr_scheduler_kwargs optim
+    adam_beta1 adam_beta2 adam_epsilon warmup_steps length_column_name lr_scheduler_kwargs optim
     bf16 fp16 bf16_full_eval fp16_full_eval tf32 activation_checkpointing activation_checkpointing_kwargs
     gradient_checkpointing gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
     use_liger_kernel liger_kernel_config use_cache torch_empty_cache_steps
@@ -92,7 +92,9 @@ def test_every_setting_of_transformers_is_judged():
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     assert fields <= WORKS | names(PRETRAINING)
     assert fields <= WORKS | names(CLASSIFICATION) | ALSO_IN_CLASSIFICATION
-    assert not (WORKS - {"train_sampling_strategy"}) & (names(PRETRAINING) | names(CLASSIFICATION))
+    assert not (WORKS - {"train_sampling_strategy", "length_column_name"}) & (
+        names(PRETRAINING) | names(CLASSIFICATION)
+    )
 
 
 def test_every_parameter_of_the_trainer_is_judged():
@@ -119,7 +121,10 @@ PARALLEL = types.SimpleNamespace(tp_size=1, cp_size=2)
 REFUSED = {
     HeadlessTrainingArguments: [
         {"gradient_accumulation_steps": 0}, {"per_device_train_batch_size": 0}, {"per_device_eval_batch_size": -1},
-        {"weight_decay": -0.1}, {"weight_decay": float("nan")}, {"max_steps": 0}, {"max_steps": -5},
+        {"weight_decay": -0.1}, {"weight_decay": float("nan")}, {"learning_rate": float("inf")}, {"learning_rate": -1.0},
+        {"max_grad_norm": float("nan")}, {"logging_steps": -1}, {"save_steps": -5}, {"logging_steps": 0},
+        {"eval_steps": -2, "eval_strategy": "steps"}, {"eval_steps": 0, "eval_strategy": "steps"},
+        {"max_steps": 0}, {"max_steps": -5},
         {"num_train_epochs": 0}, {"num_train_epochs": float("inf")}, {"auto_find_batch_size": True},
         {"optim_target_modules": ["mlp"]}, {"optim_args": "foo=1"}, {"optim_args": "foo=1", "optim": "adafactor"},
         {"label_names": ["targets"]}, {"label_smoothing_factor": 0.1}, {"average_tokens_across_devices": False},
@@ -128,7 +133,7 @@ REFUSED = {
         {"mlm_probability": 0.0}, {"mlm_probability": 1.0}, {"mask_replace_prob": 1.1}, {"random_replace_prob": -0.1},
         {"random_replace_prob": 0.3}, {"neftune_noise_alpha": 5.0}, {"enable_jit_checkpoint": True},
         {"include_for_metrics": ["inputs"]}, {"batch_eval_metrics": True}, {"eval_do_concat_batches": False},
-        {"remove_unused_columns": True}, {"include_num_input_tokens_seen": "non_padding"}, {"length_column_name": "n"},
+        {"remove_unused_columns": True}, {"include_num_input_tokens_seen": "non_padding"},
         {"load_best_model_at_end": True, "save_strategy": "no", "metric_for_best_model": "loss"}, {"do_predict": True},
         {"parallelism_config": PARALLEL}, {"negatives": "step", "objective": "vanilla"},
         {"pool_size": 8, "objective": "vanilla"}, {"sampled_negatives": 8, "objective": "vanilla"},
@@ -172,7 +177,9 @@ def test_what_is_refused(tmp_path, kind, settings):
 
 ACCEPTED = {
     HeadlessTrainingArguments: [
-        {"max_steps": 3, "num_train_epochs": 0}, {"label_names": ["labels"]}, {"objective": "vanilla", "head_bias": "prior"},
+        {"max_steps": 3, "num_train_epochs": 0}, {"learning_rate": 0.0, "max_grad_norm": 0.0},
+        {"save_steps": 0, "save_strategy": "no", "eval_steps": 0, "logging_steps": 0.5},
+        {"label_names": ["labels"]}, {"objective": "vanilla", "head_bias": "prior"},
         {"train_sampling_strategy": "group_by_length", "length_column_name": "n", "include_num_input_tokens_seen": "all"},
         {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 4}, "max_steps": 5},
         {"parallelism_config": types.SimpleNamespace(dp_replicate_size=2)}, {"weight_decay": 0.0, "pool_size": 1},

@@ -33,17 +33,15 @@ def stand_still():
 
 @ended_by_signals("GO ON")
 def main():
-    from headless_trainer.command_line import importing
-
-    with importing():  # as the commands
-        import numpy as np
-        import torch
-        from datasets import Dataset
-        from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2Model, TrainerCallback
-        from transformers import TrainingArguments
-        from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, PackedStream, train_tokenizer
-        from headless_trainer.fine_tuning.classification import ClassificationTrainer
-        from headless_trainer.fine_tuning.classification_rows import ClassificationCollator, EncodedRows
+    import numpy as np
+    import torch
+    from datasets import Dataset
+    import headless_trainer.cli  # as the commands: less time goes into looking for garbage
+    from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2Model, TrainerCallback
+    from transformers import TrainingArguments
+    from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, PackedStream, train_tokenizer
+    from headless_trainer.fine_tuning.classification import ClassificationTrainer
+    from headless_trainer.fine_tuning.classification_rows import ClassificationCollator, EncodedRows
 
     class Phases(TrainerCallback):
         def on_train_begin(self, args, state, control, **kwargs):

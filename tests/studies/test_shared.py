@@ -8,7 +8,7 @@ import datasets
 import pytest
 from transformers import AutoTokenizer
 
-from headless_trainer.cards.run_facts import commit, versions
+from headless_trainer.cards.facts import commit, versions
 
 
 def test_results_say_what_they_came_from(study, tmp_path, monkeypatch, capsys):
