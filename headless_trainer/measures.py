@@ -25,7 +25,7 @@ class Chart:
     """A picture of the report, against tokens; of held-out figures also against time, and with columns in its tables.
 
     Attributes:
-        slug: name of its file, and of its columns.
+        slug: heading of its columns.
         title: what is drawn.
         unit: of its axis.
         scale: from the value in the logs to the one that is drawn.

@@ -40,7 +40,9 @@ def source(argument: str, name: str, *, model: bool = True, weights: bool = Fals
         # The first line of what a library says; it may go on with advice for programmers.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         if "custom code" in reason:
-            reason += ". To run code that comes with it, pass --trust_remote_code"
+            reason += (
+                ". `headless-trainer pretrain` and `lm-head` run it with `--trust_remote_code`, other commands never"
+            )
         if folder.exists():
             raise ValueError(f"{said} cannot be loaded: {reason}.") from error
         hub = f"cannot be reached ({fault})" if (fault := hub_fault()) else f"does not give it: {reason}"

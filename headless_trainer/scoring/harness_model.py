@@ -18,6 +18,7 @@ from ..runtime import sources
 
 logger = logging.getLogger(__name__)
 
+ROLES = "eos", "bos", "sep", "cls", "pad", "unk"
 # Inputs in a batch of a CPU, which the harness would try out until the memory is full.
 CPU_BATCH_SIZE = 8
 # Without it transformers asks on the terminal, and runs the code of a model when the answer, or what is piped in, is "y".
@@ -32,19 +33,15 @@ def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
     """
     with sources.source("model", name_or_path):
         config = AutoConfig.from_pretrained(name_or_path, **NO_CODE)
-    causal, saved = _causal_classes(config), config.architectures
+    causal, saved = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), ()), config.architectures
+    causal = {each.__name__ for each in (causal if isinstance(causal, tuple) else [causal])}
     encoder = type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
-    if encoder or not causal or saved and not causal & set(saved):
+    if encoder or not causal or saved and not causal & {*saved}:
         raise ValueError(
             f"{name_or_path!r} is a {config.model_type} ({', '.join(saved or [])}) without a causal language-modelling head, "
             f"so it scores no text. {_remedy(name_or_path)} Encoders are scored by headless-trainer glue."
         )
     return config
-
-
-def _causal_classes(config: PreTrainedConfig) -> set[str]:
-    classes = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), ())
-    return {each.__name__ for each in (classes if isinstance(classes, tuple | list) else [classes])}
 
 
 def _remedy(name_or_path: str) -> str:
@@ -99,8 +96,7 @@ class ScoredPositions(HFLM):
 
     def __init__(self, *, tokenizer: PreTrainedTokenizerBase, **kwargs):
         # The token that ends a text and stands before one: of tokenizers without one, the nearest thing they have.
-        roles = (getattr(tokenizer, f"{role}_token_id") for role in ("eos", "bos", "sep", "cls", "pad", "unk"))
-        self._end = next((token for token in roles if token is not None), 0)
+        self._end = next((id_ for role in ROLES if (id_ := getattr(tokenizer, f"{role}_token_id")) is not None), 0)
         if tokenizer.pad_token_id is None:  # the harness would add one, for which the embedding may have no row
             tokenizer.pad_token = tokenizer.convert_ids_to_tokens(self._end)
         super().__init__(tokenizer=tokenizer, **kwargs)

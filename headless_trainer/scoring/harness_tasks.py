@@ -42,12 +42,7 @@ def expand(names: Iterable[str]) -> list[str]:
 
 
 def open_tasks(names: list[str], include_path: str | None = None) -> TaskManager:
-    """Return an index of the harness's tasks and of those in ``include_path``, which come first.
-
-    Raises:
-        ValueError: if a name of a task, group or tag is unknown (the nearest known one is suggested).
-        FileNotFoundError: if the folder does not exist or holds no YAML.
-    """
+    """Return an index of the harness's tasks and of those in ``include_path``, which come first."""
     if include_path is not None and not any(Path(include_path).glob("**/*.yaml")):
         raise FileNotFoundError(f"include_path {include_path!r} is not a folder with task definitions (*.yaml).")
     own = TaskManager(include_path=include_path, include_defaults=False)
@@ -85,22 +80,21 @@ def use_data_files(manager: TaskManager, items: list[str] | None) -> dict[str, P
             if task == name or task not in files:
                 files[task] = Path(file)
     for task, file in files.items():
-        config = _definition(manager, task)
+        config = _definition(manager, task) | LOCAL_DEFINITIONS.get(task, {})
         split, few_shot = config.get("test_split") or config.get("validation_split"), config.get("fewshot_config") or {}
-        changes = LOCAL_DEFINITIONS.get(task, {}).copy()
         if not few_shot.get("samples"):
-            changes |= {"test_split": split, "fewshot_split": split, "fewshot_config": few_shot | {"split": split}}
-        splits = {value for key, value in (config | changes).items() if key.endswith("_split") and value}
-        changes["dataset_path"] = {".parquet": "parquet", ".csv": "csv"}.get(file.suffix, "json")
-        changes |= {"dataset_name": None, "dataset_kwargs": {"data_files": dict.fromkeys(splits, str(file))}}
-        _change(manager, task, changes)
+            config |= {"test_split": split, "fewshot_split": split, "fewshot_config": few_shot | {"split": split}}
+        splits = {value for key, value in config.items() if key.endswith("_split") and value}
+        builder = {".parquet": "parquet", ".csv": "csv"}.get(file.suffix, "json")
+        data = {"data_files": dict.fromkeys(splits, str(file))}
+        _define(manager, task, config | {"dataset_path": builder, "dataset_name": None, "dataset_kwargs": data})
     return files
 
 
 def follow_paper(manager: TaskManager) -> None:
     """Change the definitions of tasks as `PAPER_DEFINITIONS` says; all else of them stays."""
     for name, changes in PAPER_DEFINITIONS.items():
-        _change(manager, name, changes)
+        _define(manager, name, _definition(manager, name) | changes)
 
 
 def _definition(manager: TaskManager, name: str) -> dict:
@@ -108,9 +102,7 @@ def _definition(manager: TaskManager, name: str) -> dict:
     return load_yaml(entry.yaml_path) if entry.yaml_path else entry.cfg  # with the Python functions that it names
 
 
-def _change(manager: TaskManager, name: str, changes: dict) -> None:
-    """The harness has no public way for it: a dictionary that it is given replaces the whole definition."""
-    config = _definition(manager, name) | changes
+def _define(manager: TaskManager, name: str, config: dict) -> None:
     manager.task_index[name] = replace(manager.task_index[name], yaml_path=None, cfg=config)
 
 
@@ -130,10 +122,8 @@ def load(manager: TaskManager, name: str, seed: int | None) -> dict:
 def set_examples(task: Task, num_fewshot: int | None, seed: int | None) -> None:
     """Set the number of few-shot examples and their draw by the harness's rules: a task that says 0 keeps 0."""
     own = task.get_config("num_fewshot")
-    if num_fewshot is not None and own != 0:
-        task.set_config(key="num_fewshot", value=num_fewshot)
-    elif own is None:
-        task.set_config(key="num_fewshot", value=0)
+    if own is None or num_fewshot is not None and own != 0:
+        task.set_config(key="num_fewshot", value=num_fewshot or 0)
     task.set_fewshot_seed(seed=HARNESS_SEEDS[3] if seed is None else seed)
 
 

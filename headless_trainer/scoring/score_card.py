@@ -10,7 +10,7 @@ from huggingface_hub import EvalResult
 
 from ..cards import facts as card_facts
 from ..cards.file import add_results, never_raises, six_digits
-from .score_store import scores_of
+from .score_store import metric_label, scores_of
 
 # The harness's names of metrics where the Hub has others.
 HUB_METRICS = {"acc": "accuracy"}
@@ -30,23 +30,22 @@ def harness_results(results: dict) -> list[EvalResult]:
         if score.documents != score.available:
             continue
         data, shots = results["configs"][score.task], results["n-shot"][score.task]
-        path = data.get("dataset_path")
+        path, own_name = data.get("dataset_path"), f"{score.task}, local documents"
         local = path in FILE_BUILDERS or not card_facts.on_hub(path)
-        own_name = f"{score.task}, local documents"
-        name, _, filter_name = score.metric.partition(",")
-        figure = ("" if local else f"{score.task} ") + name + ("" if filter_name == "none" else f" ({filter_name})")
-        how = {"shots": shots, "documents": score.documents}
+        figure = ("" if local else f"{score.task} ") + metric_label(score.metric)
+        name, how = score.metric.partition(",")[0], {"shots": shots, "documents": score.documents}
         if math.isfinite(score.stderr):
             how["standard_error"] = six_digits(score.stderr)
-        result = EvalResult(
-            task_type="text-generation",
-            dataset_type="local" if local else path,
-            dataset_config=own_name if local else data.get("dataset_name"),
-            dataset_name=own_name if local else path,
-            metric_type=HUB_METRICS.get(name, name),
-            metric_name=figure + (f", {card_facts.count(shots, 'shot')}" if shots else ""),
-            metric_value=six_digits(score.value),
-            metric_args=how,
+        made.append(
+            EvalResult(
+                task_type="text-generation",
+                dataset_type="local" if local else path,
+                dataset_config=own_name if local else data.get("dataset_name"),
+                dataset_name=own_name if local else path,
+                metric_type=HUB_METRICS.get(name, name),
+                metric_name=figure + (f", {card_facts.count(shots, 'shot')}" if shots else ""),
+                metric_value=six_digits(score.value),
+                metric_args=how,
+            )
         )
-        made.append(result)
     return made

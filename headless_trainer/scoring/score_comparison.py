@@ -10,7 +10,7 @@ import pandas
 
 from ..significance import dagger, holm, mean_difference, show_p, t_test
 from ..tables import markdown
-from .score_store import RESULTS_NAME, read_documents, read_results, scores_of
+from .score_store import RESULTS_NAME, metric_label, read_documents, read_results, scores_of
 
 ARROWS = {True: " ↑", False: " ↓", None: ""}
 NOTES = """
@@ -80,9 +80,10 @@ def compare(first: Path, second: Path, *, test: str = "two_sided") -> list[dict[
 
 def _compare(metric, scores: list[list], test: str) -> dict[str, Any]:
     direction = metric.higher_is_better_x if metric.higher_is_better_x == metric.higher_is_better_y else None
-    row = {"values": [metric.value_x, metric.value_y], "higher_is_better": direction, "better": None}
-    rising = _direction_of_the_mean(metric.value_x, scores[0])
-    if rising is None or len(scores[0]) < 2 or _direction_of_the_mean(metric.value_y, scores[1]) != rising:
+    values = [metric.value_x, metric.value_y]
+    row = {"values": values, "higher_is_better": direction, "better": None}
+    rising, other = map(_direction_of_the_mean, values, scores)
+    if rising is None or len(scores[0]) < 2 or other != rising:
         return row | {"not_tested": "needs a number for each of at least two documents, whose mean decides the metric"}
     row["difference"] = mean_difference(*scores)
     if direction is None:
@@ -92,7 +93,7 @@ def _compare(metric, scores: list[list], test: str) -> dict[str, Any]:
     for which, paired in (("means", False), ("paired", True)):
         found = t_test(gains[better], gains[1 - better], paired=paired, test=test)
         row |= {f"p_{which}": found.p_value, f"t_{which}": found.statistic, f"significant_{which}": found.significant}
-    return row | {"better": better if metric.value_x != metric.value_y else None}
+    return row | {"better": better if values[0] != values[1] else None}
 
 
 def _direction_of_the_mean(value: float, scores: list) -> int | None:
@@ -103,13 +104,9 @@ def _direction_of_the_mean(value: float, scores: list) -> int | None:
     if not all(isinstance(score, int | float) and math.isfinite(score) for score in scores):
         return None
     mean = math.fsum(scores) / len(scores)
-    return (
-        1
-        if math.isclose(value, mean, rel_tol=1e-6)
-        else -1
-        if math.isclose(value, math.exp(-mean), rel_tol=1e-6)
-        else None
-    )
+    if math.isclose(value, mean, rel_tol=1e-6):
+        return 1
+    return -1 if value > 0 and math.isclose(math.log(value), -mean, rel_tol=1e-6, abs_tol=1e-6) else None
 
 
 def comparison_table(rows: list[dict[str, Any]], names: list[str]) -> str:
@@ -117,15 +114,15 @@ def comparison_table(rows: list[dict[str, Any]], names: list[str]) -> str:
     table = []
     for row in rows:
         cells = [f"{value:.4f}" for value in row["values"]]
-        if row["better"] is not None and (row["significant_means"] or row["significant_paired"]):
+        interval = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["difference"]) if "difference" in row else ""
+        tests = {which: (row[f"p_{which}"], row[f"holm_{which}"]) for which in ("means", "paired") if "p_means" in row}
+        if row["better"] is not None:
             which, mark = ("means", "†") if row["significant_means"] else ("paired", "‡")
-            cells[row["better"]] += dagger(row[f"p_{which}"], row[f"holm_{which}"], mark)
-        interval, tests = "", ["", ""]
-        if "difference" in row:
-            interval = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["difference"])
-        if "p_means" in row:
-            tests = [show_p(row[f"p_{which}"], row[f"holm_{which}"], ".3f") for which in ("means", "paired")]
-        table.append([row["task"], _label(row["metric"], row["higher_is_better"]), *cells, interval, *tests])
+            cells[row["better"]] += dagger(*tests[which], mark)
+        shown = [show_p(*tests[which], ".3f") if tests else "" for which in ("means", "paired")]
+        table.append(
+            [row["task"], metric_label(row["metric"]) + ARROWS[row["higher_is_better"]], *cells, interval, *shown]
+        )
     head = ["task", "metric", "A", "B", "A - B [95 %]", "p", "p paired"]
     notes = f"\n\nA: {names[0]}; B: {names[1]}." + NOTES.format(test=TEST_NAMES[rows[0]["test"]])
     return markdown(head, table, left=2, aligned=True) + notes
@@ -133,22 +130,16 @@ def comparison_table(rows: list[dict[str, Any]], names: list[str]) -> str:
 
 def score_table(folders: Sequence[str | Path]) -> str | None:
     """Return a Markdown table of the results in folders: models as columns, tasks and metrics as rows; None without any."""
-    results = [read_results(folder) for folder in folders]
-    cells: dict[str, dict[tuple[str, str], str]] = {}
+    results, cells = [read_results(folder) for folder in folders], {}
     for name, each in zip(short_names([each["model"] for each in results]), results, strict=True):
+        own = cells[name] = {}
         for row in scores_of(each).itertuples():
             error = "" if math.isnan(row.stderr) else f" ± {row.stderr:.4f}"
             part = "" if row.documents == row.available else f" (of {row.documents:,})"
-            label = row.task, _label(row.metric, row.higher_is_better)
-            cells.setdefault(name, {})[label] = f"{row.value:.4f}{error}{part}"
+            own[row.task, metric_label(row.metric) + ARROWS[row.higher_is_better]] = f"{row.value:.4f}{error}{part}"
     table = pandas.DataFrame(cells).sort_index().fillna("")
     rows = [[*label, *row] for label, row in zip(table.index, table.values, strict=True)]
     return markdown(["task", "metric", *table], rows, left=2, aligned=True)
-
-
-def _label(metric: str, higher_is_better: bool | None) -> str:
-    name, _, filter_name = metric.partition(",")
-    return name + ("" if filter_name == "none" else f" ({filter_name})") + ARROWS[higher_is_better]
 
 
 def short_names(paths: list[str]) -> list[str]:

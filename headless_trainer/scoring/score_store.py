@@ -33,9 +33,7 @@ def add_scores(folder: Path, model: str, found: dict[str, Any]) -> None:
                 scores.setdefault(f"{metric},{each['filter']}", []).append(each[metric])
         text = json.dumps({"sha256": [*hashes.values()], "scores": scores}, default=_plain, separators=(",", ":"))
         write_whole(_documents_path(folder, task), gzip.compress(text.encode(), mtime=0))
-    for name, value in found.items():
-        if name != "samples":
-            results[name] = results.get(name, {}) | value
+    results |= {name: results.get(name, {}) | value for name, value in found.items() if name != "samples"}
     write_whole(folder / RESULTS_NAME, f"{json.dumps(results | {'model': model}, indent=2, default=_plain)}\n".encode())
 
 
@@ -65,15 +63,23 @@ def scores_of(results: dict[str, Any]) -> pandas.DataFrame:
     """
     rows = []
     for task, values in results["results"].items():
-        documents = results["n-samples"].get(task, {"effective": None, "original": None})
+        documents = results["n-samples"].get(task, {})
         for metric, value in values.items():
             name, comma, filter_name = metric.partition(",")
             if comma and not name.endswith("_stderr") and isinstance(value, int | float):
                 error = pandas.to_numeric(values.get(f"{name}_stderr,{filter_name}"), errors="coerce")
                 direction = results["higher_is_better"].get(task, {}).get(name)
-                rows.append([task, metric, value, error, direction, documents["effective"], documents["original"]])
+                rows.append(
+                    [task, metric, value, error, direction, documents.get("effective"), documents.get("original")]
+                )
     columns = ["task", "metric", "value", "stderr", "higher_is_better", "documents", "available"]
     return pandas.DataFrame(rows, columns=columns, dtype=object).astype({"value": float, "stderr": float})
+
+
+def metric_label(metric: str) -> str:
+    """Return a metric's name as tables have it, with its filter in brackets if it has one."""
+    name, _, filter_name = metric.partition(",")
+    return name + ("" if filter_name == "none" else f" ({filter_name})")
 
 
 def read_documents(folder: str | Path, task: str) -> dict[str, Any]:

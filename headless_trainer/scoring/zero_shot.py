@@ -37,8 +37,7 @@ def score_models(models: Sequence[str], args) -> list[str]:
     # The harness's bootstrap would fork a pool of processes, and a fork beside torch's threads may wait for a lock forever.
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
     configs = {model: harness_model.check_checkpoint(model) for model in models}
-    as_in_paper = "paper" in args.tasks
-    names = harness_tasks.expand(args.tasks)
+    as_in_paper, names = "paper" in args.tasks, harness_tasks.expand(args.tasks)
     manager = harness_tasks.open_tasks(names, args.include_path)
     files = harness_tasks.use_data_files(manager, args.data_files)
     if as_in_paper:
