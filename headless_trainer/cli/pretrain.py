@@ -25,9 +25,8 @@ def main(argv: list[str] | None = None) -> None:
         from .training import make_trainer, train
 
         trainer, resume = make_trainer(*arguments)
-    with errors_in_one_line(
-        FloatingPointError, OSError, ImportError
-    ):  # not finite, a full disk, an optimizer not installed
+    # Not finite, a full disk, an optimizer that is not installed.
+    with errors_in_one_line(FloatingPointError, OSError, ImportError):
         train(trainer, resume)
         leave_together(trainer.signal.exit_code)
 

@@ -12,7 +12,7 @@ from ..cards.model_card import write_model_card
 from ..corpus import packing, streaming, texts
 from ..models import loading
 from ..models.trunk import infer_task
-from ..refusals import PRETRAINING, UNREAD_OF_RUN, check_best_metric, refuse, warn
+from ..refusals import PRETRAINING, UNREAD_OF_RUN, Refusal, check_best_metric, refuse, warn
 from ..runtime import run_folder
 from ..runtime.checkpoints import check_output_dir, check_writable, checkpoint_to_resume
 from ..runtime.launch import check_devices
@@ -41,15 +41,12 @@ def make_trainer(
     """Make the trainer of a run and all that it needs: checks that need no data come first, then the data.
 
     Args:
-        model_args: names the model and its tokenizer.
-        data_args: names the corpus.
-        args: the settings of the run; ``task`` is filled in from the model if it is missing.
         make_model: what is trained, from its configuration and its tokenizer; by default what `loading.load_model` gives.
         token_counts: ``(V,)`` int64 counts behind log q where the settings need it; those of the training rows by default.
         drawn_share: share of uniformly drawn candidates, for a head bias that starts at the prior.
 
     Returns:
-        The trainer, and the checkpoint to resume from, if any.
+        The trainer, and the checkpoint to resume from, if any. ``args.task`` is that of the model if it was missing.
 
     Raises:
         ValueError, OSError: as the modules it calls, with the argument, its value and the remedy.
@@ -73,9 +70,8 @@ def make_trainer(
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
         tokenizer = loading.find_tokenizer(model_args, args, documents["train"], data_args.max_seq_length, resume)
     if make_model is None:
-        model = loading.load_model(model_args, config, tokenizer, objective=args.objective, task=args.task)
-    else:
-        model = make_model(config, tokenizer)
+        make_model = partial(loading.load_model, model_args, objective=args.objective, task=args.task)
+    model = make_model(config, tokenizer)
     # Again: it may depend on the tokenizer's padding id.
     loading.check_length(model.config, data_args.max_seq_length, from_scratch=from_scratch)
     check_trainable(model, tokenizer, args)  # what cannot be trained is said before the corpus is tokenized
@@ -98,16 +94,14 @@ def make_trainer(
             seed=args.seed if args.data_seed is None else args.data_seed,
         )
 
-    trainer_class = TRAINERS[args.objective]
-    if drawn_share:
-        trainer_class = partial(trainer_class, drawn_share=drawn_share)
-    trainer = trainer_class(
+    trainer = TRAINERS[args.objective](
         model,
         args,
         token_counts=token_counts,
         train_dataset=rows["train"],
         eval_dataset=rows["validation"],
         processing_class=tokenizer,
+        **({"drawn_share": drawn_share} if drawn_share else {}),
     )
     if resume:  # now, so that another run, or a place which cannot be found, is said before training
         trainer.check_resume(resume)
@@ -129,11 +123,9 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
     check_best_metric(args)
     if data_args.streaming and args.max_steps <= 0:
         raise ValueError("streaming is True but max_steps is not given, and a stream has no length: set --max_steps.")
-    if data_args.streaming and args.train_sampling_strategy != "random":
-        raise ValueError(
-            f"train_sampling_strategy is {args.train_sampling_strategy!r} but streaming is True, and a stream has no sampler: "
-            "set --shuffle_buffer_size (0 keeps the order of the files), and leave train_sampling_strategy out."
-        )
+    if data_args.streaming:
+        why = "streaming is True, and a stream has no sampler: set --shuffle_buffer_size (0 keeps the order), or leave it out"
+        refuse(args, [Refusal("train_sampling_strategy", why)])
     if model_args.tie_word_embeddings and args.objective != "vanilla":
         raise ValueError(
             f"tie_word_embeddings is True but objective is {args.objective!r}, which has no head to tie: leave it out."
@@ -142,14 +134,12 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
 
 def row_settings(data_args: DataArguments, args: HeadlessTrainingArguments) -> dict[str, int | bool]:
     """How documents become rows, as the arguments ask."""
-    share_rows = data_args.line_by_line and args.isolate_documents
-    settings = {"max_seq_length": data_args.max_seq_length, "line_by_line": data_args.line_by_line}
-    return settings | {"share_rows": share_rows}
+    names = ("max_seq_length", "line_by_line")
+    shared = {"share_rows": data_args.line_by_line and args.isolate_documents}
+    return {name: getattr(data_args, name) for name in names} | shared
 
 
-def tokenized_rows(
-    documents, tokenizer: PreTrainedTokenizerBase, model_args: ModelArguments, data_args: DataArguments, args
-):
+def tokenized_rows(documents, tokenizer, model_args: ModelArguments, data_args: DataArguments, args):
     """Rows of token ids of one split."""
     return packing.tokenize_and_pack(
         documents,

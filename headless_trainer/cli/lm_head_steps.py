@@ -1,0 +1,96 @@
+"""How a headless checkpoint becomes a language model: with its free head alone, or with a trainer of the head."""
+
+import logging
+from pathlib import Path
+
+from ..cards.model_card import described_prior, write_card, write_model_card
+from ..corpus import packing, texts
+from ..hub.pushes import HubPushes
+from ..measures import RESULTS, shown_in
+from ..models import loading
+from ..models.candidate_head import load_trunk
+from ..models.lm_head import attach_lm_head
+from ..models.trunk import check_headless, infer_task
+from ..objective.prior import drawn_share_of
+from ..runtime import run_folder, sources
+from ..runtime.checkpoint_aside import model_aside
+from ..runtime.checkpoints import check_output_dir, load_token_counts
+from ..runtime.locks import alone_until_exit
+from . import training
+
+logger = logging.getLogger("headless_trainer")
+
+
+def make_language_model(model_args, data_args, args) -> None:
+    """The free head: no training, and no corpus unless the counts come from one."""
+    run_folder.start_logging()
+    alone_until_exit(args.output_dir)
+    check_output_dir(args.output_dir, None)
+    pushes = HubPushes(args) if args.push_to_hub else None
+    name = model_args.model_name_or_path
+    config = loading.load_config(model_args)
+    check_headless(config, name)
+    tokenizer = loading.load_tokenizer(model_args)
+    with sources.source("model_name_or_path", name):
+        trunk = load_trunk(name, dtype="auto", **loading.hub_arguments(model_args))
+    counts, drawn_share = pretraining_counts(model_args, args)
+    if args.init == "prior" and args.counts_from == "corpus":
+        documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
+        rows = training.tokenized_rows(documents, tokenizer, model_args, data_args, args)
+        embeddings = trunk.get_input_embeddings().num_embeddings
+        packing.check_token_ids(rows, embeddings, tokenizer)
+        counts = packing.target_counts(rows, embeddings, infer_task(config), tokenizer, args.isolate_documents)
+    model = attach_lm_head(trunk, counts, init=args.init, drawn_share=drawn_share)
+    with model_aside(args.output_dir, is_main=True) as aside:
+        model.save_pretrained(aside)
+        tokenizer.save_pretrained(aside)
+    causal, folder = model.can_generate(), Path(args.output_dir)
+    facts = {"prior": described_prior(args.init == "prior", args, data_args)}
+    card = {"causal": causal, "model_args": model_args, "facts": facts}
+    write_card(folder, folder.resolve().name, "free_head", model, tokenizer, **card)
+    kind = "causal" if causal else "masked"
+    logger.info("saved in %s: %s, an ordinary %s language model", args.output_dir, type(model).__name__, kind)
+    if pushes is not None:
+        pushes.push_run("Language modelling head")
+
+
+def pretraining_counts(model_args, args):
+    """Counts beside the checkpoint, where they are asked for, and the share of drawn candidates in its pretraining."""
+    try:
+        counts, totals = load_token_counts(model_args.model_name_or_path)
+    except FileNotFoundError:
+        if args.init == "prior" and args.counts_from == "checkpoint":
+            raise
+        counts, totals = None, {}  # another's trunk
+    return counts if args.counts_from == "checkpoint" else None, drawn_share_of(totals)
+
+
+def make_trainer(model_args, data_args, args):
+    """The trainer of the head, whose bias stays a parameter of its own until the model is saved."""
+    loading.load_config(model_args)  # what is no model is said before what lies beside it
+    counts, drawn_share = pretraining_counts(model_args, args)
+    args.head_bias = "prior" if args.init == "prior" else "none"  # which the trainer adds to E^T
+
+    def make_model(config, tokenizer):
+        check_headless(config, model_args.model_name_or_path)
+        trunk = loading.load_model(model_args, config, tokenizer, objective="headless", task=args.task)
+        model = attach_lm_head(trunk, init="embeddings", new_layers=args.do_train)
+        if args.freeze_trunk:
+            model.base_model.requires_grad_(False)
+        return model
+
+    options = {"make_model": make_model, "token_counts": counts, "drawn_share": drawn_share}
+    return training.make_trainer(model_args, data_args, args, **options)
+
+
+def evaluate(trainer) -> None:
+    """Save the model that starts the fine-tuning, and its held-out figures."""
+    trainer.save_model()
+    metrics = trainer.evaluate()
+    run_folder.finish(trainer, metrics)
+    write_model_card(trainer, metrics=metrics)
+    if trainer.hub is not None:
+        trainer.hub.push_run("Evaluation")
+    for each in shown_in(RESULTS):
+        if each.name in metrics:
+            logger.info("held out: %s %s", each.short_with_unit, each.form(metrics[each.name]))
