@@ -33,7 +33,7 @@ class Refusal:
     when: Callable[[Any], bool] = lambda args: True
 
 
-def _outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refusal]:
+def outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refusal]:
     """A row for each setting whose value must fit where it has one; nan never does."""
     for name in names.split():
         yield Refusal(name, f"it must {must}", lambda args, name=name: not fits(getattr(args, name)))
@@ -78,11 +78,11 @@ STEPS = tuple(
     for when in ("logging", "save", "eval")
 )
 RANGES = (
-    *_outside("gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size", *ONE_OR_MORE),
-    *_outside(
+    *outside("gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size", *ONE_OR_MORE),
+    *outside(
         "learning_rate weight_decay max_grad_norm", "not be negative or infinite", lambda value: 0 <= value < math.inf
     ),
-    *_outside("max_steps", "be at least 1, or -1 for num_train_epochs", lambda value: value >= 1 or value == -1),
+    *outside("max_steps", "be at least 1, or -1 for num_train_epochs", lambda value: value >= 1 or value == -1),
     Refusal(
         "num_train_epochs",
         "it must be above 0 and finite where max_steps is not given",
@@ -113,10 +113,10 @@ RANGES = (
 )
 PRETRAINING = (
     *RANGES,
-    *_outside("pool_size eval_pool_size", *ONE_OR_MORE),
-    *_outside("sampled_negatives", "not be negative", lambda value: value >= 0),
-    *_outside("input_grad_scale muon_learning_rate", "be above 0 and finite", lambda value: 0 < value < math.inf),
-    *_outside("mlm_probability", "be above 0 and below 1", lambda value: 0 < value < 1),
+    *outside("pool_size eval_pool_size", *ONE_OR_MORE),
+    *outside("sampled_negatives", "not be negative", lambda value: value >= 0),
+    *outside("input_grad_scale muon_learning_rate", "be above 0 and finite", lambda value: 0 < value < math.inf),
+    *outside("mlm_probability", "be above 0 and below 1", lambda value: 0 < value < 1),
     Refusal(
         "mask_replace_prob random_replace_prob",
         "neither of the two may be negative, and their sum may not be above 1",
@@ -208,30 +208,30 @@ MODEL = (
         lambda args: args.model_name_or_path,
     ),
     Refusal("tokenizer_name", f"train_tokenizer makes a new one: {OF_TWO}", lambda args: args.train_tokenizer),
-    *_outside(
+    *outside(
         "license",
         "be one of the Hub's names, such as apache-2.0, mit, cc-by-4.0 or other",
         lambda name: re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", name),
     ),
-    *_outside(
+    *outside(
         "language",
         "hold codes of ISO 639, such as en or deu",
         lambda codes: all(re.fullmatch(r"[a-z]{2,3}|code|multilingual", code) for code in codes),
     ),
-    *_outside("vocab_size", "be at least 300 (256 bytes and the special tokens)", lambda size: size >= 300),
+    *outside("vocab_size", "be at least 300 (256 bytes and the special tokens)", lambda size: size >= 300),
 )
 DATA = (
     Refusal("train_file", f"dataset_name is given too: {OF_TWO}", lambda args: args.dataset_name),
     Refusal("validation_file", "train_file is not given: add it", lambda args: not args.train_file),
-    *_outside("validation_split_percentage", "be above 0 and below 100", lambda share: 0 < share < 100),
+    *outside("validation_split_percentage", "be above 0 and below 100", lambda share: 0 < share < 100),
     Refusal(
         "max_train_samples",
         "a stream has no first rows: say how much is trained on with --max_steps, and drop max_train_samples",
         lambda args: args.streaming,
     ),
-    *_outside("shuffle_buffer_size", "not be negative", lambda size: size >= 0),
-    *_outside("max_seq_length", "be at least 2", lambda length: length >= 2),
-    *_outside("max_train_samples max_eval_samples preprocessing_num_workers", *ONE_OR_MORE),
+    *outside("shuffle_buffer_size", "not be negative", lambda size: size >= 0),
+    *outside("max_seq_length", "be at least 2", lambda length: length >= 2),
+    *outside("max_train_samples max_eval_samples preprocessing_num_workers", *ONE_OR_MORE),
 )
 # Settings that nothing reads: a file of settings may hold them for other flags, so a warning.
 UNREAD_OF_MODEL = (

@@ -37,7 +37,7 @@ ALLOWED = {
     "trainers": {"refusals", "objective", "runtime", "hub", "arguments", "corpus", "models", "cards"},
     "fine_tuning": {
         *("refusals", "significance", "tables", "pictures", "objective", "runtime", "hub", "arguments", "corpus"),
-        *("models", "cards"),
+        *("models", "cards", "trainers"),
     },
     "scoring": {"significance", "tables", "runtime", "cards"},
     "reporting": {

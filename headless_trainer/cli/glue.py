@@ -38,10 +38,12 @@ def main(argv: list[str] | None = None) -> None:
         if grid is not None:
             run(grid)
     with errors_in_one_line(FloatingPointError, ValueError, OSError):
+        from ..fine_tuning import grid_report, predictions
+
         if rows is not None:
-            predict(grid, rows, arguments, training)
+            predictions.run(rows if grid is None else predictions.of_grid(grid, rows), arguments, training)
         if training.process_index == 0 and not arguments.is_prediction_only:
-            report(training.output_dir, arguments.metrics)
+            print(grid_report.write_report(training.output_dir))
         leave_together()
 
 
@@ -76,14 +78,6 @@ def run(grid) -> None:
     on_first_process(lambda: finish(grid))
 
 
-def predict(grid, rows, arguments, training) -> None:
-    """Predict the rows of a file by the models that a grid has kept, or by models that are fine-tuned already."""
-    from ..fine_tuning import predictions
-
-    jobs = rows if grid is None else predictions.of_grid(grid, rows)
-    predictions.run(jobs, arguments, training)
-
-
 def finish(grid) -> None:
     """Choose learning rates, name the models that are kept, and add the scores to the cards of local models."""
     from ..fine_tuning.classifier_card import add_grid_results
@@ -96,13 +90,6 @@ def finish(grid) -> None:
             if folder is not None and folder.is_dir():
                 logger.info("%s: its best model is in %s", name, folder)
     add_grid_results(grid)
-
-
-def report(output_dir: str, metrics: str) -> None:
-    """Write and show the tables."""
-    from ..fine_tuning.grid_report import write_report
-
-    print(write_report(output_dir, metrics))
 
 
 if __name__ == "__main__":

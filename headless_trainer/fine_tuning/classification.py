@@ -18,6 +18,7 @@ from ..runtime.checkpoints import StopOnSignal
 from ..runtime.launch import check_devices
 from ..runtime.processes import HostExchange, lost_processes_named
 from ..runtime.signals import with_following_workers
+from ..trainers.finite import FiniteCheck
 from .classification_rows import ClassificationCollator
 from .problems import LOSSES, problem_of
 
@@ -49,6 +50,10 @@ class ClassificationTrainer(Trainer):
     def __init__(self, model=None, args=None, data_collator=None, *, loss: str = "balanced", **kwargs):
         if loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}.")
+        if args is None:
+            raise ValueError("args is None: pass the settings, a TrainingArguments.")
+        if data_collator is None and kwargs.get("processing_class") is None:
+            raise ValueError("processing_class is None: pass the tokenizer, with which batches are padded.")
         refuse_parameters(kwargs, CLASSIFICATION_PARAMETERS)
         refuse(args, CLASSIFICATION)
         check_devices(args)
@@ -59,13 +64,16 @@ class ClassificationTrainer(Trainer):
         self.loss = loss
         self.model_accepts_loss_kwargs = False  # the step's rows are counted here, and not by the parent as well
         self._counts: Tensor | None = None
+        self.finite = FiniteCheck(args)
         self.signal = StopOnSignal(HostExchange(args.ddp_timeout))
         if args.save_strategy != "no":
             self.add_callback(self.signal)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, trial=None, ignore_keys_for_eval=None):
         with self.signal.given_back(), lost_processes_named():
-            return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+            result = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+            self.finite.read_all()
+            return result
 
     def call_model_init(self, trial=None):
         return self._free_padding_row(super().call_model_init(trial))
@@ -128,12 +136,13 @@ class ClassificationTrainer(Trainer):
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if not torch.isfinite(loss):
-            raise FloatingPointError(
-                f"The loss is {loss.item()} at step {self.state.global_step + 1}, so the run stops. "
-                "Lower learning_rate, add warmup_steps or lower max_grad_norm."
-            )
+        self.finite.watch(self.state.global_step + 1, loss, "The loss")
         return loss
+
+    def _save_checkpoint(self, model, trial) -> None:
+        self.finite.read_all()
+        self.finite.check_weights(self.model, self.state.global_step)
+        super()._save_checkpoint(model, trial)
 
     def prediction_step(self, model, inputs, prediction_loss_only: bool, ignore_keys=None):
         inputs = self._prepare_inputs(inputs)

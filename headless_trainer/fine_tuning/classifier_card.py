@@ -16,9 +16,8 @@ from ..cards.file import add_results, never_raises, six_digits
 from ..cards.model_card import write_card
 from ..tables import markdown
 from .classification_rows import separator_of
-from .grid_report import metric_title
 from .problems import LOSS_TITLES, REGRESSION
-from .results import BENCHMARK_NAMES, OWN_TASK, TASK_NAMES, best_epoch, read_runs
+from .results import BENCHMARK_NAMES, OWN_TASK, TASK_NAMES, best_epoch, metric_title, read_runs
 from .tasks import HUB_DATASETS, TASKS
 
 SHOWN_SETTINGS = (
@@ -28,20 +27,17 @@ SHOWN_SETTINGS = (
 MOST_SHOWN = 5  # classes that the lines of Python in a card print
 
 
-def glue_results(runs: list[dict], metrics: str = "paper") -> list[EvalResult]:
-    """Means over seeds of the best epoch's scores, of one model; ``metrics`` is ``paper`` or ``official``.
-
-    Results that scored a part of a set are left out.
-    """
+def glue_results(runs: list[dict]) -> list[EvalResult]:
+    """Means over seeds of the best epoch's scores, of one model, but for those that scored a part of a set."""
     values: dict[tuple, list[float]] = {}
     for run in runs:
         if run["settings"].get("max_eval_samples"):
             continue
-        for name, scored in run["epochs"][best_epoch(run, metrics)]["sets"].items():
-            for metric in run[f"{metrics}_metrics"]:
-                # A regression is trained on the squared error, whatever the loss of the grid.
-                loss = run["loss"] if "calibration_error" in scored else None
-                values.setdefault((run["task"], loss, name, metric), []).append(scored["metrics"][metric])
+        for name, scored in run["epochs"][best_epoch(run)]["sets"].items():
+            # A regression is trained on the squared error, whatever the loss of the grid.
+            loss = run["loss"] if "calibration_error" in scored else None
+            figure = scored["metrics"][run["metric"]]
+            values.setdefault((run["task"], loss, name, run["metric"]), []).append(figure)
     described = {run["task"]: run for run in runs}
     return [_glue_result(described[task], *figure, numbers) for (task, *figure), numbers in values.items()]
 
@@ -85,15 +81,12 @@ def add_grid_results(grid) -> None:
     finished = read_runs(grid.training.output_dir)
     for model in {run.model.source: run.model for run in grid.runs}.values():
         runs = [run for run in finished if run["model"] == model.name and run["loss"] == grid.loss]
-        add_results(model.source, glue_results(runs, grid.arguments.metrics))
+        add_results(model.source, glue_results(runs))
 
 
 @never_raises
-def write_classifier_card(folder: Path, run, model: PreTrainedModel, result: dict, metrics: str) -> None:
-    """Write the card of a fine-tuned model that the command `glue` keeps. Never raises: a failure is a warning.
-
-    The model is saved in ``folder``; ``metrics``, ``paper`` or ``official``, chose the epoch that is kept.
-    """
+def write_classifier_card(folder: Path, run, model: PreTrainedModel, result: dict) -> None:
+    """Write the card of a fine-tuned model that is saved in a folder. Never raises: a failure is a warning."""
     task, settings = run.task, result["settings"] | {"learning_rate": result["learning_rate"], "seed": run.seed}
     hub_name, config = task.dataset or (None, None)
     if hub_name is None:
@@ -122,5 +115,5 @@ def write_classifier_card(folder: Path, run, model: PreTrainedModel, result: dic
         "environment": {"Time": card_facts.duration(result["train_seconds"])} | card_facts.software(),
     }
     options = {"causal": False, "model_args": ModelArguments(model_name_or_path=run.model.source), "dataset": hub_name}
-    options |= {"results": glue_results([result], metrics), "facts": facts, "model_name": title}
+    options |= {"results": glue_results([result]), "facts": facts, "model_name": title}
     write_card(folder, folder.name, "classifier", model, run.model.tokenizer, **options)

@@ -8,7 +8,7 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from ..arguments import LoadingArguments, checked
-from ..refusals import CLASSIFICATION, Refusal, refuse
+from ..refusals import CLASSIFICATION, ONE_OR_MORE, Refusal, outside, refuse
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
@@ -25,23 +25,38 @@ GRID_SETTINGS = (
 )  # fmt: skip
 # Settings of TrainingArguments that the command decides, each with what it does instead.
 _INSTEAD = {
-    "eval_strategy": "every epoch is scored",
-    "save_strategy": "a run that was killed starts over, and --save_models keeps the best epoch's model",
-    "load_best_model_at_end": "the best epoch's score is reported, and --save_models keeps its model",
+    "eval_strategy eval_on_start": "every epoch is scored",
+    "save_strategy enable_jit_checkpoint": "a run that was killed starts over, and --save_models keeps the best epoch's model",
+    "load_best_model_at_end metric_for_best_model greater_is_better": "the epoch with the best score is reported and kept",
     "resume_from_checkpoint": "the same command goes on with what is not finished",
     "label_smoothing_factor": "its losses have none",
     "train_sampling_strategy": "batches are always of similar length",
-    "eval_on_start": "every epoch is scored",
-    "eval_do_concat_batches batch_eval_metrics": "the predictions of a set are scored together",
-    "prediction_loss_only": "predictions are what is scored",
-    "include_for_metrics": "its metrics take predictions and labels",
-    "metric_for_best_model greater_is_better": "--metrics says by which scores the best epoch is chosen",
-    "enable_jit_checkpoint": "a run that was killed starts over",
+    "eval_do_concat_batches batch_eval_metrics prediction_loss_only include_for_metrics": "all predictions of a set are scored",
     "push_to_hub": "--save_models writes models, and `hf upload me/name FOLDER .` pushes one",
     "seed": "--seeds names one or several",
 }
 DECIDED = tuple(Refusal(names, f"`headless-trainer glue` sets it: {instead}") for names, instead in _INSTEAD.items())
 
+VALUES = (
+    *outside("max_train_samples max_eval_samples early_stopping_patience", *ONE_OR_MORE),
+    *outside("max_seq_length", "be at least 4", lambda length: length >= 4),
+    *outside("seeds", "hold different ones, none negative", lambda them: len({*them}) == len(them) and min(them) >= 0),
+    *outside(
+        "learning_rates",
+        "hold two or more different numbers above 0 and below 1",
+        lambda rates: len({f"{rate:g}" for rate in rates if 0 < rate < 1}) >= max(2, len(rates)),
+    ),
+    *outside(
+        "task_label", "be of letters, digits, _ and -", lambda name: re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII)
+    ),
+    Refusal(
+        "text_columns",
+        "it must hold one or two different columns, without that of the labels",
+        lambda args: (
+            len(args.text_columns) > 2 or len({*args.text_columns, args.label_column}) <= len(args.text_columns)
+        ),
+    ),
+)
 # What only one kind of task reads.
 BENCHMARKS = (
     Refusal(
@@ -51,15 +66,13 @@ BENCHMARKS = (
 )
 PREDICTION = (
     Refusal(
-        "loss metrics data_dir languages train_split validation_split test_split dataset_config_name problem_type "
+        "loss data_dir languages train_split validation_split test_split dataset_config_name problem_type "
         "learning_rates early_stopping_patience max_train_samples max_eval_samples save_models ignore_mismatched_sizes",
         "it is for a training, and without --train_file there are predictions alone: leave it out",
     ),
 )
 OWN_TASK = (
-    Refusal(
-        "data_dir languages metrics", "it is for benchmarks (--tasks), and this is a task of your own: leave it out"
-    ),
+    Refusal("data_dir languages", "it is for benchmarks (--tasks), and this is a task of your own: leave it out"),
     Refusal(
         "train_split validation_split test_split dataset_config_name",
         "it is for the Hub, and the task is in files: leave it out",
@@ -89,9 +102,6 @@ class GlueArguments(LoadingArguments):
         help="balanced, the default: every class weighs the same in a step (the paper). cross_entropy: every row does. "
         "Several labels and numbers have one loss, and take none of the two.",
     )
-    metrics: Literal["paper", "official"] = HfArg(
-        default="paper", help="Scores of the tables and of the choice of epoch: the paper's, or the benchmarks' own."
-    )
     learning_rates: list[float] | None = HfArg(
         default=None, help="Of your own task: rates to try, with every seed; the best mean validation score chooses."
     )
@@ -118,7 +128,6 @@ class GlueArguments(LoadingArguments):
         default=None, help="Rows to predict with --do_predict. Alone: by a model that is fine-tuned already."
     )
     test_split: str | None = HfArg(default=None, help="The same of dataset_name, test by default.")
-    predictions_format: Literal["jsonl", "csv"] = HfArg(default="jsonl", help="Of output_dir/predictions.")
     text_columns: list[str] | None = HfArg(
         default=None,
         help="One or two columns of texts. sentence1 and sentence2 by default, else text, else the only one of text.",
@@ -133,7 +142,7 @@ class GlueArguments(LoadingArguments):
     )
     metric: str | None = HfArg(
         default=None,
-        help="Score of your own task, which chooses the best epoch: a name of scikit-learn's scorers or metrics, or a name or "
+        help="Score of your own task, which chooses the best epoch: a name of scikit-learn's scorers, or a name or "
         "path that `evaluate.load` takes. By default accuracy, of several labels macro_f1, of numbers spearmanr.",
     )
     task_label: str | None = HfArg(default=None, help="Name of your own task in tables, cards and folders.")
@@ -157,28 +166,7 @@ class GlueArguments(LoadingArguments):
     def __post_init__(self):
         if self.max_seq_length is None and not self.is_prediction_only:
             self.max_seq_length = 128
-        rates, columns = self.learning_rates, self.text_columns or []
-        wrong = {
-            "seeds": (len({*self.seeds}) < len(self.seeds) or min(self.seeds) < 0, "different and not negative"),
-            "learning_rates": (
-                rates is not None and len({f"{rate:g}" for rate in rates if 0 < rate < 1}) < max(2, len(rates)),
-                "two or more different numbers above 0 and below 1",
-            ),
-            "text_columns": (
-                len(columns) > 2 or len({*columns, self.label_column}) <= len(columns),
-                f"one or two different columns, without that of the labels, {self.label_column!r}",
-            ),
-            "task_label": (
-                self.task_label is not None and not re.fullmatch(r"[A-Za-z0-9][\w-]*", self.task_label, re.ASCII),
-                "letters, digits, _ and -",
-            ),
-        }
-        least = {"max_train_samples": 1, "max_eval_samples": 1, "early_stopping_patience": 1, "max_seq_length": 4}
-        for name, number in least.items():
-            wrong[name] = getattr(self, name) is not None and getattr(self, name) < number, f"at least {number}"
-        for name, (is_wrong, words) in wrong.items():
-            if is_wrong:
-                raise ValueError(f"{name} must be {words}, got {getattr(self, name)!r}.")
+        refuse(self, VALUES)
 
     @property
     def is_own_task(self) -> bool:
@@ -197,7 +185,12 @@ class GlueArguments(LoadingArguments):
     def check_grid(self, do_predict: bool = False) -> None:
         """Refuse a grid without models or tasks; not when the arguments are made, since a report needs neither."""
         named = {name: getattr(self, name) for name in ("tasks", "train_file", "dataset_name")}
-        rows_are_named = self.is_prediction_only or (self.is_own_task and (self.test_file or self.dataset_name))
+        listed = ", ".join(f"{name} is {value!r}" for name, value in named.items())
+        alone, files = (
+            self.is_prediction_only,
+            f"train_file is {self.train_file!r} and validation_file is {self.validation_file!r}",
+        )
+        rows_are_named = alone or (self.is_own_task and (self.test_file or self.dataset_name))
         wrong = {
             "model_name_or_path is not given: name one or several checkpoints": not self.model_name_or_path,
             f"test_file is {self.test_file!r} but do_predict is False: add --do_predict": self.test_file
@@ -205,15 +198,10 @@ class GlueArguments(LoadingArguments):
             "do_predict is True but no rows are named: add --test_file to a task of your own, or to a model that is fine-tuned "
             "already": do_predict and not rows_are_named,
             "do_predict is True but save_models is 'none', so no model is left to predict: drop one of the two": (
-                do_predict and self.kept_models == "none" and not self.is_prediction_only
+                do_predict and self.kept_models == "none" and not alone
             ),
-            f"train_file is {self.train_file!r} and validation_file is {self.validation_file!r}: give both or neither": (
-                bool(self.train_file) != bool(self.validation_file)
-            ),
-            ", ".join(f"{name} is {value!r}" for name, value in named.items())
-            + ": give one of them, such as --tasks paper": (
-                sum(map(bool, named.values())) != 1 and not self.is_prediction_only
-            ),
+            f"{files}: give both or neither": bool(self.train_file) != bool(self.validation_file),
+            f"{listed}: give one of them, such as --tasks paper": sum(map(bool, named.values())) != 1 and not alone,
         }
         for message, is_wrong in wrong.items():
             if is_wrong:

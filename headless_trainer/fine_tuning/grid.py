@@ -2,9 +2,7 @@
 
 import hashlib
 import logging
-from collections import Counter
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 
 from datasets import Dataset
@@ -19,15 +17,12 @@ from ..runtime.processes import first_process_first, lost_processes_named
 from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .own_task import own_task
-from .problems import MULTI_LABEL, REGRESSION
 from .results import OWN_TASK, check_settings, read_runs, run_path
 from .task_rows import Source
 from .task_scores import check_metric, metric_of
 from .tasks import TASKS, Task, load_task, select_tasks
 
 logger = logging.getLogger(__name__)
-
-MOST_NAMED = 6  # classes that are named one by one
 
 
 @dataclass(frozen=True)
@@ -71,12 +66,11 @@ class Run:
 
 @dataclass
 class Grid:
-    """All runs, those that are left to do, and the data of their tasks."""
+    """All runs, those that are left to do, and the data of their tasks; ``loss`` is a name in `problems.LOSSES`."""
 
     arguments: GlueArguments
     training: GlueTrainingArguments
     loss: str
-    """a name in `problems.LOSSES`"""
     runs: list[Run]
     pending: list[Run]
     data: dict[str, tuple[Dataset, dict[str, Dataset]]] = field(default_factory=dict)
@@ -128,15 +122,15 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
 
 def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, Dataset]]:
     """The rows of a task to train on, and the sets of them to score, for which its metric has a value."""
-    settings = {
-        name: getattr(arguments, name) for name in ("data_dir", "train_split", "validation_split", "cache_dir", "token")
-    }
-    train, sets = load_task(task, **settings)
+    names = "data_dir", "train_split", "validation_split", "cache_dir", "token"
+    train, sets = load_task(task, **{name: getattr(arguments, name) for name in names})
     train = first_rows(train, arguments.max_train_samples)
     sets = {name: first_rows(rows, arguments.max_eval_samples) for name, rows in sets.items()}
     for rows in sets.values() if task.benchmark == OWN_TASK else ():
         check_metric(task, rows["label"][:])
-    logger.info("%s: %s", task.name, describe_rows(task, train, sets))
+    logger.info(
+        "%s: %s rows to train on, %s to score", task.name, f"{len(train):,}", f"{sum(map(len, sets.values())):,}"
+    )
     return train, sets
 
 
@@ -168,40 +162,31 @@ def choose_tasks(arguments: GlueArguments, do_predict: bool = False) -> list[Tas
 def own_sources(arguments: GlueArguments, do_predict: bool = False) -> list[Source]:
     """Where the rows of one's own task are: those to train on, and those to score, which must differ."""
     kind = "file" if arguments.train_file else "split"
-    made = [_source(arguments, f"{part}_{kind}", part) for part in ("train", "validation")]
-    every = [*made, test_source(arguments)] if do_predict else made
-    places = [source.file or source.split for source in every]
-    if again := [place for place in places if places.count(place) > 1]:
-        same = [source.argument for source, place in zip(every, places, strict=True) if place == again[0]]
-        raise ValueError(
-            f"{' and '.join(same)} are both {again[0]!r}: scores would be those of rows seen before. Choose others."
-        )
-    return made
+    train, validation = (_source(arguments, f"{part}_{kind}") for part in ("train", "validation"))
+    read: dict[str, str] = {}
+    for source in (train, validation, *([test_source(arguments)] if do_predict else [])):
+        place = source.file or source.split
+        if place in read:
+            raise ValueError(
+                f"{read[place]} and {source.argument} are both {place!r}: scores would be those of rows seen before. Choose "
+                "others."
+            )
+        read[place] = source.argument
+    return [train, validation]
 
 
 def test_source(arguments: GlueArguments) -> Source:
     """Where the rows to predict are."""
-    return _source(arguments, "test_file" if arguments.test_file else "test_split", "test")
+    return _source(arguments, "test_file" if arguments.test_file else "test_split")
 
 
-def _source(arguments: GlueArguments, argument: str, default: str) -> Source:
-    value = getattr(arguments, argument) or default
-    if argument.endswith("_file"):
+def _source(arguments: GlueArguments, argument: str) -> Source:
+    part, _, kind = argument.partition("_")
+    value = getattr(arguments, argument) or part
+    if kind == "file":
         return Source(argument, file=value)
     hub = {"config": arguments.dataset_config_name, "cache_dir": arguments.cache_dir, "token": arguments.token}
     return Source(argument, dataset=arguments.dataset_name, split=value, **hub)
-
-
-def describe_rows(task: Task, train: Dataset, sets: dict[str, Dataset]) -> str:
-    """How many rows a task has, and its classes: ``12 rows to train on (no 8, yes 4), 6 to score``."""
-    labels = train["label"][:]
-    kinds = f"{len(task.label_names or ())} classes"
-    if task.problem is REGRESSION:
-        kinds = f"numbers from {min(labels):g} to {max(labels):g}"
-    elif len(task.label_names) <= MOST_NAMED:
-        counts = Counter(chain.from_iterable(labels) if task.problem is MULTI_LABEL else labels)
-        kinds = ", ".join(f"{name} {counts[index]:,}" for index, name in enumerate(task.label_names))
-    return f"{len(train):,} rows to train on ({kinds}), {sum(map(len, sets.values())):,} to score"
 
 
 def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:

@@ -1,13 +1,15 @@
-"""The report of a folder of fine-tuning results: tables for each loss and benchmark, calibration, pictures."""
+"""The report of a folder of fine-tuning results: tables as the paper has them (1, 2, 5 and 12), calibration, pictures."""
 
+import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from ..pictures import Panel, Series, curves, to_png
 from ..runtime.checkpoints import write_whole
+from ..significance import dagger, holm, t_test_of_means
 from ..tables import markdown
-from .grid_plots import draw_pretraining
 from .problems import LOSS_TITLES
 from .results import (
     BENCHMARK_NAMES,
@@ -16,34 +18,23 @@ from .results import (
     SCORES,
     TASK_NAMES,
     best_epoch,
-    column_of,
-    in_order,
+    metric_title,
     read_run,
     read_runs,
     scores_by_column,
-    selection_score,
     shown,
 )
-from .score_tables import calibration_table, score_table
 
 REPORT_NAME = "results.md"
+AVERAGE = "Avg."
 CALIBRATION_NOTE = "Expected calibration error x 100 (15 bins), mean over seeds; 0 is best."
 TEST_NOTE = (
     "Rows that had no part in the choice of an epoch, a seed or a rate, by the model that was chosen. Scores x 100, losses as "
     "they are."
 )
-METRIC_NAMES = {
-    "matthews_correlation": "Matthews' correlation", "spearmanr": "Spearman's correlation", "pearsonr": "Pearson's correlation",
-    "f1": "F1", "macro_f1": "macro F1",
-}  # fmt: skip
 
 
-def metric_title(name: str) -> str:
-    """What tables and cards call a metric."""
-    return METRIC_NAMES.get(name, name.replace("_", " "))
-
-
-def write_report(output_dir: str | Path, metrics: str = "paper") -> str:
+def write_report(output_dir: str | Path) -> str:
     """Write ``results.md`` and its pictures beside the results of a folder, and return its text.
 
     Raises:
@@ -56,14 +47,15 @@ def write_report(output_dir: str | Path, metrics: str = "paper") -> str:
     parts = ["# Fine-tuning results"]
     for loss, title in LOSS_TITLES.items():
         for name, slug, group in benchmarks([run for run in runs if run["loss"] == loss]):
-            parts += [f"## {name}: {title.lower()}", benchmark_table(group, metrics), note(group, metrics)]
+            parts += [f"## {name}: {title.lower()}", benchmark_table(group), note(group)]
             picture = output_dir / f"{slug}_{loss}_pretraining.png"
-            if draw_pretraining(group, picture, metrics):
-                parts.append(f"![{name}: average score along pretraining]({picture.name})")
-    if table := calibration_table(runs, metrics):
-        parts += ["## Calibration", table, CALIBRATION_NOTE]
-    if table := test_table(output_dir):
-        parts += ["## Test rows", table, TEST_NOTE]
+            if draw_pretraining(group, picture):
+                parts.append(f"![Score along pretraining]({picture.name})")
+    for title, table, said in (
+        ("Test rows", test_table(output_dir), TEST_NOTE),
+        ("Calibration", calibration_table(runs), CALIBRATION_NOTE),
+    ):
+        parts += [f"## {title}", table, said] if table else []
     text = "\n\n".join(parts) + "\n"
     write_whole(output_dir / REPORT_NAME, text.encode())
     return text
@@ -71,10 +63,10 @@ def write_report(output_dir: str | Path, metrics: str = "paper") -> str:
 
 def benchmarks(runs: list[dict]) -> Iterator[tuple[str, str, list[dict]]]:
     """Title, file name and runs of each table."""
-    for benchmark in dict.fromkeys([*BENCHMARK_NAMES, *(run["benchmark"] for run in runs)]):
+    for benchmark, title in BENCHMARK_NAMES.items():
         if benchmark != "xnli" and (own := [run for run in runs if run["benchmark"] == benchmark]):
-            label = own[0]["task"] if benchmark == OWN_TASK else benchmark
-            yield BENCHMARK_NAMES.get(label, label), benchmark, own
+            named = benchmark == OWN_TASK and own[0]["task"] != OWN_TASK
+            yield own[0]["task"] if named else title, benchmark, own
     everywhere = [run for run in runs if run["task"] == "xnli"]
     if everywhere:
         yield "XNLI, fine-tuned on English only", "xnli", everywhere
@@ -87,7 +79,7 @@ def benchmarks(runs: list[dict]) -> Iterator[tuple[str, str, list[dict]]]:
         yield "XNLI, fine-tuned on the target language", "xnli_translate_train", own
 
 
-def benchmark_table(runs: list[dict], metrics: str = "paper") -> str:
+def benchmark_table(runs: list[dict]) -> str:
     """A row for each model, with its pretraining where any is known, and a column for each task or language."""
     pretraining = {run["model"]: run.get("pretraining") or {} for run in runs}
     models = sorted(
@@ -97,14 +89,13 @@ def benchmark_table(runs: list[dict], metrics: str = "paper") -> str:
     if any(pretraining.values()):
         rows = {model: [model, *_pretraining_cells(pretraining[model])] for model in models}
         first = ["model", "tokens", "process-hours"]
-    if runs[0]["benchmark"] == OWN_TASK:
-        scores = _own_scores(runs)
-        columns = list(dict.fromkeys(column for _, column in scores))
-        lower = {metric for run in runs if run.get("lower_is_better") for metric in run["paper_metrics"]}
-        names = {column: metric_title(column) for column in columns}
-        return score_table(rows, columns, scores, first, names=names, averaged=False, lower=lower)
-    scores = scores_by_column(runs, metrics)
-    return score_table(rows, in_order({column for _, column in scores}), scores, first)
+    scores = scores_by_column(runs)
+    own = {run["task"]: run for run in runs if run["benchmark"] == OWN_TASK}
+    names = TASK_NAMES | {task: metric_title(run["metric"]) for task, run in own.items()}
+    lower = {task for task, run in own.items() if run.get("lower_is_better")}
+    columns = in_order({column for _, column in scores})
+    digits = "{:.4g}" if lower else "{:.2f}"
+    return score_table(rows, columns, scores, first, names=names, averaged=not own, lower=lower, digits=digits)
 
 
 def _pretraining_cells(known: dict) -> list[str]:
@@ -116,16 +107,10 @@ def _pretraining_cells(known: dict) -> list[str]:
     return [f"{known['tokens_seen'] / scale:.3g} {unit}", f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"]
 
 
-def _own_scores(runs: list[dict]) -> dict[tuple[str, str], list[float]]:
-    """Scores of one's own task by (model, metric): its metric, and macro F1 where that is another."""
-    scores: dict[tuple[str, str], list[float]] = {}
-    for run in runs:
-        (scored,) = run["epochs"][best_epoch(run)]["sets"].values()
-        (metric,) = run["paper_metrics"]
-        scores.setdefault((run["model"], metric), []).append(shown(run, scored["metrics"][metric]))
-        if "macro_f1" in scored["metrics"] and metric != "macro_f1":
-            scores.setdefault((run["model"], "macro_f1"), []).append(100 * scored["metrics"]["macro_f1"])
-    return scores
+def in_order(columns: Iterable[str]) -> list[str]:
+    """Columns in the order of the paper's tables, and others by name after them."""
+    order = {task: index for index, task in enumerate(TASK_NAMES)}
+    return sorted(columns, key=lambda column: (order.get(column, len(order)), column))
 
 
 def test_table(output_dir: Path) -> str | None:
@@ -140,46 +125,178 @@ def test_table(output_dir: Path) -> str | None:
     return markdown(["model", "rows", *map(metric_title, names)], lines, left=1)
 
 
-def note(runs: list[dict], metrics: str = "paper") -> str:
-    """How the scores of a table were chosen and what its marks mean."""
-    lower = runs[0].get("lower_is_better")
-    seeds = set(Counter((run["model"], run["task"]) for run in runs).values())
-    spread, significance = " of one seed each", ""
-    if max(seeds) > 1:
-        number = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else max(seeds)
-        averaged = "" if runs[0]["benchmark"] == OWN_TASK else "; the average has its standard error"
-        spread = f", mean ± standard deviation over {number} seeds{averaged}"
-        significance = (
-            " †: significantly better than the second best (two-sided t-test over seeds, level 0.95); ††: also after Holm's "
-            "correction over the columns."
-        )
-    chosen, epochs = "Each is that after one epoch.", max(len(run["epochs"]) for run in runs)
-    if epochs > 1:
-        lag = statistics.fmean(_lag(run, metrics) for run in runs)
-        chosen = f"Each is the best of {epochs} epochs on the set that is scored; the last epoch is {lag:.2f} "
-        chosen += f"{'higher' if lower else 'lower'} on average."
-    rates, searched = "", {run["model"]: run["learning_rate_search"] for run in runs if "learning_rate_search" in run}
-    if searched:
-        tried = ", ".join(next(iter(searched.values()))["scores"])
-        best = ", ".join(f"{model} {search['chosen']:g}" for model, search in searched.items())
-        rates = f" Learning rates that the same rows chose of {tried}: {best}."
-    return (
-        f"Scores{'' if lower else ' x 100'} ({_measured(runs, metrics)}){spread}. {chosen} Bold: best. Underlined: second best."
-        f"{significance}{rates}"
-    )
-
-
-def _measured(runs: list[dict], metrics: str) -> str:
-    """Which metrics the scores are, and of which tasks: ``accuracy: SST2; Spearman's correlation: STS-B``."""
-    names = {column_of(run, ""): run[f"{metrics}_metrics"] for run in runs}
+def note(runs: list[dict]) -> str:
+    """Which metrics a table has, how its scores were chosen and what its marks mean."""
+    lower, own = runs[0].get("lower_is_better"), runs[0]["benchmark"] == OWN_TASK
     groups: dict[str, list[str]] = {}
-    for task in in_order(names):
-        groups.setdefault(" and ".join(map(metric_title, names[task])), []).append(TASK_NAMES.get(task, task))
-    if runs[0]["benchmark"] == OWN_TASK:
-        return next(iter(groups)) + ", of which the lowest is the best" * bool(runs[0].get("lower_is_better"))
-    return "; ".join(f"{metric}: {', '.join(tasks)}" if any(tasks) else metric for metric, tasks in groups.items())
+    for task in in_order({run["task"] for run in runs if run["benchmark"] not in ("xnli", OWN_TASK)}):
+        metric = next(run["metric"] for run in runs if run["task"] == task)
+        groups.setdefault(metric_title(metric), []).append(TASK_NAMES.get(task, task))
+    measured = "; ".join(f"{metric}: {', '.join(tasks)}" for metric, tasks in groups.items())
+    measured = (measured or metric_title(runs[0]["metric"])) + ", of which the lowest is the best" * bool(lower)
+    seeds = Counter((run["model"], run["task"]) for run in runs).values()
+    epochs = max(len(run["epochs"]) for run in runs)
+    said = f"Scores{'' if lower else ' x 100'} ({measured})"
+    if max(seeds) > 1:
+        number = max(seeds) if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
+        said += f", mean ± standard deviation over {number} seeds"
+        said += "" if own else "; the average has its standard error"
+    said += f". Each is the best of {epochs} epochs on the set that is scored" if epochs > 1 else ""
+    said += ". Bold: best. Underlined: second best."
+    if max(seeds) > 1:
+        said += " †: significantly better than the second best (two-sided t-test over seeds, level 0.95); "
+        said += "††: also after Holm's correction over the columns."
+    return said
 
 
-def _lag(run: dict, metrics: str) -> float:
-    scores = [selection_score(run, epoch, metrics) for epoch in run["epochs"]]
-    return abs(shown(run, scores[best_epoch(run, metrics)] - scores[-1]))
+def calibration_table(runs: list[dict]) -> str | None:
+    """Expected calibration errors x 100 at the best epoch, for each model and loss; None where no run has any."""
+    errors: dict[tuple, list[float]] = {}
+    for run in runs:
+        for key, values in run["epochs"][best_epoch(run)]["sets"].items():
+            if "calibration_error" in values:
+                column = run["task"] if run["benchmark"] != "xnli" else f"{run['task']} {key}"
+                own = errors.setdefault(((run["model"], run["loss"]), column), [])
+                own.append(100 * values["calibration_error"])
+    rows, columns = {row: [*row] for row, _ in errors}, in_order({column for _, column in errors})
+    return score_table(rows, columns, errors, ["model", "loss"], averaged=False, lower=columns)
+
+
+# Tables of scores -------------------------------------------------------------------------------------------------------
+
+
+def average(columns: list[list[float]]) -> tuple[float, float, int] | None:
+    """Mean over columns of their means over seeds, its standard error, and the seeds of the column with the fewest.
+
+    Columns are independent runs, so the error is ``sqrt(sum_t s_t^2 / n_t) / T``, nan with a single seed. None if a column
+    is empty.
+    """
+    if not columns or not all(columns):
+        return None
+    seeds = min(map(len, columns))
+    error = math.nan
+    if seeds > 1:
+        error = math.sqrt(sum(statistics.variance(column) / len(column) for column in columns)) / len(columns)
+    return statistics.fmean(map(statistics.fmean, columns)), error, seeds
+
+
+def score_table(
+    rows: dict[str, list[str]],
+    columns: list[str],
+    scores: dict[tuple[str, str], list[float]],
+    first: list[str],
+    *,
+    names: Mapping[str, str] = TASK_NAMES,
+    averaged: bool = True,
+    lower: Collection[str] = (),
+    digits: str = "{:.2f}",
+) -> str | None:
+    """Markdown table of mean and standard deviation over seeds, with the average of the columns and its standard error.
+
+    The best of a column is bold and, of three or more rows, the second best underlined; a dagger says that the best is
+    significantly better than the second best, two daggers that it is so after Holm's correction over the columns too. A
+    missing score is shown as a dash.
+
+    Args:
+        rows: the leading cells of each row, by the key it has in ``scores``.
+        scores: values over seeds by (row, column).
+        first: headings of the leading cells.
+        names: what headings call columns.
+        averaged: whether there is a column of the average.
+        lower: columns of which the lowest is the best.
+        digits: format of a score.
+    """
+    groups = {column: [column] for column in columns} | ({AVERAGE: columns} if averaged else {})
+    found_in = {
+        head: {row: found for row in rows if (found := average([scores.get((row, column), []) for column in group]))}
+        for head, group in groups.items()
+    }
+    daggers = _daggers(found_in, lower)
+    marks = {head: _marks(values, head in lower, digits) for head, values in found_in.items()}
+
+    def cell(row: str, head: str) -> str:
+        if row not in found_in[head]:
+            return "-"
+        mean, error, seeds = found_in[head][row]
+        text = marks[head][row].format(digits.format(mean)) + daggers.get((row, head), "")
+        if seeds < 2:
+            return text
+        if head == AVERAGE:
+            return f"{text} (±{digits.format(error)})"
+        return f"{text} ± {digits.format(statistics.stdev(scores[row, head]))}"
+
+    lines = [[*leading, *(cell(row, head) for head in groups)] for row, leading in rows.items()]
+    return markdown([*first, *(names.get(head, head) for head in groups)], lines, left=len(first))
+
+
+def _marks(found: dict[str, tuple], lower: bool, digits: str) -> dict[str, str]:
+    """Bold for the best and, of three or more rows, a line under the second best; rows shown alike are marked alike."""
+    shown = {row: digits.format(mean) for row, (mean, *_) in found.items()}
+    ranked = list(dict.fromkeys(shown[row] for row in _ranked(found, lower)))
+    marks = dict(zip(ranked, ["**{}**", "<u>{}</u>"][: 1 + (len(found) > 2)], strict=False)) if len(ranked) > 1 else {}
+    return {row: marks.get(text, "{}") for row, text in shown.items()}
+
+
+def _ranked(found: dict[str, tuple], lower: bool) -> list[str]:
+    return sorted(found, key=lambda row: found[row][0], reverse=not lower)
+
+
+def _daggers(found_in: dict[str, dict[str, tuple]], lower: Collection[str]) -> dict[tuple[str, str], str]:
+    """Marks of the best rows, by row and column, where both it and the second best have several seeds.
+
+    Holm's correction is over the columns; the test of their average stands alone, so it has one dagger at the most.
+    """
+    tested = {}
+    for head, found in found_in.items():
+        best_two = _ranked(found, head in lower)[:2]
+        if len(best_two) == 2 and min(found[row][2] for row in best_two) > 1:
+            tested[best_two[0], head] = t_test_of_means(*(found[row] for row in best_two)).p_value
+    columns = [place for place in tested if place[1] != AVERAGE]
+    adjusted = dict(zip(columns, holm([tested[place] for place in columns]), strict=True))
+    return {place: dagger(p, adjusted.get(place, 1.0)) for place, p in tested.items()}
+
+
+# Pictures ---------------------------------------------------------------------------------------------------------------
+
+
+def checkpoint_scores(runs: list[dict]) -> dict[str, list[dict]]:
+    """Average score of each checkpoint, by pretraining run, in the order of tokens seen.
+
+    Only columns that every checkpoint has are averaged, so that all points are means of the same tasks.
+
+    Returns:
+        ``tokens``, ``hours``, ``score`` (x 100) and ``error`` (standard error, nan with one seed) of each checkpoint.
+    """
+    known = {run["model"]: run["pretraining"] for run in runs if run.get("pretraining")}
+    scores = scores_by_column(run for run in runs if run["model"] in known)
+    columns = [column for column in {key[1]: None for key in scores} if all((m, column) in scores for m in known)]
+    points: dict[str, list[dict]] = {}
+    for model, pretraining in sorted(known.items(), key=lambda item: item[1]["tokens_seen"]):
+        if found := average([scores[model, column] for column in columns]):
+            point = {"tokens": pretraining["tokens_seen"], "hours": pretraining["train_seconds"] / 3600}
+            points.setdefault(pretraining["run"], []).append(point | {"score": found[0], "error": found[1]})
+    return points
+
+
+def draw_pretraining(runs: list[dict], path: Path) -> bool:
+    """Draw score against pretraining time and tokens, as figures 4 and 6 of the paper; False where there is no curve."""
+    found = checkpoint_scores(runs)
+    if not any(len(points) > 1 for points in found.values()):
+        return False
+
+    def series(name: str, divisor: float) -> list[Series]:
+        return [
+            Series(
+                [point[name] / divisor for point in points],
+                [point["score"] for point in points],
+                "o-",
+                errors=[point["error"] for point in points],
+                label=run,
+            )
+            for run, points in found.items()
+        ]
+
+    time = Panel(series("hours", 1.0), xlabel="pretraining time (hours)", ylabel="average score")
+    tokens = Panel(series("tokens", 1e9), xlabel="pretraining tokens (billions)")
+    write_whole(path, to_png(curves([time, tokens], sharey=True, legend="first")))
+    return True

@@ -51,19 +51,9 @@ def own_task(
     logger.info(
         "%s: %s of the column %r, from the texts of %s", name, KINDS[problem][0], label_column, " and ".join(columns)
     )
+    sources = {"train": train, "validation": validation}
     metric = metric or problem.metric
-    return Task(
-        name,
-        OWN_TASK,
-        columns,
-        names,
-        problem.name,
-        metric,
-        (metric,),
-        train=train,
-        validation=validation,
-        label_column=label_column,
-    )
+    return Task(name, OWN_TASK, columns, names, problem.name, metric, **sources, label_column=label_column)
 
 
 def find_text_columns(table: pa.Table, given: Sequence[str] | None, label_column: str, where: str) -> tuple[str, ...]:

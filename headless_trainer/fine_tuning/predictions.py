@@ -1,8 +1,5 @@
 """Predictions for rows of a file: what a fine-tuned model says of each, and how right it is where they have labels."""
 
-import copy
-import csv
-import io
 import json
 import logging
 from dataclasses import dataclass
@@ -12,22 +9,19 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import torch
-from transformers import PrinterCallback, ProgressCallback
 
 from ..corpus.row_order import longest_first
 from ..models.loading import check_length, usable_positions
 from ..runtime.checkpoints import check_writable, write_whole
 from . import classifiers
-from .classification import ClassificationTrainer
 from .classification_rows import encode_rows
 from .glue_arguments import GlueArguments, GlueTrainingArguments
 from .grid import Grid, model_names, test_source
-from .grid_report import metric_title
 from .own_task import find_text_columns
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL
-from .results import OWN_TASK, PREDICTIONS, SCORES, shown
-from .runs import best_models
-from .task_rows import SEPARATOR, TEXTS, to_texts
+from .results import OWN_TASK, PREDICTIONS, SCORES, figures
+from .runs import best_models, quiet_trainer
+from .task_rows import TEXTS, to_texts
 from .task_scores import check_metric, metric_of, name_of, score_outputs
 from .tasks import Task, labels_in
 
@@ -39,25 +33,17 @@ DECIMALS = 6
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows to predict, of a task."""
+    """Rows to predict, of a task; ``named`` is how messages call where they are from, labels may be None."""
 
     task: Task
     named: str
-    """how messages call where they are from"""
     table: pa.Table
     texts: list
     labels: list
-    """with None where a row has none"""
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """A model, and the rows that it predicts."""
-
-    name: str
-    source: str
-    rows: Rows
-    max_seq_length: int | None
+Jobs = dict[str, tuple[str, Rows]]
+"""By the name of a model, its folder, and the rows that it predicts."""
 
 
 def read_rows(arguments: GlueArguments, task: Task) -> Rows:
@@ -68,8 +54,7 @@ def read_rows(arguments: GlueArguments, task: Task) -> Rows:
     """
     source = test_source(arguments)
     table, where = source.read(task.columns), source.named
-    written = {"prediction", "probabilities", *(f"probability_{name}" for name in task.label_names or ())}
-    if taken := [name for name in table.column_names if name in written]:
+    if taken := [name for name in ("prediction", "probabilities") if name in table.column_names]:
         raise ValueError(f"{where} has a column {taken[0]!r}, the name of what is written: rename it.")
     texts, labels = to_texts(table, task.form, task.columns, where), [None] * len(table)
     if task.label_column in table.column_names:
@@ -79,15 +64,15 @@ def read_rows(arguments: GlueArguments, task: Task) -> Rows:
     return Rows(task, where, table, texts, labels)
 
 
-def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> list[Prediction]:
+def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Jobs:
     """Everything before predictions without a training."""
     arguments.check_grid(training.do_predict)
     check_writable(Path(training.output_dir))
-    found = []
-    for name, source in zip(model_names(arguments.model_name_or_path), arguments.model_name_or_path, strict=True):
-        rows = read_rows(arguments, _task_of_model(source, arguments))
-        found.append(Prediction(name, source, rows, arguments.max_seq_length))
-    return found
+    names = model_names(arguments.model_name_or_path)
+    return {
+        name: (source, read_rows(arguments, _task_of_model(source, arguments)))
+        for name, source in zip(names, arguments.model_name_or_path, strict=True)
+    }
 
 
 def _task_of_model(source: str, arguments: GlueArguments) -> Task:
@@ -102,123 +87,101 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     problem = problems.get(config.problem_type, REGRESSION if config.num_labels == 1 else SINGLE_LABEL)
     if arguments.max_seq_length:
         check_length(config, arguments.max_seq_length)
-    metric = arguments.metric or problem.metric
     columns, test = arguments.text_columns or getattr(config, "text_columns", None), test_source(arguments)
-    table = test.read(columns or ())
     return Task(
         arguments.task_label or OWN_TASK,
         OWN_TASK,
-        find_text_columns(table, columns, arguments.label_column, test.named),
+        find_text_columns(test.read(columns or ()), columns, arguments.label_column, test.named),
         None if problem is REGRESSION else tuple(config.id2label[index] for index in range(config.num_labels)),
         problem.name,
-        metric,
-        (metric,),
+        arguments.metric or problem.metric,
         label_column=arguments.label_column,
     )
 
 
-def of_grid(grid: Grid, rows: Rows) -> list[Prediction]:
+def of_grid(grid: Grid, rows: Rows) -> Jobs:
     """Predictions by the best model that a grid has kept of each model."""
-    found = []
-    for name, (_, folder) in best_models(grid).items():
+    folders = {name: folder for name, (_, folder) in best_models(grid).items()}
+    for name, folder in folders.items():
         if not folder.is_dir():
             raise ValueError(
                 f"{str(folder)!r}, the model of {name!r} that is to predict, is not there: delete the results beside it to "
                 "train it again."
             )
-        found.append(Prediction(name, str(folder), rows, grid.arguments.max_seq_length))
-    return found
+    return {name: (str(folder), rows) for name, folder in folders.items()}
 
 
-def predict(each: Prediction, arguments: GlueArguments, training: GlueTrainingArguments) -> np.ndarray:
+def predict(
+    source: str, texts: list, task: Task, arguments: GlueArguments, training: GlueTrainingArguments
+) -> np.ndarray:
     """``(N, C)`` scores of the rows, in their order."""
-    task = each.rows.task
-    config = classifiers.load_config(arguments, each.source)
-    tokenizer = classifiers.load_tokenizer(arguments, each.source)
+    config = classifiers.load_config(arguments, source)
+    tokenizer = classifiers.load_tokenizer(arguments, source)
     classifiers.agree_on_tokens(tokenizer, config)
-    length = each.max_seq_length or min(tokenizer.model_max_length, usable_positions(config) or LONGEST)
-    model, new = classifiers.load_classifier(arguments, each.source, config, tokenizer)
+    length = arguments.max_seq_length or min(tokenizer.model_max_length, usable_positions(config) or LONGEST)
+    model, new = classifiers.load_classifier(arguments, source, config, tokenizer)
     if new:
         raise ValueError(
-            f"model_name_or_path {each.source!r} lacks weights of its classifier, such as {new[0]!r}: fine-tune it first."
+            f"model_name_or_path {source!r} lacks weights of its classifier, such as {new[0]!r}: fine-tune it first."
         )
-    no_labels = [[] if task.problem is MULTI_LABEL else 0] * len(each.rows.texts)
-    rows = datasets.Dataset(pa.table({"texts": pa.array(each.rows.texts, TEXTS), "label": no_labels}))
-    encoded = encode_rows(
-        rows, tokenizer, config, max_seq_length=length, problem=task.problem, num_labels=task.num_labels
-    )
-    args = copy.copy(training)
-    args.eval_strategy = "no"
-    trainer = ClassificationTrainer(model, args, processing_class=tokenizer)
-    trainer.pop_callback(PrinterCallback)
-    trainer.pop_callback(ProgressCallback)
+    no_labels = [[] if task.problem is MULTI_LABEL else 0] * len(texts)
+    rows = datasets.Dataset(pa.table({"texts": pa.array(texts, TEXTS), "label": no_labels}))
+    settings = {"max_seq_length": length, "problem": task.problem, "num_labels": task.num_labels}
+    encoded = encode_rows(rows, tokenizer, config, **settings)
     scores = np.empty((len(encoded), config.num_labels), dtype=np.float32)
+    trainer = quiet_trainer(model, training, processing_class=tokenizer)
     scores[longest_first(encoded.lengths)] = trainer.predict(encoded).predictions
     return scores
 
 
-def run(jobs: list[Prediction], arguments: GlueArguments, training: GlueTrainingArguments) -> None:
+def run(jobs: Jobs, arguments: GlueArguments, training: GlueTrainingArguments) -> None:
     """Predict, and write each model's file; its scores beside it, where rows have labels."""
-    for each in jobs:
-        scores = predict(each, arguments, training)
+    for name, (source, rows) in jobs.items():
+        scores = predict(source, rows.texts, rows.task, arguments, training)
         if training.process_index:
             continue
-        folder = Path(training.output_dir, PREDICTIONS)
-        path, scores_path = folder / f"{each.name}.{arguments.predictions_format}", folder / f"{each.name}{SCORES}"
-        write_whole(path, as_text(each.rows.task, each.rows.table, scores, path.suffix).encode())
-        logger.info("%s: predictions for %s rows of %s in %s", each.name, f"{len(scores):,}", each.rows.named, path)
+        path = Path(training.output_dir, PREDICTIONS, f"{name}.jsonl")
+        write_whole(path, as_text(rows.task, rows.table, scores).encode())
+        logger.info("%s: predictions for %s rows of %s in %s", name, f"{len(scores):,}", rows.named, path)
+        scores_path = path.with_name(f"{name}{SCORES}")
         scores_path.unlink(missing_ok=True)  # of other rows
-        if any(label is not None for label in each.rows.labels):
-            _write_scores(each, scores, scores_path)
+        if any(label is not None for label in rows.labels):
+            write_whole(scores_path, (json.dumps(_scored(name, rows, scores), indent=1) + "\n").encode())
 
 
-def _write_scores(each: Prediction, scores: np.ndarray, path: Path) -> None:
-    task, labels = each.rows.task, each.rows.labels
-    labelled = [row for row, label in enumerate(labels) if label is not None]
-    references = task.problem.encode([labels[row] for row in labelled], task.num_labels)
-    scored = score_outputs(task, scores[labelled], references, f"on {each.rows.named}")
+def _scored(name: str, rows: Rows, scores: np.ndarray) -> dict:
+    """The scores of the rows that have labels, as `grid_report.test_table` shows them."""
+    task = rows.task
+    labelled = [row for row, label in enumerate(rows.labels) if label is not None]
+    references = task.problem.encode([rows.labels[row] for row in labelled], task.num_labels)
+    scored = score_outputs(task, scores[labelled], references, f"on {rows.named}")
     result = {
-        "model": each.name,
+        "model": name,
         "task": task.name,
         "metric": name_of(task.metric),
         "lower_is_better": metric_of(task).lower_is_better,
-        "rows_of": each.rows.named,
+        "rows_of": rows.named,
         "rows": len(labelled),
     }
-    write_whole(path, (json.dumps(result | scored, indent=1) + "\n").encode())
-    figures = [
-        f"{metric_title(name)} {shown(result if name == result['metric'] else {}, value):.4g}"
-        for name, value in scored["metrics"].items()
-    ]
-    logger.info("%s: %s on the %s of them that have labels", each.name, ", ".join(figures), f"{len(labelled):,}")
+    logger.info("%s: %s on the %s of them that have labels", name, figures(result, scored), f"{len(labelled):,}")
+    return result | scored
 
 
-def as_text(task: Task, table: pa.Table, scores: np.ndarray, suffix: str) -> str:
-    """The rows with what is predicted, one a line, in their order, as .jsonl or .csv.
+def as_text(task: Task, table: pa.Table, scores: np.ndarray) -> str:
+    """The rows with what is predicted, one a line of JSON, in their order.
 
-    Each has its own columns; ``prediction``, the name of the class, the names of the labels (in a .csv with commas between
-    them) or the number; and of classes ``probabilities`` by name, in a .csv a column ``probability_<name>`` for each.
+    Each has its own columns; ``prediction``, the name of the class, the names of the labels or the number; and of classes
+    ``probabilities`` by name.
     """
     outputs = task.problem.outputs(torch.from_numpy(scores).double()).numpy()
     predicted, names, rows = task.problem.predictions(outputs).tolist(), task.label_names, table.to_pylist()
     for row, prediction, output in zip(rows, predicted, outputs.round(DECIMALS).tolist(), strict=True):
         if names is None:
             row["prediction"] = output[0]
-        elif task.problem is MULTI_LABEL:
-            row["prediction"] = [name for name, value in zip(names, prediction, strict=True) if value]
-        else:
-            row["prediction"] = names[prediction]
-        if names is not None:
-            row["probabilities"] = dict(zip(names, output, strict=True))
-    if suffix == ".jsonl":
-        return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
-    for row in rows:
-        row |= {f"probability_{name}": value for name, value in row.pop("probabilities", {}).items()}
-        if isinstance(row["prediction"], list):
-            row["prediction"] = SEPARATOR.join(row["prediction"])
-        row |= {name: json.dumps(value, default=str) for name, value in row.items() if isinstance(value, list | dict)}
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+            continue
+        many = task.problem is MULTI_LABEL
+        row["prediction"] = (
+            [name for name, hit in zip(names, prediction, strict=True) if hit] if many else names[prediction]
+        )
+        row["probabilities"] = dict(zip(names, output, strict=True))
+    return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)

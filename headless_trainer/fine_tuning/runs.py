@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from statistics import fmean
 
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
@@ -22,9 +21,8 @@ from .classifier_card import write_classifier_card
 from .classifiers import load_classifier
 from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run
-from .grid_report import metric_title
 from .problems import REGRESSION
-from .results import BY_CLASS, OWN_TASK, best_epoch, best_of, read_run, selection_score, shown, write_run
+from .results import OWN_TASK, best_epoch, best_of, figures, read_run, selection_score, shown, write_run
 from .task_scores import metric_of, name_of, score_outputs
 
 logger = logging.getLogger(__name__)
@@ -49,9 +47,9 @@ def run_grid(grid: Grid) -> None:
             bar.update(number - bar.n)
             if args.process_index == 0:
                 write_run(run.path, result)
-            best, score = result["best_epoch"] + 1, f"{shown(result, result['score']):.4g}"
+            best, score = result["best_epoch"] + 1, shown(result, result["score"])
             seconds = result["train_seconds"] + result["evaluation_seconds"]
-            logger.info("%s: %s after epoch %s (%.0f s)", run, score, best, seconds)
+            logger.info("%s: %.4g after epoch %s (%.0f s)", run, score, best, seconds)
 
 
 def _encoded(grid: Grid) -> Iterator[tuple[Run, EncodedRows, dict[str, EncodedRows]]]:
@@ -77,6 +75,8 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
     start = time.perf_counter()
     trainer.train()
     seconds = time.perf_counter() - start - scorer.seconds
+    best = best_epoch(scorer.result)
+    scores = [selection_score(scorer.result, epoch) for epoch in scorer.result["epochs"]]
     result = {
         "model": run.model.name,
         "task": run.task.name,
@@ -88,14 +88,6 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
         "weights": run.model.weights,
         "pretraining": run.model.pretraining,
         **scorer.result,
-    }
-    kept = best_epoch(result, grid.arguments.metrics)
-    for index, epoch in enumerate(result["epochs"]):
-        for scored in epoch["sets"].values() if index != kept else ():
-            for name in BY_CLASS & scored.keys():
-                del scored[name]
-    best, scores = best_epoch(result), [selection_score(result, epoch) for epoch in result["epochs"]]
-    result |= {
         "best_epoch": best,
         "score": scores[best],
         "last_score": scores[-1],
@@ -106,7 +98,7 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
         "versions": {name: metadata.version(name) for name in PACKAGES},
     }
     if trainer.args.should_save and (folder := keep_model(run, result, grid.arguments)):
-        write_classifier_card(folder, run, trainer.model, result, grid.arguments.metrics)
+        write_classifier_card(folder, run, trainer.model, result)
     return result
 
 
@@ -126,10 +118,14 @@ def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrai
     args = copy.copy(grid.training)
     args.seed = run.seed
     args.learning_rate = args.learning_rate if run.learning_rate is None else run.learning_rate
-    args.eval_strategy = "no"  # the scorer sees every epoch
-    trainer = ClassificationTrainer(
-        model, args, loss=grid.loss, train_dataset=train, processing_class=run.model.tokenizer
-    )
+    return quiet_trainer(model, args, loss=grid.loss, train_dataset=train, processing_class=run.model.tokenizer)
+
+
+def quiet_trainer(model, args, **kwargs) -> ClassificationTrainer:
+    """A trainer that leaves epochs to `EpochScorer`, and prints nothing."""
+    args = copy.copy(args)
+    args.eval_strategy = "no"
+    trainer = ClassificationTrainer(model, args, **kwargs)
     trainer.pop_callback(PrinterCallback)
     trainer.pop_callback(ProgressCallback)
     return trainer
@@ -147,8 +143,7 @@ class EpochScorer(TrainerCallback):
         task = run.task
         self.result = {
             "benchmark": task.benchmark,
-            "paper_metrics": [name_of(task.metric)],
-            "official_metrics": [*map(name_of, task.official_metrics)],
+            "metric": name_of(task.metric),
             "lower_is_better": metric_of(task).lower_is_better,
             "selected_on": [task.train_language] if task.train_language in sets else list(sets),
             "epochs": [],
@@ -161,36 +156,28 @@ class EpochScorer(TrainerCallback):
 
     def on_epoch_end(self, args, state, control, **kwargs):
         start, epochs = time.perf_counter(), self.result["epochs"]
-        sets = {name: self.score(rows) for name, rows in self.sets.items()}
+        sets = {}
+        for name, rows in self.sets.items():
+            scores, labels, _ = self.trainer.predict(rows)
+            sets[name] = score_outputs(self.run.task, scores, labels, f"after step {state.global_step}")
         epochs.append({"epoch": len(epochs) + 1, "step": state.global_step, "sets": sets})
-        waited = len(epochs) - 1 - best_epoch(self.result, self.arguments.metrics)
+        waited = len(epochs) - 1 - best_epoch(self.result)
         if waited == 0 and self.arguments.kept_models != "none":
             self.trainer.save_model(str(self.run.path.with_suffix(".best")))
-        logger.info("%s", self._line(state, waited == 0))
-        self._logged = len(state.log_history)
+        self._log(state, waited == 0)
         if self.arguments.early_stopping_patience and waited >= self.arguments.early_stopping_patience:
             control.should_training_stop = True
         self.seconds += time.perf_counter() - start
 
-    def _line(self, state, is_best: bool) -> str:
-        """What the log says of an epoch: losses, and the scores of the sets that choose the best one."""
+    def _log(self, state, is_best: bool) -> None:
+        """A line of losses, and of the scores of the first set that chooses the best epoch."""
         epoch = self.result["epochs"][-1]
+        scored = epoch["sets"][self.result["selected_on"][0]]
         losses = [logs["loss"] for logs in state.log_history[self._logged :] if "loss" in logs]
-        scored = [epoch["sets"][name] for name in self.result["selected_on"]]
-        figures = [f"trained to {fmean(losses):.4g}"] if losses else []
-        figures.append(f"loss {fmean(each['loss'] for each in scored):.4g}")
-        for name in scored[0]["metrics"]:
-            value = fmean(each["metrics"][name] for each in scored)
-            value = shown(self.result if name in self.result["paper_metrics"] else {}, value)
-            figures.append(f"{metric_title(name)} {value:.4g}")
-        figures += ["best so far"] if is_best else []
-        return f"{self.run}, epoch {epoch['epoch']}/{math.ceil(state.num_train_epochs)}: {', '.join(figures)}"
-
-    def score(self, rows: EncodedRows) -> dict:
-        """As `score_outputs`, on one set."""
-        output = self.trainer.predict(rows)
-        when = f"after step {self.trainer.state.global_step}"
-        return score_outputs(self.run.task, output.predictions, output.label_ids, when)
+        self._logged = len(state.log_history)
+        said = [f"trained to {statistics.fmean(losses):.4g}"] if losses else []
+        said += [f"loss {scored['loss']:.4g}", figures(self.result, scored), *["best so far"][:is_best]]
+        logger.info("%s, epoch %s/%s: %s", self.run, epoch["epoch"], math.ceil(state.num_train_epochs), ", ".join(said))
 
 
 # Models that are kept --------------------------------------------------------------------------------------------------
@@ -207,18 +194,13 @@ def keep_model(run: Run, result: dict, arguments: GlueArguments) -> Path | None:
     if folder is None:
         return None
     if folder.name == BEST and folder.is_dir():
-        scores = [_kept_score(read_run(path), arguments) for path in sorted(run.path.parent.glob("seed_*.json"))]
-        own = _kept_score(result, arguments)
-        if scores and best_of(result)(*scores, own) in scores:
+        scores = [read_run(path)["score"] for path in sorted(run.path.parent.glob("seed_*.json"))]
+        if scores and best_of(result)(*scores, result["score"]) in scores:
             shutil.rmtree(saved)
             return None
     shutil.rmtree(folder, ignore_errors=True)  # a worse one, or of a run that was killed before its scores
     saved.rename(folder)
     return folder
-
-
-def _kept_score(result: dict, arguments: GlueArguments) -> float:
-    return selection_score(result, result["epochs"][best_epoch(result, arguments.metrics)], arguments.metrics)
 
 
 def best_models(grid: Grid) -> dict[str, tuple[Run, Path | None]]:
@@ -252,7 +234,11 @@ def choose_rates(grid: Grid) -> None:
         search = {"chosen": chosen, "scores": {f"{rate:g}": mean for rate, mean in means.items()}}
         for run, result in runs.items():
             if run.learning_rate == chosen:
-                _copy_model_above(run, grid.arguments)
+                folder = model_folder(run, grid.arguments)
+                if folder is not None and folder.is_dir():
+                    above = run.result_path.parent / folder.name
+                    shutil.rmtree(above, ignore_errors=True)
+                    shutil.copytree(folder, above)
                 write_run(run.result_path, result | {"learning_rate_search": search})
         listing = ", ".join(f"{rate:g}: {shown(first, mean):.4g}" for rate, mean in means.items())
         logger.info("%s, %s: rate %g, the best on the validation rows (%s)", run.task.name, name, chosen, listing)
@@ -260,14 +246,3 @@ def choose_rates(grid: Grid) -> None:
             logger.warning(
                 "The best rate of %s, %g, is at the end of those that were tried: try some beyond it.", name, chosen
             )
-
-
-def _copy_model_above(run: Run, arguments: GlueArguments) -> None:
-    folder = model_folder(run, arguments)
-    if folder is not None and folder.is_dir():
-        above = run.result_path.parent / folder.name
-        aside = above.with_name(f"{above.name}.incomplete")
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.copytree(folder, aside)
-        shutil.rmtree(above, ignore_errors=True)
-        aside.rename(above)

@@ -3,9 +3,7 @@
 Letters used in shapes: N rows, C classes, outputs of the model.
 """
 
-import logging
 import math
-import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +14,10 @@ import evaluate
 import numpy as np
 import pandas
 import torch
-from sklearn import metrics
 
-from .metrics import sklearn_score, task_score
+from .metrics import named_score
 from .problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Problem
 from .tasks import Task
-
-logger = logging.getLogger(__name__)
-
-ALIASES = {"matthews_corrcoef": "matthews_correlation", "f1_macro": "macro_f1", "accuracy_score": "accuracy"}
-ALIASES |= {"f1_score": "f1"}
 
 
 @dataclass(frozen=True)
@@ -47,32 +39,34 @@ class Metric:
             found = found[self.name] if len(found) > 1 else next(iter(found.values()))
         return float(found)
 
+    def value_or_fault(self, problem: Problem, labels: np.ndarray, outputs: np.ndarray) -> tuple[float, str | None]:
+        """The value, and why there is none."""
+        try:
+            value = self.value(labels, problem.predictions(outputs), outputs)
+        except Exception as error:  # noqa: BLE001  whatever a metric says of labels that it is not for
+            return math.nan, str(error).partition("\n")[0].rstrip(".")
+        return value, None if math.isfinite(value) else "it is not defined there"
+
 
 def name_of(metric: str) -> str:
     """What results and tables call a metric that is named by one of its names, or by its path."""
-    metric = ALIASES.get(metric, metric)
-    return metric if metric in task_score.SCORES else sklearn_score.known_name(metric) or Path(metric).stem
+    return named_score.known_name(metric) or Path(metric).stem
 
 
 @cache
 def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
     """A metric by its name or its path, for tasks of a kind.
 
-    Our scores of benchmarks and those of scikit-learn need no network; other names are those of `evaluate`, or paths of its
-    modules. The direction is measured: of a loss, outputs that are right have less than the same ones shuffled.
+    Those of `named_score` need no network; other names are those of `evaluate`, or paths of its modules. The direction is
+    measured: of a loss, outputs that are right have less than the same ones shuffled.
 
     Raises:
         ValueError: if it cannot be loaded, is not for such tasks, or has no direction.
     """
-    name, known = name_of(metric), sklearn_score.known_name(metric)
-    ours = task_score if name in task_score.SCORES else sklearn_score if known else None
-    found = Metric(name, _load(ours.__file__, name) if ours else _load(metric))
+    name, ours = name_of(metric), named_score.known_name(metric)
+    found = Metric(name, _load(named_score.__file__, name) if ours else _load(metric))
     numbers = np.array([0.5, 1.25, 2.5, 3.75])
-    if (
-        ours
-        and problem is not REGRESSION
-        and _value_or_fault(found, REGRESSION, numbers, numbers[::-1, None])[1] is None
-    ):
+    if ours and problem is not REGRESSION and not found.value_or_fault(REGRESSION, numbers, numbers[::-1, None])[1]:
         raise ValueError(f"metric is {metric!r}, a figure of numbers, and the labels are classes: choose another.")
     draw = np.random.default_rng(0)
     some = min(classes, 50)
@@ -82,9 +76,8 @@ def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
         right = 0.1 + 0.8 * (labels := (draw.random((60, some)) < 0.5).astype(np.float32))
     else:
         right = 0.9 * np.eye(some)[labels := np.arange(60) % some] + 0.1 / some
-    (good, fault), (bad, _) = (
-        _value_or_fault(found, problem, labels, each) for each in (right, draw.permutation(right))
-    )
+    good, fault = found.value_or_fault(problem, labels, right)
+    bad, _ = found.value_or_fault(problem, labels, draw.permutation(right))
     if fault or good == bad:
         fault = fault or f"it is {good:g} for right predictions and for wrong ones"
         raise ValueError(
@@ -94,31 +87,14 @@ def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
 
 
 def _load(path: str, name: str | None = None) -> evaluate.EvaluationModule:
-    with tempfile.TemporaryDirectory() as folder:  # which is all that is made there: rows are kept in memory
-        options = {"config_name": name, "keep_in_memory": True, "cache_dir": folder}
-        try:
-            return evaluate.load(path, **options)
-        except PermissionError as error:  # it runs a copy of a module, and the cache for these may be another user's
-            evaluate.config.HF_MODULES_CACHE = tempfile.mkdtemp()
-            logger.warning("%s. Metrics are copied to %s instead.", error, evaluate.config.HF_MODULES_CACHE)
-            return evaluate.load(path, **options)
-        except (OSError, ImportError) as error:
-            raise ValueError(
-                f"metric is {path!r}, which cannot be loaded: {str(error).splitlines()[0]} Name one of "
-                f"{', '.join(task_score.SCORES)}, one of scikit-learn's (`sklearn.metrics.get_scorer_names()`), the path of a "
-                "module of `evaluate`, or a name that `evaluate.load` takes, which needs a network the first time."
-            ) from error
-
-
-def _value_or_fault(
-    metric: Metric, problem: Problem, labels: np.ndarray, outputs: np.ndarray
-) -> tuple[float, str | None]:
-    """The value of a metric, and why there is none."""
     try:
-        value = metric.value(labels, problem.predictions(outputs), outputs)
-    except Exception as error:  # noqa: BLE001  whatever a metric says of labels that it is not for
-        return math.nan, str(error).partition("\n")[0].rstrip(".")
-    return value, None if math.isfinite(value) else "it is not defined there"
+        return evaluate.load(path, name, keep_in_memory=True)
+    except (OSError, ImportError) as error:
+        raise ValueError(
+            f"metric is {path!r}, which cannot be loaded: {str(error).splitlines()[0]} Name spearmanr, pearsonr, one of "
+            "scikit-learn's scorers (`sklearn.metrics.get_scorer_names()`), the path of a module of `evaluate`, or a name that "
+            "`evaluate.load` takes, which needs a network the first time."
+        ) from error
 
 
 def metric_of(task: Task) -> Metric:
@@ -131,14 +107,14 @@ def check_metric(task: Task, labels: Sequence) -> None:
     outputs = np.random.default_rng(0).random((len(labels), task.num_classes))
     outputs /= outputs.sum(axis=1, keepdims=True) if task.label_names else -0.1  # numbers may be negative
     references = task.problem.encode(labels, task.num_classes)
-    if fault := _value_or_fault(metric_of(task), task.problem, references, outputs)[1]:
+    if fault := metric_of(task).value_or_fault(task.problem, references, outputs)[1]:
         raise ValueError(
             f"metric is {task.metric!r}, which has no value on the {len(labels):,} rows to score: {fault}. Choose another."
         )
 
 
 def score_outputs(task: Task, scores: np.ndarray, labels: np.ndarray, when: str) -> dict:
-    """Metrics, mean loss (plain cross-entropy in nats, or squared error), calibration of classes, and figures of each class.
+    """Metrics, mean loss (plain cross-entropy in nats, or squared error) and, of classes, the calibration error.
 
     Args:
         scores: ``(N, C)`` outputs of the model.
@@ -159,7 +135,7 @@ def score_outputs(task: Task, scores: np.ndarray, labels: np.ndarray, when: str)
     outputs, references = problem.outputs(scores).numpy(), labels.numpy()
     predictions = problem.predictions(outputs)
     found = {}
-    for metric in dict.fromkeys([task.metric, *task.official_metrics, *["macro_f1"][: task.label_names is not None]]):
+    for metric in dict.fromkeys([task.metric, *task.further, *["macro_f1"][: task.label_names is not None]]):
         value = find_metric(metric, problem, task.num_classes).value(references, predictions, outputs)
         if not math.isfinite(value):
             raise FloatingPointError(
@@ -170,32 +146,7 @@ def score_outputs(task: Task, scores: np.ndarray, labels: np.ndarray, when: str)
     scored = {"metrics": found, "loss": loss.item()}
     if problem is SINGLE_LABEL:
         scored["calibration_error"] = calibration_error(outputs.max(axis=1), predictions == references)
-    return scored | (by_class(references, predictions, task.label_names) if task.label_names else {})
-
-
-def by_class(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> dict:
-    """Precision, recall, F1 and rows of each class, and the confusion matrix.
-
-    Args:
-        labels: ``(N,)`` classes, or ``(N, C)`` of 0 and 1.
-        predictions: the same.
-        names: of the classes.
-
-    Returns:
-        ``classes``, by name; a figure is None where it is not defined, as the precision of what is never predicted. And
-        ``confusion_matrix``, ``(C, C)`` rows by class and predicted class; of labels ``(C, 2, 2)``, those without and with
-        each label by those predicted without and with it.
-    """
-    numbers = list(range(len(names)))
-    columns = metrics.precision_recall_fscore_support(labels, predictions, labels=numbers, zero_division=np.nan)
-    frame = pandas.DataFrame(
-        dict(zip(("precision", "recall", "f1", "rows"), columns, strict=True)), names, dtype=object
-    )
-    matrix = metrics.confusion_matrix if labels.ndim == 1 else metrics.multilabel_confusion_matrix
-    return {
-        "classes": frame.where(frame.notna(), None).to_dict("index"),
-        "confusion_matrix": matrix(labels, predictions, labels=numbers).tolist(),
-    }
+    return scored
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15) -> float:

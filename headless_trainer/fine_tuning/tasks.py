@@ -26,7 +26,7 @@ class Task:
         label_names: the classes in the order of their numbers, None for regression.
         problem_type: a name in `problems.PROBLEMS`.
         metric: the score in the paper's tables 1 and 2.
-        official_metrics: the scores of the benchmark itself.
+        further: other scores of the benchmark itself, which results hold beside it.
         form: how texts are made of the columns: segments, wic or copa.
         evaluation_splits: that are scored together, as one set.
         train_language: of XNLI: that of the training set.
@@ -40,7 +40,7 @@ class Task:
     label_names: tuple[str, ...] | None
     problem_type: str = "single_label"
     metric: str = "accuracy"
-    official_metrics: tuple[str, ...] = ("accuracy",)
+    further: tuple[str, ...] = ()
     form: str = "segments"
     evaluation_splits: tuple[str, ...] = ("validation",)
     train_language: str | None = None
@@ -84,14 +84,13 @@ _PAIR = ("sentence1", "sentence2")
 _NLI = ("entailment", "neutral", "contradiction")
 _ENTAILED = ("entailment", "not_entailment")
 _TRUTH = ("False", "True")
-_MATTHEWS = {"metric": "matthews_correlation", "official_metrics": ("matthews_correlation",)}
-_F1 = {"official_metrics": ("accuracy", "f1")}
-_CORRELATIONS = {"problem_type": "regression", "metric": "spearmanr", "official_metrics": ("pearsonr", "spearmanr")}
+_F1 = {"further": ("f1",)}
+_CORRELATIONS = {"problem_type": "regression", "metric": "spearmanr", "further": ("pearsonr",)}
 # The benchmark scores the two sets one by one: `validation_split` of `load_task` names either.
 _BOTH = {"evaluation_splits": ("validation_matched", "validation_mismatched")}
 
 GLUE = (
-    Task("cola", "glue", ("sentence",), ("unacceptable", "acceptable"), **_MATTHEWS),
+    Task("cola", "glue", ("sentence",), ("unacceptable", "acceptable"), metric="matthews_correlation"),
     Task("sst2", "glue", ("sentence",), ("negative", "positive")),
     Task("mrpc", "glue", _PAIR, ("not_equivalent", "equivalent"), **_F1),
     Task("qqp", "glue", ("question1", "question2"), ("not_duplicate", "duplicate"), **_F1),
@@ -101,11 +100,10 @@ GLUE = (
     Task("rte", "glue", _PAIR, _ENTAILED),
     Task("wnli", "glue", _PAIR, ("not_entailment", "entailment")),
 )
-_CB = {"official_metrics": ("accuracy", "macro_f1")}
 _CHOICES = ("choice1", "choice2")
 SUPER_GLUE = (
     Task("boolq", "super_glue", ("question", "passage"), _TRUTH),
-    Task("cb", "super_glue", ("premise", "hypothesis"), ("entailment", "contradiction", "neutral"), **_CB),
+    Task("cb", "super_glue", ("premise", "hypothesis"), ("entailment", "contradiction", "neutral")),
     Task("copa", "super_glue", ("premise", *_CHOICES, "question"), _CHOICES, form="copa"),
     Task("wic", "super_glue", _PAIR, _TRUTH, form="wic"),
 )
@@ -140,25 +138,21 @@ def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -
             shown = ", ".join([*GROUPS, *GROUPS["glue"], *GROUPS["superglue"], "xnli", "xnli_<language>"])
             raise ValueError(f"tasks must be of {shown}, got {name!r}. Did you mean {nearest!r}?")
         selected |= {member: TASKS[member] for member in GROUPS.get(name, (name,))}
-    if languages:
-        known = {language for task in selected.values() for language in task.languages}
-        if unknown := [language for language in languages if language not in known]:
-            raise ValueError(f"languages names {unknown[0]!r}, which no task of {', '.join(names)} has: leave it out.")
-        for name, task in selected.items():
-            selected[name] = replace(
-                task, languages=tuple(each for each in dict.fromkeys(languages) if each in task.languages)
+    for name, task in selected.items() if languages else ():
+        kept = tuple(each for each in dict.fromkeys(languages) if each in task.languages)
+        if task.languages and not kept and name in names:
+            raise ValueError(
+                f"languages are {', '.join(languages)}, none of which {name} has: leave one of the two out."
             )
+        selected[name] = replace(task, languages=kept)
+    known = {language for task in selected.values() for language in task.languages}
+    if unknown := [language for language in languages or () if language not in known]:
+        raise ValueError(f"languages names {unknown[0]!r}, which no task of {', '.join(names)} has: leave it out.")
     return [task for name, task in selected.items() if task.languages or not TASKS[name].languages]
 
 
 def load_task(
-    task: Task,
-    *,
-    data_dir: str | None = None,
-    train_split: str | None = None,
-    validation_split: str | None = None,
-    cache_dir: str | None = None,
-    token: str | None = None,
+    task: Task, *, data_dir=None, train_split=None, validation_split=None, cache_dir=None, token=None
 ) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
     """The rows of a task from `select_tasks` or `own_task.own_task`, to train on and to score.
 

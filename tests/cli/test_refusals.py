@@ -289,6 +289,10 @@ def test_parameters_that_classification_refuses(tmp_path, mlm_tokenizer):
     given = {"args": TrainingArguments(str(tmp_path), **HERE), "compute_loss_func": lambda *_: 0}
     with pytest.raises(ValueError, match="compute_loss_func is"):
         ClassificationTrainer(tiny_classifier(), processing_class=mlm_tokenizer, **given)
+    with pytest.raises(ValueError, match="args is None"):
+        ClassificationTrainer(tiny_classifier(), processing_class=mlm_tokenizer)
+    with pytest.raises(ValueError, match="processing_class is None"):
+        ClassificationTrainer(tiny_classifier(), TrainingArguments(str(tmp_path), **HERE))
 
 
 @pytest.mark.parametrize("name, value", [("eval_on_start", True), ("prediction_loss_only", True),

@@ -172,31 +172,15 @@ def test_an_own_task_from_files(tmp_path, encoders, text_lines, capsys):
         (tmp_path / f"{name}.csv").write_text("\n".join(["sentence,answer", *rows]) + "\n")
     files = ["--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "held_out.csv"]
     run(
-        encoders[0],
-        tmp_path / "out",
-        *files,
-        "--label_column",
-        "answer",
-        "--seeds",
-        0,
-        "--save_models",
-        "all",
-        "--task_label",
-        "answers",
-    )
+        encoders[0], tmp_path / "out", *files, "--label_column", "answer", "--seeds", 0, "--save_models", "all",
+        "--task_label", "answers",
+    )  # fmt: skip
     result = results(tmp_path / "out")["balanced/run_checkpoint-5/answers/seed_0.json"]
-    assert (result["lower_is_better"], result["official_metrics"]) == (False, ["accuracy"])
+    assert (result["lower_is_better"], result["metric"]) == (False, "accuracy")
     scored = [epoch["sets"]["validation"] for epoch in result["epochs"]]
     assert all(set(each["metrics"]) == {"accuracy", "macro_f1"} for each in scored)
-    assert ["classes" in each for each in scored] == [index == result["best_epoch"] for index in range(2)]
-    best = scored[result["best_epoch"]]
-    assert {name: each["rows"] for name, each in best["classes"].items()} == {"no": 5, "yes": 5}
-    matrix = numpy.array(best["confusion_matrix"])
-    assert matrix.sum(axis=1).tolist() == [5, 5] and matrix.trace() / 10 == best["metrics"]["accuracy"]
-    assert numpy.mean([each["f1"] for each in best["classes"].values()]) == pytest.approx(best["metrics"]["macro_f1"])
     assert (
-        "## answers: balanced cross-entropy\n\n| model | tokens | process-hours | accuracy | macro F1 |"
-        in capsys.readouterr().out
+        "## answers: balanced cross-entropy\n\n| model | tokens | process-hours | accuracy |" in capsys.readouterr().out
     )
     model = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "out/balanced/run_checkpoint-5/answers/seed_0"
@@ -218,19 +202,9 @@ def test_a_saved_model_is_that_of_the_best_epoch(tmp_path, data, encoders, monke
     left.mkdir(parents=True)
     (left / "old").touch()  # as after a kill between the model and its scores
     run(
-        encoders[0],
-        tmp_path,
-        "--tasks",
-        "cola",
-        "--data_dir",
-        data,
-        "--seeds",
-        0,
-        "--save_models",
-        "all",
-        "--learning_rate",
-        0.1,
-    )
+        encoders[0], tmp_path, "--tasks", "cola", "--data_dir", data, "--seeds", 0, "--save_models", "all",
+        "--learning_rate", 0.1,
+    )  # fmt: skip
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "balanced/run_checkpoint-5/cola/seed_0")
     assert len(weights) == 2 and not weights[0].equal(weights[1])
     assert model.classifier.weight.equal(weights[0])
@@ -275,13 +249,8 @@ def test_the_best_model_over_seeds_is_kept_with_its_card(tmp_path, encoders, tex
 
     monkeypatch.setattr(ClassificationTrainer, "predict", fixed)
     files = [
-        "--train_file",
-        tmp_path / "train.jsonl",
-        "--validation_file",
-        tmp_path / "dev.jsonl",
-        "--learning_rate",
-        0,
-    ]
+        "--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "dev.jsonl", "--learning_rate", 0,
+    ]  # fmt: skip
     for seeds in ([0, 1], [0, 1, 2]):
         run(encoders[0], tmp_path / "out", *files, "--seeds", *seeds)
     folder = tmp_path / "out/balanced/run_checkpoint-5/user"
@@ -383,17 +352,9 @@ def test_tables_alone(tmp_path, data, decoder, capsys):
 def test_killed_and_repeated_equals_never_killed(tmp_path, data, encoders):
     """SIGKILL after the first result, in the middle of the second run: the scores are those of a grid left alone."""
     command = [
-        sys.executable,
-        "run_glue.py",
-        "--model_name_or_path",
-        *encoders,
-        "--tasks",
-        "cola",
-        "copa",
-        "--seeds",
-        "0",
+        sys.executable, "run_glue.py", "--model_name_or_path", *encoders, "--tasks", "cola", "copa", "--seeds", "0",
         "1",
-    ]
+    ]  # fmt: skip
     command += ["--data_dir", data, *QUICK, "--num_train_epochs", "20", "--output_dir"]
     environment = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
 
@@ -421,10 +382,10 @@ def test_killed_and_repeated_equals_never_killed(tmp_path, data, encoders):
         (["--tasks", "cola", "mrpc"], "does not hold train.jsonl of 'mrpc'"),
         (["--tasks", "cola", "--languages", "de"], "languages names 'de', which no task of cola has"),
         (["--tasks", "cola", "--max_seq_length", "1000"], "max_seq_length is 1000 but the model has 512 positions"),
-        (["--tasks", "cola", "--max_seq_length", "2"], "max_seq_length must be at least 4, got 2"),
-        (["--tasks", "cola", "--max_eval_samples", "0"], "max_eval_samples must be at least 1, got 0"),
-        (["--tasks", "cola", "--seeds", "1", "1"], r"seeds must be different and not negative, got \[1, 1\]"),
-        (["--tasks", "cola", "--seeds", "-1"], r"seeds must be different and not negative, got \[-1\]"),
+        (["--tasks", "cola", "--max_seq_length", "2"], "max_seq_length is 2 but it must be at least 4"),
+        (["--tasks", "cola", "--max_eval_samples", "0"], "max_eval_samples is 0 but it must be at least 1"),
+        (["--tasks", "cola", "--seeds", "1", "1"], r"seeds is \[1, 1\] but it must hold different ones"),
+        (["--tasks", "cola", "--seeds", "-1"], r"seeds is \[-1\] but it must hold different ones"),
         (
             ["--tasks", "cola", "--seed", "1"],
             "seed is 1 but `headless-trainer glue` sets it: --seeds names one or several",

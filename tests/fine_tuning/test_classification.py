@@ -23,11 +23,7 @@ from transformers import (
 
 from headless_trainer.corpus.row_order import longest_first
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
-from headless_trainer.fine_tuning.classification_rows import (
-    ClassificationCollator,
-    EncodedRows,
-    encode_rows,
-)
+from headless_trainer.fine_tuning.classification_rows import ClassificationCollator, EncodedRows, encode_rows
 from headless_trainer.fine_tuning.classifiers import agree_on_tokens, load_classifier, load_config
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments
 from headless_trainer.fine_tuning.problems import MULTI_LABEL, REGRESSION

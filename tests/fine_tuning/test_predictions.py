@@ -1,7 +1,6 @@
 """Predictions for rows of a file, from the command line: after a training, and by a model that is fine-tuned already."""
 
 import contextlib
-import csv
 import io
 import json
 import os
@@ -151,19 +150,16 @@ def test_a_model_that_is_fine_tuned_predicts_the_same_without_training(trained, 
     root = trained("bert", kind, *columns)
     rows = [{name: value for name, value in row.items() if name != "label"} for row in read(root / "test.jsonl")]
     source = ["--model_name_or_path", best_of(root), "--do_predict", "--output_dir", tmp_path / "out"]
-    run(*source, "--test_file", write(tmp_path / "new.jsonl", rows), "--predictions_format", "csv")
-    with open(tmp_path / "out" / "predictions" / "best.csv", newline="") as file:
-        found = list(csv.DictReader(file))
-    want = read(root / "out" / "predictions" / "bert.jsonl")
-    assert [row["id"] for row in found] == [str(row["id"]) for row in want] and "label" not in found[0]
+    run(*source, "--test_file", write(tmp_path / "new.jsonl", rows))
+    found, want = read(tmp_path / "out/predictions/best.jsonl"), read(root / "out/predictions/bert.jsonl")
+    assert [row["id"] for row in found] == [row["id"] for row in want] and "label" not in found[0]
     for got, row in zip(found, want, strict=True):
         if kind == "numbers":
-            assert float(got["prediction"]) == pytest.approx(row["prediction"], abs=1e-5)
-            continue
-        assert got["prediction"] == (",".join(row["prediction"]) if kind == "labels" else row["prediction"])
-        for name, value in row["probabilities"].items():
-            assert float(got[f"probability_{name}"]) == pytest.approx(value, abs=1e-5)
-    assert os.listdir(tmp_path / "out" / "predictions") == ["best.csv"]
+            assert got["prediction"] == pytest.approx(row["prediction"], abs=1e-5)
+        else:
+            assert got["prediction"] == row["prediction"]
+            assert got["probabilities"] == pytest.approx(row["probabilities"], abs=1e-5)
+    assert os.listdir(tmp_path / "out" / "predictions") == ["best.jsonl"]
 
 
 @pytest.mark.parametrize("kind", LABELS)
@@ -249,14 +245,9 @@ def test_a_model_without_a_classifier_predicts_nothing(models, tmp_path):
     test = write(tmp_path / "test.jsonl", [{"text": "a"}])
     with pytest.raises(SystemExit, match="model_name_or_path '.*bert' has no classifier, .* fine-tune it first"):
         run(
-            "--model_name_or_path",
-            models["bert"],
-            "--do_predict",
-            "--test_file",
-            test,
-            "--output_dir",
+            "--model_name_or_path", models["bert"], "--do_predict", "--test_file", test, "--output_dir",
             tmp_path / "out",
-        )
+        )  # fmt: skip
 
 
 def test_rows_to_predict_are_looked_at_before_anything_is_trained(models, tmp_path, text_lines, monkeypatch):
@@ -267,7 +258,7 @@ def test_rows_to_predict_are_looked_at_before_anything_is_trained(models, tmp_pa
     for rows, message in [
         ([{"body": "a"}], "has no column 'text'"),
         ([{"text": "a", "prediction": 1}], "has a column 'prediction', the name of what is written: rename it"),
-        ([{"text": "a", "probability_yes": 1}], "has a column 'probability_yes', the name of what is written"),
+        ([{"text": "a", "probabilities": 1}], "has a column 'probabilities', the name of what is written"),
         ([{"text": "a", "label": "maybe"}], "row 0 of test_file .* has label 'maybe'"),
     ]:
         with pytest.raises(SystemExit, match=message):
@@ -284,17 +275,9 @@ def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(train
     root = trained("gpt2", "classes", "text")
     out = shutil.copytree(root / "out", tmp_path / "out")
     flags = [
-        *files_of(root),
-        "--text_columns",
-        "text",
-        "--learning_rate",
-        "0.01",
-        "--seeds",
-        0,
-        1,
-        "--max_seq_length",
+        *files_of(root), "--text_columns", "text", "--learning_rate", "0.01", "--seeds", 0, 1, "--max_seq_length",
         24,
-    ]
+    ]  # fmt: skip
     command = ["--model_name_or_path", models["gpt2"], "--do_predict", *flags, "--output_dir", out]
     (out / "predictions" / "gpt2.jsonl").unlink()
     run(*command)
@@ -311,35 +294,15 @@ def test_two_processes_predict_what_one_does(trained, models, tmp_path):
     """After a search with early stopping, in which both follow the same scores."""
     root = trained("bert", "classes", "text")
     flags = [
-        *files_of(root),
-        "--do_predict",
-        "--text_columns",
-        "text",
-        "--seeds",
-        0,
-        "--learning_rates",
-        "0.01",
-        "0.03",
-    ]
+        *files_of(root), "--do_predict", "--text_columns", "text", "--seeds", 0, "--learning_rates", "0.01", "0.03",
+    ]  # fmt: skip
     flags += [
-        "--early_stopping_patience",
-        1,
-        "--model_name_or_path",
-        models["bert"],
-        *QUICK,
-        "--output_dir",
+        "--early_stopping_patience", 1, "--model_name_or_path", models["bert"], *QUICK, "--output_dir",
         tmp_path / "two",
-    ]
+    ]  # fmt: skip
     command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        2,
-        "run_glue.py",
-        *flags,
-    ]
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, "run_glue.py", *flags,
+    ]  # fmt: skip
     subprocess.run([*map(str, command)], cwd=ROOT, env=os.environ, stdout=subprocess.DEVNULL, check=True)
     best, test = tmp_path / "two/balanced/bert/user/best", root / "test.jsonl"
     run("--model_name_or_path", best, "--do_predict", "--test_file", test, "--output_dir", tmp_path / "one")

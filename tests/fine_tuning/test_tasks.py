@@ -2,7 +2,6 @@
 
 import json
 import logging
-from dataclasses import replace
 
 import datasets
 import pyarrow as pa
@@ -11,10 +10,9 @@ import pytest
 pytest.importorskip("sklearn")
 
 from headless_trainer.fine_tuning import task_rows
-from headless_trainer.fine_tuning.grid import describe_rows
-from headless_trainer.fine_tuning.metrics.task_score import SCORES
+from headless_trainer.fine_tuning.metrics.named_score import known_name
 from headless_trainer.fine_tuning.problems import REGRESSION, SINGLE_LABEL
-from headless_trainer.fine_tuning.tasks import GROUPS, TASKS, XNLI_LANGUAGES, Task, load_task, select_tasks
+from headless_trainer.fine_tuning.tasks import GROUPS, TASKS, XNLI_LANGUAGES, load_task, select_tasks
 
 SENTENCE = [{"sentence": "One.", "label": 1, "idx": 0}, {"sentence": "Two.", "label": 0, "idx": 1}]
 PAIRS = [
@@ -71,15 +69,10 @@ def test_groups_of_tasks():
 def test_metrics_of_tasks_are_those_of_the_paper_and_of_the_benchmarks():
     other = {name: task.metric for name, task in TASKS.items() if task.metric != "accuracy"}
     assert other == {"cola": "matthews_correlation", "stsb": "spearmanr"}
-    official = {name: task.official_metrics for name, task in TASKS.items() if task.official_metrics != ("accuracy",)}
-    assert official == {
-        "cola": ("matthews_correlation",),
-        "mrpc": ("accuracy", "f1"),
-        "qqp": ("accuracy", "f1"),
-        "stsb": ("pearsonr", "spearmanr"),
-        "cb": ("accuracy", "macro_f1"),
-    }
-    assert {name for task in TASKS.values() for name in (task.metric, *task.official_metrics)} <= set(SCORES)
+    further = {name: task.further for name, task in TASKS.items() if task.further}
+    assert further == {"mrpc": ("f1",), "qqp": ("f1",), "stsb": ("pearsonr",)}
+    used = {name for task in TASKS.values() for name in (task.metric, *task.further)}
+    assert {known_name(name) for name in used} == used
 
 
 def test_outputs_of_the_head():
@@ -134,8 +127,15 @@ def test_an_unknown_task_suggests_the_nearest(given, nearest):
 
 @pytest.mark.parametrize("chosen", [["xnli"], ["xnli_de"], ["cola"]])
 def test_languages_that_no_task_has_are_refused(chosen):
-    with pytest.raises(ValueError, match=f"languages names 'xx', which no task of {chosen[0]} has"):
+    with pytest.raises(ValueError, match="languages (names 'xx', which no task|are xx, none of which)"):
         select_tasks(chosen, ["xx"])
+
+
+def test_languages_do_not_drop_a_task_that_is_named():
+    assert names(select_tasks(["xnli_translate_train"], ["de"])) == ["xnli_de"]
+    for chosen in (["xnli_fr", "xnli_de"], ["xnli_translate_train", "xnli_fr"]):
+        with pytest.raises(ValueError, match="languages are de, none of which xnli_fr has"):
+            select_tasks(chosen, ["de"])
 
 
 # --- rows of every form ------------------------------------------------------------------------------------------------
@@ -336,15 +336,3 @@ def test_labels_may_be_numbers_of_any_width():
     ):
         values = task_rows.label_values(pa.chunked_array([column]))
         assert task_rows.labels_of(values, SINGLE_LABEL, ("no", "yes"), "here", numbered=True) == [1, 0]
-
-
-def test_rows_and_classes_are_said():
-    train = datasets.Dataset.from_dict({"texts": [[["a"]]] * 5, "label": [0, 1, 1, 0, 1]})
-    sets = {"validation": train.select([0, 1])}
-    task = Task("user", "user", ("sentence",), ("no", "yes"))
-    assert describe_rows(task, train, sets) == "5 rows to train on (no 2, yes 3), 2 to score"
-    many = replace(task, label_names=tuple("abcdefg"))
-    assert describe_rows(many, train, sets) == "5 rows to train on (7 classes), 2 to score"
-    numbers = datasets.Dataset.from_dict({"texts": [[["a"]]] * 2, "label": [0.5, 3.0]})
-    task = replace(task, label_names=None, problem_type="regression")
-    assert describe_rows(task, numbers, sets) == "2 rows to train on (numbers from 0.5 to 3), 2 to score"

@@ -482,7 +482,7 @@ def glue_result(folder: Path, model: str, tokens: float, seed: int, score: float
             "settings": {},
             "weights": "w",
         }
-        | {"pretraining": pretraining, "paper_metrics": ["accuracy"], "official_metrics": ["accuracy"]}
+        | {"pretraining": pretraining, "metric": "accuracy"}
         | {"selected_on": ["validation"], "epochs": [epoch], "train_language": None},
     )
 
