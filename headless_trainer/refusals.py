@@ -160,9 +160,7 @@ PRETRAINING = (
         lambda args: args.negatives != "micro_batch",
     ),
     Refusal(
-        "head_bias",
-        "objective 'headless' has no head: use --objective vanilla",
-        lambda args: not _is_vanilla(args),
+        "head_bias", "objective 'headless' has no head: use --objective vanilla", lambda args: not _is_vanilla(args)
     ),
     Refusal(
         "mlm_probability mask_replace_prob random_replace_prob",

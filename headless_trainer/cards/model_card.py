@@ -37,8 +37,7 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
         return
     args, run, state = trainer.args, trainer.facts, trainer.state
     folder = Path(folder or args.output_dir)
-    kind = "vanilla" if args.objective == "vanilla" else "trunk"
-    facts: dict[str, Any] = {}
+    kind, facts = "vanilla" if args.objective == "vanilla" else "trunk", {}
     if isinstance(args, LMHeadArguments):
         kind = "tuned" if state.global_step else "free_head"
         facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)
@@ -62,18 +61,11 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
         }
         facts["environment"] = card_facts.environment(trainer, totals["train_seconds"])
         facts["bias_apart"] = trainer.head.added_bias and is_checkpoint
-    write_card(
-        folder,
-        _name(folder, args),
-        kind,
-        trainer.accelerator.unwrap_model(trainer.model),
-        trainer.processing_class,
-        causal=trainer.task == "clm",
-        model_args=run.model_args,
-        dataset=run.data_args and run.data_args.dataset_name,
-        results=held_out_results(metrics, trainer.task, run.data_args, kind),
-        facts=facts,
-    )
+    name, results = _name(folder, args), held_out_results(metrics, trainer.task, run.data_args, kind)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    card = {"causal": trainer.task == "clm", "model_args": run.model_args, "results": results, "facts": facts}
+    card["dataset"] = run.data_args and run.data_args.dataset_name
+    write_card(folder, name, kind, model, trainer.processing_class, **card)
 
 
 @never_raises
@@ -103,8 +95,7 @@ def write_card(
         model_args: name the checkpoint that the model was made of; None where a trainer was made by hand.
         dataset: that it was trained on.
         results: its scores.
-        facts: names in the template that this kind has, or has other values for.
-        metadata: arguments of `ModelCardData` that this kind has, or has other values for.
+        facts: names in the template, and metadata: arguments of `ModelCardData`, that this kind has, or has others for.
     """
     if not isinstance(tokenizer, PreTrainedTokenizerBase):  # a trainer takes anything that pads
         tokenizer = None
