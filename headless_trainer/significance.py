@@ -108,9 +108,9 @@ def is_significant(p_value: float) -> bool:
     return bool(p_value < 1 - LEVEL)
 
 
-def dagger(p_value: float, adjusted: float, mark: str = "†") -> str:
+def dagger(p_value: float, adjusted: float) -> str:
     """Return the mark of a significant test, twice if it holds after Holm's correction too."""
-    return mark * (is_significant(p_value) + is_significant(max(p_value, adjusted)))
+    return "†" * (is_significant(p_value) + is_significant(max(p_value, adjusted)))
 
 
 def show_p(p_value: float, adjusted: float, form: str = ".2g") -> str:

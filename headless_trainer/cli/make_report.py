@@ -5,10 +5,10 @@
     headless-trainer report runs/headless runs/vanilla --glue runs/glue --lm_eval runs/zero-shot --output_dir runs/report
     headless-trainer report runs/a runs/b --output_dir runs/report --title "A or B?"
 
-A run is the output folder of `headless-trainer pretrain` or `headless-trainer lm-head --do_train`, finished or not. Runs that
-differ in their seed only are put together, and named groups are written NAME=RUN1,RUN2: significance needs two seeds. The
-report is <output_dir>/report.html, one file that needs no other and no network, with every picture as a PNG beside it. The
-first argument may be a YAML or JSON file of arguments; flags that follow override it.
+A run is the output folder of `headless-trainer pretrain` or `headless-trainer lm-head --do_train`, finished or not. The seeds
+of one configuration are written NAME=RUN1,RUN2: significance needs two. The report is <output_dir>/report.html, one file that
+needs no other and no network, with its pictures as PNGs beside it. The first argument may be a YAML or JSON file of arguments;
+flags that follow override it.
 """
 
 import itertools

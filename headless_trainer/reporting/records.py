@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,6 @@ from ..scoring.score_comparison import short_names
 TOKENS, SECONDS = "tokens_seen", "train_seconds"
 AXES = {TOKENS: "tokens", SECONDS: "training time"}
 EVALUATION_NAME = "eval_results.json"
-# What may differ between seeds of one configuration: the seed, and where a run writes.
-PLACES = {
-    "seed", "data_seed", "output_dir", "run_name", "resume_from_checkpoint", "report_to", "disable_tqdm", "push_to_hub",
-    "hub_model_id", "project", "model: _name_or_path", "model: transformers_version",
-}  # fmt: skip
 
 
 @dataclass
@@ -62,11 +56,6 @@ class Configuration:
 
     name: str
     runs: list[Run]
-
-    @property
-    def settings(self) -> dict:
-        """What tells it from others, without what differs between its runs."""
-        return {name: value for name, value in self.runs[0].settings.items() if name not in PLACES}
 
 
 def read_run(folder: str | Path) -> Run:
@@ -112,10 +101,7 @@ def _tokenizer(path: Path) -> str | None:
 
 
 def group_runs(arguments: Sequence[str]) -> list[Configuration]:
-    """Return configurations from ``RUN`` and ``NAME=RUN1,RUN2`` items.
-
-    Runs without a name become one configuration if their arguments and models are the same and their seeds differ.
-    """
+    """Return configurations from ``RUN`` and ``NAME=RUN1,RUN2`` items; a run without a name has that of its folder."""
     groups: list[Configuration] = []
     for argument in arguments:
         name, equals, folders = argument.partition("=")
@@ -124,32 +110,14 @@ def group_runs(arguments: Sequence[str]) -> list[Configuration]:
         runs = [read_run(folder) for folder in (folders.split(",") if name else [folders]) if folder]
         if not runs:
             raise ValueError(f"{argument!r} names no run: write NAME=RUN1,RUN2.")
-        places = [run.folder.resolve() for run in (*(run for each in groups for run in each.runs), *runs)]
-        if len({*places}) < len(places) or name and name in {each.name for each in groups}:
-            raise ValueError(f"{argument!r} is given twice: name each run once, and all runs of a name at once.")
-        seeds_of = None if name else next((each for each in groups if not each.name and _is_seed(runs[0], each)), None)
-        if seeds_of:
-            seeds_of.runs += runs
-        else:
-            groups.append(Configuration(name, runs))
-    _name(groups)
+        groups.append(Configuration(name, runs))
+        places = [run.folder.resolve() for each in groups for run in each.runs]
+        if len({*places}) < len(places):
+            raise ValueError(f"{argument!r} names a run that is given twice: name each run once.")
+    unnamed = [each for each in groups if not each.name]
+    for each, name in zip(unnamed, short_names([str(each.runs[0].folder) for each in unnamed]), strict=True):
+        each.name = name
+    names = [each.name for each in groups]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{twice[0]!r} is the name of two: name all its runs at once, {twice[0]}=RUN1,RUN2.")
     return groups
-
-
-def _is_seed(run: Run, configuration: Configuration) -> bool:
-    seeds = [each.settings.get("seed") for each in (*configuration.runs, run)]
-    alone, tokenizer = Configuration("", [run]).settings, configuration.runs[0].tokenizer
-    same = (alone, run.tokenizer) == (configuration.settings, tokenizer)
-    return same and None not in seeds and len({*seeds}) == len(seeds)
-
-
-def _name(configurations: list[Configuration]) -> None:
-    """Call those without a name by the ends of their paths, and groups by what the names of their runs begin with."""
-    unnamed = [each for each in configurations if not each.name]
-    ends = iter(short_names([str(run.folder) for each in unnamed for run in each.runs]))
-    taken = [each.name for each in configurations if each.name]
-    for each in unnamed:
-        own = [next(ends) for _ in each.runs]
-        name = own[0] if len(own) == 1 else os.path.commonprefix(own).rstrip("_-./ ") or own[0]
-        taken.append(name)
-        each.name = name if taken.count(name) == 1 else f"{name} ({taken.count(name)})"

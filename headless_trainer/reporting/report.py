@@ -34,6 +34,11 @@ from .scores import glue_tables, zero_shot_table
 PAGE_NAME = "report.html"
 # Distinct to people who see no red or no green.
 COLOURS = ("#1668c7", "#c2570c", "#18794e", "#8e4ec6", "#9a6700", "#c0265f", "#0b7285", "#6b7280")
+# Settings that say where a run writes, and what else tells no two configurations apart.
+PLACES = {
+    "seed", "data_seed", "output_dir", "run_name", "resume_from_checkpoint", "report_to", "disable_tqdm", "push_to_hub",
+    "hub_model_id", "project", "model: _name_or_path", "model: transformers_version",
+}  # fmt: skip
 SMOOTHED_OVER = 0.05  # of a curve's points: speeds jump from log to log
 
 
@@ -150,11 +155,11 @@ def _runs_table(configurations: list[Configuration]) -> dict:
 
 
 def _settings_table(configurations: list[Configuration]) -> dict:
-    table = pandas.DataFrame({each.name: {k: str(v) for k, v in each.settings.items()} for each in configurations})
-    differing = table.fillna("–").loc[lambda all_: all_.nunique(axis=1) > 1]
-    return _table(
-        ["setting", *differing], [[name, *row] for name, row in zip(differing.index, differing.values, strict=True)]
-    )
+    table = pandas.DataFrame({each.name: each.runs[0].settings for each in configurations}, dtype=object)
+    table = table.drop(index=PLACES, errors="ignore").fillna("–").astype(str)
+    differing = table[table.nunique(axis=1) > 1]
+    rows = [[name, *row] for name, row in zip(differing.index, differing.values, strict=True)]
+    return _table(["setting", *differing], rows)
 
 
 def _picture(path: Path, configurations: list[Configuration], axes: Iterable[str], *, held_out: bool) -> dict:

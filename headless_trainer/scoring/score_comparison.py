@@ -14,14 +14,14 @@ from .score_store import RESULTS_NAME, metric_label, read_documents, read_result
 
 ARROWS = {True: " ↑", False: " ↓", None: ""}
 NOTES = """
-† better at 0.95 by a {test} on means and standard errors (p).
-‡ better only by the sharper, paired t-test, document by document (p paired).
-†† and ‡‡: also after Holm's correction over all tests of the table (p in brackets).
+† better at 0.95 by a {test} (p).
+†† also after Holm's correction over all tests of the table (p in brackets).
 A - B: mean difference between documents and its 95 % interval; for a perplexity that of
 log-likelihoods, on which it is tested."""
 TEST_NAMES = {
-    "two_sided": "two-sided t-test",
-    "paper": "one-tailed t-test of the better score, as in the paper's table 4 (one in ten for equal models),",
+    "two_sided": "two-sided t-test, paired by documents",
+    "paper": "one-tailed t-test of the better score, as in the paper's table 4 (one in ten for equal models),\n"
+    "on means and standard errors",
 }
 
 
@@ -43,16 +43,15 @@ def find_results(folder: str | Path) -> Path | None:
 def compare(first: Path, second: Path, *, test: str = "two_sided") -> list[dict[str, Any]]:
     """Test the difference of two models, by their folders of results, on every task and metric that both have.
 
-    ``p_means`` is Welch's t-test over documents, which a table of means and standard errors is enough for. ``p_paired`` is the
-    paired t-test on the same documents, which sees smaller differences. A perplexity is tested through the mean
-    log-likelihood that it is a function of. ``holm_means`` and ``holm_paired`` are corrected by `holm` over all rows.
+    A perplexity is tested through the mean log-likelihood that it is a function of.
 
-    With ``test="paper"`` both are one-tailed, for the model with the better score: ``p_means`` then gives the daggers of the
-    paper's table 4, but QASPER's, whose documents are not known.
+    Args:
+        test: ``two_sided``, paired by documents; or ``paper``, Welch's one-tailed test for the model with the better score,
+            which gives the daggers of the paper's table 4, but QASPER's, whose documents are not known.
 
     Returns:
-        One dictionary a row: the scores, ``better`` (0, 1 or None), the p-values and their correction, and ``difference``, that
-        of the documents' mean scores, first minus second, with the ends of its interval.
+        One dictionary a row: the scores, ``better`` (0, 1 or None), ``p`` and its correction ``holm`` over all rows, and
+        ``difference``, that of the documents' mean scores, first minus second, with the ends of its interval.
     """
     scores = [scores_of(read_results(folder)).dropna(subset="documents") for folder in (first, second)]
     both, rows = scores[0].merge(scores[1], on=["task", "metric"]), []
@@ -71,10 +70,9 @@ def compare(first: Path, second: Path, *, test: str = "two_sided") -> list[dict[
         for metric in found.itertuples():
             row = {"task": task, "metric": metric.metric, "documents": metric.documents_x, "test": test}
             rows.append(row | _compare(metric, [each["scores"][metric.metric] for each in documents], test))
-    tested = [row for row in rows if "p_means" in row]
-    for which in ("means", "paired"):
-        for row, adjusted in zip(tested, holm([row[f"p_{which}"] for row in tested]), strict=True):
-            row[f"holm_{which}"] = adjusted
+    tested = [row for row in rows if "p" in row]
+    for row, adjusted in zip(tested, holm([row["p"] for row in tested]), strict=True):
+        row["holm"] = adjusted
     return rows
 
 
@@ -90,9 +88,8 @@ def _compare(metric, scores: list[list], test: str) -> dict[str, Any]:
         return row | {"not_tested": "no direction is better"}
     gains = [np.multiply(each, rising if direction else -rising, dtype=float) for each in scores]
     better = int(gains[1].mean() > gains[0].mean())
-    for which, paired in (("means", False), ("paired", True)):
-        found = t_test(gains[better], gains[1 - better], paired=paired, test=test)
-        row |= {f"p_{which}": found.p_value, f"t_{which}": found.statistic, f"significant_{which}": found.significant}
+    found = t_test(gains[better], gains[1 - better], paired=test != "paper", test=test)
+    row |= {"p": found.p_value, "t": found.statistic, "significant": found.significant}
     return row | {"better": better if values[0] != values[1] else None}
 
 
@@ -115,15 +112,11 @@ def comparison_table(rows: list[dict[str, Any]], names: list[str]) -> str:
     for row in rows:
         cells = [f"{value:.4f}" for value in row["values"]]
         interval = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["difference"]) if "difference" in row else ""
-        tests = {which: (row[f"p_{which}"], row[f"holm_{which}"]) for which in ("means", "paired") if "p_means" in row}
         if row["better"] is not None:
-            which, mark = ("means", "†") if row["significant_means"] else ("paired", "‡")
-            cells[row["better"]] += dagger(*tests[which], mark)
-        shown = [show_p(*tests[which], ".3f") if tests else "" for which in ("means", "paired")]
-        table.append(
-            [row["task"], metric_label(row["metric"]) + ARROWS[row["higher_is_better"]], *cells, interval, *shown]
-        )
-    head = ["task", "metric", "A", "B", "A - B [95 %]", "p", "p paired"]
+            cells[row["better"]] += dagger(row["p"], row["holm"])
+        label = metric_label(row["metric"]) + ARROWS[row["higher_is_better"]]
+        table.append([row["task"], label, *cells, interval, show_p(row["p"], row["holm"], ".3f") if "p" in row else ""])
+    head = ["task", "metric", "A", "B", "A - B [95 %]", "p"]
     notes = f"\n\nA: {names[0]}; B: {names[1]}." + NOTES.format(test=TEST_NAMES[rows[0]["test"]])
     return markdown(head, table, left=2, aligned=True) + notes
 

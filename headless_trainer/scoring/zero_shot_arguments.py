@@ -28,8 +28,8 @@ class ZeroShotArguments:
     )
     significance: Literal["two_sided", "paper"] = HfArg(
         default="two_sided",
-        help="The t-tests of --compare. paper: one-tailed, for the model with the better score, as in the paper's table "
-        "4; of equal models that finds one better in a tenth of the tasks, not a twentieth.",
+        help="The t-test of --compare: paired by documents; or, with paper, on means and standard errors and one-tailed for "
+        "the better score, as in the paper's table 4, which of equal models finds one better in a tenth of the tasks.",
     )
     data_files: list[str] | None = HfArg(
         default=None,
