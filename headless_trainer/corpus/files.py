@@ -123,12 +123,17 @@ def read_tables(
             for batch in source.iter_batches(rows or max(1, source.metadata.num_rows), columns=names):
                 yield pa.Table.from_batches([batch])
             return
-        separator = SEPARATORS.get(kind)
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="" if separator else None)
-        records, names = _csv_records(text, separator) if separator else _json_records(text), columns
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="" if kind in SEPARATORS else None)
+        if kind in SEPARATORS:
+            records = _csv_rows(text, SEPARATORS[kind])
+            header = next(records)
+            while some := list(islice(records, rows)):
+                places = {name: header.index(name) for name in _known(columns, header)}
+                yield pa.table({name: pa.array([row[place] or None for row in some]) for name, place in places.items()})
+            return
+        records, names = _json_records(text), None
         while some := list(islice(records, rows)):
-            if names is columns:
-                names = _known(columns, dict.fromkeys(chain.from_iterable(some)))
+            names = names or _known(columns, dict.fromkeys(chain.from_iterable(some)))
             yield pa.table({name: _column(name, [record.get(name) for record in some]) for name in names})
 
 
@@ -151,23 +156,21 @@ def as_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _csv_records(lines: Iterable[str], separator: str) -> Iterator[dict[str, str | None]]:
+def _csv_rows(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
+    """The header, and then rows of as many cells."""
     ended = []
-
-    def noted() -> Iterator[str]:
-        yield from lines
-        ended.append(True)
-
-    rows = csv.reader(noted(), delimiter=separator)
+    # The last row ends before the reader asks for a further line, unless a quotation is open.
+    rows = csv.reader(chain(lines, iter(lambda: ended.append(True), None)), delimiter=separator)
     header = next(rows, [])
     if twice := [name for name in header if header.count(name) > 1]:
         raise ValueError(f"its header names the column {_shown(twice[0])} {header.count(twice[0])} times: rename one")
+    yield header
     before = rows.line_num
     for row in rows:
-        if ended:  # the last row ends before the reader asks for a further line
+        if ended:
             raise ValueError(f"a quotation mark after line {before:,} is never closed")
         if len(row) == len(header):
-            yield {name: cell or None for name, cell in zip(header, row, strict=True)}
+            yield row
         elif row:
             raise ValueError(f"line {rows.line_num:,} ends a row of {len(row)} cells, and the header has {len(header)}")
         before = rows.line_num
@@ -178,10 +181,11 @@ def _json_records(file: io.TextIOBase) -> Iterator[dict]:
     first = next(lines, "")
     is_list = first.lstrip().startswith("[")
     values = json.loads(first + file.read()) if is_list else chain([first] if first else [], lines)
+    decode = json.JSONDecoder().decode
     for number, value in enumerate(values, 1):
         if not is_list:
             try:
-                value = json.loads(value)
+                value = decode(value)
             except json.JSONDecodeError as error:
                 raise ValueError(f"row {number:,} is no JSON object on a line by itself ({error})") from error
         if not isinstance(value, dict):

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import IterableDataset
 
-from .documents import batches_by_size, cut_long, read_documents, side_of_split
+from .documents import Documents, batches_by_size, cut_long, filled, positions, read_documents, side_of_split
 from .files import opened, read_tables
 
+RAW = pa.schema({"text": pa.string(), "position": pa.uint32()})
 TEXT_TYPES = ("string", "large_string", "string_view")
 _DOCUMENTS_AT_ONCE = 10_000
 _ROWS_AT_ONCE = 1_000  # that are read from a source
@@ -37,13 +38,12 @@ class TextFiles:
     def num_shards(self) -> int:
         return len(self.paths)
 
-    def texts(self, file: int) -> Iterator[pa.ChunkedArray]:
+    def documents(self, file: int) -> Iterator[Documents]:
         """Those of one file, some at a time."""
         path = self.paths[file]
         if self.column is None:
             with opened(path, self.argument) as raw:
-                for documents in read_documents(io.TextIOWrapper(raw, encoding="utf-8-sig"), self.sample_by):
-                    yield pa.chunked_array([documents], pa.string())
+                yield from read_documents(io.TextIOWrapper(raw, encoding="utf-8-sig"), self.sample_by)
             return
         for table in read_tables(path, self.argument, columns=[self.column], rows=_ROWS_AT_ONCE):
             column = table[self.column]
@@ -52,14 +52,14 @@ class TextFiles:
                     f"text_column {self.column!r} does not hold text but {column.type} in a part of {str(path)!r}. Mend it, or "
                     "leave it out."
                 )
-            yield column
+            yield from cut_long(column.cast(pa.string()))
 
 
 class TextStream:
     """The documents of files, or of a `datasets.IterableDataset`, that are not empty and lie on one side of the split.
 
     The side is that of `side_of_split`: files can be read in any order, by any process, and the same documents are held out.
-    Each piece of a document that is too long (see `documents.pieces`) is a document.
+    Each piece of a document that is too long (see `documents.pieces`) is a document, on the side of the first of them.
 
     Args:
         source: documents. The shards of an `IterableDataset` are called files here.
@@ -86,33 +86,44 @@ class TextStream:
         for block in itertools.islice(self._raw_blocks(file, size), first, None):
             yield side_of_split(block, held_out=self.held_out, share=self.share)
 
-    def _raw_blocks(self, file: int, size: int) -> Iterator[pa.ChunkedArray]:
-        """Blocks before the split."""
+    def _raw_blocks(self, file: int, size: int) -> Iterator[pa.Table]:
+        """Blocks before the split, of the columns `RAW`: "position" is null but in pieces of a document."""
         held, count, used = [], 0, 0
-        for texts in map(cut_long, self._texts(file)):
-            ends = pc.fill_null(pc.binary_length(texts), 0).to_numpy().astype(np.int64).cumsum()
+        for texts, position in self._documents(file):
+            positions = pa.nulls(len(texts), pa.uint32()) if position is None else [position] * len(texts)
+            table = pa.table({"text": texts, "position": positions}, schema=RAW)
+            ends = pc.fill_null(pc.binary_length(table["text"]), 0).to_numpy().astype(np.int64).cumsum()
             start = 0
-            while start < len(texts):
+            while start < len(ends):
                 before = ends[start - 1] if start else 0
                 room = int(np.searchsorted(ends, before + _BLOCK_BYTES - used, side="right")) - start
-                stop = min(start + min(size - count, max(room, 0 if held else 1)), len(texts))
-                held += texts.slice(start, stop - start).chunks
-                count += stop - start
-                used += int(ends[stop - 1] - before) if stop > start else 0
-                start = stop
-                if count == size or start < len(texts):
-                    yield pa.chunked_array(held)
+                stop = min(start + min(size - count, max(room, 0 if held else 1)), len(ends))
+                if stop > start:
+                    held.append(table.slice(start, stop - start))
+                    count += stop - start
+                    used += int(ends[stop - 1] - before)
+                    start = stop
+                if count == size or start < len(ends):
+                    yield pa.concat_tables(held).combine_chunks()
                     held, count, used = [], 0, 0
         if held:
-            yield pa.chunked_array(held)
+            yield pa.concat_tables(held).combine_chunks()
 
-    def _texts(self, file: int) -> Iterator[pa.ChunkedArray]:
+    def _documents(self, file: int) -> Iterator[Documents]:
         if isinstance(self.source, TextFiles):
-            texts = self.source.texts(file)
-        else:
-            shard = self.source.shard(num_shards=self.num_files, index=file)
-            texts = (table[self.column] for table in shard.iter(batch_size=_ROWS_AT_ONCE))
-        return (some.cast(pa.string()) for some in texts)
+            return self.source.documents(file)
+        shard = self.source.shard(num_shards=self.num_files, index=file)
+        columns = (table[self.column].cast(pa.string()) for table in shard.iter(batch_size=_ROWS_AT_ONCE))
+        return itertools.chain.from_iterable(map(cut_long, columns))
+
+    def raw_tables(self) -> Iterator[pa.Table]:
+        """All documents of both sides."""
+        for file in range(self.num_files):
+            yield from self._raw_blocks(file, _DOCUMENTS_AT_ONCE)
+
+    def positions(self) -> np.ndarray:
+        """Of all documents of both sides, see `documents.positions`."""
+        return np.concatenate([positions(filled(table)) for table in self.raw_tables()] or [np.empty(0, np.uint32)])
 
     def tables(self) -> Iterator[pa.Table]:
         """All documents in the column "text"."""

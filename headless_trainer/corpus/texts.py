@@ -4,10 +4,12 @@ import functools
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import datasets
+import pyarrow as pa
 from datasets import Dataset, DatasetDict, IterableDataset
 from datasets.fingerprint import Hasher
 
@@ -15,10 +17,10 @@ from ..arguments import DataArguments
 from ..runtime.sources import without_retries
 from . import documents
 from .demo_corpus import demo_documents
-from .documents import possible_share
+from .documents import possible_share, side_of_split
 from .files import SEPARATORS, as_numbers, cache_of, expand, extension, read_tables
 from .row_cache import cache_folder, find_or_write
-from .text_stream import TEXT_TYPES, TextFiles, TextStream
+from .text_stream import RAW, TEXT_TYPES, TextFiles, TextStream
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ def load_texts(
 
     Returns:
         Splits "train" and "validation", each with the one column "text"; with ``args.streaming`` they are `TextStream`. A
-        document of more than `documents.LONGEST` characters is several, cut at white space.
+        document of more than `documents.LONGEST` characters is several on one side, cut at white space.
 
     Raises:
         ValueError: if a file has an unknown extension, the files differ in theirs, a part holds no documents, there is one
@@ -89,8 +91,19 @@ def _texts(parts: dict[str, _Part], share: float, streaming: bool, cache_dir: st
         if not streaming:
             key = Hasher.hash(json.dumps([part.identity, part.column, side, documents.LONGEST]))
             path = cache_folder(cache_dir) / f"texts-{key}.arrow"
-            texts[name] = find_or_write(path, texts[name].tables, _FEATURES)
+            is_read_twice = side and isinstance(part.source, TextFiles)
+            tables = functools.partial(_side, part, side, cache_dir) if is_read_twice else texts[name].tables
+            texts[name] = find_or_write(path, tables, _FEATURES)
     return texts
+
+
+def _side(part: _Part, side: dict, cache_dir: str | None) -> Iterator[pa.Table]:
+    """Of files that are parsed once for both sides."""
+    key = Hasher.hash(json.dumps([part.identity, part.column, documents.LONGEST]))
+    path = cache_folder(cache_dir) / f"documents-{key}.arrow"
+    whole = find_or_write(path, _stream(part).raw_tables, datasets.Features.from_arrow_schema(RAW))
+    for batch in whole.data.to_batches():
+        yield pa.table({"text": side_of_split(pa.table(batch), **side)})
 
 
 def _stream(part: _Part, **side) -> TextStream:
@@ -101,9 +114,8 @@ def _stream(part: _Part, **side) -> TextStream:
 def _nearest_share(part: _Part, args: DataArguments, said: str) -> float:
     """The share of few documents to hold out so that neither side is without one."""
     given = f"validation_split_percentage ({args.validation_split_percentage:g})"
-    texts = (row["text"] for row in _stream(part))
     try:
-        share = possible_share(texts, args.validation_split_percentage / 100)
+        share = possible_share(_stream(part).positions(), args.validation_split_percentage / 100)
     except ValueError as error:
         raise ValueError(
             f"{said} cannot be split by {given}: {error}. Name a source with more text, or a held-out part of its own."

@@ -124,7 +124,9 @@ def test_the_rule_of_the_split_never_changes():
     """Of the text as UTF-8, and the same on every machine: another rule would hold out what a run has trained on."""
     texts = ["", "a", "Der M\u00fcller", "\u6f22\u5b57", "x" * 1000]
     expected = [46947589, 1426945110, 642393988, 2845645495, 1941755927]
-    assert positions(text.encode() for text in texts).tolist() == expected
+    raw = pa.table({"text": texts, "position": [None] * 4 + [7]}, schema=text_stream.RAW)
+    assert positions(raw).tolist() == [*expected[:4], 7]
+    assert positions(raw.set_column(1, "position", pa.nulls(5, pa.uint32()))).tolist() == expected
 
 
 @BOTH
@@ -289,7 +291,7 @@ def test_files_are_read_in_bounded_blocks(sample_by, text, monkeypatch):
     monkeypatch.setattr(documents, "LONGEST", 60)
     paragraphs = [part for part in text.rstrip("\n").split("\n\n") if part]
     whole = {"line": text.removesuffix("\n").split("\n"), "paragraph": paragraphs, "document": [text]}[sample_by]
-    got = [document for some in read_documents(Counted(text), sample_by) for document in some]
+    got = [document for some, _ in read_documents(Counted(text), sample_by) for document in some]
     assert got == ([piece for document in whole for piece in pieces(document)] if text else [])
 
 
@@ -300,6 +302,11 @@ def test_long_documents_are_cut_alike_in_every_format(kind, tmp_path, cache, mon
     expected = [piece for document in LONG for piece in pieces(document)]
     for streaming in (False, True):
         assert load([tmp_path / f"a.{kind}"], cache, tmp_path / f"a.{kind}", streaming=streaming)["train"] == expected
+        parts = load([tmp_path / f"a.{kind}"], cache, streaming=streaming, validation_split_percentage=40)
+        assert sorted(sum(parts.values(), [])) == sorted(expected)
+        for cut in filter(lambda cut: len(cut) > 1, map(pieces, LONG)):
+            sides = [name for name, texts in parts.items() for piece in cut if piece in texts]
+            assert len(sides) == len(cut) and len(set(sides)) == 1, "all pieces of a document are on one side"
 
 
 def test_blocks_of_a_stream(tmp_path, monkeypatch):
@@ -329,4 +336,4 @@ def test_nothing_of_the_cache_is_left_open(tmp_path, cache):
     _write(tmp_path / "a.txt", DOCUMENTS)
     first = load([tmp_path / "a.txt"], cache)
     assert load([tmp_path / "a.txt"], cache) == first
-    assert len([name for name in os.listdir(cache) if name.endswith(".arrow")]) == 2
+    assert len([name for name in os.listdir(cache) if name.endswith(".arrow")]) == 3  # all documents, and each side
