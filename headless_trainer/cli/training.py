@@ -107,7 +107,6 @@ def make_trainer(
         trainer.check_resume(resume)
     trainer.facts.model_args, trainer.facts.data_args = model_args, data_args
     run_folder.use_console(trainer)
-    run_folder.announce(trainer)
     return trainer, resume
 
 

@@ -14,7 +14,6 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from datasets.fingerprint import Hasher
 
 from ..arguments import DataArguments
-from ..runtime.sources import without_retries
 from . import documents
 from .demo_corpus import demo_documents
 from .documents import possible_share, side_of_split
@@ -127,7 +126,6 @@ def _nearest_share(part: _Part, args: DataArguments, said: str) -> float:
     return share
 
 
-@without_retries()
 def _from_hub(args: DataArguments, cache_dir: str | None, token: str | None) -> dict[str, _Part]:
     own_cache = cache_of(args.dataset_name, cache_dir)
     parts = datasets.load_dataset(

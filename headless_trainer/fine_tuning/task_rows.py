@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..corpus.files import SEPARATORS, extension, read_rows
-from ..runtime.sources import without_retries
 from .problems import MULTI_LABEL, REGRESSION, Problem
 
 logger = logging.getLogger(__name__)
@@ -69,7 +68,6 @@ class Source:
             table = table.set_column(table.column_names.index(name), name, column)
         return table
 
-    @without_retries()
     def _load_hub(self) -> datasets.Dataset:
         settings = {"split": self.split, "cache_dir": self.cache_dir, "token": self.token}
         try:

@@ -13,14 +13,12 @@ from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
 from ..runtime import signals
-from ..runtime.settings import SETTINGS_NAME
+from ..runtime.checkpoints import SETTINGS_NAME
 from .names import repository_name
 
 logger = logging.getLogger(__name__)
 
-STALL_SECONDS = (
-    20.0  # without an answer, after which huggingface_hub tries again, five times; of itself it waits forever
-)
+STALL_SECONDS = 20.0  # without an answer, then huggingface_hub tries again, five times; of itself it waits forever
 LIMIT_SECONDS, LIMIT_BYTES_PER_SECOND = 60.0, 5e5  # how long the end of a run waits for a push
 # What stays here: checkpoints, what is hidden or unfinished, and both files of settings, with this machine's paths. Of a
 # checkpoint as a model, also what only resuming reads, of DeepSpeed and FSDP too.
@@ -45,11 +43,16 @@ class HubPushes(TrainerCallback):
         self.stopping = lambda: False  # whether the process was told to end soon
         self._api = HfApi(token=token or args.hub_token)
         self._asked: dict[Future, Path] = {}
+        self._ended = self._current = (
+            threading.Event()
+        )  # set when nobody waits any more: for new pushes, for the running one
         self._command, self._said = "", ""  # of the push that was asked for last; the failure that was said last
         client, hooks = type(get_session()), get_session().event_hooks
+        others = [each for each in hooks["request"] if getattr(each, "__func__", None) is not HubPushes._check_wanted]
+        hooks = hooks | {"request": [*others, self._check_wanted]}
         set_client_factory(lambda: client(event_hooks=hooks, follow_redirects=True, timeout=STALL_SECONDS))
         disable_progress_bars()
-        threading._register_atexit(self.wait)  # atexit is too late: uploads start threads
+        threading._register_atexit(self._leave)  # atexit is too late: uploads start threads
         self._start(self.output_dir, "")
 
     @property
@@ -62,10 +65,8 @@ class HubPushes(TrainerCallback):
         busy = self.unfinished and not args.hub_always_push
         if busy or self.stopping() or not args.push_to_hub or args.hub_strategy == HubStrategy.END:
             return
-        folder, message = (
-            self.output_dir / f"checkpoint-{state.global_step}",
-            f"Training in progress, step {state.global_step}",
-        )
+        folder = self.output_dir / f"checkpoint-{state.global_step}"
+        message = f"Training in progress, step {state.global_step}"
         self._start(folder, message, exclude=MODEL_EXCLUDED)
         whole = {HubStrategy.CHECKPOINT: "last-checkpoint", HubStrategy.ALL_CHECKPOINTS: folder.name}
         if args.hub_strategy in whole:
@@ -96,33 +97,47 @@ class HubPushes(TrainerCallback):
             self.stop()
 
     def stop(self) -> None:
-        """Wait for no push and start none of those that wait; say how to push later what was asked for last."""
+        """Wait for no push, start none of those that wait, and end the running one; say how to push later."""
         unfinished, self._asked = self.unfinished, {}
         if unfinished:
+            self._ended.set()
+            self._ended = threading.Event()
             self._warn("it was ended before it was done", self._command)
         for future in unfinished:
             future.cancel()
+
+    def _leave(self) -> None:
+        self.wait()
+        self._ended.set()  # the creation of the repository, for which nobody waits
+
+    def _check_wanted(self, request) -> None:
+        """Before each request: huggingface_hub would repeat those of a push that was ended for minutes."""
+        if self._current.is_set() and threading.current_thread() is not threading.main_thread():
+            raise InterruptedError("the push was ended")
 
     def _start(self, folder: Path, message: str, path: str = "", exclude: tuple[str, ...] = RUN_EXCLUDED) -> None:
         options = [word for pattern in exclude for word in ("--exclude", pattern)] + ["--private"] * bool(self.private)
         options += ["--revision", self.revision] if self.revision else []
         self._command = shlex.join(["hf", "upload", self.repo, str(folder), path or ".", *options])
         commit = {"commit_message": message, "path_in_repo": path, "ignore_patterns": list(exclude)}
-        future = self._api.run_as_future(self._push, self._command, folder_path=folder, **commit)
+        future = self._api.run_as_future(self._push, self._ended, self._command, folder_path=folder, **commit)
         self._asked = self.unfinished | ({future: folder} if message else {})
 
-    def _push(self, command: str, **commit) -> None:
+    def _push(self, ended: threading.Event, command: str, **commit) -> None:
         """Create the repository and, with a message, push to it."""
+        self._current = ended
         try:
             repo = self._api.create_repo(self.repo, private=self.private, exist_ok=True).repo_id
             if commit["commit_message"]:
                 if self.revision:
                     self._api.create_branch(repo, branch=self.revision, exist_ok=True)
-                logger.info(
-                    "pushed %s", self._api.upload_folder(repo_id=repo, revision=self.revision, **commit).commit_url
-                )
+                pushed = self._api.upload_folder(repo_id=repo, revision=self.revision, **commit)
+                logger.info("pushed %s", pushed.commit_url)
         except Exception as error:  # noqa: BLE001  nobody asks the future for it
-            self._warn(f"{type(error).__name__}: {error}", command)
+            if not ended.is_set():
+                self._warn(f"{type(error).__name__}: {error}", command)
+        finally:
+            self._current = threading.Event()  # requests of others are none of its business
 
     def _warn(self, error: str, command: str) -> None:
         """Say an error once, without the token and what differs between requests."""

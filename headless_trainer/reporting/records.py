@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy
 import pandas
 
-from ..runtime.checkpoints import load_token_counts
+from ..runtime.checkpoints import load_token_counts, read_settings
 from ..runtime.curves import curves, read_state
-from ..runtime.settings import read_settings
 from ..scoring.score_comparison import short_names
 
 # Axes of a run, by the names of their columns, and what they are called.

@@ -8,18 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .checkpoints import INCOMPLETE_NAME, checkpoints_in, last_whole_checkpoint
-from .manifest import find_fault, missing_part, names_in, sync_folder, total_size, write_manifest
+from .manifest import find_fault, missing_part, names_in, sync_folder, write_manifest
 from .processes import is_lost_connection
-
-
-def remove_checkpoint(folder: str | Path) -> None:
-    """Delete a checkpoint so that, whenever the process is killed, no half of it is left under its name."""
-    folder = Path(folder)
-    aside = folder.parent / INCOMPLETE_NAME / "removed"
-    aside.parent.mkdir(exist_ok=True)
-    shutil.rmtree(aside, ignore_errors=True)
-    os.replace(folder, aside)
-    shutil.rmtree(aside.parent, ignore_errors=True)
 
 
 @contextmanager
@@ -55,12 +45,11 @@ def model_aside(folder: str | Path, is_main: bool) -> Iterator[Path]:
 def _not_written(what: Path, run_dir: Path, error: Exception) -> OSError:
     """In place of the errors of safetensors, torch and tokenizers for a full disk, which have classes of their own."""
     last = last_whole_checkpoint(run_dir)
-    free = shutil.disk_usage(next(filter(Path.is_dir, [run_dir, *run_dir.absolute().parents]))).free
-    taken = f" of the {total_size(last) / 2**20:,.1f} MiB that a checkpoint takes" if last else ""
+    free = shutil.disk_usage(next(filter(Path.is_dir, [run_dir, *run_dir.absolute().parents]))).free / 2**20
     kept = f"The last whole checkpoint is {last!r}" if last else "No whole checkpoint was written before it"
     return OSError(
-        f"{str(what)!r} could not be written to ({type(error).__name__}: {error}); {free / 2**20:,.1f} MiB{taken} are free "
-        f"there. {kept}. Fix that, or make room, and start again{' with --resume_from_checkpoint auto' if last else ''}."
+        f"{str(what)!r} could not be written to ({type(error).__name__}: {error}); {free:,.1f} MiB are free there. "
+        f"{kept}. Fix that, or make room, and start again{' with --resume_from_checkpoint auto' if last else ''}."
     )
 
 
@@ -72,26 +61,23 @@ def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -
     """
     if not limit:
         return
-    kept = {Path(path).resolve() for path in keep}
-    found = checkpoints_in(run_dir)
-    # Names and sizes alone: to read every checkpoint again at each save would take longer than to write one.
-    others = sorted(
-        (path for path in found if path.resolve() not in kept),
-        key=lambda path: find_fault(path, contents=False) is not None,
-    )
+    kept, found = {Path(path).resolve() for path in keep}, checkpoints_in(run_dir)
+    others = [path for path in found if path.resolve() not in kept]
+    # By names and sizes alone: to read every checkpoint again at each save would take longer than to write one.
+    others.sort(key=lambda path: find_fault(path, contents=False) is not None)
+    removed = Path(run_dir, INCOMPLETE_NAME, "removed")
     for path in others[max(0, limit - (len(found) - len(others))) :]:
-        remove_checkpoint(path)
+        removed.parent.mkdir(exist_ok=True)
+        shutil.rmtree(removed, ignore_errors=True)
+        os.replace(path, removed)  # whenever the process is killed, no half of it is left under its name
+        shutil.rmtree(removed.parent, ignore_errors=True)
 
 
 class CheckpointAside:
     """Context in which a checkpoint is written to a folder aside, and renamed to its own name once it is whole.
 
     A process killed while it writes leaves no folder that looks like a checkpoint. The main process renames and cleans up.
-
-    Attributes:
-        aside: folder to write into, under the checkpoint's own name.
-        folder: the checkpoint while it is written.
-        final: the checkpoint once it is whole.
+    ``folder``, in ``aside``, is the checkpoint while it is written, ``final`` once it is whole.
     """
 
     def __init__(self, run_dir: str, name: str, is_main: bool):

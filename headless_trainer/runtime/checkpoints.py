@@ -1,30 +1,30 @@
 """Which checkpoint to resume from, token counts beside it, files written whole, and a clean end on signals."""
 
+import json
 import logging
 import os
 import re
 import signal
 import tempfile
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 
 from .manifest import MANIFEST_NAME, TOKEN_COUNTS_NAME, find_fault
 from .processes import HostExchange, on_first_process
-from .signals import NAMES, say
+from .signals import NAMES, handled, say
 
 logger = logging.getLogger(__name__)
 
-INCOMPLETE_NAME = ".incomplete"
+INCOMPLETE_NAME, SETTINGS_NAME = ".incomplete", "settings.json"
 
 
 def save_token_counts(folder: str | Path, token_counts: Tensor, totals: dict[str, float]) -> None:
@@ -81,6 +81,25 @@ def write_whole(path: Path, content: bytes) -> None:
         aside.write_bytes(content)
 
 
+def save_settings(folder: str | Path, args: TrainingArguments, trainer: str) -> None:
+    """Write the training arguments and the name of the trainer's class; tokens are masked by `TrainingArguments.to_dict`."""
+    content = json.dumps({"trainer": trainer} | args.to_dict(), indent=2, default=str)
+    write_whole(Path(folder) / SETTINGS_NAME, f"{content}\n".encode())
+
+
+def read_settings(folder: str | Path) -> dict:
+    """Read the settings in a folder that are strings, numbers, booleans or None, and no token; empty if it has none."""
+    path = Path(folder) / SETTINGS_NAME
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).items()
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{str(path)!r} does not hold settings ({error}). Delete it to go without.") from error
+    plain = str | int | float | None
+    return {name: value for name, value in found if isinstance(value, plain) and not name.endswith("token")}
+
+
 def checkpoints_in(folder: str | Path) -> list[Path]:
     """Find the folders of the checkpoints in a run's folder, that with the most steps first, whole or not."""
     found = [path for path in Path(folder).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
@@ -108,20 +127,15 @@ def last_good_checkpoint(folder: str | Path) -> str | None:
 
 
 def _is_finite(checkpoint: Path) -> bool:
-    for path in checkpoint.glob("*.safetensors"):
-        with safe_open(path, framework="pt") as file:
-            if not all(torch.isfinite(file.get_tensor(name)).all() for name in file.keys()):  # noqa: SIM118
-                return False
-    return True
+    tensors = (tensor for path in checkpoint.glob("*.safetensors") for tensor in load_file(path).values())
+    return all(torch.isfinite(tensor).all() for tensor in tensors)
 
 
 def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> str | None:
     """Find the checkpoint that a ``resume_from_checkpoint`` means, whole. The same answer, or error, on every process.
 
-    Args:
-        value: a folder; ``last`` or True for the last whole checkpoint in ``output_dir``; ``auto`` for the same, or nothing
-            where there is no checkpoint at all; or nothing.
-        output_dir: folder of the run.
+    It is a folder; ``last`` or True for the last whole checkpoint in the folder of the run; ``auto`` for the same, or nothing
+    where there is no checkpoint at all; or nothing.
     """
     if value in (None, False, "", "false", "False"):
         return None
@@ -131,20 +145,18 @@ def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> st
 def _find_checkpoint(value: str | bool, output_dir: Path) -> str | None:
     if value not in ("last", "auto", True, "true", "True"):
         if fault := find_fault(value):
-            last = last_checkpoint(output_dir)
-            known = f"The last checkpoint of this run is {last!r}." if last else f"{str(output_dir)!r} holds none."
             raise ValueError(
-                f"resume_from_checkpoint {value!r} is not a whole checkpoint: {fault}. {known} Name another one, or pass "
+                f"resume_from_checkpoint {value!r} is not a whole checkpoint: {fault}. Name another one, or pass "
                 "--resume_from_checkpoint last for the last one that is whole."
             )
         return str(value)
     finish_interrupted(output_dir)
     last, found = last_whole_checkpoint(output_dir), checkpoints_in(output_dir)
     if last is None and found:
-        faults = "; ".join(f"{path.name}: {find_fault(path)}" for path in found)
         raise ValueError(
-            f"resume_from_checkpoint is {value!r} but no checkpoint in output_dir {str(output_dir)!r} is whole ({faults}). "
-            "Bring one back from a copy, or start anew in another --output_dir."
+            f"resume_from_checkpoint is {value!r} but no checkpoint in output_dir {str(output_dir)!r} is whole "
+            f"({'; '.join(f'{path.name}: {find_fault(path)}' for path in found)}). Bring one back from a copy, or start anew "
+            "in another --output_dir."
         )
     if last is None and value != "auto":
         raise FileNotFoundError(
@@ -173,24 +185,20 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None)
     check_writable(folder)
 
 
-def check_writable(output_dir: str | Path, argument: str = "output_dir") -> None:
+def check_writable(folder: str | Path, argument: str = "output_dir") -> None:
     """Make a folder for results, or refuse one that cannot be written to, which ``argument`` names, before there are any."""
-    folder = Path(output_dir)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):  # of each process its own
-            pass
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()  # of each process its own
     except OSError as error:
-        raise PermissionError(
-            f"{argument} {str(folder)!r} cannot be written to ({error}). Choose another one."
-        ) from error
+        raise PermissionError(f"{argument} {str(folder)!r} cannot be written to ({error}). Choose another.") from error
 
 
 def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int, deepspeed: bool = False) -> None:
     """Refuse to resume with another number of processes or another batch where the run would lose its place.
 
-    The place in the data is a number of optimizer steps, so it is the same rows only if a step has as many as before, over
-    all processes. ``saved`` are the facts of the checkpoint; with ``deepspeed`` each process holds its part of the optimizer.
+    The place in the data is a number of steps, so a step must have as many rows as before, over all processes. ``saved`` are
+    the facts of the checkpoint; with ``deepspeed`` each process holds its part of the optimizer.
     """
     old_processes, old_rows = saved["processes"], saved["rows_a_step"]
     if old_processes != processes and deepspeed:
@@ -199,14 +207,11 @@ def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int, dee
             f"of the optimizer for each. Start {old_processes} processes, or convert it with DeepSpeed's ds_to_universal."
         )
     if old_rows != rows_a_step:
-        remedy = f"Start a number of processes that divides {old_rows}"
-        if old_rows % processes == 0:
-            rows = old_rows // processes
-            remedy = f"Set per_device_train_batch_size times gradient_accumulation_steps to {rows}"
         raise ValueError(
             f"The checkpoint was written with {old_rows} rows a step (processes: {old_processes}) but this run has "
-            f"{rows_a_step} (processes: {processes}), so its place in the data would be another. {remedy}, or start the data "
-            "anew with --ignore_data_skip."
+            f"{rows_a_step} (processes: {processes}), so its place in the data would be another. Make processes times "
+            f"per_device_train_batch_size times gradient_accumulation_steps {old_rows}, or start the data anew with "
+            "--ignore_data_skip."
         )
     if old_processes != processes:
         logger.warning(
@@ -221,19 +226,15 @@ class StopOnSignal(TrainerCallback):
     """On SIGTERM or Ctrl-C, ends the run after the current step, with a checkpoint, as a cluster's scheduler expects.
 
     A second Ctrl-C ends the process at once. Before the first step there is nothing to save, and signals do what they did.
-
-    Args:
-        host: the exchange between its processes.
-
-    Attributes:
-        number: of the signal that ended the run, 0 if none did.
+    ``number`` is that of the signal that ended the run, 0 if none did.
     """
 
     def __init__(self, host: HostExchange):
         self._host = host
         self.number = 0
         self._heard = 0  # by this process
-        self._before: dict[int, Any] = {}  # handlers that were there
+        self._interrupt: Any = None  # what answered Ctrl-C before
+        self._handlers = ExitStack()
 
     @property
     def stopped(self) -> bool:
@@ -248,26 +249,19 @@ class StopOnSignal(TrainerCallback):
     @contextmanager
     def given_back(self) -> Iterator[None]:
         """Around a training run, after which signals do what they did before, however it ended."""
-        self.number = self._heard = 0
-        try:
+        self.number, self._heard, self._interrupt = 0, 0, None
+        with self._handlers:
             yield
-        finally:
-            self._give_back()
         if self._heard and not self.number:  # after the last step
             signal.raise_signal(self._heard)
 
-    def on_train_end(self, args, state, control, **kwargs):
-        self._give_back()
-
-    def _give_back(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-        self._before = {}
-
     def on_step_begin(self, args, state, control, **kwargs):
-        # Python only sets handlers in the main thread.
-        if not self._before and threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._request) for number in NAMES}
+        if self._interrupt is None:
+            self._interrupt = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+            self._handlers.enter_context(handled(dict.fromkeys(NAMES, self._request)))
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self._handlers.close()
 
     def on_step_end(self, args, state, control, **kwargs):
         if self._agreed():
@@ -290,7 +284,7 @@ class StopOnSignal(TrainerCallback):
         self._heard = number
         if number == signal.SIGINT:
             # Where Python itself answered before, as in a notebook, a second one is no end of the process either.
-            again = self._before[number] is signal.default_int_handler
+            again = self._interrupt is signal.default_int_handler
             signal.signal(number, signal.default_int_handler if again else signal.SIG_DFL)
             if os.environ.get("RANK", "0") == "0":
                 say("Ctrl-C: the run ends after this step, with a checkpoint. A second Ctrl-C ends it at once.")

@@ -12,14 +12,9 @@ from .manifest import TRAINER_STATE_NAME
 
 
 def read_state(folder: str | Path) -> tuple[dict, Path]:
-    """Read ``trainer_state.json`` of a run, finished or not.
+    """Read ``trainer_state.json`` of a run, finished or not, and say where: there, or in its last checkpoint if that is later.
 
-    Returns:
-        Its content and the folder that it lies in: that of the run, or its last checkpoint if that has more steps.
-
-    Raises:
-        FileNotFoundError: if neither is there.
-        ValueError: if one cannot be read, or is no log of a training run.
+    FileNotFoundError if neither has one, ValueError if one is no log of a training run.
     """
     places = [Path(folder), *map(Path, filter(None, [last_checkpoint(folder)]))]
     states = [(_read(place / TRAINER_STATE_NAME), place) for place in places if (place / TRAINER_STATE_NAME).is_file()]
@@ -52,7 +47,9 @@ def curves(log_history: Sequence[dict], end: tuple[int, float, float] | None = N
         log_history: of ``trainer_state.json`` or of a trainer's state.
         end: step, tokens and seconds after the last log, where they are known.
     """
-    table = pandas.DataFrame([logs for logs in log_history if "step" in logs], columns=_names(log_history))
+    names = ["step", "tokens_seen", "train_seconds", *(name for logs in log_history for name in logs)]
+    rows = [logs for logs in log_history if "step" in logs]
+    table = pandas.DataFrame(rows, columns=list(dict.fromkeys(names)))
     table = table.sort_values("step", kind="stable", ignore_index=True)
     for place, name in enumerate(("tokens_seen", "train_seconds"), 1):
         logged = table[["step", name]].dropna().to_numpy().tolist()
@@ -70,9 +67,3 @@ def along(logged: Sequence[Sequence[float]], steps):
         (before, less), (last, most) = points[-2:]
         points.append((last + far * (last - before), most + far * (most - less)))
     return numpy.interp(steps, *zip(*points, strict=True))
-
-
-def _names(log_history: Sequence[dict]) -> list[str]:
-    return list(
-        dict.fromkeys(["step", "tokens_seen", "train_seconds", *(name for logs in log_history for name in logs)])
-    )

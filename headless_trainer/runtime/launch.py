@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping
 
-import psutil
 from transformers import TrainingArguments
 from transformers.utils import strtobool
 
@@ -34,9 +33,8 @@ def computes_on_cpu(args: TrainingArguments) -> bool:
     return bool(args.use_cpu or strtobool(os.environ.get("ACCELERATE_USE_CPU", "False")))
 
 
-def check_launch(args: TrainingArguments, environment: Mapping[str, str] | None = None) -> None:
+def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.environ) -> None:
     """Refuse to train in one process where several were asked for, or with whole copies where shards were."""
-    environment = os.environ if environment is None else environment
     if args.deepspeed and not all(name in environment for name in RENDEZVOUS):
         raise ValueError(
             "deepspeed is given but this process was started alone, and DeepSpeed would look for MPI: start it with accelerate "
@@ -56,37 +54,22 @@ def check_launch(args: TrainingArguments, environment: Mapping[str, str] | None 
             "the same folder: add --use_cpu to the flags of the script for processes on CPUs, or launch one process."
         )
     alone = SINGLE_PROCESS_MARK in environment and all(name in environment for name in RENDEZVOUS)
-    if alone and started is None and not _were_set_before(environment):
+    if alone and started is None:
         raise ValueError(
             "accelerate launch was asked for several processes (--num_processes, or its configuration file) and has started "
             "one: with --cpu, or without a GPU for each, it starts no others. For processes on CPUs: accelerate launch "
             '--config_file "$(headless-trainer launch-config cpu)" --num_processes 2 ... --use_cpu. For one process: '
-            "--num_processes 1."
+            "--num_processes 1, without MASTER_ADDR in the environment."
         )
 
 
 def check_devices(args: TrainingArguments) -> None:
-    """Refuse to train with several GPUs in one process (``torch.nn.DataParallel``), which runs copies of the model in threads.
-
-    The hooks and the state of a loss here belong to one model, and the embeddings of candidates are read from that one.
-    """
+    """Refuse ``torch.nn.DataParallel``: its copies of the model in threads would share the state of one loss."""
     if args.n_gpu > 1:
         raise ValueError(
             f"n_gpu is {args.n_gpu}: one process would drive {args.n_gpu} GPUs. Start one process for each, with accelerate "
             f"launch --num_processes {args.n_gpu} before the script, or use one, with CUDA_VISIBLE_DEVICES=0."
         )
-
-
-def _were_set_before(environment: Mapping[str, str]) -> bool:
-    """Whether the address was there before the launcher: it sets one, over what was there, for several processes alone."""
-    try:
-        for ancestor in psutil.Process().parents():
-            before = ancestor.environ()
-            if SINGLE_PROCESS_MARK not in before:  # the launcher itself; those between inherited from it
-                return all(before.get(name) == environment[name] for name in RENDEZVOUS)
-    except psutil.Error:
-        pass  # not ours to read
-    return False
 
 
 def leave_together(code: int = 0) -> None:
@@ -100,9 +83,7 @@ def leave_together(code: int = 0) -> None:
     from .processes import lost_processes_named
 
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        if code:
-            sys.exit(code)
-        return
+        return sys.exit(code) if code else None
     with lost_processes_named():
         torch.distributed.barrier()
     torch.distributed.destroy_process_group()

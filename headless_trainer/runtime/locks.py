@@ -16,7 +16,6 @@ from .processes import on_first_process
 logger = logging.getLogger(__name__)
 
 LOCK_NAME = ".lock"
-_held: set[Path] = set()  # by this process, or by the first one for it
 _until_exit = ExitStack()
 atexit.register(_until_exit.close)
 
@@ -34,19 +33,14 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME) -> Iterator[None]:
     Where the file system has no locks there is a warning and nothing else. The file says who holds it, and goes at the end.
     """
     path = Path(folder).resolve() / name
-    if path in _held:
-        yield
-        return
-    file_lock = FileLock(path, timeout=1, thread_local=False, fallback_to_soft=False)
+    file_lock = FileLock(path, timeout=1, thread_local=False, fallback_to_soft=False, is_singleton=True)
     on_first_process(lambda: _take(file_lock, path))
-    _held.add(path)
     try:
         yield
     finally:
-        _held.discard(path)
-        if file_lock.is_locked:
+        if file_lock.lock_counter == 1:
             path.unlink(missing_ok=True)  # before it is released: afterwards it may be another's
-            file_lock.release()
+        file_lock.release()
 
 
 def _take(file_lock: FileLock, path: Path) -> None:

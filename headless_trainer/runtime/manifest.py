@@ -1,7 +1,6 @@
 """Checksums of a checkpoint: they tell a whole one from one that was cut short, damaged or half deleted."""
 
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -39,7 +38,7 @@ def write_manifest(folder: str | Path, **facts: Any) -> None:
     folder = Path(folder)
     names = names_in(folder)
     with ThreadPoolExecutor() as pool:  # both hashing and waiting for the disk let other threads run
-        entries = pool.map(lambda name: _measure_and_sync(folder / name), names)
+        entries = pool.map(lambda name: _measure(folder / name, sync=True), names)
         files = dict(zip(names, entries, strict=True))
     content = {"algorithm": ALGORITHM, **facts, "files": files}
     with open(folder / MANIFEST_NAME, "w", encoding="utf-8") as file:
@@ -56,10 +55,9 @@ def read_facts(folder: str | Path) -> dict[str, Any]:
 
 
 def find_fault(folder: str | Path, contents: bool = True) -> str | None:
-    """Say what is wrong with a checkpoint, or None if it is whole. Raises nothing.
+    """Say what is wrong with a checkpoint, or None if it is whole and holds all that a run goes on from. Raises nothing.
 
-    It must hold all that a run goes on from. Without ``contents``, which reads every file to compare the checksums, names and
-    sizes alone are compared.
+    Without ``contents``, which reads every file to compare the checksums, names and sizes alone are compared.
     """
     try:
         folder = Path(folder)
@@ -91,18 +89,17 @@ def _find_fault(folder: Path, contents: bool) -> str | None:
         return f"it lacks {part}{only_model if part in STATES else ''}"
     if contents:
         with ThreadPoolExecutor() as pool:
-            for name, found in zip(files, pool.map(lambda name: _file_checksum(folder / name), files), strict=True):
-                if found != files[name]["checksum"]:
+            for name, found in zip(files, pool.map(lambda name: _measure(folder / name), files), strict=True):
+                if found != files[name]:
                     return f"{name} is not what was written: its {ALGORITHM} differs"
     return None
 
 
 def missing_part(folder: Path, names: Collection[str], facts: dict[str, Any], model_only: bool = False) -> str | None:
-    """Say what a run would need to go on from a checkpoint with files of these names and is not in it, None if all is there.
+    """Name what a run needs to go on from a checkpoint with files of these names and is not in it, None if all is there.
 
-    Args:
-        facts: of its manifest: ``processes``, and ``stream``, whether each has its place in a stream there.
-        model_only: whether no run is to go on from it (``save_only_model``).
+    The facts of its manifest say for how many ``processes``, and whether each has its place in a ``stream`` there. Where no run
+    is to go on from it (``save_only_model``), it is ``model_only``.
     """
     if not any(re.fullmatch(WEIGHTS, name) for name in names):
         return "its weights"
@@ -116,8 +113,8 @@ def missing_part(folder: Path, names: Collection[str], facts: dict[str, Any], mo
     processes = facts.get("processes", 1)
     each = ["stream_{}.json"] if facts.get("stream") else []
     each += ["rng_state_{}.pth"] if processes > 1 and not model_only else []
-    of_processes = (name.format(process) for process in range(processes) for name in each)
-    needed = itertools.chain([TRAINER_STATE_NAME, TOKEN_COUNTS_NAME], of_processes)
+    needed = [TRAINER_STATE_NAME, TOKEN_COUNTS_NAME]
+    needed += [name.format(process) for process in range(processes) for name in each]
     return next((name for name in needed if name not in names), None)
 
 
@@ -128,11 +125,6 @@ def sync_folder(folder: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def total_size(folder: str | Path) -> int:
-    """Add up the bytes of all files in a folder, its manifest included."""
-    return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
 
 
 def names_in(folder: Path) -> list[str]:
@@ -153,15 +145,11 @@ def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _file_checksum(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, ALGORITHM).hexdigest()
-
-
-def _measure_and_sync(path: Path) -> dict[str, Any]:
+def _measure(path: Path, sync: bool = False) -> dict[str, Any]:
     with open(path, "rb") as file:
         checksum = hashlib.file_digest(file, ALGORITHM).hexdigest()
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
         return {"size": os.fstat(file.fileno()).st_size, "checksum": checksum}
 
 

@@ -3,10 +3,9 @@
 import datetime
 import itertools
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch.distributed
@@ -18,7 +17,6 @@ from . import signals
 Result = TypeVar("Result")
 
 _turns = itertools.count()  # of `first_process_first`; the same on every process
-ALIVE, DONE, FAILED = "alive", "done", "failed"  # what the first process says
 
 
 def several() -> bool:
@@ -66,14 +64,7 @@ class HostExchange:
         return int(found)
 
     def gather(self, rows: Tensor) -> tuple[Tensor, int]:
-        """Rows of all processes, in their order.
-
-        Args:
-            rows: ``(n, W)`` on the host, where n may differ between processes.
-
-        Returns:
-            ``(N, W)``, and the bytes that this process received.
-        """
+        """Rows of all processes in their order, ``(N, W)`` of ``(n, W)`` on the host, and the bytes that this one received."""
         if not several():
             return rows, 0
         processes = torch.distributed.get_world_size()
@@ -92,8 +83,7 @@ def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator
     """Within it the first process (of each machine if ``local``) is alone; the others follow when it has left, however late.
 
     For the preparation of data, which the first process leaves on the disk for the others. At the barrier of
-    `TrainingArguments.main_process_first` they would end after ``ddp_timeout``, and go on when it fails. Here that is the
-    longest time without a sign of life from the first process, and both are a ConnectionError.
+    `TrainingArguments.main_process_first` they would end after ``ddp_timeout``, and go on when it fails.
     """
     if not several():
         yield
@@ -102,45 +92,21 @@ def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator
     # Where the processes met, which needs no connection between them.
     store, key = torch.distributed.distributed_c10d._get_default_store(), f"first/{next(_turns)}/{first}"
     if args.process_index != first:
-        _wait_for(first, store, key, args.ddp_timeout)
+        while not store.check([key]):
+            time.sleep(0.2)
+        if store.get(key) != b"done":
+            raise ConnectionError(
+                f"Process {first} (counted from 0), which prepares the data, has failed: its own last messages say why. "
+                "To go on, start all processes again with the same command."
+            )
         yield
         return
-    left, said = threading.Event(), FAILED
-
-    def live() -> None:
-        with suppress(RuntimeError):  # the store is gone, and with it those who wait
-            for sign in itertools.count():
-                ended = left.wait(min(5.0, args.ddp_timeout / 5))
-                store.set(f"{key}/{sign}", said if ended else ALIVE)
-                if ended:
-                    return
-
-    alive = threading.Thread(target=live, daemon=True)
-    alive.start()
+    said = "failed"
     try:
         yield
-        said = DONE
+        said = "done"
     finally:
-        left.set()
-        alive.join()
-
-
-def _wait_for(first: int, store, key: str, seconds: float) -> None:
-    said = ALIVE
-    for sign in itertools.count():
-        try:
-            store.wait([f"{key}/{sign}"], datetime.timedelta(seconds=seconds))
-            said = store.get(f"{key}/{sign}").decode()
-        except RuntimeError:  # no sign in time, or the first process kept the store itself and is gone
-            said = FAILED
-        if said == DONE:
-            return
-        if said == FAILED:
-            raise ConnectionError(
-                f"Process {first} (counted from 0), which prepares the data, has failed, or gave no sign of life for "
-                f"--ddp_timeout {seconds} seconds: its own last messages say why. To go on, start all processes again with the "
-                "same command."
-            )
+        store.set(key, said)
 
 
 def is_lost_connection(error: BaseException) -> bool:
@@ -152,44 +118,20 @@ def is_lost_connection(error: BaseException) -> bool:
 
 
 @contextmanager
-def lost_processes_named(seconds: float = 5.0) -> Iterator[None]:
-    """Turn an error of the connection into one that names the processes that do not answer within so many seconds.
-
-    Without it the error names an address. With a launcher that ends all processes when one has ended, as torchrun does, this
-    is said as well as what the launcher says; with one that does not, it is all that is said.
-    """
+def lost_processes_named() -> Iterator[None]:
+    """Turn an error of the connection, which names an address, into one that says what has happened and how to go on."""
     try:
         yield
     except RuntimeError as error:
         if not (several() and is_lost_connection(error)):
             raise
-        with signals.ignored():  # from the launcher, which has seen that a process is lost too
-            lost, processes = _roll_call(seconds), torch.distributed.get_world_size()
-        named = f"process {', '.join(map(str, lost))} of {processes} (counted from 0)" if lost else "another process"
+        with (
+            signals.ignored()
+        ):  # the launcher, which sees that a process is lost too, ends the others before they say it
+            time.sleep(2)
         said = str(error).partition(". This is")[0].strip()  # gloo goes on with advice
         raise ConnectionError(
-            f"Process {torch.distributed.get_rank()} has lost the connection to {named}, which has ended, or did not answer "
-            f"for --ddp_timeout seconds: its own last messages say why. The connection said: {said}. "
+            f"Process {torch.distributed.get_rank()} (counted from 0) has lost the connection to another process, which has "
+            f"ended, or did not answer for --ddp_timeout seconds: its own last messages say why. The connection said: {said}. "
             "To go on, start all processes again with --resume_from_checkpoint auto."
         ) from error
-
-
-def _roll_call(seconds: float) -> list[int]:
-    """Ranks that do not answer. Who answers has met the same error, or the end of one who has."""
-    # Where the processes met. It needs no connection between them.
-    store = torch.distributed.distributed_c10d._get_default_store()
-    rank, until = torch.distributed.get_rank(), time.monotonic() + seconds
-    lost = list(range(torch.distributed.get_world_size()))
-    try:
-        store.set(f"alive/{rank}", "")
-        if store.check(["lost"]):  # others have called before, and may be gone by now
-            return [int(other) for other in store.get("lost").decode().split()]
-        while True:
-            lost = [other for other in lost if not store.check([f"alive/{other}"])]
-            if not lost or time.monotonic() > until:
-                break
-            time.sleep(0.05)
-        store.set("lost", " ".join(map(str, lost)))
-    except (RuntimeError, OSError):
-        return [0]  # the first process keeps the store where the launcher does not
-    return lost

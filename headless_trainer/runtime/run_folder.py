@@ -31,11 +31,7 @@ LEFT_OUT = {
 
 
 def start_logging(args=None) -> None:
-    """Show our own messages from the main process; those of the libraries, and of other processes, from warnings on.
-
-    Args:
-        args: settings of a training; None where nothing is trained.
-    """
+    """Show our own messages from the main process; those of the libraries, and of other processes, from warnings on."""
     handler = AboveBars(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
@@ -96,23 +92,6 @@ def use_console(trainer) -> None:
     if sys.stderr.isatty() and not trainer.args.disable_tqdm:
         trainer.add_callback(Bars)
     trainer.add_callback(LogLines)
-
-
-def announce(trainer) -> None:
-    """Say what is about to be trained, on what, where and how."""
-    model, rows, precision = trainer.model, trainer.train_dataset, trainer.accelerator.mixed_precision
-    logger.info(
-        "%s %s: %s, %.1f M parameters, %.1f M of them in the embedding; training on %s, on %s in %s",
-        trainer.args.objective,
-        trainer.task,
-        type(model).__name__,
-        # ZeRO-3 leaves a parameter empty between its uses, and its size under another name.
-        sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters()) / 1e6,
-        trainer.embedding.num_embeddings * trainer.embedding.embedding_dim / 1e6,
-        f"{len(rows):,} rows" if hasattr(rows, "__len__") else "a stream",
-        trainer.args.device.type,
-        "float32" if precision == "no" else precision,
-    )
 
 
 def finish(trainer, metrics: dict[str, float]) -> None:

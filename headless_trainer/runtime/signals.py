@@ -31,17 +31,18 @@ def raised():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # launchers send it again to a group that has it already
         raise Stopped(128 + number)
 
-    return _handled(dict.fromkeys(NAMES, stop))
+    return handled(dict.fromkeys(NAMES, stop))
 
 
 def ignored():
     """Context in which SIGTERM has no effect."""
-    return _handled({signal.SIGTERM: signal.SIG_IGN})
+    return handled({signal.SIGTERM: signal.SIG_IGN})
 
 
 @contextmanager
-def _handled(handlers: dict[int, Any]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # Python only sets handlers there
+def handled(handlers: dict[int, Any]) -> Iterator[None]:
+    """Context in which signals have other handlers. Without effect in other threads, where Python sets none."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -70,9 +71,8 @@ def ended_by_signals(to_go_on: str) -> Iterator[None]:
 def follow_parent() -> None:
     """In a worker process: leave SIGTERM and Ctrl-C to the parent, and end when it has ended, however that was.
 
-    Launchers send them to the whole group of processes, and the parent needs its workers for the step that it finishes.
-    SIGTERM from the parent itself still ends a worker: torch and multiprocessing send it to those that are left at the end,
-    and then wait for them.
+    Launchers signal the whole group, and the parent needs its workers for the step that it finishes. SIGTERM from the parent
+    itself still ends a worker: torch and multiprocessing send it to those that are left at the end, and wait for them.
     """
     if hasattr(signal, "sigtimedwait"):  # elsewhere nobody could tell who sent it
         signal.pthread_sigmask(signal.SIG_BLOCK, NAMES)

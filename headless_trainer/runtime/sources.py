@@ -1,12 +1,10 @@
 """What arguments name: models and tokenizers, in a folder here or on the Hub."""
 
-import functools
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import constants, get_session
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -21,8 +19,7 @@ UNREADABLE = OSError, ValueError, RuntimeError, EOFError, SafetensorError, pickl
 def source(argument: str, name: str, *, model: bool = True, weights: bool = False) -> Iterator[None]:
     """Around the call that loads what an argument names, a folder here or a name on the Hub: errors say which argument.
 
-    A folder must hold a configuration if it is that of a ``model``, and weights where they are needed: this is seen before
-    anything else is read. A Hub that cannot be reached is not waited for.
+    A folder must hold a configuration if it is that of a ``model``, and weights where they are needed.
     """
     folder, said = Path(name), f"{argument} {name!r}"
     if folder.is_file():  # transformers would take the file of a configuration, and miss the weights later
@@ -34,8 +31,7 @@ def source(argument: str, name: str, *, model: bool = True, weights: bool = Fals
     if weights and folder.is_dir() and not any((folder / each).is_file() for each in WEIGHT_FILES):
         raise ValueError(f"{said} holds no weights ({WEIGHT_FILES[0]}). Name a checkpoint.")
     try:
-        with nullcontext() if folder.exists() else without_retries():
-            yield
+        yield
     except UNREADABLE as error:
         # The first line of what a library says; it may go on with advice for programmers.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -45,38 +41,9 @@ def source(argument: str, name: str, *, model: bool = True, weights: bool = Fals
             )
         if folder.exists():
             raise ValueError(f"{said} cannot be loaded: {reason}.") from error
-        hub = f"cannot be reached ({fault})" if (fault := hub_fault()) else f"does not give it: {reason}"
         raise OSError(
-            f"{said} is not a folder here, and the Hub {hub}. Name a folder, or repeat with a network."
+            f"{said} is not a folder here, and the Hub does not give it: {reason}. Name a folder, or repeat with a network."
         ) from error
-
-
-@functools.cache
-def hub_fault() -> str | None:
-    """Why the Hub cannot be asked, None if it can: one request, where the libraries go on trying for half a minute."""
-    if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set"
-    try:
-        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except Exception as error:  # noqa: BLE001  of whichever HTTP library it is
-        return str(error)
-    return None
-
-
-@contextmanager
-def without_retries() -> Iterator[None]:
-    """Within it the libraries look in their caches alone if the Hub cannot be asked now."""
-    import datasets  # not at the top: it takes a second
-
-    modules = constants, datasets.config
-    before = [module.HF_HUB_OFFLINE for module in modules]
-    try:
-        for module in modules:
-            module.HF_HUB_OFFLINE = module.HF_HUB_OFFLINE or hub_fault() is not None
-        yield
-    finally:
-        for module, value in zip(modules, before, strict=True):
-            module.HF_HUB_OFFLINE = value
 
 
 def load_tokenizer(argument: str, name: str, **hub) -> PreTrainedTokenizerBase:

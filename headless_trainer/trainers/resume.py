@@ -17,9 +17,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..models.candidate_head import check_same_head
-from ..runtime.checkpoints import check_processes, load_token_counts
+from ..runtime.checkpoints import check_processes, load_token_counts, read_settings
 from ..runtime.manifest import read_facts
-from ..runtime.settings import read_settings
 
 logger = logging.getLogger(__name__)
 

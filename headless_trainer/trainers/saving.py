@@ -14,8 +14,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from ..arguments import with_settings
 from ..models.trunk import cache_for_generation
 from ..runtime.checkpoint_aside import CheckpointAside, rotate_checkpoints
-from ..runtime.checkpoints import save_token_counts
-from ..runtime.settings import save_settings
+from ..runtime.checkpoints import save_settings, save_token_counts
 from . import resume
 
 

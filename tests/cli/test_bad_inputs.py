@@ -22,11 +22,8 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, GPT
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, LMHeadArguments, ModelArguments
 from headless_trainer.command_line import COMMANDS, MODULES
-from headless_trainer.corpus.texts import load_texts
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
-from headless_trainer.fine_tuning.task_rows import Source
 from headless_trainer.reporting.report_arguments import ReportArguments
-from headless_trainer.runtime import sources
 from headless_trainer.runtime.checkpoints import save_token_counts
 from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
 
@@ -447,39 +444,3 @@ def test_a_process_ends_with_one_line_and_1(command, inputs):
     assert end.returncode == 1 and not end.stdout
     (line,) = end.stderr.splitlines()
     assert line.startswith("ValueError: Configuration file 'bad.yaml', line 3, is neither YAML nor JSON")
-
-
-# Without a network -------------------------------------------------------------------------------------------------------
-
-
-def test_without_a_network_the_hub_is_asked_once(monkeypatch, tmp_path):
-    """The libraries ask six times, which takes half a minute."""
-    asked = []
-
-    class Unreachable:
-        def __getattr__(self, method):
-            def ask(*args, **kwargs):
-                asked.append(method)
-                raise ConnectionError("no route to host")
-
-            return ask
-
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(sources, "get_session", Unreachable)
-    monkeypatch.setattr("huggingface_hub.utils._http.get_session", Unreachable)
-    sources.hub_fault.cache_clear()
-    try:
-        with pytest.raises(
-            OSError, match=r"^tokenizer_name 'me/mine' is not a folder here, and the Hub cannot be reached"
-        ):
-            sources.load_tokenizer("tokenizer_name", "me/mine", cache_dir=str(tmp_path))
-        assert sources.hub_fault() == "no route to host"
-        with pytest.raises(ConnectionError, match="'me/mine'"):
-            Source("train_split", dataset="me/mine", split="train", cache_dir=str(tmp_path)).read(())
-        with pytest.raises(OSError, match="me/mine"):
-            load_texts(DataArguments(dataset_name="me/mine"), cache_dir=str(tmp_path))
-    finally:
-        sources.hub_fault.cache_clear()
-    assert asked == ["head"]
-    assert not sources.constants.HF_HUB_OFFLINE  # a push may find the network again

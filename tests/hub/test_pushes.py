@@ -248,7 +248,7 @@ def start(program: str, *arguments) -> subprocess.Popen:
 
 
 PUSH = """
-import sys
+import sys, time
 from transformers import TrainingArguments
 run = pushes.HubPushes(TrainingArguments(sys.argv[1], hub_model_id="me/model", use_cpu=True))
 run.push_run("one", blocking=False)
@@ -260,8 +260,11 @@ run.push_run("one", blocking=False)
 def test_a_process_that_ends_waits_for_its_push_a_bounded_time(hub, tmp_path, hangs):
     (tmp_path / "config.json").write_text("{}")
     hub.failures["preupload"] += ["stall"] * 20 * hangs
-    process = start(f"pushes.LIMIT_SECONDS = {2 if hangs else 60}\n{PUSH}", tmp_path)
+    process = start(f"pushes.LIMIT_SECONDS = {2 if hangs else 60}\n{PUSH}print(time.monotonic())", tmp_path)
     said, _ = process.communicate(timeout=200)
+    assert time.monotonic() - float(said.split()[0]) < (
+        15 if hangs else 60
+    )  # the retries alone would take half a minute
     assert process.returncode == 0 and ("To push it later: hf upload me/model" in said) == hangs, said
     assert hub.repositories["me/model"].messages == ([] if hangs else ["one"])
 

@@ -27,8 +27,7 @@ from headless_trainer.fine_tuning.results import run_path, write_run
 from headless_trainer.reporting.records import group_runs, read_run
 from headless_trainer.reporting.report import COLOURS, write_report
 from headless_trainer.reporting.run_comparison import first_reaching, in_words, rank
-from headless_trainer.runtime.checkpoints import save_token_counts
-from headless_trainer.runtime.settings import read_settings, save_settings
+from headless_trainer.runtime.checkpoints import read_settings, save_settings, save_token_counts
 from headless_trainer.scoring.score_store import add_scores
 from headless_trainer.significance import holm
 

@@ -112,11 +112,9 @@ class TestOtherProcesses:
 
     def test_other_rows_a_step_are_refused_with_what_would_do(self):
         with pytest.raises(
-            ValueError, match=r"64 rows .*: 4\) but .* has 32 \(.*: 2\).*_steps to 32, or .*ignore_data_skip"
+            ValueError, match=r"64 rows .*: 4\) but .* has 32 \(.*: 2\).*_steps 64, or .*ignore_data_skip"
         ):
             check_processes(self.SAVED, 2, 32)
-        with pytest.raises(ValueError, match="Start a number of processes that divides 64, or"):
-            check_processes(self.SAVED, 3, 48)
 
     def test_deepspeed_needs_the_same_number(self):
         with pytest.raises(ValueError, match="Start 4 processes, or convert it with DeepSpeed's ds_to_universal"):
@@ -127,7 +125,7 @@ class TestOtherProcesses:
         trainer(tmp_path, max_steps=2, gradient_accumulation_steps=3).train()
         facts = read_facts(tmp_path / "checkpoint-2")
         assert (facts["processes"], facts["rows_a_step"]) == (1, 12)
-        with pytest.raises(ValueError, match=r"12 rows a step .* this run has 8 .*gradient_accumulation_steps to 12"):
+        with pytest.raises(ValueError, match=r"12 rows a step .* this run has 8 .*gradient_accumulation_steps 12"):
             trainer(tmp_path, gradient_accumulation_steps=2).train(resume_from_checkpoint=True)
         trainer(tmp_path, gradient_accumulation_steps=2, ignore_data_skip=True).train(resume_from_checkpoint=True)
         again = trainer(tmp_path, gradient_accumulation_steps=2, ignore_data_skip=True, max_steps=7)
@@ -168,8 +166,9 @@ class TestFullDisk:
                     monkeypatch.setattr("headless_trainer.runtime.checkpoints.save_file", full)
 
         run.add_callback(Fill())
-        size = r"[\d,.]+ MiB of the 0\.\d MiB that a checkpoint takes are free there"
-        with pytest.raises(OSError, match=rf"checkpoint-4' could not.*No space left.*{size}.*checkpoint-2'.*make room"):
+        with pytest.raises(
+            OSError, match=r"checkpoint-4' could not.*No space left.*MiB are free.*checkpoint-2'.*make room"
+        ):
             run.train()
         monkeypatch.undo()
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]

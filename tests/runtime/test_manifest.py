@@ -109,7 +109,7 @@ def test_without_contents_a_flipped_bit_goes_unseen_but_not_for_good(tmp_path):
 def test_what_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
     folder = checkpoint(tmp_path, 1)
     assert find_fault(folder) is None
-    monkeypatch.setattr(manifest, "_file_checksum", lambda path: "read again")
+    monkeypatch.setattr(manifest, "_measure", lambda path: "read again")
     assert find_fault(folder) is None
     os.utime(folder / "optimizer.pt", (1, 1))
     assert "differs" in find_fault(folder)
@@ -307,7 +307,7 @@ def test_a_named_one_is_never_exchanged_for_another(tmp_path):
     flip(folder / "model.safetensors")
     with pytest.raises(ValueError, match=r"checkpoint-2' is not a whole checkpoint: model.safetensors.*last"):
         checkpoint_to_resume(str(folder), tmp_path)
-    with pytest.raises(ValueError, match=r"checkpoint-3' is not .* not a folder. The last checkpoint .*-2'"):
+    with pytest.raises(ValueError, match=r"checkpoint-3' is not .* not a folder"):
         checkpoint_to_resume(str(tmp_path / "checkpoint-3"), tmp_path)
 
 
@@ -351,20 +351,6 @@ def test_killed_between_the_two_renames_nothing_is_lost(tmp_path, monkeypatch):
         aside.publish()
     assert names(tmp_path) == [".incomplete"]
     assert checkpoint_to_resume("last", tmp_path) == str(tmp_path / "checkpoint-5")
-
-
-def test_a_full_disk_is_told_what_a_whole_one_takes(tmp_path, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1 << 19})())
-    folder = fill(tmp_path / "checkpoint-4")
-    (folder / "large").write_bytes(bytes(3 << 20))  # more than the half that was written of the next
-    write_manifest(folder)
-    expected = (
-        r"-5' could not be written to \(OSError: .*No space left.*\); 0\.5 MiB of the 3\.0 MiB .* checkpoint is '.*-4'"
-    )
-    with pytest.raises(OSError, match=expected), CheckpointAside(str(tmp_path), "checkpoint-5", True) as aside:
-        (fill(aside.folder) / "large").write_bytes(bytes(1 << 20))
-        raise OSError(errno.ENOSPC, "No space left on device")
-    assert names(tmp_path) == ["checkpoint-4"]
 
 
 def test_another_process_neither_cleans_nor_renames(tmp_path):
