@@ -36,14 +36,13 @@ def glue_results(runs: list[dict]) -> list[EvalResult]:
         for name, scored in run["epochs"][best_epoch(run)]["sets"].items():
             # A regression is trained on the squared error, whatever the loss of the grid.
             loss = run["loss"] if "calibration_error" in scored else None
-            figure = scored["metrics"][run["metric"]]
-            values.setdefault((run["task"], loss, name, run["metric"]), []).append(figure)
+            values.setdefault((run["task"], loss, name), []).append(scored["metrics"][run["metric"]])
     described = {run["task"]: run for run in runs}
-    return [_glue_result(described[task], *figure, numbers) for (task, *figure), numbers in values.items()]
+    return [_glue_result(described[task], loss, name, numbers) for (task, loss, name), numbers in values.items()]
 
 
-def _glue_result(run: dict, loss: str | None, evaluation_set: str, metric: str, values: list[float]) -> EvalResult:
-    task, settings, benchmark = run["task"], run["settings"], run["benchmark"]
+def _glue_result(run: dict, loss: str | None, evaluation_set: str, values: list[float]) -> EvalResult:
+    task, settings, benchmark, metric = run["task"], run["settings"], run["benchmark"], run["metric"]
     own, hub_name = benchmark == OWN_TASK, settings.get("dataset_name")
     how = {"seeds": len(values)}
     if len(values) > 1:
@@ -58,15 +57,13 @@ def _glue_result(run: dict, loss: str | None, evaluation_set: str, metric: str, 
     if own:
         name = hub_name or Path(settings["validation_file"]).name
         config = settings.get("dataset_config_name") or name
-    splits = settings.get("validation_split") or "+".join(
-        TASKS[task].evaluation_splits if task in TASKS else ["validation"]
-    )
+    splits = settings.get("validation_split") or "+".join(["validation"] if own else TASKS[task].evaluation_splits)
     return EvalResult(
         task_type="text-classification",
         task_name="fine-tuned",
         dataset_type=(hub_name or "local") if own else HUB_DATASETS[benchmark],
         dataset_config=config,
-        dataset_name=name if own else f"{BENCHMARK_NAMES.get(benchmark, benchmark)} {name}",
+        dataset_name=name if own else f"{BENCHMARK_NAMES[benchmark]} {name}",
         dataset_split=None if own and not hub_name else splits,
         metric_type=metric,
         metric_name=figure + (f", {LOSS_TITLES[loss].lower()}" if loss else ""),

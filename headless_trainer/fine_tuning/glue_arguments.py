@@ -186,21 +186,20 @@ class GlueArguments(LoadingArguments):
         """Refuse a grid without models or tasks; not when the arguments are made, since a report needs neither."""
         named = {name: getattr(self, name) for name in ("tasks", "train_file", "dataset_name")}
         listed = ", ".join(f"{name} is {value!r}" for name, value in named.items())
-        alone, files = (
-            self.is_prediction_only,
-            f"train_file is {self.train_file!r} and validation_file is {self.validation_file!r}",
-        )
+        alone = self.is_prediction_only
         rows_are_named = alone or (self.is_own_task and (self.test_file or self.dataset_name))
         wrong = {
             "model_name_or_path is not given: name one or several checkpoints": not self.model_name_or_path,
-            f"test_file is {self.test_file!r} but do_predict is False: add --do_predict": self.test_file
-            and not do_predict,
+            f"test_file is {self.test_file!r} but do_predict is False: add --do_predict": not do_predict
+            and self.test_file,
             "do_predict is True but no rows are named: add --test_file to a task of your own, or to a model that is fine-tuned "
             "already": do_predict and not rows_are_named,
             "do_predict is True but save_models is 'none', so no model is left to predict: drop one of the two": (
                 do_predict and self.kept_models == "none" and not alone
             ),
-            f"{files}: give both or neither": bool(self.train_file) != bool(self.validation_file),
+            f"train_file is {self.train_file!r} and validation_file is {self.validation_file!r}: give both or neither": (
+                bool(self.train_file) != bool(self.validation_file)
+            ),
             f"{listed}: give one of them, such as --tasks paper": sum(map(bool, named.values())) != 1 and not alone,
         }
         for message, is_wrong in wrong.items():

@@ -142,14 +142,7 @@ def choose_tasks(arguments: GlueArguments, do_predict: bool = False) -> list[Tas
         return [task for task in tasks if not (everywhere and task.name == f"xnli_{everywhere[0].train_language}")]
     if arguments.task_label in TASKS:
         raise ValueError(f"task_label is {arguments.task_label!r}, a benchmark's name: choose another.")
-    task = own_task(
-        *own_sources(arguments, do_predict),
-        name=arguments.task_label or OWN_TASK,
-        text_columns=arguments.text_columns,
-        label_column=arguments.label_column,
-        problem_type=arguments.problem_type,
-        metric=arguments.metric,
-    )
+    task = own_task(*own_sources(arguments, do_predict), arguments)
     losses = task.problem.losses
     if arguments.loss and arguments.loss not in losses:
         raise ValueError(

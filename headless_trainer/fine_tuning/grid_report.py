@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..pictures import Panel, Series, curves, to_png
@@ -92,7 +92,7 @@ def benchmark_table(runs: list[dict]) -> str:
     scores = scores_by_column(runs)
     own = {run["task"]: run for run in runs if run["benchmark"] == OWN_TASK}
     names = TASK_NAMES | {task: metric_title(run["metric"]) for task, run in own.items()}
-    lower = {task for task, run in own.items() if run.get("lower_is_better")}
+    lower = bool(runs[0].get("lower_is_better"))
     columns = in_order({column for _, column in scores})
     digits = "{:.4g}" if lower else "{:.2f}"
     return score_table(rows, columns, scores, first, names=names, averaged=not own, lower=lower, digits=digits)
@@ -159,7 +159,7 @@ def calibration_table(runs: list[dict]) -> str | None:
                 own = errors.setdefault(((run["model"], run["loss"]), column), [])
                 own.append(100 * values["calibration_error"])
     rows, columns = {row: [*row] for row, _ in errors}, in_order({column for _, column in errors})
-    return score_table(rows, columns, errors, ["model", "loss"], averaged=False, lower=columns)
+    return score_table(rows, columns, errors, ["model", "loss"], averaged=False, lower=True)
 
 
 # Tables of scores -------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def score_table(
     *,
     names: Mapping[str, str] = TASK_NAMES,
     averaged: bool = True,
-    lower: Collection[str] = (),
+    lower: bool = False,
     digits: str = "{:.2f}",
 ) -> str | None:
     """Markdown table of mean and standard deviation over seeds, with the average of the columns and its standard error.
@@ -203,7 +203,7 @@ def score_table(
         first: headings of the leading cells.
         names: what headings call columns.
         averaged: whether there is a column of the average.
-        lower: columns of which the lowest is the best.
+        lower: whether the lowest of a column is the best.
         digits: format of a score.
     """
     groups = {column: [column] for column in columns} | ({AVERAGE: columns} if averaged else {})
@@ -212,7 +212,7 @@ def score_table(
         for head, group in groups.items()
     }
     daggers = _daggers(found_in, lower)
-    marks = {head: _marks(values, head in lower, digits) for head, values in found_in.items()}
+    marks = {head: _marks(values, lower, digits) for head, values in found_in.items()}
 
     def cell(row: str, head: str) -> str:
         if row not in found_in[head]:
@@ -241,14 +241,14 @@ def _ranked(found: dict[str, tuple], lower: bool) -> list[str]:
     return sorted(found, key=lambda row: found[row][0], reverse=not lower)
 
 
-def _daggers(found_in: dict[str, dict[str, tuple]], lower: Collection[str]) -> dict[tuple[str, str], str]:
+def _daggers(found_in: dict[str, dict[str, tuple]], lower: bool) -> dict[tuple[str, str], str]:
     """Marks of the best rows, by row and column, where both it and the second best have several seeds.
 
     Holm's correction is over the columns; the test of their average stands alone, so it has one dagger at the most.
     """
     tested = {}
     for head, found in found_in.items():
-        best_two = _ranked(found, head in lower)[:2]
+        best_two = _ranked(found, lower)[:2]
         if len(best_two) == 2 and min(found[row][2] for row in best_two) > 1:
             tested[best_two[0], head] = t_test_of_means(*(found[row] for row in best_two)).p_value
     columns = [place for place in tested if place[1] != AVERAGE]

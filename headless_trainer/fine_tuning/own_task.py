@@ -6,6 +6,7 @@ from itertools import chain
 
 import pyarrow as pa
 
+from .glue_arguments import GlueArguments
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
 from .results import OWN_TASK
 from .task_rows import SEPARATOR, Source, class_name, column_of, is_text, label_values, names_in, numbers_in
@@ -23,36 +24,19 @@ KINDS = {
 }
 
 
-def own_task(
-    train: Source,
-    validation: Source,
-    *,
-    name: str = OWN_TASK,
-    text_columns: Sequence[str] | None = None,
-    label_column: str = "label",
-    problem_type: str | None = None,
-    metric: str | None = None,
-) -> Task:
-    """A task whose classes are those of ``train``.
-
-    Args:
-        name: of the task in tables and paths.
-        text_columns: one or two. By default ``sentence1`` and, if there, ``sentence2``; else ``text``; else the only column
-            of text.
-        problem_type: a name in `problems.PROBLEMS`. By default lists are labels of which a row has any number, numbers with a
-            fraction are a regression, and whole numbers, texts, and true and false are classes.
-        metric: a name or path that `task_scores.find_metric` takes, that of the kind of task by default.
-    """
+def own_task(train: Source, validation: Source, arguments: GlueArguments) -> Task:
+    """The task that the arguments describe, whose classes are those of ``train``."""
+    text_columns, label_column = arguments.text_columns, arguments.label_column
     table, where = train.read(text_columns or dict.fromkeys(chain(*TEXT_COLUMNS))), train.named
     labels = column_of(table, label_column, where)
     columns = find_text_columns(table, text_columns, label_column, where)
-    problem = find_problem(label_values(labels), problem_type, where)
+    problem = find_problem(label_values(labels), arguments.problem_type, where)
     names = None if problem is REGRESSION else _class_names(labels, problem, where)
+    name, metric = arguments.task_label or OWN_TASK, arguments.metric or problem.metric
+    sources = {"train": train, "validation": validation}
     logger.info(
         "%s: %s of the column %r, from the texts of %s", name, KINDS[problem][0], label_column, " and ".join(columns)
     )
-    sources = {"train": train, "validation": validation}
-    metric = metric or problem.metric
     return Task(name, OWN_TASK, columns, names, problem.name, metric, **sources, label_column=label_column)
 
 

@@ -38,18 +38,14 @@ def run_grid(grid: Grid) -> None:
         logger.info("%s of %s runs are finished already: they are skipped.", done, len(grid.runs))
     args = grid.training
     hidden = args.disable_tqdm or args.process_index > 0 or not sys.stderr.isatty()
-    shape = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
-    with tqdm(total=len(grid.runs), initial=done, disable=hidden, bar_format=shape, smoothing=0) as bar:
-        for number, (run, train, sets) in enumerate(_encoded(grid), done + 1):
-            bar.set_description_str(f"[{number}/{len(grid.runs)}] {run}".replace(",", ""))
-            result = run_one(run, grid, train, sets, bar)
-            gc.collect()  # a trainer and its model refer to each other: without this, the next model comes beside them
-            bar.update(number - bar.n)
-            if args.process_index == 0:
-                write_run(run.path, result)
-            best, score = result["best_epoch"] + 1, shown(result, result["score"])
-            seconds = result["train_seconds"] + result["evaluation_seconds"]
-            logger.info("%s: %.4g after epoch %s (%.0f s)", run, score, best, seconds)
+    for run, train, sets in tqdm(_encoded(grid), total=len(grid.runs), initial=done, disable=hidden, smoothing=0):
+        result = run_one(run, grid, train, sets)
+        gc.collect()  # a trainer and its model refer to each other: without this, the next model comes beside them
+        if args.process_index == 0:
+            write_run(run.path, result)
+        best, score = result["best_epoch"] + 1, shown(result, result["score"])
+        seconds = result["train_seconds"] + result["evaluation_seconds"]
+        logger.info("%s: %.4g after epoch %s (%.0f s)", run, score, best, seconds)
 
 
 def _encoded(grid: Grid) -> Iterator[tuple[Run, EncodedRows, dict[str, EncodedRows]]]:
@@ -67,10 +63,10 @@ def _encoded(grid: Grid) -> Iterator[tuple[Run, EncodedRows, dict[str, EncodedRo
         yield run, train, sets
 
 
-def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRows], bar: tqdm) -> dict:
+def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRows]) -> dict:
     """Fine-tune a model on a task with a seed, score every epoch, and return the result as it is written."""
     trainer = make_trainer(run, grid, train)
-    scorer = EpochScorer(trainer, run, sets, grid.arguments, bar)
+    scorer = EpochScorer(trainer, run, sets, grid.arguments)
     trainer.add_callback(scorer)
     start = time.perf_counter()
     trainer.train()
@@ -138,8 +134,8 @@ class EpochScorer(TrainerCallback):
     ``result`` is what was found, as result files hold it, and ``seconds`` the time it took.
     """
 
-    def __init__(self, trainer, run: Run, sets: dict[str, EncodedRows], arguments: GlueArguments, bar: tqdm):
-        self.trainer, self.run, self.sets, self.arguments, self.bar = trainer, run, sets, arguments, bar
+    def __init__(self, trainer, run: Run, sets: dict[str, EncodedRows], arguments: GlueArguments):
+        self.trainer, self.run, self.sets, self.arguments = trainer, run, sets, arguments
         task = run.task
         self.result = {
             "benchmark": task.benchmark,
@@ -150,9 +146,6 @@ class EpochScorer(TrainerCallback):
         }
         self.seconds = 0.0
         self._logged = 0  # entries of the log before this epoch
-
-    def on_step_end(self, args, state, control, **kwargs):
-        self.bar.update(min(1 / state.max_steps, self.bar.total - self.bar.n))
 
     def on_epoch_end(self, args, state, control, **kwargs):
         start, epochs = time.perf_counter(), self.result["epochs"]

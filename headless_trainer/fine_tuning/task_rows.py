@@ -114,7 +114,7 @@ def to_texts(table: pa.Table, form: str, columns: Sequence[str], where: str) -> 
         if column.null_count or not fits(column.type):
             row = f"row {pc.index(pc.is_null(column), True).as_py()} of " if column.null_count else ""
             raise ValueError(f"{row}the column {name!r} of {where} must hold {expected}, got {column.type}.")
-    candidates = {"segments": _segments, "wic": _marked_segments, "copa": _sentences}[form]
+    candidates = {"segments": lambda *segments: [[*segments]], "wic": _marked_segments, "copa": _sentences}[form]
     texts = []
     for row, values in enumerate(zip(*(table[name].to_pylist() for name in needed), strict=True)):
         try:
@@ -122,10 +122,6 @@ def to_texts(table: pa.Table, form: str, columns: Sequence[str], where: str) -> 
         except ValueError as error:
             raise ValueError(f"row {row} of {where} {error}") from error
     return texts
-
-
-def _segments(*segments: str) -> list[list[str]]:
-    return [[*segments]]
 
 
 def _marked_segments(first: str, second: str, start1: int, end1: int, start2: int, end2: int) -> list[list[str]]:

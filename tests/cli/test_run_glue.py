@@ -375,50 +375,11 @@ def test_killed_and_repeated_equals_never_killed(tmp_path, data, encoders):
 # Bad input -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--tasks", "cola", "stbs"], "got 'stbs'. Did you mean 'stsb'"),
-        (["--tasks", "cola", "mrpc"], "does not hold train.jsonl of 'mrpc'"),
-        (["--tasks", "cola", "--languages", "de"], "languages names 'de', which no task of cola has"),
-        (["--tasks", "cola", "--max_seq_length", "1000"], "max_seq_length is 1000 but the model has 512 positions"),
-        (["--tasks", "cola", "--max_seq_length", "2"], "max_seq_length is 2 but it must be at least 4"),
-        (["--tasks", "cola", "--max_eval_samples", "0"], "max_eval_samples is 0 but it must be at least 1"),
-        (["--tasks", "cola", "--seeds", "1", "1"], r"seeds is \[1, 1\] but it must hold different ones"),
-        (["--tasks", "cola", "--seeds", "-1"], r"seeds is \[-1\] but it must hold different ones"),
-        (
-            ["--tasks", "cola", "--seed", "1"],
-            "seed is 1 but `headless-trainer glue` sets it: --seeds names one or several",
-        ),
-        (
-            ["--tasks", "cola", "--save_strategy", "epoch"],
-            "save_strategy is 'epoch' but `headless-trainer glue` sets it",
-        ),
-        (["--tasks", "cola", "--eval_strategy", "no"], "eval_strategy is 'no' but `headless-trainer glue` sets it"),
-        (["--tasks", "cola", "--label_smoothing_factor", "0.1"], "label_smoothing_factor is 0.1"),
-        (["--tasks", "cola", "--train_file", "a.csv", "--validation_file", "b.csv"], "give one of them"),
-        (["--train_file", "a.csv"], "give both or neither"),
-        ([], "tasks is None, train_file is None, dataset_name is None: give one of them"),
-        (["--tsaks", "cola"], "Unknown argument '--tsaks'. The nearest known one is '--tasks'"),
-    ],
-)
-def test_bad_input_is_said_before_anything_is_trained(tmp_path, data, encoders, flags, message, monkeypatch):
-    monkeypatch.setattr(ClassificationTrainer, "train", None)
-    data_dir = [] if "--train_file" in flags else ["--data_dir", data]
-    with pytest.raises(SystemExit, match=message):
-        run(encoders[0], tmp_path / "out", *flags, *data_dir)
-    assert not results(tmp_path / "out")
-
-
 def test_a_bad_model_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, data, encoders):
     (tmp_path / "nothing").mkdir()
     with pytest.raises(SystemExit, match="holds no config.json, so it is not a model"):
         run([encoders[0], str(tmp_path / "nothing")], tmp_path / "out", "--tasks", "cola", "--data_dir", data)
     assert not results(tmp_path / "out")
-    with pytest.raises(SystemExit, match="model_name_or_path is not given"):
-        main(["--tasks", "cola", "--output_dir", str(tmp_path / "out")])
-    with pytest.raises(SystemExit, match="twice: give each model once"):
-        run([encoders[0], encoders[0]], tmp_path / "out", "--tasks", "cola", "--data_dir", data)
 
 
 def test_bad_data_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, data, encoders):
@@ -427,22 +388,6 @@ def test_bad_data_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, dat
     with pytest.raises(SystemExit, match="row 0 of .*has label 2"):
         run(encoders[0], tmp_path / "out", "--tasks", "cola", "copa", "--data_dir", mirror)
     assert not results(tmp_path / "out")
-
-
-def test_a_classifier_of_another_size_needs_leave(tmp_path, data, encoders):
-    model = AutoModelForSequenceClassification.from_pretrained(encoders[0], num_labels=5)
-    source = Path(shutil.copytree(encoders[0], tmp_path / "five"))
-    model.save_pretrained(source)
-    flags = ["--tasks", "cola", "--data_dir", data, "--seeds", 0, "--num_train_epochs", 1]
-    with pytest.raises(SystemExit, match="has a classifier of 5 outputs and the task needs 2"):
-        run(str(source), tmp_path / "out", *flags)
-    run(str(source), tmp_path / "out", *flags, "--ignore_mismatched_sizes", "true")
-    assert list(results(tmp_path / "out")) == ["balanced/five/cola/seed_0.json"]
-
-
-def test_a_hub_task_without_a_network(tmp_path, encoders):
-    with pytest.raises(SystemExit, match="Couldn't reach 'nyu-mll/glue' on the Hub"):
-        run(encoders[0], tmp_path / "out", "--tasks", "cola", "--cache_dir", tmp_path / "cache")
 
 
 # Names -----------------------------------------------------------------------------------------------------------------

@@ -173,18 +173,12 @@ def test_any_split_of_a_step_has_the_gradient_of_all_its_rows(tmp_path, make, ki
             torch.testing.assert_close(got[name], want[name], rtol=1e-4, atol=1e-6)
 
 
-def test_balanced_differs_from_cross_entropy_and_leaves_numbers_alone(tmp_path):
-    rows, numbers = encoded_rows(CLASSES), encoded_rows(NUMBERS)
-    found = [
-        step_gradients(tiny_classifier(num_labels=3), rows, tmp_path, (32, 1), loss=loss)[1]
+def test_the_loss_of_numbers_is_one_whatever_is_asked_for(tmp_path):
+    found = {
+        step_gradients(tiny_classifier(num_labels=1), encoded_rows(NUMBERS), tmp_path, (32, 1), loss=loss)[1]
         for loss in ("balanced", "cross_entropy")
-    ]
-    assert abs(found[0] - found[1]) > 1e-3
-    found = [
-        step_gradients(tiny_classifier(num_labels=1), numbers, tmp_path, (32, 1), loss=loss)[1]
-        for loss in ("balanced", "cross_entropy")
-    ]
-    assert found[0] == found[1]
+    }
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("make", [tiny_classifier, gpt2])

@@ -210,16 +210,6 @@ def test_the_scores_of_other_rows_do_not_stay(trained, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--test_file", "TEST"], "test_file is '.*test.jsonl' but do_predict is False: add --do_predict"),
-        (
-            ["--do_predict"],
-            "tasks is None, train_file is None|do_predict is True but no rows are named: add --test_file",
-        ),
-        (["--do_predict", "--test_file", "none.csv"], "test_file 'none.csv' does not exist"),
-        (
-            ["--do_predict", "--test_file", "TEST", "--text_columns", "body"],
-            "test_file '.*' has no column 'body', only: id",
-        ),
         (["--do_predict", "--test_file", "TEST", "--loss", "balanced"], "loss is 'balanced' but it is for a training"),
         (["--do_predict", "--test_file", "TEST", "--metric", "r2"], "metric is 'r2', a figure of numbers"),
         (
@@ -230,7 +220,6 @@ def test_the_scores_of_other_rows_do_not_stay(trained, tmp_path):
             ["--do_predict", "--test_file", "TEST", "--max_seq_length", "600"],
             "max_seq_length is 600 but the model has 512",
         ),
-        (["--do_predict", "--tasks", "cola"], "do_predict is True but no rows are named"),
     ],
 )
 def test_what_cannot_be_predicted(trained, tmp_path, flags, message):
@@ -239,15 +228,6 @@ def test_what_cannot_be_predicted(trained, tmp_path, flags, message):
     with pytest.raises(SystemExit, match=message):
         run("--model_name_or_path", best_of(root), "--output_dir", tmp_path / "out", *flags)
     assert not (tmp_path / "out" / "predictions").exists()
-
-
-def test_a_model_without_a_classifier_predicts_nothing(models, tmp_path):
-    test = write(tmp_path / "test.jsonl", [{"text": "a"}])
-    with pytest.raises(SystemExit, match="model_name_or_path '.*bert' has no classifier, .* fine-tune it first"):
-        run(
-            "--model_name_or_path", models["bert"], "--do_predict", "--test_file", test, "--output_dir",
-            tmp_path / "out",
-        )  # fmt: skip
 
 
 def test_rows_to_predict_are_looked_at_before_anything_is_trained(models, tmp_path, text_lines, monkeypatch):

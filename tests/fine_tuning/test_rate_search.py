@@ -192,30 +192,3 @@ def test_an_epoch_is_a_line_of_the_log_and_there_is_no_bar_without_a_terminal(
     assert f"trained to {np.mean(curve[2:]):.4g}" in lines[1]
     out, err = capfd.readouterr()
     assert "%|" not in out + err and "it/s" not in out + err
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            ["--learning_rates", "1e-3"],
-            r"learning_rates is \[0.001\] but it must hold two or more different numbers above 0",
-        ),
-        (["--learning_rates", "1e-3", "0.001"], "learning_rates is .* but it must hold two or more different"),
-        (["--learning_rates", "1e-3", "-1"], "learning_rates is .* but it must hold two or more different"),
-        (["--learning_rates", "1e-3", "nan"], "learning_rates is .* but it must hold two or more different"),
-        (
-            ["--learning_rates", "1e-3", "1e-2", "--learning_rate", "1e-4"],
-            "learning_rate is 0.0001 and learning_rates are",
-        ),
-        (["--early_stopping_patience", "0"], "early_stopping_patience is 0 but it must be at least 1"),
-    ],
-)
-def test_searches_that_are_refused(model, files, tmp_path, flags, message):
-    with pytest.raises(SystemExit, match=message):
-        run(model, files, tmp_path / "out", *flags)
-
-
-def test_benchmarks_have_no_search(model, tmp_path):
-    with pytest.raises(SystemExit, match=r"learning_rates is \[0.001, 0.01\] but it is for a task of your own"):
-        run(model, ["--tasks", "cola"], tmp_path / "out", "--learning_rates", "1e-3", "1e-2")

@@ -324,11 +324,6 @@ def test_a_dataset_whose_files_are_a_script_is_read_from_its_parquet_copy(monkey
         load("cb", None)
 
 
-def test_no_network(tmp_path):
-    with pytest.raises(ConnectionError, match="'facebook/xnli'"):
-        load("xnli", None, cache_dir=str(tmp_path))
-
-
 def test_labels_may_be_numbers_of_any_width():
     for column in (
         *(pa.array([1, 0], kind) for kind in (pa.int8(), pa.uint32(), pa.float32())),
