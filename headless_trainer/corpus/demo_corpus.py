@@ -9,11 +9,8 @@ import ast
 import functools
 import gc
 import hashlib
-import importlib.metadata
 import importlib.util
-import itertools
 import json
-import logging
 import platform
 import sysconfig
 import warnings
@@ -22,28 +19,19 @@ from pathlib import Path
 
 import datasets
 import pyarrow as pa
-import pyarrow.compute as pc
 from datasets import DatasetDict
 from datasets.fingerprint import Hasher
 
 from .row_cache import cache_folder, find_or_write
 
-logger = logging.getLogger(__name__)
-
-# Import name and distribution, in the order in which they are read. The first three are always there.
-PACKAGES = {
-    name: name
-    for name in (
-        "torch", "transformers", "datasets", "huggingface_hub", "accelerate", "tokenizers", "numpy", "scipy", "pandas",
-        "sklearn", "networkx", "sympy", "matplotlib",
-    )
-} | {"sklearn": "scikit-learn"}  # fmt: skip
+# In the order in which they are read. The first ones are always there.
+PACKAGES = (
+    "torch", "transformers", "datasets", "huggingface_hub", "accelerate", "tokenizers", "numpy", "scipy", "pandas",
+    "sklearn", "networkx", "sympy", "matplotlib",
+)  # fmt: skip
 MIN_CHARACTERS = 100  # shorter docstrings are mostly "Return the name." and the like
 MAX_CHARACTERS = 25_000_000  # no further package is begun beyond this, which takes about 15 s to read
-
-_RECIPE = 1  # part of the cache's key: raise it when this module picks other documents
 _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "testing", "idlelib", "lib2to3", "__pycache__"}
-_FEATURES = datasets.Features({"text": datasets.Value("string")})
 
 
 def demo_documents(held_out_percentage: float = 5.0, *, cache_dir: str | None = None) -> DatasetDict:
@@ -56,101 +44,76 @@ def demo_documents(held_out_percentage: float = 5.0, *, cache_dir: str | None = 
     their name: docstrings of one folder resemble each other, so that documents drawn one by one would put near copies of the
     training texts into the held-out part. The share of the text comes only near that of the folders.
     """
-    sources, share = list(_sources()), held_out_percentage / 100
-    key = Hasher.hash(json.dumps([sources, held_out_percentage, _RECIPE]))
-    documents = functools.cache(lambda: list(_documents(sources)))
+    folders, installed = {"python": sysconfig.get_paths()["stdlib"]}, []
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)  # without importing it
+        if spec is not None and Path(spec.origin or "").name == "__init__.py":
+            folders[name] = str(Path(spec.origin).parent)
+            installed.append((folders[name], Path(spec.origin).stat().st_mtime_ns))
+    key = Hasher.hash(json.dumps([platform.python_version(), folders, installed, held_out_percentage]))
+    documents = functools.cache(lambda: list(_documents(folders)))
 
     def part(held_out: bool) -> Iterator[pa.Table]:
+        share = held_out_percentage / 100
         yield pa.table({"text": [text for unit, text in documents() if (_position(unit) < share) == held_out]})
 
-    parts = DatasetDict()
-    for name in ("train", "validation"):
-        path = cache_folder(cache_dir) / f"demo-{key}-{name}.arrow"
-        parts[name] = find_or_write(path, functools.partial(part, name == "validation"), _FEATURES)
-    characters = sum(pc.sum(pc.utf8_length(rows.data["text"])).as_py() or 0 for rows in parts.values())
-    logger.info("Documentation on this machine: %s documents, %s characters.",
-                f"{sum(map(len, parts.values())):,}", f"{characters:,}")  # fmt: skip
-    return parts
+    features = datasets.Features({"text": datasets.Value("string")})
+    path = str(cache_folder(cache_dir) / f"demo-{key}-")
+    sides = {name: functools.partial(part, name == "validation") for name in ("train", "validation")}
+    return DatasetDict(
+        {name: find_or_write(Path(f"{path}{name}.arrow"), tables, features) for name, tables in sides.items()}
+    )
 
 
-def _sources() -> Iterator[tuple[str, str, str]]:
-    """Name, version and folder of everything there is to read, in order."""
-    yield "python", platform.python_version(), sysconfig.get_paths()["stdlib"]
-    for module, distribution in PACKAGES.items():
-        spec = importlib.util.find_spec(module)  # finds a top-level package without importing it
-        if spec is not None and spec.submodule_search_locations:
-            try:
-                version = importlib.metadata.version(distribution)
-            except importlib.metadata.PackageNotFoundError:  # a source tree on the path, never installed
-                version = "unknown"
-            yield module, version, str(spec.submodule_search_locations[0])
-
-
-def _documents(sources: list[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
+def _documents(folders: dict[str, str]) -> Iterator[tuple[str, str]]:
     """What is held out together, and the text, for each document."""
-    seen: set[str] = set()
-    characters = 0
-    for name, _, folder in sources:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:  # some distributions of Python leave it out
+        topics = {}
+    seen, characters = set(), 0
+    for name, folder in folders.items():
         if characters >= MAX_CHARACTERS:
             return
-        pairs = _docstrings(name, Path(folder))
-        if name == "python":
-            pairs = itertools.chain(_help_topics(), pairs)
-        for unit, text in pairs:
+        pairs = [(f"topic {topic}", text.strip()) for topic, text in sorted(topics.items()) if name == "python"]
+        for unit, text in [*pairs, *_docstrings(name, Path(folder))]:
             if len(text) >= MIN_CHARACTERS and text not in seen:
                 seen.add(text)
                 characters += len(text)
                 yield unit, text
 
 
-def _help_topics() -> Iterator[tuple[str, str]]:
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:  # some distributions of Python leave it out
-        return
-    for topic, text in sorted(topics.items()):
-        yield f"topic {topic}", text.strip()
-
-
 def _docstrings(name: str, root: Path) -> Iterator[tuple[str, str]]:
     """What is held out together, and the text, for each docstring below a folder."""
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
-        if _SKIPPED_FOLDERS.intersection(relative.parts):
-            continue
-        source = path.read_text(encoding="utf-8", errors="replace")
+        source = "" if _SKIPPED_FOLDERS.intersection(relative.parts) else path.read_text("utf-8", "replace")
         if '"""' not in source and "'''" not in source:  # parsing is what takes the time
             continue
-        module = _parsed(source)
-        if module is None:
-            continue
-        nested = len(relative.parts) > 1
-        unit = f"{name}/{(relative.parent if nested else relative).as_posix()}"
-        for node in (module, *_definitions(module.body)):
-            text = ast.get_docstring(node)
-            if text:  # in which a lone surrogate could not be written
+        unit = f"{name}/{(relative.parent if len(relative.parts) > 1 else relative).as_posix()}"
+        for node in _documented(source):
+            if text := ast.get_docstring(node):  # in which a lone surrogate could not be written
                 yield unit, text.strip().encode("utf-8", "replace").decode("utf-8")
 
 
-def _parsed(source: str) -> ast.Module | None:
+def _documented(source: str) -> Iterator[ast.AST]:
+    """The module, its classes and functions, in order of appearance; nothing of a template or of another Python's file."""
     gc.disable()  # a tree of thousands of nodes sets the collector off again and again, which doubles the time
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # invalid escapes in other people's files
-            return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):  # templates, and files of another Python version
-        return None
+        with warnings.catch_warnings(
+            action="ignore", category=SyntaxWarning
+        ):  # invalid escapes in other people's files
+            left: list[ast.AST] = [ast.parse(source)]
+    except (SyntaxError, ValueError, RecursionError):
+        return
     finally:
         gc.enable()
-
-
-def _definitions(statements: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Classes and functions in order of appearance, without a walk through every expression."""
-    for statement in statements:
-        if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield statement
-        for part in ("body", "orelse", "handlers", "finalbody"):
-            yield from _definitions(getattr(statement, part, ()))
+    while left:  # without a walk through every expression
+        node = left.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+        parts = ("body", "orelse", "handlers", "finalbody")
+        left += [child for part in parts for child in getattr(node, part, ())][::-1]
 
 
 def _position(unit: str) -> float:

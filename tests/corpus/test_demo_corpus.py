@@ -28,11 +28,8 @@ def machine(tmp_path, monkeypatch):
                 f'class C:\n    """{_docstring(folder)} {number}"""\n    def f(self):\n        """{_docstring("f")}"""\n'
             )
     (package / "__init__.py").write_text("raise ImportError('demo_pkg must not be imported')")
-    info = tmp_path / "site" / "demo_dist-1.2.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: demo-dist\nVersion: 1.2\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    monkeypatch.setattr(demo_corpus, "PACKAGES", {"demo_pkg": "demo-dist", "not_installed": "not-installed"})
+    monkeypatch.setattr(demo_corpus, "PACKAGES", ("demo_pkg", "not_installed"))
     monkeypatch.setattr(demo_corpus.sysconfig, "get_paths", lambda: {"stdlib": str(library)})
     return tmp_path
 
@@ -64,7 +61,7 @@ def test_a_folder_is_on_one_side_of_the_split(machine):
 
 def test_repeated_calls_read_once_and_agree(machine, monkeypatch):
     first = demo_corpus.demo_documents(cache_dir=str(machine / "cache"))
-    monkeypatch.setattr(demo_corpus, "_parsed", lambda source: pytest.fail("read again"))
+    monkeypatch.setattr(demo_corpus, "_documented", lambda source: pytest.fail("read again"))
     second = demo_corpus.demo_documents(cache_dir=str(machine / "cache"))
     for name in ("train", "validation"):
         assert first[name]["text"] == second[name]["text"]
@@ -82,7 +79,8 @@ def test_reading_stops_at_the_limit(machine, monkeypatch):
 def test_definitions_in_branches_are_found():
     source = f'''
 try:
-    pass
+    class e:
+        pass
 except ImportError:
     def f():
         """{LONG}"""
@@ -90,8 +88,8 @@ if True:
     async def g():
         """{LONG}"""
 '''
-    found = demo_corpus._definitions(demo_corpus._parsed(source).body)
-    assert [node.name for node in found] == ["f", "g"]
+    module, *found = demo_corpus._documented(source)
+    assert [node.name for node in found] == ["e", "f", "g"]
 
 
 def test_load_texts_without_a_source_reads_it(machine):
