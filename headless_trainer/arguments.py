@@ -200,7 +200,8 @@ class HeadlessTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         if self.metric_for_best_model is not None and self.greater_is_better is None:
-            # TrainingArguments takes all names but those in "loss" for better when greater, perplexity too.
+            # TrainingArguments takes all names but those in "loss" for better when greater, perplexity too; a figure of a
+            # user's own is left to it.
             self.greater_is_better = higher_is_better(self.metric_for_best_model)
         self._choose_precision()
         if self.logging_strategy == "no":  # which transformers does not ask of the first step

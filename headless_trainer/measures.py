@@ -85,7 +85,7 @@ class Measure:
 
 
 def _headless(args) -> bool:
-    return args.objective == "headless"
+    return args.objective != "vanilla"
 
 
 def _vanilla(args) -> bool:
@@ -150,6 +150,12 @@ def shown_in(place: str) -> list[Measure]:
     return [measure for measure in MEASURES if place in measure.shown]
 
 
-def higher_is_better(name: str) -> bool:
-    """Direction of a held-out figure by its name in the logs, which may hold the name of one of several datasets."""
-    return name.endswith(tuple(measure.bare_name for measure in EVALUATION if measure.better == "higher"))
+def higher_is_better(name: str) -> bool | None:
+    """Direction of a held-out figure by its name in the logs, which may hold the name of one of several datasets.
+
+    None for a figure of a user's own.
+    """
+    found = (
+        measure.better == "higher" for measure in EVALUATION if measure.better and name.endswith(measure.bare_name)
+    )
+    return next(found, None)

@@ -193,7 +193,7 @@ HEAD = (
 # Parameters of a trainer's constructor.
 PRETRAINING_PARAMETERS = {
     "model_init": "the loss is made from the model's own embedding, before training: make the model, and pass it as model",
-    "compute_loss_func": "the loss is that of args.objective: leave it out, or subclass the trainer and override loss_sum",
+    "compute_loss_func": "the loss is that of args.objective: leave it out, or subclass the trainer and override compute_loss",
     "compute_metrics": "evaluation sums figures of each token and keeps no logits: leave it out and read the metrics it gives",
     "preprocess_logits_for_metrics": "evaluation keeps no logits: leave it out",
 }

@@ -23,9 +23,10 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from .trunk import probe, probe_ids
 
-# The submodule of a trunk that is its matrix for candidates, and the file that holds it beside a model that left its run:
-# clients that load the trunk know nothing of it.
-NAME = "candidate_embeddings"
+# Submodules of a trunk whose names begin so are the head's own. Beside a model that left its run they lie in a file of their
+# own, since clients that load the trunk know nothing of them.
+PREFIX = "candidate_"
+NAME = "candidate_embeddings"  # the matrix for candidates
 FILE_NAME = f"{NAME}.safetensors"
 # Entry in the configuration of a trunk that has one.
 MARK = "has_candidate_embeddings"
@@ -42,6 +43,7 @@ class CandidateHead:
     Attributes:
         embedding: the input embedding.
         matrix: the matrix for candidates of a trunk that has one, else None.
+        own: submodules of the trunk that score candidates alone, that matrix among them, by name.
         size: V.
         added_bias: False: a `VocabularyHead` may have a bias that leaves its run folded into other weights.
 
@@ -57,7 +59,8 @@ class CandidateHead:
         self.embedding, self.matrix = trunk.get_input_embeddings(), candidate_matrix(trunk)
         self.size = self.embedding.num_embeddings
         name = type(trunk).__name__
-        if self.matrix is None and getattr(trunk.config, MARK, False):
+        self.own = own_modules(trunk)
+        if not self.own and getattr(trunk.config, MARK, False):
             raise ValueError(
                 f"model {name} was trained with a matrix of its own for candidates, which AutoModel does not load: give its "
                 "folder in place of the model, or load it with headless_trainer.models.candidate_head.load_trunk."
@@ -102,7 +105,7 @@ class CandidateHead:
         Raises:
             ValueError: if the matrix for candidates would be taken for unused, or cut into shards.
         """
-        if self.matrix is None:
+        if not self.own:
             return
         if args.ddp_find_unused_parameters:
             raise ValueError(
@@ -118,10 +121,10 @@ class CandidateHead:
 
     def finish_weights(self, folder: Path) -> None:
         """Move the matrix out of the weights in a folder that leaves its run, into a file of its own."""
-        if self.matrix is None:
+        if not self.own:
             return
         weights = load_file(folder / SAFE_WEIGHTS_NAME)
-        own = {name: weights.pop(name) for name in list(weights) if name.startswith(f"{NAME}.")}
+        own = {name: weights.pop(name) for name in list(weights) if name.startswith(PREFIX)}
         save_file(own, folder / FILE_NAME, metadata={"format": "pt"})
         save_file(weights, folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
 
@@ -154,6 +157,28 @@ def candidate_matrix(trunk: nn.Module) -> nn.Embedding | None:
     return getattr(trunk, NAME, None)
 
 
+def own_modules(trunk: nn.Module) -> dict[str, nn.Embedding]:
+    """Return the submodules of a trunk that score candidates alone, by name."""
+    return {name: module for name, module in trunk.named_children() if name.startswith(PREFIX)}
+
+
+@torch.no_grad()
+def give(trunk: PreTrainedModel, name: str, values: Tensor) -> nn.Embedding:
+    """Give a trunk, in place, a trained submodule with a row for each candidate, unless it has it.
+
+    Args:
+        trunk: model without a head.
+        name: begins with `PREFIX`.
+        values: ``(V, ...)`` that it starts at.
+    """
+    if name not in own_modules(trunk):
+        weight = trunk.get_input_embeddings().weight
+        values = values.to(weight.device, weight.dtype, copy=True)
+        trunk.add_module(name, nn.Embedding.from_pretrained(values, freeze=False))
+        setattr(trunk.config, MARK, True)
+    return trunk.get_submodule(name)
+
+
 @torch.no_grad()
 def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedModel:
     """Give a trunk, in place, a matrix for candidates.
@@ -163,19 +188,16 @@ def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedMod
         values: ``(V, D)`` that it starts at; random ones by default.
     """
     weight = trunk.get_input_embeddings().weight
-    matrix = nn.Embedding(*weight.shape, device=weight.device, dtype=weight.dtype)
     if values is None:
-        matrix.weight.normal_(std=getattr(trunk.config, "initializer_range", None) or 0.02)
-    else:
-        matrix.weight.copy_(values)
-    setattr(trunk, NAME, matrix)
-    setattr(trunk.config, MARK, True)
+        values = nn.Embedding(*weight.shape, device=weight.device, dtype=weight.dtype).weight
+        values.normal_(std=getattr(trunk.config, "initializer_range", None) or 0.02)
+    give(trunk, NAME, values)
     return trunk
 
 
 def trunk_weights(trunk: PreTrainedModel) -> dict[str, Tensor]:
     """Return the weights that any client's model of this architecture has."""
-    return {name: value for name, value in trunk.state_dict().items() if not name.startswith(f"{NAME}.")}
+    return {name: value for name, value in trunk.state_dict().items() if not name.startswith(PREFIX)}
 
 
 def forget_head(config: PreTrainedConfig) -> None:
@@ -193,14 +215,15 @@ def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
     if not getattr(trunk.config, MARK, False):
         return trunk
     where = {name: kwargs[name] for name in ("revision", "token", "cache_dir") if name in kwargs}
-    name = f"{NAME}.weight"
     for file in (FILE_NAME, SAFE_WEIGHTS_NAME):  # of a model that left its run, of a checkpoint
         path = _find(str(source), file, where)
         if path is None:
             continue
         with safe_open(path, framework="pt") as weights:
-            if name in weights.keys():  # noqa: SIM118
-                return untie(trunk, weights.get_tensor(name))
+            for name in (own := [each for each in weights.keys() if each.startswith(PREFIX)]):  # noqa: SIM118
+                give(trunk, name.removesuffix(".weight"), weights.get_tensor(name))
+            if own:
+                return trunk
     raise ValueError(
         f"model_name_or_path {str(source)!r} was trained with a matrix of its own for candidates, and holds neither "
         f"{FILE_NAME} nor {SAFE_WEIGHTS_NAME} with it: copy the whole folder."

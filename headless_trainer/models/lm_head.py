@@ -35,6 +35,7 @@ def attach_lm_head(
     init: str = "prior",
     drawn_share: float | None = None,
     new_layers: bool = False,
+    head_class: type[CandidateHead] = CandidateHead,
 ) -> PreTrainedModel:
     """Make a language model of a headless trunk, without training.
 
@@ -52,6 +53,7 @@ def attach_lm_head(
             occurrences of each token as a target. By default those of the trunk's folder.
         init: ``prior``, or ``embeddings`` for the plain projection on ``E^T``.
         drawn_share: share of the candidates that were drawn besides the targets; by default what the folder says, or 0.
+        head_class: how the trunk was trained to score candidates.
         new_layers: keep layers before the projection that nothing trained and that cannot return what they read, with
             random weights, for a model that is fine-tuned next; otherwise they are refused.
 
@@ -86,7 +88,7 @@ def attach_lm_head(
     head = find_projection(model)
     if not _reads_trunk(model, head) and not (_pass_through(model, head) or new_layers):
         find_projection(model, of_trunk=True)  # which says why not
-    everything, candidates = torch.arange(vocab_size, device=trunk.device), CandidateHead(trunk)
+    everything, candidates = torch.arange(vocab_size, device=trunk.device), head_class(trunk)
     weight, bias = wide(candidates.vectors(everything)), candidates.bias(everything)  # (V, D), (V,)
     if init == "prior":
         prior = candidate_log_prior(token_counts.cpu(), drawn_share or 0.0)

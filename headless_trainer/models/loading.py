@@ -22,7 +22,7 @@ from ..arguments import ModelArguments
 from ..corpus.tokenization import train_tokenizer
 from ..runtime import sources
 from ..runtime.checkpoint_aside import model_aside
-from .candidate_head import candidate_matrix, forget_head, load_trunk, untie
+from .candidate_head import candidate_matrix, forget_head, load_trunk, own_modules, untie
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ def load_model(
                 f"Tokenizer has {len(tokenizer):,} tokens but the embedding has {rows:,} rows. "
                 "Pass --resize_embeddings or use the matching tokenizer."
             )
-        if candidate_matrix(model) is not None:
+        if own_modules(model):
             raise ValueError(
                 "resize_embeddings is True but the checkpoint has a matrix of its own for candidates, which would keep its "
                 "rows: use the matching tokenizer."

@@ -3,8 +3,9 @@
 The loss is `HeadlessTrainer.compute_loss`. What leads to it, from the batches of a step to their candidates, is in step.py;
 how a candidate is scored is in models/candidate_head.py.
 
-For another loss, override ``compute_loss``. For other negatives, override ``candidates_of_step``. To log a number, call
-``self.window.add(name, value)``; a row in measures.py says how it is shown.
+For another loss over the candidates, override ``pool_loss``; then ``log_step`` (its floor) and ``evaluation_scores`` are no
+longer those of the loss, and want overriding too. For other negatives, override ``candidates_of_step``; for other scores, set
+``head_class``. To log a number, call ``self.window.add(name, value)``; a row in measures.py says how it is shown.
 
 Letters used in shapes: K predicted positions, U distinct candidates, D width, V vocabulary size.
 """
@@ -83,6 +84,7 @@ class HeadlessTrainer(PretrainingTrainer):
     """
 
     has_evaluation_pool = True
+    head_class = CandidateHead
 
     def __init__(
         self,
@@ -94,12 +96,12 @@ class HeadlessTrainer(PretrainingTrainer):
         **kwargs,
     ):
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
-        if getattr(args, "objective", "headless") != "headless":
-            raise ValueError(f"args.objective is {args.objective!r}: use VanillaTrainer for it.")
+        if getattr(args, "objective", None) == "vanilla":
+            raise ValueError("args.objective is 'vanilla': use VanillaTrainer for it.")
         if isinstance(args, HeadlessTrainingArguments):
             args.task = args.task or infer_task(model)
         trunk = unfold(find_trunk(model))
-        self.head = CandidateHead(trunk)
+        self.head = self.head_class(trunk)
         if args is not None:
             self.head.check_launch(args)
         super().__init__(trunk, args, data_collator, **kwargs)
@@ -125,18 +127,22 @@ class HeadlessTrainer(PretrainingTrainer):
         with self.roles.as_targets():  # once for all pools, by calling the module: its weight may be a shard here
             vectors, bias = self.head.vectors(micro_batch.looked_up), self.head.bias(micro_batch.looked_up)
         losses = [
-            candidate_loss(
-                outputs,
-                part.target_index,
-                part.among(vectors),
-                part.pool,
-                bias=part.among(bias),
-                reduction="sum",
-            )
+            self.pool_loss(outputs, part, part.among(vectors), part.among(bias))
             for outputs, part in micro_batch.parts(hidden)
         ]
         loss = torch.stack(losses).sum() / micro_batch.divisor
         return (loss, {}) if return_outputs else loss
+
+    def pool_loss(self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None) -> Tensor:
+        """Sum of the losses of the predictions that one pool serves, a scalar in nats.
+
+        Args:
+            outputs: ``(N, D)`` of the trunk at the predicted positions.
+            part: the pool, and the index in it of each target.
+            vectors: ``(U, D)`` of the pool's tokens.
+            bias: ``(U,)`` of the same, None for nothing.
+        """
+        return candidate_loss(outputs, part.target_index, vectors, part.pool, bias=bias, reduction="sum")
 
     def candidates_of_step(self, targets):
         return self.pools(targets, self.state.global_step)

@@ -6,7 +6,9 @@ Settings and parameters of the constructor: tests/cli/test_refusals.py.
 import inspect
 
 import pytest
-from builders import CLASSES, VOCAB, encoded_rows, tiny_classifier, tiny_model, token_rows, trainer_for
+import torch
+from builders import CLASSES, VOCAB, encoded_rows, make_trainer, tiny_classifier, tiny_model, token_rows, trainer_for
+from safetensors.torch import load_file
 from transformers import (
     EarlyStoppingCallback,
     GPT2Config,
@@ -16,7 +18,10 @@ from transformers import (
     TrainingArguments,
 )
 
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, attach_lm_head, load_token_counts
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
+from headless_trainer.models.candidate_head import CandidateHead, give, load_trunk
+from headless_trainer.objective.prior import log_prior
 
 QUIET = {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
 STEPS = {
@@ -125,3 +130,59 @@ def test_a_search_over_pretrainings_is_refused(tmp_path, clm_tokenizer, objectiv
     run = trainer_for(tmp_path, "clm", clm_tokenizer, objective=objective)
     with pytest.raises(ValueError, match="hyperparameter_search"):
         run.hyperparameter_search(n_trials=1, backend="optuna")
+
+
+@pytest.mark.parametrize(
+    ("name", "greater"),
+    [("eval_perplexity", False), ("accuracy", True), ("eval_other_cross_entropy", False), ("eval_hinge_accuracy", True),
+     ("eval_of_my_own", True), ("eval_my_own_loss", False)],
+)  # fmt: skip
+def test_the_best_checkpoint_is_the_best_of_a_users_own_figure_too(tmp_path, name, greater):
+    args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, metric_for_best_model=name)
+    assert args.greater_is_better is greater
+
+
+def test_a_bias_of_the_candidates_is_a_subclass_of_their_head(tmp_path, clm_tokenizer):
+    """Trained, saved beside the trunk, loaded, resumed, scored in both evaluations and in the free head."""
+
+    class Biased(CandidateHead):
+        def __init__(self, trunk):
+            self.offset = give(trunk, "candidate_bias", torch.zeros(trunk.get_input_embeddings().num_embeddings, 1))
+            super().__init__(trunk)
+
+        def bias(self, ids):
+            return self.offset(ids)[:, 0]
+
+    class Trainer(HeadlessTrainer):
+        head_class = Biased
+
+        def pool_loss(self, outputs, part, vectors, bias):
+            best = (outputs @ vectors.T + bias + part.pool.log_counts()).argmax(1) == part.target_index
+            self.window.add("pool_hits", best.sum(), len(best))
+            return super().pool_loss(outputs, part, vectors, bias)
+
+    data = token_rows(clm_tokenizer)
+    rest = {"task": "clm", "logging_steps": 1, "max_steps": 2, "save_strategy": "no"}, Trainer
+
+    def run(folder, model):
+        return make_trainer(folder, model, data, *rest, eval_dataset=data[:10], processing_class=clm_tokenizer)
+
+    first = run(tmp_path, tiny_model("clm", len(clm_tokenizer)))
+    first.train()
+    first.save_model()
+    assert all(0 <= logs["pool_hits"] <= 1 for logs in first.state.log_history if "loss" in logs)
+    bias = first.head.offset.weight.detach()
+    assert bias.abs().max() > 0 and "candidate_bias.weight" not in load_file(tmp_path / "model.safetensors")
+    loaded = load_trunk(tmp_path)
+    again = run(tmp_path / "b", loaded)
+    assert torch.equal(again.head.offset.weight, bias)
+    ids = torch.arange(5, 12)[None]
+    scores = first.model.eval()(ids).last_hidden_state @ first.embedding.weight.T + bias[:, 0]
+    got = attach_lm_head(loaded, tmp_path, head_class=Biased)(ids).logits
+    log_q = log_prior(load_token_counts(tmp_path)[0])
+    torch.testing.assert_close(got, scores + log_q, rtol=1e-4, atol=1e-4)
+    figures = again.evaluate()
+    again.head.offset.weight.data.zero_()
+    assert {name for name, value in again.evaluate().items() if value != figures[name]} >= {
+        "eval_loss", "eval_cross_entropy", "eval_cross_entropy_without_bias",
+    }  # fmt: skip
