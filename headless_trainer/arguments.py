@@ -14,7 +14,7 @@ from transformers.training_args import OptimizerNames
 from .command_line import parse_yaml
 from .hub.names import repository_name
 from .measures import higher_is_better
-from .refusals import DATA, HEAD, MODEL, PRETRAINING, STEPS, UNREAD_OF_DATA, UNREAD_OF_MODEL, Refusal, refuse, warn
+from .refusals import DATA, HEAD, MODEL, PRETRAINING, STEPS, Refusal, refuse
 from .runtime.launch import check_launch, computes_on_cpu, connect
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
@@ -68,7 +68,6 @@ class ModelArguments(LoadingArguments):
 
     def __post_init__(self):
         refuse(self, MODEL)
-        warn(self, UNREAD_OF_MODEL)
 
     def parsed_config_overrides(self) -> dict[str, Any]:
         """``config_overrides`` as a dictionary; values are YAML: ``8`` an int, ``1e-2`` a float, ``true`` a bool."""
@@ -126,7 +125,6 @@ class DataArguments:
 
     def __post_init__(self):
         refuse(self, DATA)
-        warn(self, UNREAD_OF_DATA)
 
 
 @dataclass

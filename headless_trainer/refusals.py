@@ -1,4 +1,4 @@
-"""What is refused, or said to have no effect, before any work starts: a row for each setting and reason.
+"""What is refused before any work starts: a row for each setting and reason.
 
 A setting is refused where a number would be silently wrong or work would be lost. What transformers, accelerate or torch say
 well themselves is left to them. tests/cli/test_refusals.py names the settings of transformers that work here, so that one that
@@ -6,7 +6,6 @@ a later version adds is judged before it is accepted.
 """
 
 import dataclasses
-import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from .measures import EVALUATION
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -231,20 +228,6 @@ DATA = (
     *outside("max_seq_length", "be at least 2", lambda length: length >= 2),
     *outside("max_train_samples max_eval_samples preprocessing_num_workers", *ONE_OR_MORE),
 )
-# Settings that nothing reads: a file of settings may hold them for other flags, so a warning.
-UNREAD_OF_MODEL = (
-    Refusal("vocab_size tokenizer_type", "see --train_tokenizer", lambda args: not args.train_tokenizer),
-    Refusal("mask_token", "a tokenizer is trained, with a mask token of its own", lambda args: args.train_tokenizer),
-    Refusal("resize_embeddings", "no checkpoint is loaded", lambda args: not args.model_name_or_path),
-)
-UNREAD_OF_DATA = (
-    Refusal("dataset_config_name dataset_revision", "no --dataset_name is given", lambda args: not args.dataset_name),
-    Refusal("text_column", "no texts are named", lambda args: not (args.dataset_name or args.train_file)),
-    Refusal("sample_by", "no --train_file is given", lambda args: not args.train_file),
-    Refusal("shuffle_buffer_size", "nothing is streamed: see --streaming", lambda args: not args.streaming),
-    Refusal("validation_split_percentage", "--validation_file is given", lambda args: args.validation_file),
-)
-UNREAD_OF_RUN = (Refusal("hub_model_id", "nothing is pushed: see --push_to_hub", lambda args: not args.push_to_hub),)
 
 
 def refuse(args, table: Iterable[Refusal]) -> None:
@@ -253,25 +236,13 @@ def refuse(args, table: Iterable[Refusal]) -> None:
     Raises:
         ValueError: at the first row that holds, with the name, the value, the reason and the remedy.
     """
-    for name, value, why in _found(args, table):
-        raise ValueError(f"{name} is {value!r} but {why}.")
-
-
-def warn(args, table: Iterable[Refusal]) -> None:
-    """Say once for each row of a table that holds that its setting has no effect."""
-    for name, value, why in _found(args, table):
-        logger.warning("%s is %r, which has no effect: %s.", name, value, why)
-
-
-def _found(args, table: Iterable[Refusal]):
-    made = dataclasses.MISSING
     fields = {field.name: field for field in dataclasses.fields(args)}
     for row in table:
         for name in row.names.split():
             value, field = getattr(args, name), fields[name]
-            default = field.default if field.default_factory is made else field.default_factory()
+            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
             if value is not None and value != default and row.when(args):
-                yield name, getattr(value, "value", value), row.why
+                raise ValueError(f"{name} is {getattr(value, 'value', value)!r} but {row.why}.")
 
 
 def refuse_parameters(given: Mapping[str, Any], table: Mapping[str, str]) -> None:

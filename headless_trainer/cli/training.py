@@ -12,7 +12,7 @@ from ..cards.model_card import write_model_card
 from ..corpus import packing, streaming, texts
 from ..models import loading
 from ..models.trunk import infer_task
-from ..refusals import PRETRAINING, UNREAD_OF_RUN, Refusal, check_best_metric, refuse, warn
+from ..refusals import PRETRAINING, Refusal, check_best_metric, refuse
 from ..runtime import run_folder
 from ..runtime.checkpoints import check_output_dir, check_writable, checkpoint_to_resume
 from ..runtime.launch import check_devices
@@ -118,7 +118,6 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
     """
     check_devices(args)
     refuse(args, PRETRAINING)  # again, since the task is known
-    warn(args, UNREAD_OF_RUN)
     check_best_metric(args)
     if data_args.streaming and args.max_steps <= 0:
         raise ValueError("streaming is True but max_steps is not given, and a stream has no length: set --max_steps.")
