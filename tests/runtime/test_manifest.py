@@ -1,12 +1,10 @@
 """Manifests of checkpoints, and which checkpoint a run resumes from, replaces and deletes."""
 
-import errno
 import hashlib
 import json
 import os
 import shutil
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
@@ -222,19 +220,6 @@ def test_any_content_has_a_fault_and_no_error(tmp_path, name):
         assert find_fault(folder), content
 
 
-def test_random_bytes(tmp_path):
-    random = Random(0)
-    folder = checkpoint(tmp_path, 1)
-    content = (folder / MANIFEST_NAME).read_bytes()
-    for _ in range(300):
-        spoiled = bytearray(content)
-        for _ in range(random.randrange(1, 30)):
-            spoiled[random.randrange(len(spoiled))] = random.randrange(256)
-        (folder / MANIFEST_NAME).write_bytes(spoiled)
-        manifest._found.clear()
-        assert find_fault(folder)
-
-
 @pytest.mark.parametrize("name", [MANIFEST_NAME, "trainer_state.json", "model.safetensors"])
 def test_folders_loops_and_pipes_in_the_place_of_files(tmp_path, name):
     for number, put in enumerate((Path.mkdir, lambda path: path.symlink_to(path.name), os.mkfifo)):
@@ -245,19 +230,10 @@ def test_folders_loops_and_pipes_in_the_place_of_files(tmp_path, name):
         shutil.rmtree(folder)
 
 
-def test_a_folder_that_is_none_or_may_not_be_read(tmp_path, monkeypatch):
+def test_a_folder_that_is_none(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     for folder in (tmp_path / "loop", tmp_path / "missing", "a\0b", tmp_path / ("a" * 300), fill(tmp_path / "a")):
         assert find_fault(folder)
-
-    def refused(path, *args, **kwargs):  # not by permissions, which do not hold for root
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    folder = checkpoint(tmp_path, 1)
-    for name in ("read_text", "stat", "is_dir", "is_file", "rglob"):
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, name, refused)
-            assert find_fault(folder)
 
 
 # Which to resume --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from headless_trainer import HeadlessTrainingArguments
 from headless_trainer.runtime import processes, signals
 from headless_trainer.runtime.checkpoint_aside import CheckpointAside
 from headless_trainer.runtime.checkpoints import checkpoint_to_resume, checkpoints_in
@@ -257,39 +256,3 @@ def test_a_process_that_hangs_ends_the_job_after_the_timeout(tmp_path, text_file
     second_of(process).send_signal(signal.SIGSTOP)
     status, log = job.end(process, seconds=300)  # far from the 1,800 of the default
     assert status == 1 and "Process 0 (counted from 0) has lost the connection to another process" in log, log
-
-
-# The first process prepares the data for longer than the others may wait at a barrier.
-SLOW = """
-import os, sys, time
-from headless_trainer.corpus import packing
-
-prepare = packing.tokenize_and_pack
-
-def slow(*args, **kwargs):
-    if os.environ["RANK"] == "0":
-        time.sleep(25)
-    return prepare(*args, **kwargs)
-
-packing.tokenize_and_pack = slow
-from headless_trainer.cli.pretrain import main
-
-main()
-"""
-
-
-@pytest.mark.slow
-def test_preparation_may_take_longer_than_the_timeout(tmp_path, text_file):
-    job, script = Job(tmp_path, text_file), tmp_path / "slow.py"
-    script.write_text(SLOW)
-    job.environment["PYTHONPATH"] = str(ROOT)
-    status, log = job.end(job.start("run", "--ddp_timeout", "20", "--max_steps", "5", script=script))
-    assert status == 0, log
-    assert [path.name for path in checkpoints_in(tmp_path / "run")] == ["checkpoint-5"]
-
-
-def test_the_timeout_reaches_the_connection_on_cpus(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr("accelerate.PartialState", lambda **given: asked.append(given["timeout"].total_seconds()))
-    HeadlessTrainingArguments(str(tmp_path), use_cpu=True, ddp_timeout=77)
-    assert asked == [77]
