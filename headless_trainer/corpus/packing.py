@@ -265,14 +265,13 @@ def _encoded_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_pro
     texts = texts.with_format("arrow")
     ranges = list(_ranges(texts))
     workers = min(num_proc, len(ranges) // 4)
+    workers = workers if workers > 1 else 0
     loader = torch.utils.data.DataLoader(
         _EncodedRanges(texts, tokenizer, ranges),
         batch_size=None,
         collate_fn=_as_it_is,
-        num_workers=workers if workers > 1 else 0,
-        prefetch_factor=4
-        if workers > 1
-        else None,  # bounds what waits in memory when the disk is slower than the cores
+        num_workers=workers,
+        prefetch_factor=4 if workers else None,  # what waits in memory where the disk is slower than the cores
         generator=torch.Generator(),  # its own, so that the run's is left as it is
     )
     with datasets.utils.tqdm(total=len(texts), desc="Tokenizing", unit=" documents") as progress:
