@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
@@ -16,26 +15,8 @@ TESTS = {"two_sided": "two-sided", "paper": "greater"}
 ROUNDING = 1e-12
 
 
-@dataclass(frozen=True)
-class TTest:
-    """Outcome of a t-test.
-
-    Attributes:
-        statistic: t; 0 where the scores are equal, None where they differ but neither side has any spread: there is no t.
-        p_value: probability of such a difference, or a greater one, if neither were better.
-    """
-
-    statistic: float | None
-    p_value: float
-
-    @property
-    def significant(self) -> bool:
-        """Whether ``p_value`` is below what `LEVEL` leaves."""
-        return is_significant(self.p_value)
-
-
-def t_test(first: Sequence[float], second: Sequence[float], *, paired: bool, test: str = "two_sided") -> TTest:
-    """Test whether the means of two models' scores, ``(N,)`` and ``(M,)``, differ.
+def t_test(first: Sequence[float], second: Sequence[float], *, paired: bool, test: str = "two_sided") -> float:
+    """Return the p-value of a test whether the means of two models' scores, ``(N,)`` and ``(M,)``, differ.
 
     Scores that differ without any spread have no t, and say the less the fewer they are: their p-value is that of the exact
     permutation test (two seeds against two: 2 of 6 orders are as far apart, so 1/3).
@@ -52,18 +33,17 @@ def t_test(first: Sequence[float], second: Sequence[float], *, paired: bool, tes
     """
     first, second = _scores(first), _scores(second)
     if not paired:
-        means = [(each.mean(), each.std(ddof=1) / math.sqrt(len(each)), len(each)) for each in (first, second)]
+        means = [(each.mean(), stats.sem(each), len(each)) for each in (first, second)]
         return t_test_of_means(*means, test=test)
     scale = max(np.abs(first).max(), np.abs(second).max())
     if np.ptp(first - second) <= ROUNDING * scale:
         return _without_spread(first.mean() - second.mean(), scale, 2 ** len(first), test)
-    result = stats.ttest_rel(first, second, alternative=TESTS[test])
-    return TTest(float(result.statistic), float(result.pvalue))
+    return float(stats.ttest_rel(first, second, alternative=TESTS[test]).pvalue)
 
 
 def t_test_of_means(
     first: tuple[float, float, int], second: tuple[float, float, int], test: str = "two_sided"
-) -> TTest:
+) -> float:
     """Welch's test as `t_test`, from what a table of results shows: mean, standard error of the mean and number of values.
 
     The paper's daggers follow from its scores and documents by the test ``paper``, with the standard errors of shares:
@@ -80,16 +60,15 @@ def t_test_of_means(
         orders = math.comb(first[2] + second[2], first[2])  # in which the scores of both could have been dealt to them
         return _without_spread(first[0] - second[0], scale, orders, test)
     values = [x for mean, error, count in (first, second) for x in (mean, error * math.sqrt(count), count)]
-    result = stats.ttest_ind_from_stats(*values, equal_var=False, alternative=TESTS[test])
-    return TTest(float(result.statistic), float(result.pvalue))
+    return float(stats.ttest_ind_from_stats(*values, equal_var=False, alternative=TESTS[test]).pvalue)
 
 
-def _without_spread(difference: float, scale: float, orders: int, test: str) -> TTest:
+def _without_spread(difference: float, scale: float, orders: int, test: str) -> float:
     """Of all orders of the scores, this one and its mirror image are the farthest apart."""
     both = test == "two_sided"
     if abs(difference) <= ROUNDING * scale:
-        return TTest(0.0, 1.0 if both else 0.5)
-    return TTest(None, 2 / orders if both else 1 / orders if difference > 0 else 1.0)
+        return 1.0 if both else 0.5
+    return 2 / orders if both else 1 / orders if difference > 0 else 1.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

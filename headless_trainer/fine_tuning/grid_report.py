@@ -250,7 +250,7 @@ def _daggers(found_in: dict[str, dict[str, tuple]], lower: bool) -> dict[tuple[s
     for head, found in found_in.items():
         best_two = _ranked(found, lower)[:2]
         if len(best_two) == 2 and min(found[row][2] for row in best_two) > 1:
-            tested[best_two[0], head] = t_test_of_means(*(found[row] for row in best_two)).p_value
+            tested[best_two[0], head] = t_test_of_means(*(found[row] for row in best_two))
     columns = [place for place in tested if place[1] != AVERAGE]
     adjusted = dict(zip(columns, holm([tested[place] for place in columns]), strict=True))
     return {place: dagger(p, adjusted.get(place, 1.0)) for place, p in tested.items()}

@@ -36,7 +36,7 @@ def rank(values: dict[str, Sequence[float]], higher_is_better: bool) -> pandas.D
     table = table.sort_values("mean", ascending=not higher_is_better, kind="stable")
     table["behind"] = (table["mean"] - table["mean"].iloc[0]).abs()
     tests = {
-        pair: t_test(*(values[name] for name in pair), paired=False).p_value
+        pair: t_test(*(values[name] for name in pair), paired=False)
         for pair in itertools.combinations(table.index, 2)
         if min(len(values[name]) for name in pair) > 1
     }

@@ -76,7 +76,7 @@ def test_compare_scores_what_is_missing(inputs, tmp_path, capsys, monkeypatch):
     rows = {row["metric"]: row for row in json.loads((tmp_path / "comparison.json").read_text())}
     perplexity = rows["perplexity,none"]
     assert perplexity["better"] == 1 and perplexity["values"][1] < perplexity["values"][0]
-    assert perplexity["significant"] and perplexity["difference"][2] < 0  # of log-likelihoods, A - B
+    assert perplexity["p"] < 0.05 and perplexity["difference"][2] < 0  # of log-likelihoods, A - B
     assert (tmp_path / "comparison.md").read_text(encoding="utf-8").strip() in printed
     assert re.search(r"\| tiny_lambada +\| perplexity ↓ +\| +\d+\.\d{4} \| +\d+\.\d{4}†+ \|", printed)
     assert "A: poor; B: good." in printed
@@ -129,9 +129,8 @@ def test_tests_of_a_comparison_are_scipy_s(tmp_path):
         "f1,none": None,
     }
     paired, row = stats.ttest_rel(likelihoods, other), rows["perplexity,none"]
-    assert row["p"] == pytest.approx(paired.pvalue) and row["significant"]
+    assert row["p"] == pytest.approx(paired.pvalue)
     assert row["difference"][0] == pytest.approx(np.mean(likelihoods - other))
-    assert rows["bias,none"]["t"] > 0  # lower is better, so b, the lower, is the better of the test
     assert rows["free,none"]["not_tested"] == "no direction is better" and "difference" in rows["free,none"]
     assert "p" not in rows["f1,none"] and "difference" not in rows["f1,none"]
     table = score_comparison.comparison_table(list(rows.values()), ["a", "b"])
@@ -139,7 +138,7 @@ def test_tests_of_a_comparison_are_scipy_s(tmp_path):
     assert row["holm"] == pytest.approx(2 * paired.pvalue)  # the second smallest of three
     unpaired = stats.ttest_ind(likelihoods, other, equal_var=False).pvalue
     paper = {each["metric"]: each for each in score_comparison.compare(a, b, test="paper")}["perplexity,none"]
-    assert paper["p"] == pytest.approx(unpaired / 2) and not paper["significant"]
+    assert paper["p"] == pytest.approx(unpaired / 2) > 0.05
     swapped = {row["metric"]: row for row in score_comparison.compare(b, a)}
     assert swapped["perplexity,none"]["better"] == 1 and swapped["perplexity,none"]["p"] == row["p"]
 
@@ -148,11 +147,11 @@ def test_the_dagger_is_the_test_of_table_4(tmp_path):
     a = write_scores(tmp_path / "a", {"acc": ("mean", True, [1.0] * 475 + [0.0] * 525)})
     b = write_scores(tmp_path / "b", {"acc": ("mean", True, [0.0] * 562 + [1.0] * 438)})
     (row,) = score_comparison.compare(a, b, test="paper")
-    assert row["significant"] and row["p"] == pytest.approx(0.0484, abs=1e-4)
+    assert row["p"] == pytest.approx(0.0484, abs=1e-4)
     table = score_comparison.comparison_table([row], ["a", "b"])
     assert "0.4750†" in table and "one-tailed" in table
     b = write_scores(tmp_path / "b", {"acc": ("mean", True, [0.0] * 561 + [1.0] * 439)})
-    assert not score_comparison.compare(a, b, test="paper")[0]["significant"]
+    assert score_comparison.compare(a, b, test="paper")[0]["p"] > 0.05
 
 
 def test_directions_that_differ_are_no_direction(tmp_path):
@@ -209,21 +208,7 @@ def test_failures_are_told_at_the_end(inputs, tmp_path, monkeypatch):
     assert "tiny_lambada" in (tmp_path / "results.md").read_text(encoding="utf-8")
 
 
-def test_what_cannot_work_is_refused(inputs, tmp_path, clm_tokenizer):
-    good = ["--model_name_or_path", inputs / "good"]
-    for words, named in (
-        (["--output_dir", tmp_path], "model_name_or_path"),
-        (good, "output_dir"),
-        (["--compare", inputs / "good"], "compare"),
-        (["--compare", "a", "a"], "compare names 'a'"),
-        ([*good, "--limit", "2.5"], "limit .* 2.5"),
-        ([*good, "--limit", "0"], "limit .* 0.0"),
-        ([*good, "--batch_size", "many"], "batch_size .* 'many'"),
-        ([*good, "--batch_size", "0"], "batch_size .* '0'"),
-        ([*good, "--max_length", "1"], "max_length .* 1"),
-        ([*good, "--num_fewshot", "-1"], "num_fewshot .* -1"),
-    ):
-        assert re.search(named, refused(*words))
+def test_a_trunk_is_refused_before_anything_is_written(inputs, tmp_path, clm_tokenizer):
     trunk = harness_inputs.save(
         tmp_path / "trunk", GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=300)), clm_tokenizer
     )
