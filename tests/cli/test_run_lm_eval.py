@@ -137,8 +137,11 @@ def test_tests_of_a_comparison_are_scipy_s(tmp_path):
     assert re.search(r"\| perplexity ↓ +\| +[\d.]+†† \|", table) and "paired by documents" in table
     assert row["holm"] == pytest.approx(2 * paired.pvalue)  # the second smallest of three
     unpaired = stats.ttest_ind(likelihoods, other, equal_var=False).pvalue
-    paper = {each["metric"]: each for each in score_comparison.compare(a, b, test="paper")}["perplexity,none"]
-    assert paper["p"] == pytest.approx(unpaired / 2) > 0.05
+    paper = {each["metric"]: each for each in score_comparison.compare(a, b, test="paper")}
+    assert paper["perplexity,none"]["p"] == pytest.approx(unpaired / 2)
+    # lower is better, so b, the lower, is the better of the test
+    bias = stats.ttest_ind([0.2, 0.4] * 30, [0.1, 0.4] * 30, equal_var=False, alternative="greater").pvalue
+    assert paper["bias,none"]["p"] == pytest.approx(bias)
     swapped = {row["metric"]: row for row in score_comparison.compare(b, a)}
     assert swapped["perplexity,none"]["better"] == 1 and swapped["perplexity,none"]["p"] == row["p"]
 
