@@ -178,7 +178,7 @@ PRETRAIN = {
     f"{FILES} empty_objects.jsonl": "train_file ['empty_objects.jsonl'] holds no documents",
     f"{FILES} numbers.csv": "text_column must name one of the 0 text columns",
     # Models and tokenizers
-    f"{FROM} runs/missing": "model_name_or_path 'runs/missing' is not a folder here, and the Hub cannot be reached",
+    f"{FROM} runs/missing": "model_name_or_path 'runs/missing' is not a folder here, and the Hub does not give it",
     f"{FROM} ./missing": "model_name_or_path './missing' is not a folder here",
     f"{FROM} good.txt": "model_name_or_path 'good.txt' is a file. Name the folder of a checkpoint",
     f"{FROM} folder": "model_name_or_path 'folder' holds no config.json, so it is not a model",
@@ -202,7 +202,7 @@ TRAIN = (
 )
 LM_HEAD = {
     "--output_dir OUT": "model_name_or_path is not given: name the headless checkpoint",
-    f"{HEAD} missing": "model_name_or_path 'missing' is not a folder here, and the Hub cannot be reached",
+    f"{HEAD} missing": "model_name_or_path 'missing' is not a folder here, and the Hub does not give it",
     f"{HEAD} no_tokenizer": "model_name_or_path 'no_tokenizer' holds no tokenizer",
     f"{HEAD} lm": "model_name_or_path 'lm' holds a GPT2LMHeadModel, which has a head already",
     f"{HEAD} gpt2": "'gpt2' holds no token_counts.safetensors: name a folder that",
@@ -220,9 +220,7 @@ LM_HEAD = {
     f"{HEAD.replace('OUT', 'good.txt')} bert": "output_dir 'good.txt' cannot be written to",
     f"{TRAIN} --max_seq_length 100": "max_seq_length is 100 but the model has 64 positions",
     f"{TRAIN} --resume_from_checkpoint missing": "resume_from_checkpoint 'missing' is not a whole checkpoint",
-    TRAIN.replace(
-        "gpt2", "missing"
-    ): "model_name_or_path 'missing' is not a folder here, and the Hub cannot be reached",
+    TRAIN.replace("gpt2", "missing"): "model_name_or_path 'missing' is not a folder here, and the Hub does not give it",
 }
 
 GRID = "--seeds 0 --max_seq_length 32 --num_train_epochs 1 --use_cpu --output_dir OUT --model_name_or_path"
@@ -236,7 +234,7 @@ GLUE = {
     f"{GRID} bert --tasks cola --data_dir folder": "data_dir 'folder' does not hold train.jsonl of 'cola'",
     f"{GRID} bert --tasks cola --languages xx": "languages names 'xx', which no task of cola has",
     f"{OWN} --tasks cola": "tasks is ['cola'], train_file is 'train.csv', dataset_name is None: give one of them",
-    f"{GRID} missing --tasks cola": "model_name_or_path 'missing' is not a folder here, and the Hub cannot be reached",
+    f"{GRID} missing --tasks cola": "model_name_or_path 'missing' is not a folder here, and the Hub does not give it",
     f"{GRID} good.txt --tasks cola": "model_name_or_path 'good.txt' is a file",
     f"{GRID} folder --tasks cola": "model_name_or_path 'folder' holds no config.json",
     f"{GRID} no_json --tasks cola": "model_name_or_path 'no_json' cannot be loaded",
@@ -328,7 +326,7 @@ LAMBADA = f"{SCORE} lm --data_files lambada_openai=good.jsonl"
 LM_EVAL = {
     "": "model_name_or_path is not given: name the language models to score",
     "--model_name_or_path lm": "output_dir is not given: name the folder for the results of lm",
-    f"{SCORE} missing": "model 'missing' is not a folder here, and the Hub cannot be reached",
+    f"{SCORE} missing": "model 'missing' is not a folder here, and the Hub does not give it",
     f"{SCORE} ./missing": "model './missing' is not a folder here",
     f"{SCORE} good.txt": "model 'good.txt' is a file",
     f"{SCORE} folder": "model 'folder' holds no config.json",
