@@ -372,4 +372,7 @@ def _id_arrays(dataset: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 def first_rows(dataset: Dataset | IterableDataset, count: int | None) -> Dataset | IterableDataset:
     """The first ``count`` rows of a dataset or stream; all of them if ``count`` is None or there are no more."""
-    return dataset if count is None else dataset.take(count)
+    if count is None:
+        return dataset
+    # datasets 4.5 refuses to take more rows than there are
+    return dataset.take(min(count, len(dataset)) if isinstance(dataset, Dataset) else count)
