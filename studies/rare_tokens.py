@@ -22,7 +22,6 @@ from headless_trainer import load_token_counts
 from headless_trainer.fine_tuning import task_scores
 from headless_trainer.pictures import Panel, Series, curves
 from headless_trainer.tables import markdown
-from headless_trainer.trainers.evaluation import mean_cosine
 
 GROUPS = 10
 
@@ -45,6 +44,12 @@ def main() -> None:
     shared.write_results(
         folder, {"tokens": sizes, "recipes": found}, text, draw(found), itertools.chain(*runs.values())
     )
+
+
+def mean_cosine(vectors: Tensor) -> Tensor:
+    """Mean cosine between two distinct vectors of ``(N, D)``: 0 when they point everywhere, 1 when all agree."""
+    unit, count = torch.nn.functional.normalize(vectors.float(), dim=-1), len(vectors)
+    return (unit.sum(0).square().sum() - unit.square().sum()) / (count * (count - 1))
 
 
 def frequency_groups(counts: Tensor) -> Tensor:

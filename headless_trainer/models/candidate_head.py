@@ -7,7 +7,6 @@ saving and loading ask `CandidateHead`, so another score is a change here alone.
 Letters used in shapes: K predicted positions, U candidates, D width, V vocabulary size.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -238,19 +237,3 @@ def _find(source: str, file: str, where: dict) -> str | Path | None:
         return hf_hub_download(source, file, **where)
     except EntryNotFoundError:
         return None
-
-
-def check_same_head(checkpoint: str, config: PreTrainedConfig) -> None:
-    """Refuse to go on with a matrix for candidates that the checkpoint does not have, or without the one that it has.
-
-    Raises:
-        ValueError: with what the checkpoint was written with.
-    """
-    path = Path(checkpoint, "config.json")
-    before = json.loads(path.read_text(encoding="utf-8")).get(MARK, False) if path.is_file() else False
-    if before != getattr(config, MARK, False):
-        raise ValueError(
-            f"The checkpoint {checkpoint!r} was written {'with' if before else 'without'} a matrix of its own for "
-            f"candidates, so it would not be the same run: {'set' if before else 'leave'} tie_word_embeddings "
-            f"{'to False' if before else 'out'}."
-        )

@@ -91,11 +91,9 @@ def vocabulary_scores(
         same without it under ``cross_entropy_without_bias`` and ``accuracy_without_bias``.
     """
     hidden = hidden.float()
-    biases = {"": None} if prior is None else {"": prior, "_without_bias": None}
-    partition = {name: hidden.new_full(target_ids.shape, -torch.inf) for name in biases}
-    best = {name: hidden.new_full(target_ids.shape, -torch.inf) for name in biases}
-    winner = {name: torch.zeros_like(target_ids) for name in biases}
-    target = {name: hidden.new_zeros(target_ids.shape) for name in biases}
+    offsets = {"": None} if prior is None else {"": prior, "_without_bias": None}
+    partition, best, target = hidden.new_full((3, len(offsets), len(hidden)), -torch.inf)
+    winner = target_ids.new_zeros(len(offsets), len(hidden))
     for start in range(0, head.size, VOCABULARY_BLOCK):
         ids = torch.arange(start, min(start + VOCABULARY_BLOCK, head.size), device=hidden.device)
         vectors, bias = head.vectors(ids).float(), head.bias(ids)  # (n, D), (n,)
@@ -105,29 +103,19 @@ def vocabulary_scores(
             plain = plain if bias is None else plain + bias
             own = target_ids[part] - start
             inside = (own >= 0) & (own < len(ids))
-            for name, offset in biases.items():
+            for row, offset in enumerate(offsets.values()):
                 scores = plain if offset is None else plain + offset[ids]
-                partition[name][part] = torch.logaddexp(partition[name][part], scores.logsumexp(-1))
+                partition[row, part] = torch.logaddexp(partition[row, part], scores.logsumexp(-1))
                 top, position = scores.max(-1)
-                winner[name][part] = torch.where(top > best[name][part], position + start, winner[name][part])
-                best[name][part] = torch.maximum(best[name][part], top)
+                winner[row, part] = torch.where(top > best[row, part], position + start, winner[row, part])
+                best[row, part] = torch.maximum(best[row, part], top)
                 found = scores.gather(1, own.clamp(0, len(ids) - 1)[:, None])[:, 0]
-                target[name][part] = torch.where(inside, found, target[name][part])
+                target[row, part] = torch.where(inside, found, target[row, part])
     results = {}
-    for name in biases:
-        results[f"cross_entropy{name}"] = partition[name] - target[name]
-        results[f"accuracy{name}"] = (winner[name] == target_ids).float()
+    for row, name in enumerate(offsets):
+        results[f"cross_entropy{name}"] = partition[row] - target[row]
+        results[f"accuracy{name}"] = (winner[row] == target_ids).float()
     return results
-
-
-@torch.no_grad()
-def mean_cosine(hidden: Tensor) -> Tensor:
-    """Mean cosine between two distinct vectors of ``(N, D)``, a scalar: 0 when they point everywhere, 1 when all agree."""
-    count = hidden.shape[0]
-    if count < 2:
-        return hidden.new_zeros((), dtype=torch.float32)
-    unit = torch.nn.functional.normalize(hidden.float(), dim=-1)
-    return (unit.sum(0).square().sum() - unit.square().sum()) / (count * (count - 1))
 
 
 class EvaluationSums:
@@ -169,9 +157,6 @@ class Evaluation:
         self.trainer = trainer
         self.pool = self._fixed_pool(dataset) if trainer.has_evaluation_pool else None
         self._sums, self._rows = EvaluationSums(), 0
-        self._layers: list[float] | None = (
-            None  # mean cosine between hidden states, at the embedding and after each layer
-        )
         self._prior: list[Tensor | None] = []
 
     def _fixed_pool(self, dataset) -> NegativePool:
@@ -201,8 +186,6 @@ class Evaluation:
         predicted, target_ids = predictions(labels)
         with trainer.compute_loss_context_manager():
             hidden = trainer.head.hidden(model, batch, predicted)
-            if self._layers is None:
-                self._layers = self._layer_cosines(model, batch)
         scores = trainer.evaluation_scores(hidden, target_ids, self.pool)
         self._sums.add(scores)
         return scores["loss"].mean() if len(predicted) else torch.zeros((), device=labels.device)
@@ -212,19 +195,11 @@ class Evaluation:
         self._prior = self._prior or [compute()]
         return self._prior[0]
 
-    def _layer_cosines(self, model, batch: dict[str, Tensor]) -> list[float]:
-        trunk = self.trainer.accelerator.unwrap_model(model).base_model
-        mask = batch.get("attention_mask")
-        kept = mask.bool() if mask is not None and mask.dim() == 2 else torch.ones_like(batch["input_ids"]).bool()
-        states = trunk(**batch, output_hidden_states=True).hidden_states or ()
-        return [mean_cosine(state[kept]).item() for state in states]
-
     def figures(self) -> tuple[dict[str, float], int]:
         """Figures over all processes, and the number of rows that were scored."""
         trainer = self.trainer
         found = self._sums.means(trainer.sum_over_processes, perplexity=trainer.task == "clm")
         if self.pool is not None:
             found |= {"pool_tokens": len(self.pool), "pool_size": self.pool.size}
-        found |= {f"layer_{index}_mean_cosine": cosine for index, cosine in enumerate(self._layers or ())}
         rows = trainer.sum_over_processes(torch.tensor(self._rows, device=trainer.args.device))
         return found, int(rows)

@@ -1,11 +1,12 @@
 """Stopping a run whose numbers are not finite."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ..runtime.checkpoints import last_good_checkpoint
-from .transfer import LateCheck
 
 
 class FiniteCheck:
@@ -13,34 +14,39 @@ class FiniteCheck:
 
     Args:
         args: ``TrainingArguments``: where the run computes, and where its checkpoints are.
+
+    Attributes:
+        late: whether numbers are read at the next log or checkpoint alone: a GPU, which works behind the host, would be waited
+            for at each of them.
     """
 
     def __init__(self, args):
-        self.args = args
-        self._late = LateCheck(args.device)
+        self.args, self.late = args, args.device.type == "cuda"
+        self._waiting: list[tuple[str, int, Tensor]] = []
 
     def watch(self, step: int, number: Tensor, what: str) -> None:
         """Take a scalar of an optimizer step.
 
         Raises:
-            FloatingPointError: at the first number that was not finite, of those that have arrived.
+            FloatingPointError: if it is not finite, unless numbers are read late.
         """
-        self._stop(self._late.watch(step, number, lambda value: f"{what} is {value} at step {step}"))
+        self._waiting.append((what, step, number.detach()))
+        if not self.late:
+            self.read_all()
 
     def read_all(self) -> None:
-        """Wait for all numbers that were taken, and raise as `watch`."""
-        self._stop(self._late.read())
+        """Raise FloatingPointError at the first number, of those taken since the last call, that is not finite."""
+        waiting, self._waiting = self._waiting, []
+        for what, step, number in waiting:
+            if not math.isfinite(value := float(number)):
+                raise self.diverged(f"{what} is {value} at step {step}")
 
     def check_weights(self, model: nn.Module, step: int) -> None:
-        """Raise as `watch` if a weight is not finite after a step."""
+        """Raise FloatingPointError if a weight is not finite after a step."""
         for name, parameter in model.named_parameters():
             own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
             if not torch.isfinite(own.detach()).all():
-                self._stop(f"The weights of {name} are not finite after step {step} and are not saved")
-
-    def _stop(self, problem: str | None) -> None:
-        if problem is not None:
-            raise self.diverged(problem)
+                raise self.diverged(f"The weights of {name} are not finite after step {step} and are not saved")
 
     def diverged(self, what: str) -> FloatingPointError:
         """Return the error that ends a run, with what can be done."""

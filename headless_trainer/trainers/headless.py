@@ -49,11 +49,7 @@ def check_trainable(model, tokenizer, args: HeadlessTrainingArguments) -> None:
 def count_pool(window: TrainingWindow, part: Candidates, divisor: Tensor | float, drawn: int = 0) -> None:
     """Log the size of a pool, the floor that repeated targets put under its loss, and the loss of equal scores.
 
-    Args:
-        window: of the run.
-        part: predictions and their pool.
-        divisor: of their summed loss, by which the floor and the loss of equal scores are divided alike.
-        drawn: candidates in the pool that are no targets.
+    These two are divided by the ``divisor`` of the predictions' summed loss. ``drawn`` candidates of the pool are no targets.
     """
     pool, predictions = part.pool, len(part.target_index)
     used = int(predictions > 0)  # every process adds the same names, also one without a prediction

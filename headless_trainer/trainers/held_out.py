@@ -21,13 +21,8 @@ class HeldOutRows(torch.utils.data.IterableDataset):
     that are cut into shards need all processes at each forward. accelerate repeats rows there too, and does not say which,
     and of a stream without a length it never knows.
 
-    Iterating gives pairs of a row and whether it counts; a data loader cuts them into batches of ``batch_size``.
-
-    Args:
-        dataset: rows by index, or a stream of them, which every process then reads as a whole.
-        batch_size: rows of one process at a time.
-        process: number of this process.
-        processes: how many there are.
+    Iterating gives pairs of a row and whether it counts; a data loader cuts them into batches of ``batch_size``. Of a stream
+    every process reads all rows.
     """
 
     def __init__(self, dataset, batch_size: int, process: int = 0, processes: int = 1):
@@ -98,15 +93,8 @@ class HeldOutCollator:
 
 
 def held_out_loader(rows: HeldOutRows, collate: Callable[[list], dict], args) -> torch.utils.data.DataLoader:
-    """Batches of held-out rows, on the CPU.
-
-    Args:
-        rows: of this process.
-        collate: makes a batch of them.
-        args: ``TrainingArguments``, for workers and pinned memory. A stream is read without workers, of which each would
-            read all of it, or its own part, as the stream likes.
-    """
-    workers = {}
+    """Batches of the held-out rows of this process, on the CPU."""
+    workers = {}  # each of which would read all of a stream, or its own part, as the stream likes
     if args.dataloader_num_workers and not rows.is_stream:
         workers = {
             "num_workers": args.dataloader_num_workers,

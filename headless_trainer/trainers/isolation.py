@@ -10,7 +10,14 @@ import torch
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..objective.masking import document_bounds, document_mask, document_positions
-from .transfer import sent
+
+
+def sent(value, device: torch.device):
+    """Return a tensor on a device. What is no tensor is left as it is."""
+    if not isinstance(value, torch.Tensor) or value.device == device:
+        return value
+    # Not pinned, its copy would wait for all work that the device has before it.
+    return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value.to(device)
 
 
 class DocumentIsolation:

@@ -310,6 +310,7 @@ class PretrainingTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:  # the log of training steps, and not that of an evaluation or of the end
+            self.finite.read_all()
             logs.update(self.window.flush(self.args.device, self.sum_over_processes))
             logs.update(self.roles.flush())
         super().log(logs, start_time)

@@ -16,7 +16,6 @@ from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from ..models.candidate_head import check_same_head
 from ..runtime.checkpoints import check_processes, load_token_counts, read_settings
 from ..runtime.manifest import read_facts
 
@@ -51,19 +50,13 @@ def is_finished(args, state: TrainerState) -> bool:
 
 
 def check_run(trainer, checkpoint: str, settings_too: bool = True) -> None:
-    """Warn of settings that are not those of a checkpoint, and find the run's place in the data.
-
-    Args:
-        trainer: a `PretrainingTrainer`.
-        checkpoint: to go on from.
-        settings_too: whether settings are compared, which is said once.
+    """Compare the run with a checkpoint, its settings too if asked to, and find the run's place in the data.
 
     Raises:
         ValueError: if it would not be the same run, or would lose its place in the data.
     """
     if settings_too:
         check_settings(checkpoint, trainer.args)
-    check_same_head(checkpoint, trainer.model.config)
     if trainer.args.ignore_data_skip:
         return
     facts, processes = read_facts(checkpoint), trainer.args.world_size
@@ -81,7 +74,7 @@ def load_renamed_weights(model: PreTrainedModel, checkpoint: str) -> None:
     file by the model's own names, and would go on with random weights in their place, and a warning.
 
     Raises:
-        ValueError: if the file lacks a weight of the model.
+        ValueError: if the file lacks a weight of the model, or holds one that the model does not have.
     """
     path = Path(checkpoint, SAFE_WEIGHTS_NAME)
     if not path.is_file():  # shards, each of which is loaded by the model's own names
@@ -93,10 +86,14 @@ def load_renamed_weights(model: PreTrainedModel, checkpoint: str) -> None:
         missing = {name for name, value in own.items() if name not in names and value.data_ptr() not in read}
         renamings = [each for each in get_model_conversion_mapping(model) if isinstance(each, WeightRenaming)]
         found = {rename_source_key(name, renamings, [])[0]: name for name in names - own.keys()}
-        if lost := sorted(missing - found.keys()):
+        lost, unknown = sorted(missing - found.keys()), sorted(found.keys() - own.keys())
+        if lost or unknown:
+            problem = (
+                f"lacks {', '.join(lost)}" if lost else f"holds {', '.join(unknown)}, which this model does not have"
+            )
             raise ValueError(
-                f"The checkpoint {checkpoint!r} lacks {', '.join(lost)}, which would begin anew at random: resume from one "
-                "that this model wrote."
+                f"The checkpoint {checkpoint!r} {problem}, so it would not be the same run: resume with the model, "
+                "tie_word_embeddings and head_bias that wrote it."
             )
         model.load_state_dict({name: file.get_tensor(found[name]) for name in missing}, strict=False)
 
@@ -129,11 +126,7 @@ def rows_a_step(args) -> int:
 
 
 def check_settings(checkpoint: str, args) -> None:
-    """Say which settings are not those of the checkpoint, a line each.
-
-    Args:
-        checkpoint: to go on from.
-        args: of this run.
+    """Log which settings are not those of the checkpoint, a line each.
 
     Raises:
         ValueError: if one of them makes another run, with its value there and here.
@@ -173,15 +166,7 @@ def row_facts(rows) -> dict[str, Any]:
 
 
 def check_rows(facts: Mapping[str, Any], rows) -> None:
-    """Refuse to go on with other training rows, in which the checkpoint's place means nothing.
-
-    Args:
-        facts: of the checkpoint.
-        rows: of this run.
-
-    Raises:
-        ValueError: if they are not the same, with their numbers.
-    """
+    """Refuse to go on with other training rows than those in the facts of a checkpoint: its place in them means nothing."""
     before, now = facts.get(ROWS), row_facts(rows).get(ROWS)
     if before and now and before != now:
         raise ValueError(

@@ -90,10 +90,7 @@ class CheckpointWriter:
 def write_model(trainer, folder: Path, leaves_run: bool) -> None:
     """Write weights, tokenizer, token counts with the totals of the run, and settings; all processes must call it.
 
-    Args:
-        trainer: a `PretrainingTrainer`.
-        folder: where to.
-        leaves_run: whether this is the model that leaves the run, and not a part of a checkpoint to resume from.
+    ``leaves_run`` says that this is the model that leaves the run, and not a part of a checkpoint to resume from.
     """
     args = trainer.args
     if trainer.rows is not None:
@@ -135,11 +132,7 @@ def keep_embedding_apart(fsdp_plugin, model) -> None:
 
     accelerate shards the input embedding on its own unless a layer around it is sharded first, and ``_no_split_modules`` of
     BERT and its kin names such a layer: its embedding would be gathered for the forward of that layer alone, and accelerate
-    1.15 fails when it comes to the embedding.
-
-    Args:
-        fsdp_plugin: accelerate's plugin, whose ``transformer_cls_names_to_wrap`` is filled in.
-        model: the model that is going to be sharded.
+    1.15 fails when it comes to the embedding. So ``transformer_cls_names_to_wrap`` of accelerate's plugin is filled in.
     """
     embedding = model.get_input_embeddings()
     around = {

@@ -28,8 +28,7 @@ from ..arguments import HeadlessTrainingArguments
 from ..objective.masking import IGNORE_INDEX, MaskingRule, content_seeds, mask_tokens, next_tokens
 from ..objective.negatives import NegativePool, draw_uniform
 from ..runtime.processes import HostExchange
-from .isolation import DocumentIsolation
-from .transfer import sent
+from .isolation import DocumentIsolation, sent
 
 # The name under which a batch carries its `MicroBatch`, which no column of a dataset has.
 CARRIED = "headless_trainer.micro_batch"
@@ -53,15 +52,10 @@ def draw_step(
     device: torch.device,
     watched: bool,
 ) -> "Step":
-    """Draw inputs, targets and candidates of the micro-batches of one optimizer step.
+    """Draw inputs, targets and candidates of the micro-batches of one optimizer step, from the batches of the collator.
 
-    Args:
-        batches: of the collator, in their order.
-        make_targets: of the run.
-        find_candidates: from the ``(K,)`` target ids of each micro-batch to its pools and its divisor.
-        step: number of the optimizer step, which decides what is masked.
-        device: that computes.
-        watched: whether the norms of the embedding's gradients are taken in this step.
+    ``find_candidates`` goes from the ``(K,)`` target ids of each micro-batch to its pools and its divisor; the number of the
+    step decides what is masked; ``watched`` is that of `MicroBatch`.
     """
     # On the host, which has the sizes of everything at once, while the device is still busy with the step before.
     hosts = [{name: sent(value, torch.device("cpu")) for name, value in batch.items()} for batch in batches]
@@ -90,14 +84,9 @@ def _tokens(batch: dict[str, Tensor]) -> int:
 class TargetMaker:
     """Draws the targets of a batch where the batch is.
 
-    Args:
-        task: ``mlm`` or ``clm``.
-        model: the model that will read the inputs.
-        tokenizer: its tokenizer; mlm and ``isolate_documents`` need its special tokens.
-        args: masking rates, seed and ``isolate_documents``.
-
     Raises:
-        ValueError: if the tokenizer lacks a token that the settings need, or the model cannot keep documents apart.
+        ValueError: if the tokenizer lacks a token that mlm or ``isolate_documents`` needs, or the model cannot keep documents
+            apart.
     """
 
     def __init__(self, task: str, model, tokenizer, args: HeadlessTrainingArguments):
@@ -192,11 +181,6 @@ def predictions(labels: Tensor) -> tuple[Tensor, Tensor]:
 class CandidatePools:
     """Finds the candidates of each prediction of a step, and the divisor that makes the step's loss of the summed ones.
 
-    Args:
-        args: ``negatives``, ``pool_size``, ``sampled_negatives`` and the seed that these are drawn with.
-        vocab_size: V.
-        host: the exchange between processes, for ``negatives="world"``.
-
     Attributes:
         received: bytes of other processes' candidates that this process received in the last step.
     """
@@ -289,7 +273,6 @@ class MicroBatch:
         watched: bool,
         tokens: int,
     ) -> "MicroBatch":
-        """Of predictions and the pools that they are shared out among."""
         # Looked up once: each look-up has a gradient as large as the embedding, and an exchange where it is in shards.
         looked_up = (
             pools[0].ids if len(pools) == 1 else torch.cat([target_ids[:0], *(pool.ids for pool in pools)]).unique()

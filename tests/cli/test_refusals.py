@@ -352,8 +352,7 @@ def test_the_names_of_the_best_metric_are_those_of_an_evaluation(tmp_path, reque
     assert evaluation_metrics(run.args) <= found
     extra = found - evaluation_metrics(run.args)
     assert all(
-        name.startswith(("pool_", "layer_", "predicted_", "runtime", "samples_", "steps_", "model_p", "epoch"))
-        for name in extra
+        name.startswith(("pool_", "predicted_", "runtime", "samples_", "steps_", "model_p", "epoch")) for name in extra
     )
 
 

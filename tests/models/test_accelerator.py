@@ -13,7 +13,7 @@ from headless_trainer.models.fold import fold_head_bias, unfold
 from headless_trainer.objective.masking import MaskingRule, content_seeds, mask_tokens
 from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.trainers.evaluation import EvaluationSums, mean_cosine, pool_scores, vocabulary_scores
+from headless_trainer.trainers.evaluation import EvaluationSums, pool_scores, vocabulary_scores
 from headless_trainer.trainers.headless import count_pool
 from headless_trainer.trainers.step import Candidates
 from headless_trainer.trainers.window import TrainingWindow
@@ -64,7 +64,6 @@ def test_scores():
     prior, rest = log_prior(counts), (hidden, targets, weight)
     same(lambda hidden, ids, rows, bias: vocabulary_scores(hidden, ids, Table(rows), bias), *rest, prior)
     same(lambda hidden, ids, rows: pool_scores(hidden, ids, Table(rows), NegativePool.from_targets(ids)), *rest)
-    same(mean_cosine, hidden)
     rule = MaskingRule(mask_token_id=1, vocab_size=V, special_ids=torch.tensor([0, 1]))
     same(lambda ids: mask_tokens(ids, rule, content_seeds(ids, (0, 1))), targets.view(2, 10))
 

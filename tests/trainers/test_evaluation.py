@@ -10,7 +10,7 @@ from builders import Table
 from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.trainers import evaluation
-from headless_trainer.trainers.evaluation import EvaluationSums, mean_cosine, pool_scores, vocabulary_scores
+from headless_trainer.trainers.evaluation import EvaluationSums, pool_scores, vocabulary_scores
 
 K, D, V = 23, 6, 31
 
@@ -143,16 +143,6 @@ def test_log_prior_is_a_distribution_in_which_no_token_is_rarer_for_having_been_
     assert prior.double().exp().sum().item() == pytest.approx(1.0, rel=1e-6)
     order = torch.tensor(counts).argsort()
     assert (prior[order].diff() >= -1e-5).all()
-
-
-def test_mean_cosine_by_hand():
-    # Three pairs: 0 between the axes, 1 / sqrt 2 between the diagonal and either.
-    vectors = torch.tensor([[2.0, 0.0], [0.0, 0.5], [3.0, 3.0]])
-    assert mean_cosine(vectors).item() == pytest.approx((0 + 2 / math.sqrt(2)) / 3)
-    assert mean_cosine(vectors.bfloat16()).item() == pytest.approx((0 + 2 / math.sqrt(2)) / 3)
-    assert mean_cosine(torch.ones(5, 4)).item() == pytest.approx(1.0)
-    assert mean_cosine(torch.tensor([[1.0, 0.0], [-3.0, 0.0]])).item() == pytest.approx(-1.0)
-    assert mean_cosine(torch.ones(1, 4)).item() == mean_cosine(torch.ones(0, 4)).item() == 0.0
 
 
 def test_sums_of_an_evaluation():

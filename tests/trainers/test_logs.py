@@ -26,8 +26,8 @@ RUNS = {
 
 
 def names_of(history: list[dict]) -> set[str]:
-    """Names in a log, layers made one."""
-    return {re.sub(r"layer_\d+_", "layer_<i>_", name) for logs in history for name in logs} - {"step"}
+    """Names in a log."""
+    return {name for logs in history for name in logs} - {"step"}
 
 
 # What the column "logged" of the document says.

@@ -78,7 +78,7 @@ def train(folder, task: str, objective: str, *, batch_size: int, device: str, re
     metrics = trainer.evaluate() if trainer.is_prepared else {}
     trainer.save_model()
     losses = {logs["step"]: logs["loss"] for logs in trainer.state.log_history if "loss" in logs}
-    left_out = ("runtime", "per_second", "preparation_time", "epoch", "mean_cosine")  # the last is of the first batch
+    left_out = ("runtime", "per_second", "preparation_time", "epoch")
     kept = [name for name in metrics if not name.endswith(left_out)]
     return losses, {name: metrics[name] for name in kept}, whole
 

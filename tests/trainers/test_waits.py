@@ -16,13 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import TrainerCallback
 
 from headless_trainer import HeadlessTrainer
-from headless_trainer.trainers.transfer import LateCheck
 
 WAITING = {"_local_scalar_dense", "nonzero", "_unique", "_unique2", "unique_dim", "unique_consecutive", "is_nonzero",
            "equal", "masked_select", "allclose", "bincount", "repeat_interleave"}  # fmt: skip
 # File and function -> why it may.
 REASONS = {
-    ("transfer.py", "read"): "numbers of the step before, which have arrived",
     ("adam.py", "*"): "counts of steps, which torch keeps on the host",
     # transformers asks of every decoder whether its rows are packed
     ("masking_utils.py", "find_packed_sequence_indices"): "of another library",
@@ -87,7 +85,7 @@ class DeviceWaits(TrainerCallback):
 
 def waits_of(folder, waits, **settings) -> Counter:
     run = tiny_trainer(folder, **{"eval_strategy": "no", "max_steps": 3, "logging_steps": 100} | settings)
-    run.finite._late.late = True
+    run.finite.late = True
     draw = run.get_batch_samples
 
     def drawn(*args):
@@ -150,26 +148,10 @@ def test_a_step_on_a_gpu_waits_for_nothing_else(tmp_path, name):
 # What is read late --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_what_is_not_finite_is_found_at_once_or_a_step_late(late):
-    check = LateCheck(torch.device("cpu"))
-    check.late = late
-    found = []
-    for step, number in ((1, 0.5), (1, 0.25), (2, float("inf")), (2, float("nan")), (3, 1.0)):
-        problem = check.watch(step, torch.tensor(number), lambda value, step=step: f"{value} at {step}")
-        found.append((step, problem))
-    at = [step for step, problem in found if problem]
-    assert found[-1 if late else 2][1] == "inf at 2" and at == ([3] if late else [2, 2])
-    assert check.read() is None
-    if late:  # what has not been read is read at the end
-        assert check.watch(4, torch.tensor(float("nan")), "loss {}".format) is None
-        assert check.read() == "loss nan" and check.read() is None
-
-
 @pytest.mark.parametrize("at", [2, 3], ids=["in the middle", "the last step"])
 def test_a_run_that_reads_late_stops_too_and_saves_nothing(tmp_path, at):
     run = tiny_trainer(tmp_path, eval_strategy="no", max_steps=3, save_strategy="steps", save_steps=1, task="clm")
-    run.finite._late.late = True
+    run.finite.late = True
     compute_loss = run.compute_loss
     run.compute_loss = lambda *given, **named: (
         compute_loss(*given, **named) * (float("nan") if run.state.global_step + 1 == at else 1.0)
