@@ -10,7 +10,6 @@ Letters used in shapes: B rows, T tokens in a row, K predicted positions, V voca
 import logging
 import math
 import os
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from typing import Any
 import torch
 import transformers
 from accelerate.data_loader import DataLoaderShard
-from torch import Tensor, nn
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer
@@ -54,7 +54,7 @@ from .evaluation import Evaluation
 from .finite import FiniteCheck
 from .held_out import HeldOutRows, held_out_loader
 from .roles import EmbeddingRoles
-from .sparse_rows import SparseRows, check_rows, given_optimizer
+from .sparse_rows import SparseRows, check_optimizer, check_rows
 from .step import CARRIED, MicroBatch, Shares, Step, TargetMaker, draw_step
 from .stream_place import Passes, StreamPlace
 from .window import TrainingWindow
@@ -71,21 +71,6 @@ PRIVATE_OVERRIDES = (
     "_load_from_checkpoint",
     "_load_best_model",
 )
-
-
-def check_muon(model: nn.Module, args: HeadlessTrainingArguments, given: Mapping[str, Any]) -> None:
-    """Refuse what ``args.muon_learning_rate`` cannot work with; ``given`` are further parameters of the constructor.
-
-    Raises:
-        ValueError: if an optimizer is given, or no matrix is trained.
-    """
-    if setting := given_optimizer(given):
-        why = f"{setting} brings an optimizer of its own: leave {setting} out"
-    elif not layer_matrices(find_trunk(model)):
-        why = "no linear layer of the model is trained: unfreeze one"
-    else:
-        return
-    raise ValueError(f"muon_learning_rate is {args.muon_learning_rate} but {why}, or leave muon_learning_rate out.")
 
 
 class PretrainingTrainer(Trainer):
@@ -130,9 +115,12 @@ class PretrainingTrainer(Trainer):
         check_devices(args)
         self.task = args.task = args.task or infer_task(model)
         refuse(args, PRETRAINING)  # again, since the task is known
-        check_rows(model, args, kwargs)
-        if args.muon_learning_rate is not None:
-            check_muon(model, args, kwargs)
+        check_optimizer(args, kwargs)
+        check_rows(model, args)
+        if args.muon_learning_rate and not layer_matrices(find_trunk(model)):
+            raise ValueError(
+                f"muon_learning_rate is {args.muon_learning_rate} but no linear layer of the model is trained: leave it out."
+            )
         if self.task == "clm":
             check_causal(find_trunk(model))
         processing_class = kwargs.get("processing_class")
@@ -396,7 +384,10 @@ class PretrainingTrainer(Trainer):
 
     @property
     def is_prepared(self) -> bool:
-        return saving.is_prepared(self)
+        """False where DeepSpeed or FSDP has not cut the model into shards, as in a run that was finished before it began."""
+        if self.is_deepspeed_enabled:
+            return self.deepspeed is not None
+        return not self.is_fsdp_enabled or isinstance(self.model, FSDPModule) or self.model_wrapped is not self.model
 
     def save_state(self) -> None:
         if self.is_world_process_zero():

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 from transformers import SchedulerType, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -112,14 +111,6 @@ def run_totals(trainer) -> dict[str, float]:
     seen, candidates, drawn = trainer.sum_over_processes(sums).tolist()
     totals = {"tokens_seen": seen, "train_seconds": window.train_seconds, "processes": trainer.args.world_size}
     return totals | ({"candidates": candidates, "drawn_candidates": drawn} if drawn else {})
-
-
-def is_prepared(trainer) -> bool:
-    """False where DeepSpeed or FSDP has not cut the model into shards, as in a run that was finished before it began."""
-    if trainer.is_deepspeed_enabled:
-        return trainer.deepspeed is not None
-    sharded = isinstance(trainer.model, FSDPModule) or trainer.model_wrapped is not trainer.model
-    return not trainer.is_fsdp_enabled or sharded
 
 
 def writes_whole_weights(fsdp_plugin) -> bool:

@@ -19,38 +19,28 @@ logger = logging.getLogger(__name__)
 WANTED, REMEDY = "sparse_embedding_updates is True but", "leave sparse_embedding_updates out."
 
 
-def given_optimizer(given: Mapping[str, Any]) -> str | None:
-    """The parameter of a trainer's constructor that brings an optimizer, where one does."""
-    return next((name for name in ("optimizers", "optimizer_cls_and_kwargs") if any(given.get(name) or ())), None)
-
-
-def check_rows(trunk: nn.Module, args: HeadlessTrainingArguments, given: Mapping[str, Any] | None = None) -> None:
-    """Refuse what ``args.sparse_embedding_updates`` cannot work with.
-
-    Args:
-        trunk: that is trained.
-        args: its settings.
-        given: further parameters of the trainer's constructor.
+def check_optimizer(args: HeadlessTrainingArguments, given: Mapping[str, Any]) -> None:
+    """Refuse an optimizer among the ``given`` parameters of a trainer, beside settings that choose one.
 
     Raises:
-        ValueError: if the embedding has no sparse gradient, or an optimizer is given.
+        ValueError: with the two.
     """
-    if not args.sparse_embedding_updates:
-        return
-    embedding, name = trunk.get_input_embeddings(), type(trunk).__name__
-    if not embedding.weight.requires_grad:
-        raise ValueError(f"{WANTED} the embedding of model {name} is frozen: {REMEDY}")
-    for setting, off in (("max_norm", None), ("scale_grad_by_freq", False)):
-        value = getattr(embedding, setting)
-        if value != off:
-            raise ValueError(
-                f"{WANTED} the embedding of model {name} has {setting}={value}, which sparse gradients do not allow: {REMEDY}"
-            )
-    if setting := given_optimizer(given or {}):
+    brings = next((name for name in ("optimizers", "optimizer_cls_and_kwargs") if any(given.get(name) or ())), None)
+    setting = next((name for name in ("sparse_embedding_updates", "muon_learning_rate") if getattr(args, name)), None)
+    if brings and setting:
         raise ValueError(
-            f"{WANTED} {setting} brings an optimizer of its own: leave {setting} out and set learning_rate, "
-            f"weight_decay and adam_..., or {REMEDY}"
+            f"{setting} is {getattr(args, setting)} but {brings} brings an optimizer of its own: leave one of the two out."
         )
+
+
+def check_rows(trunk: nn.Module, args: HeadlessTrainingArguments) -> None:
+    """Refuse ``args.sparse_embedding_updates`` for an embedding that is not trained.
+
+    Raises:
+        ValueError: if it is frozen.
+    """
+    if args.sparse_embedding_updates and not trunk.get_input_embeddings().weight.requires_grad:
+        raise ValueError(f"{WANTED} the embedding of model {type(trunk).__name__} is frozen: {REMEDY}")
 
 
 class SparseRows(TrainerCallback):
