@@ -235,7 +235,7 @@ def matrix_rate(dtype, device: str, size: int) -> float:
 
 
 class ChosenHead:
-    """Stands in for the loss of `VocabularyHead`, and hands it to one of the heads that are compared."""
+    """Stands in for the loss of `VanillaTrainer`, and hands it to one of the heads that are compared."""
 
     head = None
 
@@ -263,7 +263,7 @@ def sweep(part: Part, problem, rate: float, deadline: float) -> None:
     with part.attempt(f"{name}: operations of the trunk"):
         work = trunk_operations(problem, part.device)
     with (
-        mock.patch("headless_trainer.models.vocabulary_head.vocabulary_cross_entropy", chosen),
+        mock.patch("headless_trainer.trainers.vanilla.vocabulary_cross_entropy", chosen),
         tempfile.TemporaryDirectory() as folder,
     ):
         made, state = {}, {}

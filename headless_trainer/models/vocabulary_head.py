@@ -12,17 +12,18 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..objective.losses import vocabulary_cross_entropy
 from .fold import fold_bias, fold_head_bias
 from .projection import find_projection
+
+Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 class VocabularyHead:
     """Makes a language model project only its predicted positions, inside its own forward.
 
-    The vocabulary projection of ``...ForMaskedLM`` and ``...ForCausalLM`` is replaced by one that sees the predicted
-    positions alone and, in training, returns their summed loss instead of their logits: the ``(B, T, V)`` logits never
-    exist. It happens inside the forward because a distributed wrapper only knows the parameters that are used there.
+    The vocabulary projection of ``...ForMaskedLM`` and ``...ForCausalLM`` is replaced by what a loss makes of its inputs at
+    the predicted positions: the ``(B, T, V)`` logits never exist. It happens inside the forward because a distributed wrapper
+    only knows the parameters that are used there.
 
     Args:
         model: language model with a vocabulary projection.
@@ -40,10 +41,9 @@ class VocabularyHead:
         self.model, self.projection = model, find_projection(model)
         self.added_bias = False
         self.size = self.projection.out_features
-        # Of the call under way: where tokens are predicted, until the positions are picked, and which.
+        # Of the call under way: where tokens are predicted, until the positions are picked, and what is computed there.
         self._predicted: Tensor | None = None
-        self._targets: Tensor | None = None
-        self._read: Callable[[Tensor], Tensor] | None = None
+        self._compute: Compute | None = None
         model.base_model.register_forward_hook(self._select)
 
     def start_bias(self, prior: Tensor) -> None:
@@ -66,32 +66,26 @@ class VocabularyHead:
         if self.added_bias:
             fold_head_bias(self.model).save_pretrained(folder)
 
-    def loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        predicted: Tensor,
-        target_ids: Tensor,
-        read: Callable[[Tensor], Tensor] | None = None,
-    ) -> Tensor:
-        """Summed cross-entropy, in nats.
+    def within(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, compute: Compute) -> Tensor:
+        """Run a model, and compute something in place of its logits, inside its forward.
 
         Args:
             model: the language model, or what wraps it.
             inputs: of its forward.
             predicted: ``(K,)`` int64, the positions that predict a token, counted over all ``B * T``.
-            target_ids: ``(K,)`` int64, that token.
-            read: what the loss reads in place of the weight ``(V, D)``: a view of it, whose gradient can be watched.
+            compute: from the ``(K, D)`` inputs of the projection there, its weight ``(V, D)`` and its bias ``(V,)`` or None, to
+                what is returned.
         """
-        self._read = read
+        self._predicted, self._compute = predicted, compute
         try:
-            return self._run(model, inputs, predicted, target_ids)
+            with self._projecting_by(self._project):
+                return model(**inputs).logits
         finally:
-            self._read = None
+            self._predicted = self._compute = None
 
     def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
         """``(K, D)`` inputs of the projection at the ``(K,)`` positions ``predicted``, counted over all ``B * T``."""
-        return self._run(model, inputs, predicted, None).flatten(0, -2)
+        return self.within(model, inputs, predicted, lambda hidden, weight, bias: hidden)
 
     def vectors(self, ids: Tensor) -> Tensor:
         """``(U, D)`` rows of the projection that score the ``(U,)`` ids."""
@@ -115,14 +109,6 @@ class VocabularyHead:
         finally:
             del self.projection.forward
 
-    def _run(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, targets: Tensor | None) -> Tensor:
-        self._predicted, self._targets = predicted, targets
-        try:
-            with self._projecting_by(self._project):
-                return model(**inputs).logits
-        finally:
-            self._predicted = self._targets = None
-
     def _select(self, module: nn.Module, args: tuple, output):
         # Compiled, the positions are picked at the projection: here, each new number of them would compile the rest again.
         if self._predicted is not None and not torch.compiler.is_compiling():
@@ -133,8 +119,4 @@ class VocabularyHead:
     def _project(self, hidden: Tensor) -> Tensor:
         if self._predicted is not None:  # compiled, or a forward that goes past its own trunk, such as OPT's
             hidden, self._predicted = hidden.flatten(0, 1)[self._predicted], None
-        if self._targets is None:
-            return hidden
-        hidden, weight, bias = hidden.reshape(-1, hidden.shape[-1]), self.projection.weight, self.projection.bias
-        weight = weight if self._read is None else self._read(weight)
-        return vocabulary_cross_entropy(hidden, self._targets, weight, bias, reduction="sum")
+        return self._compute(hidden.flatten(0, -2), self.projection.weight, self.projection.bias)

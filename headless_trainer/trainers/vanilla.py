@@ -5,6 +5,7 @@ from torch import Tensor
 
 from ..models.trunk import find_trunk
 from ..models.vocabulary_head import VocabularyHead
+from ..objective.losses import vocabulary_cross_entropy
 from ..objective.prior import candidate_log_prior
 from ..refusals import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import vocabulary_scores
@@ -54,9 +55,13 @@ class VanillaTrainer(PretrainingTrainer):
             As `HeadlessTrainer.compute_loss`.
         """
         inputs, micro_batch = self.take_out(inputs)
-        tied = self.head.projection.weight is self.embedding.weight
-        read = self.roles.as_head if tied and micro_batch.watched else None
-        loss = self.head.loss(model, inputs, micro_batch.predicted, micro_batch.target_ids, read) / micro_batch.divisor
+        watched = micro_batch.watched and self.head.projection.weight is self.embedding.weight
+
+        def loss_sum(hidden, weight, bias):
+            weight = self.roles.as_head(weight) if watched else weight
+            return vocabulary_cross_entropy(hidden, micro_batch.target_ids, weight, bias, reduction="sum")
+
+        loss = self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor
         return (loss, {}) if return_outputs else loss
 
     def candidates_of_step(self, targets):

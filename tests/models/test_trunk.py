@@ -17,6 +17,7 @@ from headless_trainer.models.candidate_head import CandidateHead
 from headless_trainer.models.projection import find_projection
 from headless_trainer.models.trunk import check_causal, find_trunk, infer_task
 from headless_trainer.models.vocabulary_head import VocabularyHead
+from headless_trainer.objective.losses import vocabulary_cross_entropy
 from headless_trainer.trainers.step import CARRIED
 
 ROWS, LENGTH = 8, 12
@@ -289,6 +290,13 @@ def predicted(labels):
     return positions, labels.flatten()[positions]
 
 
+def summed_loss(head, model, ids, positions, targets):
+    def compute(hidden, weight, bias):
+        return vocabulary_cross_entropy(hidden, targets, weight, bias, reduction="sum")
+
+    return head.within(model, {"input_ids": ids}, positions, compute)
+
+
 def reference(model, ids, labels):
     logits = model(input_ids=ids).logits
     return F.cross_entropy(logits[labels >= 0], labels[labels >= 0], reduction="sum")
@@ -302,20 +310,20 @@ def test_the_head_can_be_called_again_and_between_other_forwards(name):
     assert plain.shape == (2, LENGTH, 300)
     expected = F.cross_entropy(plain[labels >= 0], labels[labels >= 0], reduction="sum")
     for _ in range(2):
-        torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), expected)
+        torch.testing.assert_close(summed_loss(head, model, ids, *predicted(labels)), expected)
         hidden = head.hidden(model, {"input_ids": ids}, predicted(labels)[0])
         scores = F.linear(hidden, head.projection.weight, head.projection.bias)
         torch.testing.assert_close(scores, plain[labels >= 0])
         torch.testing.assert_close(model(input_ids=ids).logits, plain)
     with torch.no_grad():
         model.base_model(input_ids=ids, output_hidden_states=True)
-    torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), expected)
+    torch.testing.assert_close(summed_loss(head, model, ids, *predicted(labels)), expected)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt_neox"])
 def test_the_head_with_nothing_to_predict_is_zero_and_attached(name):
     model, head, ids, labels = head_and_batch(name)
-    loss = head.loss(model, {"input_ids": ids}, *predicted(torch.full_like(labels, -100)))
+    loss = summed_loss(head, model, ids, *predicted(torch.full_like(labels, -100)))
     assert loss.item() == 0
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.base_model.parameters())
@@ -326,7 +334,7 @@ def test_the_head_never_makes_the_full_logits():
     model, head, ids, labels = head_and_batch()
     shapes = []
     head.projection.register_forward_hook(lambda module, args, output: shapes.append((args[0].shape, output.shape)))
-    head.loss(model, {"input_ids": ids}, *predicted(labels))
+    summed_loss(head, model, ids, *predicted(labels))
     assert shapes == [((1, int((labels >= 0).sum()), WIDTH), ())]
 
 
@@ -335,9 +343,9 @@ def test_two_heads_on_one_model_work_and_recover_from_a_forward_that_failed():
     second, expected = VocabularyHead(model), reference(model, ids, labels)
     for head in (first, second, first):
         with pytest.raises(IndexError):
-            head.loss(model, {"input_ids": ids + 300}, *predicted(labels))
+            summed_loss(head, model, ids + 300, *predicted(labels))
         assert model(input_ids=ids).logits.shape == (2, LENGTH, 300)
-        torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), expected)
+        torch.testing.assert_close(summed_loss(head, model, ids, *predicted(labels)), expected)
 
 
 def test_a_copy_of_a_model_with_a_head_is_independent():
@@ -348,8 +356,8 @@ def test_a_copy_of_a_model_with_a_head_is_independent():
             parameter.zero_()
     assert other(input_ids=ids).logits.abs().sum() == 0  # its projection reads its own weights
     assert model(input_ids=ids).logits.abs().sum() > 0
-    torch.testing.assert_close(head.loss(model, {"input_ids": ids}, *predicted(labels)), reference(model, ids, labels))
-    loss = VocabularyHead(other).loss(other, {"input_ids": ids}, *predicted(labels))
+    torch.testing.assert_close(summed_loss(head, model, ids, *predicted(labels)), reference(model, ids, labels))
+    loss = summed_loss(VocabularyHead(other), other, ids, *predicted(labels))
     assert loss.item() == pytest.approx(math.log(300) * int((labels >= 0).sum()), rel=1e-5)
 
 
@@ -393,6 +401,6 @@ def test_the_head_compiles_and_is_not_compiled_again_and_again(name):
         labels = torch.full_like(ids, -100)
         labels[:, :count] = ids[:, :count]  # another number of predictions each time
         expected = reference(model, ids, labels)
-        torch.testing.assert_close(head.loss(compiled, {"input_ids": ids}, *predicted(labels)), expected)
+        torch.testing.assert_close(summed_loss(head, compiled, ids, *predicted(labels)), expected)
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert graphs[0] > 0 and graphs[1] == graphs[-1]  # at the second size the compiler learns that sizes vary
