@@ -12,6 +12,7 @@ from datasets.fingerprint import get_temporary_cache_files_directory
 from filelock import FileLock
 
 from ..runtime.manifest import sync_folder
+from ..runtime.processes import made_progress
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +37,28 @@ def find_or_write(
     anew = anew or not datasets.is_caching_enabled()
     if anew or _must_write(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock"):
+        with FileLock(f"{path}.lock").acquire(poll_interval=0.2, cancel_check=_watch(_unfinished(path))):
             if anew or _must_write(path):
                 _write(path, tables(), features.arrow_schema)
     return datasets.Dataset.from_file(str(path))
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f"{path.name}.incomplete")
+
+
+def _watch(written: Path) -> Callable[[], bool]:
+    """Asked again and again while another run writes the file, which is progress as long as it grows."""
+    sizes = set()
+
+    def give_up() -> bool:
+        size = written.stat().st_size if written.exists() else 0
+        if size not in sizes:
+            sizes.add(size)
+            made_progress()
+        return False
+
+    return give_up
 
 
 def _must_write(path: Path) -> bool:
@@ -50,12 +69,13 @@ def _must_write(path: Path) -> bool:
 
 
 def _write(path: Path, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
-    unfinished = path.with_name(f"{path.name}.incomplete")
+    unfinished = _unfinished(path)
     try:
         with open(unfinished, "w+b") as file:
             with pa.ipc.new_stream(file, schema) as writer:
                 for table in tables:
                     writer.write_table(table.cast(schema))
+                    made_progress()
             file.write(_MARK + _checksum(file, file.tell()))  # of what the operating system still holds in memory
             file.flush()
             os.fsync(file.fileno())
@@ -82,4 +102,5 @@ def _checksum(file, size: int) -> bytes:
     file.seek(0)
     for start in range(0, size, _AT_ONCE):
         checksum.update(file.read(min(_AT_ONCE, size - start)))
+        made_progress()
     return checksum.digest()

@@ -9,6 +9,8 @@ from typing import Literal
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from ..runtime.processes import made_progress
+
 logger = logging.getLogger(__name__)
 
 # 77 million characters of English cost 15 s (bpe) to 19 s (wordpiece) of processor time, so nothing is cut off early.
@@ -148,6 +150,7 @@ class _Reader:
         self.characters = 0
         for batch in self._batches():
             yield batch
+            made_progress()
             self.characters += sum(map(len, batch))
             if self.characters >= self.max_characters:
                 logger.warning("The tokenizer is trained on the first %d characters.", self.characters)

@@ -5,7 +5,9 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
+import psutil
 from transformers import TrainingArguments
 from transformers.utils import strtobool
 
@@ -54,13 +56,22 @@ def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.en
             "the same folder: add --use_cpu to the flags of the script for processes on CPUs, or launch one process."
         )
     alone = SINGLE_PROCESS_MARK in environment and all(name in environment for name in RENDEZVOUS)
-    if alone and started is None:
+    if alone and started is None and not _had_address(environment):
         raise ValueError(
             "accelerate launch was asked for several processes (--num_processes, or its configuration file) and has started "
             "one: with --cpu, or without a GPU for each, it starts no others. For processes on CPUs: accelerate launch "
             '--config_file "$(headless-trainer launch-config cpu)" --num_processes 2 ... --use_cpu. For one process: '
-            "--num_processes 1, without MASTER_ADDR in the environment."
+            "--num_processes 1."
         )
+
+
+def _had_address(environment: Mapping[str, str]) -> bool:
+    """Whether the address was there before the launcher, which sets one, over that, for several processes alone."""
+    with suppress(psutil.Error):  # of an ancestor that is another user's
+        ancestors = (process.environ() for process in psutil.Process().parents())
+        launcher = next((before for before in ancestors if SINGLE_PROCESS_MARK not in before), {})
+        return all(launcher.get(name) == environment[name] for name in RENDEZVOUS)
+    return False
 
 
 def check_devices(args: TrainingArguments) -> None:

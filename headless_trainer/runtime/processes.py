@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch.distributed
 from torch import Tensor
+from tqdm import tqdm
 from transformers import TrainingArguments
 
 from . import signals
@@ -17,6 +18,7 @@ from . import signals
 Result = TypeVar("Result")
 
 _turns = itertools.count()  # of `first_process_first`; the same on every process
+_listeners: list[Callable[[], None]] = []  # to the progress of this process, while others wait for it
 
 
 def several() -> bool:
@@ -83,7 +85,9 @@ def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator
     """Within it the first process (of each machine if ``local``) is alone; the others follow when it has left, however late.
 
     For the preparation of data, which the first process leaves on the disk for the others. At the barrier of
-    `TrainingArguments.main_process_first` they would end after ``ddp_timeout``, and go on when it fails.
+    `TrainingArguments.main_process_first` they would end after ``ddp_timeout``, and go on when it fails. Here they end when it
+    fails, or when none of its loops has said for ``ddp_timeout`` seconds that it goes on: ours by `made_progress`, those of
+    the libraries by their progress bars, shown or not.
     """
     if not several():
         yield
@@ -92,21 +96,73 @@ def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator
     # Where the processes met, which needs no connection between them.
     store, key = torch.distributed.distributed_c10d._get_default_store(), f"first/{next(_turns)}/{first}"
     if args.process_index != first:
-        while not store.check([key]):
-            time.sleep(0.2)
-        if store.get(key) != b"done":
-            raise ConnectionError(
-                f"Process {first} (counted from 0), which prepares the data, has failed: its own last messages say why. "
-                "To go on, start all processes again with the same command."
+        try:
+            _wait(store, key, args.ddp_timeout, f"Process {first} (counted from 0), which prepares the data,")
+        except signals.Stopped:  # by a launcher, for example, which has lost that process
+            signals.say(
+                f"Process {args.process_index} was stopped while it waited for process {first}, which prepares the data."
             )
+            raise
         yield
         return
-    said = "failed"
+    said = b"failed"
     try:
-        yield
-        said = "done"
+        with _telling(store, key):
+            yield
+        said = b"done"
     finally:
         store.set(key, said)
+
+
+def made_progress() -> None:
+    """Said by each loop that prepares data, for those who wait in `first_process_first`."""
+    for tell in _listeners:
+        tell()
+
+
+@contextmanager
+def _telling(store: torch.distributed.Store, key: str) -> Iterator[None]:
+    """The store hears of the progress of this process, once a second at most."""
+    steps, due, update = itertools.count(1), 0.0, tqdm.update
+
+    def tell() -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + 1
+            store.set(key, str(next(steps)))
+
+    _listeners.append(tell)
+    tqdm.update = lambda bar, count=1: made_progress() or update(bar, count)
+    try:
+        yield
+    finally:
+        tqdm.update = update
+        _listeners.clear()
+
+
+def _wait(store: torch.distributed.Store, key: str, seconds: float, other: str) -> None:
+    """Until the store says that the other process is done."""
+    said, since, fault = b"", time.monotonic(), ""
+    while said != b"done" and not fault:
+        time.sleep(0.2)
+        try:
+            now = store.get(key) if store.check([key]) else b""
+        except torch.distributed.DistError as error:  # it may be the one who held the store
+            fault = (
+                f"can no longer be asked: it, or process 0, has ended ({str(error).partition('. ')[0].splitlines()[0]})"
+            )
+            continue
+        if now != said:
+            said, since = now, time.monotonic()
+        if said == b"failed":
+            fault = "has failed: its own last messages say why"
+        elif time.monotonic() > since + seconds:
+            fault = (
+                f"has made no progress for {seconds:g} seconds (ddp_timeout): it waits for a disk or a network that does not "
+                "answer, or is in a step that takes longer, which a larger --ddp_timeout allows"
+            )
+    if fault:
+        raise ConnectionError(f"{other} {fault}. To go on, start all processes again with the same command.")
 
 
 def is_lost_connection(error: BaseException) -> bool:

@@ -1,19 +1,24 @@
 """Several processes agree on the checkpoint, name the one that is lost, and go on from the last whole checkpoint."""
 
+import itertools
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import datasets
+import huggingface_hub
 import psutil
 import pytest
 import torch
+from processes import forks, free_port
 from safetensors.torch import load_file
+from tqdm import tqdm
 
 from headless_trainer.runtime import processes, signals
 from headless_trainer.runtime.checkpoint_aside import CheckpointAside
@@ -23,6 +28,7 @@ from headless_trainer.runtime.processes import (
     first_process_first,
     is_lost_connection,
     lost_processes_named,
+    made_progress,
     on_first_process,
 )
 
@@ -113,13 +119,13 @@ class TestTheFirstProcessFirst:
     def store(self, monkeypatch):
         store = torch.distributed.HashStore()
         monkeypatch.setattr(processes, "several", lambda: True)
-        monkeypatch.setattr(processes, "_turns", iter(range(99)))
+        monkeypatch.setattr(processes, "_turns", itertools.repeat(0))
         monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", lambda: store)
         return store
 
     @staticmethod
-    def args(rank, local_rank):
-        return SimpleNamespace(process_index=rank, local_process_index=local_rank)
+    def args(rank, local_rank, timeout=60):
+        return SimpleNamespace(process_index=rank, local_process_index=local_rank, ddp_timeout=timeout)
 
     def test_it_says_that_it_is_done_or_has_failed(self, store):
         with first_process_first(self.args(4, 0)):
@@ -127,28 +133,72 @@ class TestTheFirstProcessFirst:
         assert store.get("first/0/4") == b"done"
         with pytest.raises(SystemExit), first_process_first(self.args(0, 0)):
             sys.exit(143)
-        assert store.get("first/1/0") == b"failed"
+        assert store.get("first/0/0") == b"failed"
 
-    def test_the_others_end_when_it_has_failed(self, store):
-        store.set("first/0/0", "failed")
-        with pytest.raises(ConnectionError, match="Process 0 .* has failed"), first_process_first(self.args(1, 1)):
+    @pytest.mark.parametrize(
+        ("said", "message"),
+        [
+            ("failed", "has failed: its own last messages say why"),
+            (
+                "7",
+                r"has made no progress for 0.5 seconds \(ddp_timeout\): .* or is in a step .* larger --ddp_timeout allows",
+            ),
+        ],
+    )
+    def test_the_others_end_when_it_has_failed_or_hangs(self, store, said, message):
+        store.set("first/0/0", said)
+        with pytest.raises(ConnectionError, match=f"Process 0 .*, {message}. To go on, start all processes"):
+            with first_process_first(self.args(1, 1, timeout=0.5)):
+                pytest.fail("entered")
+
+    def test_who_is_stopped_says_for_whom_it_waited(self, store, monkeypatch, capfd):
+        monkeypatch.setattr("time.sleep", lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
+        with signals.raised(), pytest.raises(signals.Stopped), first_process_first(self.args(1, 1)):
             pytest.fail("entered")
+        assert (
+            capfd.readouterr().err == "Process 1 was stopped while it waited for process 0, which prepares the data.\n"
+        )
 
+    @pytest.mark.parametrize("bar", [None, tqdm, datasets.utils.tqdm, huggingface_hub.utils.tqdm])
     @pytest.mark.parametrize(("rank", "local", "first"), [(5, True, 4), (5, False, 0), (4, False, 0)])
-    def test_the_others_come_when_it_is_done(self, store, rank, local, first):
-        entered = []
+    def test_the_others_come_when_it_is_done_however_late(self, store, rank, local, first, bar, monkeypatch):
+        """As long as one of its loops goes on: ours, or one of the libraries with a bar that nobody sees."""
+        seconds, preparing = itertools.count(), first_process_first(self.args(first, 0), local=local)
 
-        def follow():
-            with first_process_first(self.args(rank, rank - 4), local=local):
-                entered.append(rank)
+        def work(_):
+            if next(seconds) < 300:
+                bar(disable=True).update() if bar else made_progress()
+            elif processes._listeners:
+                preparing.__exit__(None, None, None)
 
-        follower = threading.Thread(target=follow)
-        follower.start()
-        follower.join(0.5)
-        assert not entered
-        store.set(f"first/0/{first}", "done")
-        follower.join(60)
-        assert entered == [rank]
+        monkeypatch.setattr(processes.time, "monotonic", lambda: next(seconds))
+        monkeypatch.setattr(processes.time, "sleep", work)
+        preparing.__enter__()
+        with first_process_first(self.args(rank, rank - 4, timeout=20), local=local):
+            assert next(seconds) > 300
+
+
+def kill_the_first(rank: int, port: int, log: Path) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.distributed.init_process_group("gloo")
+    try:
+        with first_process_first(SimpleNamespace(process_index=rank, local_process_index=rank, ddp_timeout=600)):
+            os.kill(os.getpid(), signal.SIGKILL)
+    except ConnectionError as error:
+        log.write_text(str(error))
+    os._exit(0)
+
+
+def test_the_others_end_when_the_first_is_killed(tmp_path):
+    """With the store that they share. Where a launcher holds it, the launcher ends them."""
+    context, port = multiprocessing.get_context(forks()), free_port()
+    job = [context.Process(target=kill_the_first, args=(rank, port, tmp_path / "log")) for rank in (0, 1)]
+    for process in job:
+        process.start()
+    for process in job:
+        process.join(60)
+    assert [process.exitcode for process in job] == [-signal.SIGKILL, 0]
+    assert re.match(r"Process 0 .* can no longer be asked: it, or process 0, has ended", (tmp_path / "log").read_text())
 
 
 class Job:
