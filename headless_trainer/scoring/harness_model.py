@@ -5,20 +5,15 @@ import logging
 
 import torch
 from lm_eval.models.huggingface import HFLM
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING,
-    AutoConfig,
-    AutoModelForCausalLM,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ..runtime import sources
 
 logger = logging.getLogger(__name__)
 
-ROLES = "eos", "bos", "sep", "cls", "pad", "unk"
+# What may stand for a missing token that ends a text and stands before one; else it is token 0.
+ROLES = ("bos_token", "sep_token", "cls_token", "pad_token", "unk_token")
 # Inputs in a batch of a CPU, which the harness would try out until the memory is full.
 CPU_BATCH_SIZE = 8
 # Without it transformers asks on the terminal, and runs the code of a model when the answer, or what is piped in, is "y".
@@ -33,12 +28,10 @@ def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
     """
     with sources.source("model", name_or_path):
         config = AutoConfig.from_pretrained(name_or_path, **NO_CODE)
-    causal, saved = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), ()), config.architectures
-    causal = {each.__name__ for each in (causal if isinstance(causal, tuple) else [causal])}
-    encoder = type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
-    if encoder or not causal or saved and not causal & {*saved}:
+    causal, saved = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, ()), config.architectures or []
+    if not {*saved} & {*([causal] if isinstance(causal, str) else causal)}:
         raise ValueError(
-            f"{name_or_path!r} is a {config.model_type} ({', '.join(saved or [])}) without a causal language-modelling head, "
+            f"{name_or_path!r} is a {config.model_type} ({', '.join(saved)}) without a causal language-modelling head, "
             f"so it scores no text. {_remedy(name_or_path)} Encoders are scored by headless-trainer glue."
         )
     return config
@@ -73,11 +66,17 @@ def load(name_or_path: str, args) -> "ScoredPositions":
     positions = getattr(model.config, "max_position_embeddings", None)
     if args.max_length is not None and positions and args.max_length > positions:
         raise ValueError(f"max_length is {args.max_length} but {name_or_path!r} has {positions} positions: lower it.")
+    if tokenizer.eos_token is None:
+        others = (getattr(tokenizer, role) for role in ROLES)
+        tokenizer.eos_token = next(filter(None, others), None) or tokenizer.convert_ids_to_tokens(0)
+    if (
+        tokenizer.pad_token is None
+    ):  # the harness would take another, or add one, for which the embedding may have no row
+        tokenizer.pad_token = tokenizer.eos_token
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     model.to(args.device or accelerator or "cpu")
-    lm = ScoredPositions(pretrained=model, tokenizer=tokenizer, batch_size=1, max_length=args.max_length)
-    automatic = CPU_BATCH_SIZE if model.device.type == "cpu" else "auto"
-    lm.batch_size_per_gpu = automatic if args.batch_size == "auto" else int(args.batch_size)
+    batch_size = CPU_BATCH_SIZE if args.batch_size == "auto" and model.device.type == "cpu" else args.batch_size
+    lm = ScoredPositions(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, max_length=args.max_length)
     if args.max_length is None and tokenizer.model_max_length < lm.max_length:
         logger.warning(
             "%s has %d positions but its tokenizer says %d tokens. If its training rows were that long and its positions "
@@ -94,24 +93,11 @@ class ScoredPositions(HFLM):
     truncated, put into batches and scored stays the harness's own code.
     """
 
-    def __init__(self, *, tokenizer: PreTrainedTokenizerBase, **kwargs):
-        # The token that ends a text and stands before one: of tokenizers without one, the nearest thing they have.
-        self._end = next((id_ for role in ROLES if (id_ := getattr(tokenizer, f"{role}_token_id")) is not None), 0)
-        if tokenizer.pad_token_id is None:  # the harness would add one, for which the embedding may have no row
-            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(self._end)
-        super().__init__(tokenizer=tokenizer, **kwargs)
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
         self._longest = 0  # tokens of the longest continuation that is scored now; 0 to project all positions
         if "logits_to_keep" in inspect.signature(self.model.forward).parameters:
             self.model.register_forward_pre_hook(self._keep_scored, with_kwargs=True)
-
-    @property
-    def eot_token_id(self) -> int:
-        return self._end
-
-    @property
-    def prefix_token_id(self) -> int:
-        bos = self.tokenizer.bos_token_id
-        return self._end if bos is None else bos
 
     def _keep_scored(self, model, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         if not self._longest:

@@ -2,13 +2,12 @@
 
 import difflib
 import random
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import torch
+import transformers
 from lm_eval.api.task import Task
+from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -32,13 +31,6 @@ LOCAL_DEFINITIONS = {
         "Question: {{QUESTION if QUESTION is defined else question}}\nAnswer:"
     }
 }
-# random, numpy, torch and the draw of few-shot examples, as the harness's command line seeds them.
-HARNESS_SEEDS = (0, 1234, 1234, 1234)
-
-
-def expand(names: Iterable[str]) -> list[str]:
-    """Return task names with ``paper`` written out, each once."""
-    return list(dict.fromkeys(each for name in names for each in (PAPER_TASKS if name == "paper" else (name,))))
 
 
 def open_tasks(names: list[str], include_path: str | None = None) -> TaskManager:
@@ -59,7 +51,7 @@ def _check_known(argument: str, name: str, known: list[str]) -> None:
         raise ValueError(f"{argument}: {name!r} is unknown. The nearest known name is {nearest!r}.")
 
 
-def use_data_files(manager: TaskManager, items: list[str] | None) -> dict[str, Path]:
+def use_data_files(manager: TaskManager, items: list[str]) -> set[str]:
     """Replace the datasets of tasks by local files, for every split; all else of their definitions stays.
 
     Few-shot examples then come from the scored documents, so the harness is told to leave out the document at hand.
@@ -68,27 +60,29 @@ def use_data_files(manager: TaskManager, items: list[str] | None) -> dict[str, P
         items: ``task=file``; the file of a task counts before that of a tag it carries.
 
     Returns:
-        The file of each task.
+        The tasks.
     """
-    files: dict[str, Path] = {}
-    for item in items or []:
+    of_tags, of_tasks = {}, {}
+    for item in items:
         name, _, file = item.partition("=")
         if not Path(file).is_file():
             raise ValueError(f"data_files must be task=file items of files that exist, got {item!r}.")
         _check_known("data_files", name, [*manager.all_subtasks, *manager.all_tags])
-        for task in sorted(manager.task_index[name].tags) if name in manager.all_tags else [name]:
-            if task == name or task not in files:
-                files[task] = Path(file)
+        if name in manager.all_tags:
+            of_tags |= dict.fromkeys(manager.task_index[name].tags, file)
+        else:
+            of_tasks[name] = file
+    files = of_tags | of_tasks
     for task, file in files.items():
         config = _definition(manager, task) | LOCAL_DEFINITIONS.get(task, {})
         split, few_shot = config.get("test_split") or config.get("validation_split"), config.get("fewshot_config") or {}
         if not few_shot.get("samples"):
             config |= {"test_split": split, "fewshot_split": split, "fewshot_config": few_shot | {"split": split}}
         splits = {value for key, value in config.items() if key.endswith("_split") and value}
-        builder = {".parquet": "parquet", ".csv": "csv"}.get(file.suffix, "json")
-        data = {"data_files": dict.fromkeys(splits, str(file))}
+        builder = {".parquet": "parquet", ".csv": "csv"}.get(Path(file).suffix, "json")
+        data = {"data_files": dict.fromkeys(splits, file)}
         _define(manager, task, config | {"dataset_path": builder, "dataset_name": None, "dataset_kwargs": data})
-    return files
+    return {*files}
 
 
 def follow_paper(manager: TaskManager) -> None:
@@ -124,12 +118,11 @@ def set_examples(task: Task, num_fewshot: int | None, seed: int | None) -> None:
     own = task.get_config("num_fewshot")
     if own is None or num_fewshot is not None and own != 0:
         task.set_config(key="num_fewshot", value=num_fewshot or 0)
-    task.set_fewshot_seed(seed=HARNESS_SEEDS[3] if seed is None else seed)
+    task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED if seed is None else seed)
 
 
 def set_seeds(seed: int | None) -> None:
-    """Seed everything random, with one seed or as the harness does."""
-    python, array, tensor, _ = HARNESS_SEEDS if seed is None else (seed,) * 4
-    random.seed(python)
-    np.random.seed(array)
-    torch.manual_seed(tensor)
+    """Seed everything random, with one seed or as the harness's command line does."""
+    transformers.set_seed(DEFAULT_OTHER_SEED if seed is None else seed)
+    if seed is None:
+        random.seed(DEFAULT_RANDOM_SEED)

@@ -10,11 +10,13 @@ import pandas
 
 from ..significance import dagger, holm, mean_difference, show_p, t_test
 from ..tables import markdown
-from .score_store import RESULTS_NAME, metric_label, read_documents, read_results, scores_of
+from .score_store import RESULTS_NAME, metric_label, read_results, scores_of
 
 ARROWS = {True: " ↑", False: " ↓", None: ""}
 NOTES = """
-† better at 0.95 by a {test} (p).
+
+A: {}; B: {}.
+† better at 0.95 by a {} (p).
 †† also after Holm's correction over all tests of the table (p in brackets).
 A - B: mean difference between documents and its 95 % interval; for a perplexity that of
 log-likelihoods, on which it is tested."""
@@ -26,18 +28,14 @@ TEST_NAMES = {
 
 
 def find_results(folder: str | Path) -> Path | None:
-    """Return the folder of one model's results: the folder itself, or the only one in it; None if there is none."""
-    folder = Path(folder)
-    if (folder / RESULTS_NAME).is_file():
-        return folder
-    if (folder / "config.json").is_file():  # a model, whatever else its folder holds
-        return None
-    inside = sorted(path.parent for path in folder.glob(f"*/{RESULTS_NAME}"))
+    """Return the folder of one model's results: this one, or the only one in it; None of a model that is not scored yet."""
+    if Path(folder, RESULTS_NAME).is_file():
+        return Path(folder)
+    inside = [] if Path(folder, "config.json").is_file() else sorted(Path(folder).glob(f"*/{RESULTS_NAME}"))
     if len(inside) > 1:
-        raise ValueError(
-            f"compare names {str(folder)!r}, which holds several results: name one of {[*map(str, inside)]}."
-        )
-    return inside[0] if inside else None
+        names = [str(path.parent) for path in inside]
+        raise ValueError(f"compare names {str(folder)!r}, which holds several results: name one of {names}.")
+    return inside[0].parent if inside else None
 
 
 def compare(first: Path, second: Path, *, test: str = "two_sided") -> list[dict[str, Any]]:
@@ -53,40 +51,40 @@ def compare(first: Path, second: Path, *, test: str = "two_sided") -> list[dict[
         One dictionary a row: the scores, ``better`` (0, 1 or None), ``p`` and its correction ``holm`` over all rows, and
         ``difference``, that of the documents' mean scores, first minus second, with the ends of its interval.
     """
-    scores = [scores_of(read_results(folder)).dropna(subset="documents") for folder in (first, second)]
-    both, rows = scores[0].merge(scores[1], on=["task", "metric"]), []
+    results = [read_results(folder) for folder in (first, second)]
+    scores, rows = [scores_of(each).dropna(subset="documents") for each in results], []
+    both = scores[0].merge(scores[1], on=["task", "metric"])
     if both.empty:
         lists = " and ".join(", ".join(each["task"].unique()) or "nothing" for each in scores)
         raise ValueError(
             f"{str(first)!r} and {str(second)!r} have no task in common, but {lists}: score both on the same."
         )
-    for task, found in both.groupby("task", sort=False):
-        documents = [read_documents(folder, task) for folder in (first, second)]
+    for score in both.itertuples():
+        documents = [each["samples"][score.task] for each in results]
         if documents[0]["sha256"] != documents[1]["sha256"]:
             raise ValueError(
-                f"{task} was scored on different documents or prompts by {str(first)!r} and {str(second)!r}. Score both "
-                "with the same --limit, --num_fewshot, --seed and --data_files."
+                f"{score.task} was scored on different documents or prompts by {str(first)!r} and {str(second)!r}. Score "
+                "both with the same --limit, --num_fewshot, --seed and --data_files."
             )
-        for metric in found.itertuples():
-            row = {"task": task, "metric": metric.metric, "documents": metric.documents_x, "test": test}
-            rows.append(row | _compare(metric, [each["scores"][metric.metric] for each in documents], test))
+        row = {"task": score.task, "metric": score.metric, "documents": score.documents_x, "test": test}
+        rows.append(row | _compare(score, [each["scores"][score.metric] for each in documents], test))
     tested = [row for row in rows if "p" in row]
     for row, adjusted in zip(tested, holm([row["p"] for row in tested]), strict=True):
         row["holm"] = adjusted
     return rows
 
 
-def _compare(metric, scores: list[list], test: str) -> dict[str, Any]:
-    direction = metric.higher_is_better_x if metric.higher_is_better_x == metric.higher_is_better_y else None
-    values = [metric.value_x, metric.value_y]
+def _compare(score, documents: list[list], test: str) -> dict[str, Any]:
+    direction = score.higher_is_better_x if score.higher_is_better_x == score.higher_is_better_y else None
+    values = [score.value_x, score.value_y]
     row = {"values": values, "higher_is_better": direction, "better": None}
-    rising, other = map(_direction_of_the_mean, values, scores)
-    if rising is None or len(scores[0]) < 2 or other != rising:
+    rising, other = map(_direction_of_the_mean, values, documents)
+    if rising is None or len(documents[0]) < 2 or other != rising:
         return row | {"not_tested": "needs a number for each of at least two documents, whose mean decides the metric"}
-    row["difference"] = mean_difference(*scores)
+    row["difference"] = mean_difference(*documents)
     if direction is None:
         return row | {"not_tested": "no direction is better"}
-    gains = [np.multiply(each, rising if direction else -rising, dtype=float) for each in scores]
+    gains = [np.multiply(each, rising if direction else -rising, dtype=float) for each in documents]
     better = int(gains[1].mean() > gains[0].mean())
     p_value = t_test(gains[better], gains[1 - better], paired=test != "paper", test=test)
     return row | {"p": p_value, "better": better if values[0] != values[1] else None}
@@ -116,8 +114,7 @@ def comparison_table(rows: list[dict[str, Any]], names: list[str]) -> str:
         label = metric_label(row["metric"]) + ARROWS[row["higher_is_better"]]
         table.append([row["task"], label, *cells, interval, show_p(row["p"], row["holm"], ".3f") if "p" in row else ""])
     head = ["task", "metric", "A", "B", "A - B [95 %]", "p"]
-    notes = f"\n\nA: {names[0]}; B: {names[1]}." + NOTES.format(test=TEST_NAMES[rows[0]["test"]])
-    return markdown(head, table, left=2, aligned=True) + notes
+    return markdown(head, table, left=2, aligned=True) + NOTES.format(*names, TEST_NAMES[rows[0]["test"]])
 
 
 def score_table(folders: Sequence[str | Path]) -> str | None:

@@ -15,8 +15,7 @@ from lm_eval.api.model import CachingLM
 
 from ..runtime.checkpoints import check_writable
 from . import harness_model, harness_tasks
-from .score_card import add_harness_results
-from .score_store import add_scores, folder_name, read_results
+from .score_store import add_harness_results, add_scores, folder_name
 
 logger = logging.getLogger(__name__)
 
@@ -37,19 +36,20 @@ def score_models(models: Sequence[str], args) -> list[str]:
     # The harness's bootstrap would fork a pool of processes, and a fork beside torch's threads may wait for a lock forever.
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
     configs = {model: harness_model.check_checkpoint(model) for model in models}
-    as_in_paper, names = "paper" in args.tasks, harness_tasks.expand(args.tasks)
+    as_in_paper, names = "paper" in args.tasks, []
+    for name in args.tasks:
+        names += harness_tasks.PAPER_TASKS if name == "paper" else [name]
     manager = harness_tasks.open_tasks(names, args.include_path)
-    files = harness_tasks.use_data_files(manager, args.data_files)
+    on_files = harness_tasks.use_data_files(manager, args.data_files or [])
     if as_in_paper:
         harness_tasks.follow_paper(manager)
     loaded = {name: harness_tasks.load(manager, name, args.seed) for name in names}
     tasks = {task for found in loaded.values() for task in found["tasks"]}
-    if unused := sorted(files.keys() - tasks):
+    if unused := sorted(on_files - tasks):
         raise ValueError(f"data_files names {unused[0]!r}, which is not among the tasks asked for: {sorted(tasks)}.")
     if "qasper_bool" in tasks and not as_in_paper:
         logger.warning(
-            "qasper_bool: the harness takes yes for the right answer to every question, so its F1 only says how often a model "
-            "answers yes. --tasks paper scores against the answers."
+            "qasper_bool: to the harness, yes is the right answer to each question. --tasks paper scores against the answers."
         )
     check_writable(args.output_dir)
     return [failure for model in models for failure in _score_model(model, configs[model], loaded, args)]
@@ -58,7 +58,7 @@ def score_models(models: Sequence[str], args) -> list[str]:
 def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]:
     logger.info("%s: loading", model)
     folder = Path(args.output_dir) / folder_name(model)
-    lm = CachingLM(harness_model.load(model, args), str(folder / f"requests_{fingerprint(model, config, args)}.db"))
+    lm = CachingLM(harness_model.load(model, args), str(folder / f"requests_{_fingerprint(model, config, args)}.db"))
     failures = []
     for name, found in loaded.items():
         harness_tasks.set_seeds(args.seed)
@@ -72,15 +72,14 @@ def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]
             continue
         if name == NEUTRAL[0]:
             results["higher_is_better"][name][NEUTRAL[1]] = False if "paper" in args.tasks else None
-        add_scores(folder, model, results)
+        add_harness_results(model, add_scores(folder, model, results))
         logger.info("%s: %s scored", model, name)
-        add_harness_results(model, read_results(folder))
     lm.dbdict.close()
     return failures
 
 
-def fingerprint(model: str, config, args) -> str:
-    """Return what tells the answers of a model from those of others: its files or revision, precision, length, libraries."""
+def _fingerprint(model: str, config, args) -> str:
+    """What tells the answers of a model from those of others: its files or revision, precision, length, libraries."""
     files = [
         (path.name, path.stat().st_size, path.stat().st_mtime_ns)
         for folder in (model, args.tokenizer_name or model)

@@ -62,17 +62,18 @@ class ZeroShotArguments:
     def __post_init__(self):
         if not self.model_name_or_path and not self.compare:
             raise ValueError("model_name_or_path is not given: name the language models to score, or two to --compare.")
-        if self.compare and len(self.compare) != 2:
-            raise ValueError(
-                f"compare takes two models or folders of results, got {len(self.compare)}: {self.compare}."
-            )
-        if self.compare and self.compare[0] == self.compare[1]:
-            raise ValueError(f"compare names {self.compare[0]!r} twice: name two.")
-        if self.limit is not None and not (0 < self.limit < 1 or self.limit >= 1 and self.limit.is_integer()):
-            raise ValueError(f"limit must be a number of documents, or a share above 0 and below 1, got {self.limit}.")
-        if self.batch_size != "auto" and not (self.batch_size.isdigit() and int(self.batch_size) > 0):
-            raise ValueError(f"batch_size must be auto or a number above 0, got {self.batch_size!r}.")
-        for name, least in (("num_fewshot", 0), ("max_length", 2)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}.")
+        share = self.limit is None or 0 < self.limit < 1 or self.limit >= 1 and self.limit.is_integer()
+        batch = self.batch_size == "auto" or self.batch_size.isdigit() and int(self.batch_size) > 0
+        for name, is_valid, wanted in (
+            (
+                "compare",
+                self.compare is None or len({*self.compare}) == len(self.compare) == 2,
+                "two different models or folders of results",
+            ),
+            ("limit", share, "a number of documents, or a share above 0 and below 1"),
+            ("batch_size", batch, "auto or a number above 0"),
+            ("num_fewshot", (self.num_fewshot or 0) >= 0, "at least 0"),
+            ("max_length", self.max_length is None or self.max_length >= 2, "at least 2"),
+        ):
+            if not is_valid:
+                raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)!r}.")

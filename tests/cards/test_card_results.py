@@ -22,7 +22,7 @@ from headless_trainer.cards.file import add_results, read_card, results_table
 from headless_trainer.cards.model_card import held_out_results
 from headless_trainer.cli import glue as run_glue
 from headless_trainer.fine_tuning.classifier_card import glue_results
-from headless_trainer.scoring.score_card import add_harness_results, harness_results
+from headless_trainer.scoring.score_store import add_harness_results, harness_results
 
 
 @pytest.fixture(scope="module")

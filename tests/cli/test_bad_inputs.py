@@ -355,8 +355,8 @@ LM_EVAL = {
     f"{LAMBADA} --task x": "Unknown argument '--task'. The nearest known one is '--tasks'",
     f"{LAMBADA.replace('OUT', 'good.txt')}": "output_dir 'good.txt' cannot be written to",
     f"{SCORE} lm --tasks arc_easy": "Task 'arc_easy' cannot be loaded",
-    "--compare lm --output_dir OUT": "compare takes two models or folders of results, got 1",
-    "--compare lm lm --output_dir OUT": "compare names 'lm' twice: name two",
+    "--compare lm --output_dir OUT": "compare must be two different models or folders of results, got ['lm']",
+    "--compare lm lm --output_dir OUT": "compare must be two different models or folders of results, got ['lm', 'lm']",
     "--compare missing lm --output_dir OUT": "model 'missing' is not a folder here",
     f"bad.yaml {LAMBADA}": "Configuration file 'bad.yaml', line 3, is neither YAML nor JSON",
 }

@@ -1,6 +1,5 @@
 """run_lm_eval.py: from checkpoints to tables, and to what may be said of two of them."""
 
-import builtins
 import json
 import math
 import re
@@ -11,10 +10,10 @@ from pathlib import Path
 import harness_inputs
 import numpy as np
 import pytest
-from transformers import GPT2Config, GPT2Model
 
 pytest.importorskip("lm_eval")
 
+from lm_eval.models.huggingface import HFLM
 from scipy import stats
 
 from headless_trainer.cli.lm_eval import main
@@ -201,37 +200,24 @@ def test_what_was_scored_before_an_error_is_in_the_table(inputs, tmp_path, monke
     assert "tiny_lambada" in (tmp_path / "results.md").read_text(encoding="utf-8")
 
 
-def test_failures_are_told_at_the_end(inputs, tmp_path, monkeypatch):
-    from lm_eval.models.huggingface import HFLM
-
-    monkeypatch.setattr(HFLM, "generate_until", lambda *_: 1 / 0)
+def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypatch):
     tasks = ["--tasks", "tiny_generation", "tiny_lambada", "--limit", "4"]
-    text = refused("--model_name_or_path", inputs / "good", *flags(inputs, tmp_path, *tasks))
-    assert "Failed, all else is scored and written" in text and "ZeroDivisionError" in text
-    assert "tiny_lambada" in (tmp_path / "results.md").read_text(encoding="utf-8")
-
-
-def test_a_trunk_is_refused_before_anything_is_written(inputs, tmp_path, clm_tokenizer):
-    trunk = harness_inputs.save(
-        tmp_path / "trunk", GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=300)), clm_tokenizer
-    )
-    text = refused("--model_name_or_path", trunk, *flags(inputs, tmp_path / "out", "--tasks", "tiny_lambada"))
-    assert f"headless-trainer lm-head --model_name_or_path {trunk} --output_dir {trunk}-lm" in text
-    assert not (tmp_path / "out").exists()
+    typed = ["--model_name_or_path", str(inputs / "good"), *flags(inputs, tmp_path, *tasks)]
+    with monkeypatch.context() as patched:
+        patched.setattr(HFLM, "generate_until", lambda *_: 1 / 0)
+        text = refused(*typed)
+    assert "Failed, all else is scored and written" in text
+    assert f"tiny_generation of {inputs / 'good'}: ZeroDivisionError: division by zero" in text
+    table = (tmp_path / "results.md").read_text(encoding="utf-8")
+    assert "tiny_lambada" in table and "tiny_generation" not in table
+    main(typed)
+    assert "tiny_generation" in (tmp_path / "results.md").read_text(encoding="utf-8")
 
 
 def test_without_the_extra(inputs, tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name == "lm_eval":
-            raise ImportError("No module named 'lm_eval'")
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    assert "pip install 'headless_trainer[eval]'" in refused(
-        "--model_name_or_path", inputs / "good", "--output_dir", tmp_path
-    )
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    said = refused("--model_name_or_path", inputs / "good", "--output_dir", tmp_path)
+    assert "pip install 'headless_trainer[eval]'" in said
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ pytest.importorskip("lm_eval")
 from lm_eval.models.huggingface import HFLM
 
 from headless_trainer.scoring import harness_model, harness_tasks, zero_shot
-from headless_trainer.scoring.score_store import folder_name, read_documents, read_results, scores_of
+from headless_trainer.scoring.score_store import folder_name, read_results, scores_of
 from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 300}
@@ -93,10 +93,9 @@ def test_lambada_against_plain_torch(inputs, tmp_path, clm_tokenizer):
     assert perplexity.value == pytest.approx(math.exp(-sum(scores) / len(scores)), rel=1e-5) and perplexity.stderr > 0
     assert (accuracy.higher_is_better, perplexity.higher_is_better) == (True, False)
     assert (accuracy.documents, accuracy.available) == (len(scores), len(scores))
-    documents = read_documents(tmp_path / folder_name(inputs.path), "tiny_lambada")
+    documents = read_results(tmp_path / folder_name(inputs.path))["samples"]["tiny_lambada"]
     assert documents["scores"]["perplexity,none"] == pytest.approx(scores, rel=1e-4)
     assert documents["scores"]["acc,none"] == hits
-    assert len(set(documents["sha256"])) == len(scores)
 
 
 def text_and_target(text: str) -> tuple[str, str]:
@@ -105,21 +104,13 @@ def text_and_target(text: str) -> tuple[str, str]:
 
 
 ARC = [
-    {
-        "question": "What did the miller cross?",
-        "choices": {"text": ["the river", "a wheel", "her letter"], "label": list("ABC")},
-    },
-    {
-        "question": "What did my sister mend?",
-        "choices": {"text": ["the sky", "a broken wheel", "red"], "label": list("ABC")},
-    },
-    {
-        "question": "Who watched?",
-        "choices": {"text": ["a grey heron", "the old clock", "the sky"], "label": list("ABC")},
-    },
+    {"question": question, "choices": {"text": texts, "label": list("ABC")}, "answerKey": answer}
+    for question, texts, answer in (
+        ("What did the miller cross?", ["the river", "a wheel", "her letter"], "A"),
+        ("What did my sister mend?", ["the sky", "a broken wheel", "red"], "B"),
+        ("Who watched?", ["a grey heron", "the old clock", "the sky"], "A"),
+    )
 ]
-for row, answer in zip(ARC, "ABA", strict=True):
-    row["answerKey"] = answer
 
 
 def test_the_harness_s_own_multiple_choice_on_a_local_file(inputs, tmp_path, clm_tokenizer):
@@ -173,11 +164,8 @@ def test_a_task_that_generates_and_a_group(inputs, tmp_path):
 
 
 def harness_requests(tokenizer) -> list[tuple]:
-    pairs = [
-        ("the miller crossed", " the river."),
-        ("a grey heron watched the", " w"),
-        ("a grey heron watched the", " r"),
-    ]
+    heron = "a grey heron watched the"
+    pairs = [("the miller crossed", " the river."), (heron, " w"), (heron, " r")]
     pairs += [
         ("my sister " * n + "mended", " a broken wheel" * (n % 3 + 1)) for n in range(1, 9)
     ]  # the last is too long
@@ -212,10 +200,6 @@ def test_rolling_likelihoods_are_the_harness_s(inputs, clm_tokenizer):
     assert ours.loglikelihood_rolling(requests) == pytest.approx(plain.loglikelihood_rolling(requests), rel=1e-5)
 
 
-def test_auto_batch_size_of_a_cpu_is_not_tried_out(inputs):
-    assert harness_model.load(inputs.path, arguments(batch_size="auto")).batch_size == harness_model.CPU_BATCH_SIZE
-
-
 def test_a_tokenizer_that_says_less_than_the_positions_is_remarked(inputs, tmp_path, clm_tokenizer, caplog):
     clm_tokenizer.save_pretrained(tmp_path)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
@@ -234,7 +218,8 @@ def test_a_tokenizer_without_special_tokens(inputs, tmp_path, clm_tokenizer):
     assert (bare.pad_token, bare.bos_token, bare.eos_token) == (None, None, None)
     before = bare("the miller crossed!").input_ids
     model = harness_inputs.save(tmp_path / "lm", inputs.model, bare)
-    lm = harness_model.load(model, arguments(batch_size="2"))
+    lm = harness_model.load(model, arguments(batch_size="auto"))
+    assert lm.batch_size == harness_model.CPU_BATCH_SIZE  # not tried out
     assert lm.tokenizer("the miller crossed!").input_ids == before and len(lm.tokenizer) == len(bare)
     assert scored(model, arguments(tmp_path / "out", tasks=["tiny_group"], include_path=inputs.tasks, limit=4.0))
     score, _ = lm.loglikelihood([SimpleNamespace(args=("", "the miller"))])[
@@ -260,19 +245,6 @@ def test_a_model_is_asked_nothing_twice(inputs, tmp_path, monkeypatch, clm_token
     assert asked == [3, 2, 3, 3]  # and so are new weights
 
 
-def test_a_failure_keeps_what_was_scored_and_goes_on(inputs, tmp_path, monkeypatch):
-    def fail(*_args, **_kwargs):
-        raise RuntimeError("out of luck")
-
-    args = arguments(tmp_path, tasks=["tiny_generation", "tiny_lambada"], include_path=inputs.tasks, limit=2.0)
-    with monkeypatch.context() as patched:
-        patched.setattr(HFLM, "generate_until", fail)
-        failures = zero_shot.score_models([inputs.path], args)
-    assert failures == [f"tiny_generation of {inputs.path}: RuntimeError: out of luck"]
-    assert list(read_results(tmp_path / folder_name(inputs.path))["results"]) == ["tiny_lambada"]
-    assert {task for task, _ in scored(inputs.path, args)} == {"tiny_generation", "tiny_lambada"}
-
-
 # ---- which checkpoints can score
 
 
@@ -284,62 +256,42 @@ def test_what_has_no_causal_head_is_refused(tmp_path, clm_tokenizer):
         "classifier": GPT2ForSequenceClassification(GPT2Config(**TINY)),
         "bert": BertForMaskedLM(BertConfig(**sizes, vocab_size=300)),
         "t5": T5ForConditionalGeneration(t5),
+        "unknown": BertForMaskedLM(BertConfig(**sizes, vocab_size=300)),
     }
     for name, model in models.items():
         folder = harness_inputs.save(tmp_path / name, model, clm_tokenizer)
+        if name == "unknown":  # transformers would load it as a decoder that sees what comes
+            set_architectures(folder, None)
         with pytest.raises(ValueError, match=f"{folder}.*--model_name_or_path {folder} --output_dir {folder}-lm"):
             harness_model.check_checkpoint(folder)
-    config = tmp_path / "bert" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": None}))
-    with pytest.raises(ValueError, match="bert"):  # transformers would load it as a decoder that sees what comes
-        harness_model.check_checkpoint(str(tmp_path / "bert"))
 
 
-def test_a_missing_head_is_refused_when_the_class_is_not_known(tmp_path, clm_tokenizer):
-    config = GPTNeoXConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=300
-    )
-    trunk = harness_inputs.save(tmp_path / "neox", GPTNeoXModel(config), clm_tokenizer)
-    settings = json.loads((tmp_path / "neox" / "config.json").read_text())
-    (tmp_path / "neox" / "config.json").write_text(json.dumps(settings | {"architectures": None}))
-    harness_model.check_checkpoint(trunk)
-    with pytest.raises(ValueError, match="lm_head.weight.*headless-trainer lm-head"):
-        harness_model.load(trunk, arguments())
+def set_architectures(folder: str, names: list[str] | None) -> None:
+    config = Path(folder, "config.json")
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": names}))
 
 
 def test_what_cannot_be_loaded_or_scored_right_is_refused(inputs, tmp_path, clm_tokenizer):
     small = GPT2LMHeadModel(GPT2Config(**TINY | {"vocab_size": 90}))
     small = harness_inputs.save(tmp_path / "small", small, clm_tokenizer)
     GPT2LMHeadModel(GPT2Config(**TINY)).save_pretrained(tmp_path / "bare")
+    config = GPTNeoXConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=300
+    )
+    headless = harness_inputs.save(tmp_path / "neox", GPTNeoXModel(config), clm_tokenizer)
+    set_architectures(headless, ["GPTNeoXForCausalLM"])
     for model, args, named in (
         (inputs.path, arguments(max_length=65), "max_length is 65"),
         (small, arguments(), "300 tokens.*90 rows.*--tokenizer_name"),
         (str(tmp_path / "bare"), arguments(), "--tokenizer_name"),
+        (headless, arguments(), "lm_head.weight.*headless-trainer lm-head"),
     ):
+        harness_model.check_checkpoint(model)
         with pytest.raises(ValueError, match=named):
             harness_model.load(model, args)
-    with pytest.raises(OSError, match="someone/nothing"):
-        harness_model.check_checkpoint("someone/nothing")
 
 
 # ---- which tasks there are, and where their documents come from
-
-
-def test_paper_is_the_paper_s_list():
-    assert harness_tasks.expand(["paper", "boolq", "mine"]) == [
-        *(
-            "arc_easy",
-            "arc_challenge",
-            "boolq",
-            "crows_pairs_english",
-            "race",
-            "sciq",
-            "pubmedqa",
-            "qasper",
-            "lambada_openai",
-        ),
-        "mine",
-    ]
 
 
 def test_a_misspelt_task(inputs):
@@ -363,8 +315,12 @@ def test_data_files(inputs, tmp_path):
     manager = harness_tasks.open_tasks(names)
     one, two = (harness_inputs.write_jsonl(tmp_path / name, [{"text": "x"}]) for name in ("1.jsonl", "2.jsonl"))
     for items in ([f"qasper_bool={one}", f"qasper={two}"], [f"qasper={two}", f"qasper_bool={one}"]):
-        files = harness_tasks.use_data_files(manager, items)
-        assert {name: str(path) for name, path in files.items()} == {"qasper_bool": one, "qasper_freeform": two}
+        assert harness_tasks.use_data_files(manager, items) == {"qasper_bool", "qasper_freeform"}
+        data = {
+            name: manager.task_index[name].cfg["dataset_kwargs"]["data_files"]
+            for name in ("qasper_bool", "qasper_freeform")
+        }
+        assert [{*files.values()} for files in data.values()] == [{one}, {two}]
     for item, named in (("arc_easy", "arc_easy"), (f"arc_esy={one}", "'arc_easy'"), ("arc_easy=none", "none")):
         with pytest.raises(ValueError, match=f"data_files.*{named}"):
             harness_tasks.use_data_files(manager, [item])
@@ -392,26 +348,8 @@ def test_either_layout_of_pubmedqa(tmp_path, columns):
     assert task.doc_to_text(task.eval_docs[0]) == "Abstract: yes\nit is\nQuestion: is it?\nAnswer:"
 
 
-def test_python_functions_of_a_definition_run(tmp_path):
-    answers = {"unanswerable": False, "free_form_answer": "", "extractive_spans": []}
-    rows = [
-        {
-            "title": "T",
-            "abstract": "A",
-            "qas": {
-                "question": ["is it?", "was it?"],
-                "answers": [{"answer": [answers | {"yes_no": True}]}, {"answer": [answers | {"yes_no": False}]}],
-            },
-        }
-    ]
-    file = harness_inputs.write_jsonl(tmp_path / "q.jsonl", rows)
-    manager = harness_tasks.open_tasks(["qasper"])
-    harness_tasks.use_data_files(manager, [f"qasper_bool={file}"])
-    task = harness_tasks.load(manager, "qasper_bool", None)["tasks"]["qasper_bool"]
-    assert [document["answer"] for document in task.eval_docs] == ["yes", "no"]
-
-
 def test_the_paper_s_accuracy_and_direction(inputs, tmp_path, monkeypatch, clm_tokenizer, caplog):
+    assert {"lambada_openai", "qasper"} < {*harness_tasks.PAPER_TASKS} and len(harness_tasks.PAPER_TASKS) == 9
     monkeypatch.setattr(harness_tasks, "PAPER_TASKS", ("crows_pairs_english", "qasper_bool"))
     pairs = [{"sent_more": "my sister.", "sent_less": "the heron crossed."}] * 2
     texts = {"title": "T", "abstract": "A", "unanswerable": False, "free_form_answer": "", "extractive_spans": []}
@@ -433,7 +371,7 @@ def test_the_paper_s_accuracy_and_direction(inputs, tmp_path, monkeypatch, clm_t
         right += (" yes" if yes > no else " no") == truth
     assert paper["qasper_bool", "acc"].value == pytest.approx(right / 3)
     assert paper["qasper_bool", "acc"].higher_is_better is True
-    assert caplog.text.count("the harness takes yes for the right answer to every question") == 1  # without paper
+    assert caplog.text.count("yes is the right answer to each question") == 1  # without paper
     share = ("crows_pairs_english", "pct_stereotype")
     assert (plain[share].higher_is_better, paper[share].higher_is_better) == (None, False)
 
@@ -474,12 +412,9 @@ def test_code_of_a_model_is_refused_and_not_asked_about(tmp_path, monkeypatch):
     assert not ran.exists()
 
 
-def test_names_of_models_and_of_tasks_stay_in_their_folder(tmp_path, monkeypatch):
+def test_names_of_models_stay_in_their_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert folder_name("runs/decoder-lm/") == "runs__decoder-lm"
     for name in (".", "..", "/", "../..", "a/../.."):
         made = folder_name(name)
         assert made and Path(made).name == made and made != ".."
-    for task in ("../secret", "two::three"):
-        with pytest.raises(FileNotFoundError, match=r"results/[\w.-]+__"):
-            read_documents(Path("results"), task)
