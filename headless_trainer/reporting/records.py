@@ -25,9 +25,9 @@ class Run:
 
     Attributes:
         logged: what was logged, as `runtime.curves.curves` has it.
-        settings: the training arguments that are plain values, and ``model: `` with what the model's configuration says.
+        settings: the training arguments that are plain values, ``model: `` with what the model's configuration says, and the
+            fingerprint of the vocabulary of its ``tokenizer`` if that was saved.
         end: ``step``, ``tokens_seen``, ``train_seconds`` of training steps, and ``processes`` that trained together.
-        tokenizer: fingerprint of its vocabulary, None if it was not saved.
     """
 
     folder: Path
@@ -35,7 +35,6 @@ class Run:
     settings: dict
     end: dict[str, float]
     max_steps: int
-    tokenizer: str | None = None
 
     def curve(self, name: str, axis: str) -> pandas.DataFrame:
         """Return the points of a logged value, in columns ``axis`` and ``name``."""
@@ -47,14 +46,6 @@ class Run:
         if points.empty or not points[axis].min() - tolerance <= position <= points[axis].max() + tolerance:
             return None
         return float(numpy.interp(position, points[axis], points[name]))
-
-
-@dataclass
-class Configuration:
-    """Runs, at least one, that differ in their seed only, and what the report calls them."""
-
-    name: str
-    runs: list[Run]
 
 
 def read_run(folder: str | Path) -> Run:
@@ -71,17 +62,16 @@ def read_run(folder: str | Path) -> Run:
         )
     settings = read_settings(found) or read_settings(folder)
     # With load_best_model_at_end the last evaluation is that of the weights of another step, which were scored before.
-    if (folder / EVALUATION_NAME).is_file() and not settings.get("load_best_model_at_end"):
-        last = json.loads((folder / EVALUATION_NAME).read_text(encoding="utf-8"))
+    if not settings.get("load_best_model_at_end"):
+        last = _read(folder / EVALUATION_NAME)
         known = any("eval_loss" in logs and logs["step"] == last.get("step") for logs in history)
         if not known and last.get("step", step + 1) <= step:  # else it is that of another training in this folder
             history = [*history, last]
-    if (found / "config.json").is_file():
-        config = json.loads((found / "config.json").read_text(encoding="utf-8"))
-        settings |= {
-            f"model: {name}": ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            for name, value in config.items()
-        }
+    for name, value in _read(found / "config.json").items():
+        settings[f"model: {name}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if tokenizer := _read(found / "tokenizer.json"):
+        vocabulary = json.dumps(tokenizer.get("model", {}).get("vocab"), sort_keys=True)
+        settings["tokenizer"] = hashlib.sha256(vocabulary.encode()).hexdigest()[:8]
     try:
         totals = load_token_counts(found)[1]
     except FileNotFoundError:
@@ -89,19 +79,19 @@ def read_run(folder: str | Path) -> Run:
     known = {"step": step} | {axis: totals[axis] for axis in AXES} if totals.keys() >= AXES.keys() else None
     logged = curves(history, known and tuple(known.values()))
     end = (known or {"step": step} | logged[[*AXES]].max().to_dict()) | {"processes": int(totals.get("processes", 1))}
-    return Run(folder, logged, settings, end, state.get("max_steps", step), _tokenizer(found / "tokenizer.json"))
+    return Run(folder, logged, settings, end, state.get("max_steps", step))
 
 
-def _tokenizer(path: Path) -> str | None:
-    if not path.is_file():
-        return None
-    vocabulary = json.loads(path.read_text(encoding="utf-8")).get("model", {}).get("vocab")
-    return hashlib.sha256(json.dumps(vocabulary, sort_keys=True).encode()).hexdigest()[:8]
+def _read(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def group_runs(arguments: Sequence[str]) -> list[Configuration]:
-    """Return configurations from ``RUN`` and ``NAME=RUN1,RUN2`` items; a run without a name has that of its folder."""
-    groups: list[Configuration] = []
+def group_runs(arguments: Sequence[str]) -> dict[str, list[Run]]:
+    """Return runs by configuration, which they are seeds of, from ``RUN`` and ``NAME=RUN1,RUN2`` items.
+
+    A run without a name has that of its folder.
+    """
+    named: list[tuple[str, list[Run]]] = []
     for argument in arguments:
         name, equals, folders = argument.partition("=")
         if not equals or Path(argument).is_dir():
@@ -109,14 +99,13 @@ def group_runs(arguments: Sequence[str]) -> list[Configuration]:
         runs = [read_run(folder) for folder in (folders.split(",") if name else [folders]) if folder]
         if not runs:
             raise ValueError(f"{argument!r} names no run: write NAME=RUN1,RUN2.")
-        groups.append(Configuration(name, runs))
-        places = [run.folder.resolve() for each in groups for run in each.runs]
+        named.append((name, runs))
+        places = [run.folder.resolve() for _, runs in named for run in runs]
         if len({*places}) < len(places):
             raise ValueError(f"{argument!r} names a run that is given twice: name each run once.")
-    unnamed = [each for each in groups if not each.name]
-    for each, name in zip(unnamed, short_names([str(each.runs[0].folder) for each in unnamed]), strict=True):
-        each.name = name
-    names = [each.name for each in groups]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{twice[0]!r} is the name of two: name all its runs at once, {twice[0]}=RUN1,RUN2.")
-    return groups
+    shortest = iter(short_names([str(runs[0].folder) for name, runs in named if not name]))
+    configurations: dict[str, list[Run]] = {}
+    for name, runs in named:
+        if configurations.setdefault(name := name or next(shortest), runs) is not runs:
+            raise ValueError(f"{name!r} is the name of two: name all its runs at once, {name}=RUN1,RUN2.")
+    return configurations

@@ -17,10 +17,11 @@ from ..measures import MEASURES, Chart, Measure
 from ..pictures import Panel, Series, in_short
 from ..runtime.checkpoints import check_writable, write_whole
 from ..significance import dagger, show_p
-from .records import AXES, TOKENS, Configuration, group_runs
+from .records import AXES, TOKENS, group_runs
 from .run_comparison import (
     ACCURACY,
     COMPARED,
+    Configurations,
     economy,
     evaluated,
     held_out,
@@ -64,49 +65,38 @@ def write_report(
     fine_tuned, zero_shot = glue_tables(glue or ()), zero_shot_table(lm_eval or ())
     check_writable(folder)
     found = evaluated(configurations)
-    compared = bool(found) and not_comparable(configurations) is None
+    compared = found and not_comparable(configurations) is None
     ranked = {axis: held_out(found, axis) for axis in AXES} if compared else {}
     sentences = summary(configurations, ranked)
+    tables = [_held_out_table(axis, *ranked[axis]) for axis in ranked]
     sections = [
-        _section("Held-out rows", [_held_out_table(axis, *ranked[axis]) for axis in ranked])
-        | _picture(folder / "held_out.png", configurations, ranked, held_out=True),
-        _section("Training", [_runs_table(configurations)])
-        | _picture(folder / "training.png", configurations, [TOKENS], held_out=False),
-        *(_section(name, [_from_markdown(table)], note) for name, table, note in fine_tuned),
+        {"title": "Held-out rows", "tables": tables} | _picture(folder / "held_out.png", configurations, ranked),
+        {"title": "Training", "tables": [_runs_table(configurations)]}
+        | _picture(folder / "training.png", configurations, [TOKENS]),
+        *({"title": name, "tables": [_from_markdown(table)], "notes": [note]} for name, table, note in fine_tuned),
     ]
     if zero_shot:
-        sections.append(_section("Zero-shot scores", [_from_markdown(zero_shot)], "± standard error over documents."))
-    sections.append(_section("What differs between the runs", [_settings_table(configurations)]))
-    total, names = sum(len(each.runs) for each in configurations), [each.name for each in configurations]
-    about = f"{total} run{'s' * (total > 1)}" + (f" of {len(names)} configurations" if total > len(names) > 1 else "")
-    about += ", by headless-trainer report"
+        note = "± standard error over documents."
+        sections.append({"title": "Zero-shot scores", "tables": [_from_markdown(zero_shot)], "notes": [note]})
+    if differing := _settings_rows(configurations):
+        table = {"head": ["setting", *configurations], "rows": differing}
+        sections.append({"title": "What differs between the runs", "tables": [table]})
+    total = sum(map(len, configurations.values()))
+    about = f"{total} run{'s' * (total > 1)}"
+    if total > len(configurations) > 1:
+        about += f" of {len(configurations)} configurations"
     text = resources.files(__package__).joinpath("report_page.html").read_text(encoding="utf-8")
-    options = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    template = jinja2.Environment(autoescape=True, keep_trailing_newline=True, **options).from_string(text)
-    page = template.render(title=title, about=about, summary=sentences, sections=sections)
+    template = jinja2.Environment(autoescape=True, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True)
+    page = template.from_string(text).render(title=title, about=about, summary=sentences, sections=sections)
     write_whole(folder / PAGE_NAME, page.encode())
     return sentences
 
 
-def _section(title: str, tables: list[dict], note: str = "") -> dict:
-    return {
-        "title": title,
-        "tables": [each for each in tables if each["rows"]],
-        "notes": [note] * bool(note),
-        "png": "",
-    }
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> dict:
-    """Cells of text, or of `Markup`; the first column is text, the others are numbers."""
-    return {"head": head, "rows": rows, "caption": caption}
-
-
 def _from_markdown(text: str) -> dict:
-    """A table of ours in Markdown, with its bold and underlined cells."""
+    """A table of ours in Markdown, with its bold and underlined cells; cells are text or `Markup`, as in all tables here."""
     cells = re.sub(r"&lt;(/?u)&gt;", r"<\1>", re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(text)))
     head, _, *rows = ([Markup(cell.strip()) for cell in line.strip("| ").split(" | ")] for line in cells.splitlines())
-    return _table(head, rows)
+    return {"head": head, "rows": rows}
 
 
 def _held_out_table(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) -> dict:
@@ -118,7 +108,7 @@ def _held_out_table(axis: str, position: float, ranked: dict[str, pandas.DataFra
         for name in order:
             rows[name] += _cells(measure, ranked[measure.name].loc[name])[:wide]
     rows = [[*rows[name], str(int(ranked[ACCURACY]["seeds"][name]))] for name in order]
-    return _table([*head, "seeds"], rows, f"At equal {AXES[axis]}: {in_words(position, axis)}")
+    return {"head": [*head, "seeds"], "rows": rows, "caption": f"At equal {AXES[axis]}: {in_words(position, axis)}"}
 
 
 def _cells(measure: Measure, row: pandas.Series) -> list[str]:
@@ -140,49 +130,47 @@ def _cells(measure: Measure, row: pandas.Series) -> list[str]:
     return [shown, behind, tested]
 
 
-def _runs_table(configurations: list[Configuration]) -> dict:
+def _runs_table(configurations: Configurations) -> dict:
     rows = []
-    for each in configurations:
-        run, found = each.runs[0], economy(each)
-        unfinished = any(own.end["step"] < own.max_steps for own in each.runs)
-        cells = [each.name, str(run.settings.get("objective", "–")), str(len(each.runs))]
-        cells.append(f"{run.end['step']:,}" + (f" of {run.max_steps:,}" if unfinished else ""))
+    for name, runs in configurations.items():
+        first, found = runs[0], economy(runs)
+        unfinished = any(run.end["step"] < run.max_steps for run in runs)
+        cells = [name, str(first.settings.get("objective", "–")), str(len(runs))]
+        cells.append(f"{first.end['step']:,}" + (f" of {first.max_steps:,}" if unfinished else ""))
         cells += [in_words(found[axis], axis) for axis in AXES]
         cells += [in_short(found["hours"]), f"{found['pace']:,.0f}", f"{found['memory'] / 1024:.2f}"]
         rows.append(["–" if cell == "nan" else cell for cell in cells])
     head = ["configuration", "objective", "runs", "steps", "tokens", "training time", "process-hours", "tokens/s"]
-    return _table([*head, "peak memory (GiB)"], rows)
+    return {"head": [*head, "peak memory (GiB)"], "rows": rows}
 
 
-def _settings_table(configurations: list[Configuration]) -> dict:
-    table = pandas.DataFrame({each.name: each.runs[0].settings for each in configurations}, dtype=object)
+def _settings_rows(configurations: Configurations) -> list[list[str]]:
+    table = pandas.DataFrame({name: runs[0].settings for name, runs in configurations.items()}, dtype=object)
     table = table.drop(index=PLACES, errors="ignore").fillna("–").astype(str)
-    differing = table[table.nunique(axis=1) > 1]
-    rows = [[name, *row] for name, row in zip(differing.index, differing.values, strict=True)]
-    return _table(["setting", *differing], rows)
+    return table[table.nunique(axis=1) > 1].reset_index().to_numpy().tolist()
 
 
-def _picture(path: Path, configurations: list[Configuration], axes: Iterable[str], *, held_out: bool) -> dict:
+def _picture(path: Path, configurations: Configurations, axes: Iterable[str]) -> dict:
     """Draw the charts of held-out or of training figures beside the page; what its section says of them."""
-    charts = dict.fromkeys(each.chart for each in MEASURES if each.chart and each.is_held_out == held_out)
+    is_held_out = path.stem == "held_out"
+    charts = dict.fromkeys(each.chart for each in MEASURES if each.chart and each.is_held_out == is_held_out)
     panels = {(chart, axis): _panel(chart, axis, configurations) for chart in charts for axis in axes}
     panels = {key: panel for key, panel in panels.items() if panel.series}
     if not panels:
         return {}
-    png = pictures.to_png(
-        pictures.curves([*panels.values()], size=(4.6, 3.1), columns=2 if held_out else 3, legend="below")
-    )
+    look = {"size": (4.6, 3.1), "columns": 2 if is_held_out else 3, "legend": "below"}
+    png = pictures.to_png(pictures.curves([*panels.values()], **look))
     write_whole(path, png)
     notes = dict.fromkeys(chart.explained for chart, _ in panels if chart.explained)
     return {"png": base64.b64encode(png).decode(), "notes": [*notes]}
 
 
-def _panel(chart: Chart, axis: str, configurations: list[Configuration]) -> Panel:
+def _panel(chart: Chart, axis: str, configurations: Configurations) -> Panel:
     found = [
-        (measure, place, each.name, points)
+        (measure, place, name, points)
         for measure in MEASURES
-        for place, each in enumerate(configurations)
-        for run in each.runs
+        for place, (name, runs) in enumerate(configurations.items())
+        for run in runs
         if measure.chart == chart and len(points := run.curve(measure.name, axis))
     ]
     largest = max((points[axis].max() for *_, points in found), default=0)

@@ -9,8 +9,9 @@ import pandas
 from ..measures import EVALUATION, PERPLEXITY_CHART
 from ..pictures import in_short
 from ..significance import LEVEL, holm, is_significant, t_test
-from .records import AXES, SECONDS, TOKENS, Configuration
+from .records import AXES, SECONDS, TOKENS, Run
 
+Configurations = dict[str, list[Run]]  # runs that differ in their seed alone, by the name of their configuration
 ACCURACY, CROSS_ENTROPY = "eval_accuracy", "eval_cross_entropy"
 # Held-out figures by which runs are ranked, in the order of the tables' columns. The first one orders the rows.
 COMPARED = [each for each in EVALUATION if each.chart and each.better]
@@ -46,19 +47,19 @@ def rank(values: dict[str, Sequence[float]], higher_is_better: bool) -> pandas.D
     return table
 
 
-def held_out(configurations: list[Configuration], axis: str) -> tuple[float, dict[str, pandas.DataFrame]]:
+def held_out(configurations: Configurations, axis: str) -> tuple[float, dict[str, pandas.DataFrame]]:
     """Compare held-out figures at the most tokens or seconds up to which every run was evaluated.
 
     Returns:
         Tokens or seconds, and `rank` by each of `COMPARED` that there is, by name.
     """
-    runs = [run for each in configurations for run in each.runs]
-    position, ranked = min(end for run in runs if (end := run.curve(ACCURACY, axis)[axis].max()) > 0), {}
+    ends = [run.curve(ACCURACY, axis)[axis].max() for runs in configurations.values() for run in runs]
+    position, ranked = min(end for end in ends if end > 0), {}
     for measure in COMPARED:
-        found = {
-            each.name: [run.value_at(measure.name, axis, position) for run in each.runs] for each in configurations
-        }
-        values = {name: [value for value in own if value is not None] for name, own in found.items()}
+        values: dict[str, list[float]] = {}
+        for name, runs in configurations.items():
+            found = [run.value_at(measure.name, axis, position) for run in runs]
+            values[name] = [value for value in found if value is not None]
         if any(values.values()):
             ranked[measure.name] = rank(values, measure.better == "higher")
     return position, ranked
@@ -76,37 +77,34 @@ def first_reaching(points: Iterable[tuple[float, float]], wanted: float) -> floa
     return None
 
 
-def evaluated(configurations: list[Configuration]) -> list[Configuration]:
+def evaluated(configurations: Configurations) -> Configurations:
     """Return those that were evaluated over the whole vocabulary."""
-    return [each for each in configurations if any(ACCURACY in run.logged for run in each.runs)]
+    return {name: runs for name, runs in configurations.items() if any(ACCURACY in run.logged for run in runs)}
 
 
-def not_comparable(configurations: list[Configuration]) -> str | None:
+def not_comparable(configurations: Configurations) -> str | None:
     """Why the held-out figures of these runs must not be compared, if so."""
-    runs = [run for each in configurations for run in each.runs]
-    for what, values in (
-        ("tasks", {run.settings.get("task") for run in runs} - {None}),
-        ("vocabularies", {run.settings.get("model: vocab_size") for run in runs} - {None}),
-        ("tokenizers", {run.tokenizer for run in runs} - {None}),
-    ):
+    every = [run for runs in configurations.values() for run in runs]
+    for what, setting in {"tasks": "task", "vocabularies": "model: vocab_size", "tokenizers": "tokenizer"}.items():
+        values = {run.settings.get(setting) for run in every} - {None}
         if len(values) > 1:
             return f"The runs have different {what} ({', '.join(sorted(map(str, values)))})"
-    counted = [run.curve("eval_predicted_tokens", "step")["eval_predicted_tokens"] for run in runs]
+    counted = [run.curve("eval_predicted_tokens", "step")["eval_predicted_tokens"] for run in every]
     counts = [int(each.iloc[-1]) for each in counted if len(each)]
     if counts and max(counts) > (1 + SAME_ROWS) * min(counts):
         return f"The runs were evaluated on different rows ({min(counts):,} to {max(counts):,} predicted tokens)"
     return None
 
 
-def economy(configuration: Configuration) -> dict[str, float]:
+def economy(runs: Sequence[Run]) -> dict[str, float]:
     """Means over seeds: tokens, seconds, ``hours`` of all processes, ``pace`` in tokens a second; largest ``memory`` in MiB."""
-    ends = pandas.DataFrame([run.end for run in configuration.runs], dtype=float)
-    memory = [run.curve("peak_memory_mib", "step")["peak_memory_mib"].max() for run in configuration.runs]
+    ends = pandas.DataFrame([run.end for run in runs], dtype=float)
+    memory = [run.curve("peak_memory_mib", "step")["peak_memory_mib"].max() for run in runs]
     means = ends.assign(hours=ends[SECONDS] * ends["processes"] / 3600, pace=ends[TOKENS] / ends[SECONDS]).mean()
     return means.to_dict() | {"memory": pandas.Series(memory).max()}
 
 
-def summary(configurations: list[Configuration], ranked: dict[str, tuple[float, dict]]) -> list[str]:
+def summary(configurations: Configurations, ranked: dict[str, tuple[float, dict]]) -> list[str]:
     """What the training runs say, in sentences that need no picture; ``ranked`` is `held_out` by axis."""
     found = evaluated(configurations)
     if not found:
@@ -115,25 +113,26 @@ def summary(configurations: list[Configuration], ranked: dict[str, tuple[float, 
         ]
     if reason := not_comparable(configurations):
         return [f"{reason}, so their held-out figures say nothing about which one is better."]
-    sentences = [_quality(axis, *ranked[axis]) for axis in [*AXES][: len(found)]] + _reached(found)
-    counts = [len(each.runs) for each in found]
-    if len(found) > 1 and min(counts) < 2:
+    if len(found) < 2:
+        return [_quality(TOKENS, *ranked[TOKENS])]
+    sentences = [_quality(axis, *ranked[axis]) for axis in AXES] + _reached(found)
+    counts = [len(runs) for runs in found.values()]
+    if min(counts) < 2:
         which = "One seed each" if max(counts) == 1 else "Some configurations have one seed only"
         sentences.append(f"{which}: chance is not ruled out, and no significance can be given without a second.")
     return sentences
 
 
 def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) -> str:
-    rows = ranked[ACCURACY].dropna(subset="mean")
-    entropies = ranked[CROSS_ENTROPY]["mean"] if CROSS_ENTROPY in ranked else pandas.Series(dtype=float)
-    perplexities = entropies.dropna().map(PERPLEXITY_CHART.scale)
+    rows, parts = ranked[ACCURACY].dropna(subset="mean"), []
+    entropies = ranked[CROSS_ENTROPY]["mean"].dropna() if CROSS_ENTROPY in ranked else ()
+    for row in rows.itertuples():
+        parts.append(f"{row.mean:.1%} by {row.Index}")
+        if row.Index in entropies:
+            parts[-1] += f" (perplexity {in_short(PERPLEXITY_CHART.scale(entropies[row.Index]))})"
     where = f"At equal {AXES[axis]} ({in_words(position, axis)})"
-    if len(rows) < 2:
-        where = f"After {in_words(position, axis)} tokens"
-    parts = [
-        f"{row.mean:.1%} by {name}" + (f" (perplexity {in_short(perplexities[name])})" if name in perplexities else "")
-        for name, row in zip(rows.index, rows.itertuples(), strict=True)
-    ]
+    if len(rows) < 2:  # of several, the others may have been evaluated later only
+        where = f"After {in_words(position, axis)} {'tokens' if axis == TOKENS else 'of training'}"
     text = f"{where}, held-out tokens predicted right: {_listed(parts)}."
     if len(rows) > 1 and (p := rows["p"].iloc[1]) >= 0:
         verdict = "" if is_significant(p) else "not "
@@ -141,30 +140,27 @@ def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) ->
     return text
 
 
-def _reached(configurations: list[Configuration]) -> list[str]:
-    """What the run with the lowest perplexity at its end needs for the final perplexities of the others."""
-    curves = {each.name: curve for each in configurations if len(curve := _mean_curve(each))}
+def _reached(configurations: Configurations) -> list[str]:
+    """What the configuration with the lowest perplexity at its end needs for the final perplexities of the others."""
+    curves = {name: curve for name, runs in configurations.items() if len(curve := _mean_curve(runs))}
     if len(curves) < 2:
         return []
-    best = min(curves, key=lambda name: curves[name][CROSS_ENTROPY].iloc[-1])
-    parts = []
-    for name in (each for each in curves if each != best):
-        end = curves[name].iloc[-1]
-        tokens, time = (
-            first_reaching(zip(curves[best][axis], curves[best][CROSS_ENTROPY], strict=True), end[CROSS_ENTROPY])
-            / end[axis]
-            for axis in AXES
-        )
-        parts.append(f"{tokens:.0%} of the tokens and {time:.0%} of the training time of {name}")
+    best, parts = min(curves, key=lambda name: curves[name][CROSS_ENTROPY].iloc[-1]), []
+    leading = curves.pop(best)
+    for name, curve in curves.items():
+        end, shares = curve.iloc[-1], []
+        for axis in AXES:
+            points = zip(leading[axis], leading[CROSS_ENTROPY], strict=True)
+            shares.append(first_reaching(points, end[CROSS_ENTROPY]) / end[axis])
+        parts.append("{:.0%} of the tokens and {:.0%} of the training time of {}".format(*shares, name))
     return [f"For the final perplexity of the others, {best} needs {_listed(parts)}."]
 
 
-def _mean_curve(configuration: Configuration) -> pandas.DataFrame:
+def _mean_curve(runs: Sequence[Run]) -> pandas.DataFrame:
     """Means over the seeds at the steps at which all were evaluated."""
-    columns = ["step", *AXES, CROSS_ENTROPY]
-    points = pandas.concat([run.logged.reindex(columns=columns).dropna() for run in configuration.runs])
+    points = pandas.concat([run.logged.reindex(columns=["step", *AXES, CROSS_ENTROPY]).dropna() for run in runs])
     steps = points.groupby("step")
-    return steps.mean()[steps.size() == len(configuration.runs)]
+    return steps.mean()[steps.size() == len(runs)]
 
 
 def _listed(parts: list[str]) -> str:

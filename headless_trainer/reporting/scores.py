@@ -1,8 +1,9 @@
 """Scores beside training runs: tables of `headless-trainer glue` and of `headless-trainer lm-eval`."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+
+import pandas
 
 from ..fine_tuning.grid_report import benchmark_table, benchmarks, note
 from ..fine_tuning.problems import LOSS_TITLES
@@ -31,17 +32,16 @@ def glue_tables(folders: Sequence[str]) -> list[tuple[str, str, str]]:
 
 def _check_alike(results: list[dict]) -> None:
     """Refuse to count two grids as seeds of one: a folder of `headless-trainer glue` is kept alike, but several may differ."""
-    for what, keys in (
-        ("a result", [(each["loss"], each["model"], each["task"], each["seed"]) for each in results]),
-        ("settings", [loss for loss, _ in {(each["loss"], str(each["settings"])) for each in results}]),
-        ("weights", [model for model, _ in {(each["model"], each["weights"]) for each in results}]),
+    table = pandas.DataFrame(results, columns=["loss", "model", "task", "seed", "settings", "weights"]).astype(str)
+    for what, twice in (
+        ("the same result twice", table.duplicated(["loss", "model", "task", "seed"]).any()),
+        ("results of different settings", table.groupby("loss")["settings"].nunique().max() > 1),
+        ("results of different weights under one name", table.groupby("model")["weights"].nunique().max() > 1),
     ):
-        for name, count in Counter(keys).items():
-            if count > 1:
-                raise ValueError(
-                    f"The glue folders hold {what} of {name} {count} times: name one output folder of "
-                    "`headless-trainer glue` with --glue."
-                )
+        if twice:
+            raise ValueError(
+                f"The glue folders hold {what}: name one output folder of `headless-trainer glue` with --glue."
+            )
 
 
 def zero_shot_table(folders: Sequence[str]) -> str | None:
