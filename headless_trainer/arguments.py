@@ -12,7 +12,7 @@ from transformers.hf_argparser import HfArg, string_to_bool
 from transformers.training_args import OptimizerNames
 
 from .command_line import parse_yaml
-from .hub.names import repository_name
+from .hub.pushes import repository_name
 from .measures import higher_is_better
 from .refusals import DATA, HEAD, MODEL, PRETRAINING, STEPS, Refusal, refuse
 from .runtime.launch import check_launch, computes_on_cpu, connect

@@ -113,11 +113,6 @@ def environment(trainer, seconds: float) -> dict[str, str | None]:
     }
 
 
-def software() -> dict[str, str | None]:
-    """Versions and commit, by label."""
-    return {"Versions": versions(), "Commit of the working directory": commit()}
-
-
 def duration(seconds: float) -> str:
     """``0.043 s``, ``42 s``, ``3 min 20 s``, ``2 h 5 min``."""
     if seconds < 60:
@@ -136,19 +131,19 @@ def hardware(device: torch.device, processes: int = 1) -> str:
 
 
 @cache
-def versions() -> str:
-    """Python's version and those of the packages behind a training run."""
-    found = {each.name: each.version for each in importlib.metadata.distributions()}
-    packages = [f"{name} {found[name]}" for name in PACKAGES if name in found]  # not ours, in a checkout
-    return ", ".join([f"Python {platform.python_version()}", *packages])
-
-
-@cache
-def commit() -> str | None:
-    """Commit of the working directory's git repository, if it is in one, with ``-dirty`` if files were changed since.
+def software() -> dict[str, str | None]:
+    """Versions of Python and of the packages behind a training run, and the commit, by label.
 
     Asked once: what is changed while a run goes on is not what runs.
     """
+    found = {each.name: each.version for each in importlib.metadata.distributions()}
+    packages = [f"{name} {found[name]}" for name in PACKAGES if name in found]  # not ours, in a checkout
+    versions = ", ".join([f"Python {platform.python_version()}", *packages])
+    return {"Versions": versions, "Commit of the working directory": commit()}
+
+
+def commit() -> str | None:
+    """Commit of the working directory's git repository, if it is in one, with ``-dirty`` if files were changed since."""
     command = ["git", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip() or None
@@ -167,16 +162,12 @@ def usage_facts(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenize
     typed = model.can_generate() or "token_type_ids" not in inspect.signature(model.forward).parameters
     lengths = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length]
 
-    def quoted(text: str) -> str:
-        """A text as Python writes it, whatever is in it."""
-        return json.dumps(text, ensure_ascii=not text.isprintable())
-
     return {
-        "name": quoted(name),
+        "name": json.dumps(name, ensure_ascii=False),
         "options": ", return_token_type_ids=False" * (typed and "token_type_ids" in tokenizer.model_input_names),
         "command": shlex.join(command),
         # What stands before the first token of a text, in any language; a word where there is no such token.
-        "beginning": quoted(tokenizer.eos_token or tokenizer.bos_token or "The"),
+        "beginning": json.dumps(tokenizer.eos_token or tokenizer.bos_token or "The", ensure_ascii=False),
         "new_tokens": min([length - 2 for length in lengths if length] + [40]),  # the beginning may be two tokens
         "mask_token": tokenizer.mask_token,
     }

@@ -44,27 +44,20 @@ def save_card(folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any
     ``facts`` are the names in the template, ``metadata`` arguments of `ModelCardData`; what is None of them is left out.
     """
     path = Path(folder) / CARD_NAME
-    if (path.is_symlink() or path.is_file()) and read_card(folder) is None:
+    if path.is_file() and read_card(folder) is None:
         logger.warning("%s is not a card of headless_trainer, so it is left as it is and no card is written.", path)
         return
     data = ModelCardData(**{name: value for name, value in metadata.items() if value is not None})
     card = ModelCard.from_template(data, template_path=str(TEMPLATE), **facts)
-    _write(path, card)
-
-
-def _write(path: Path, card: ModelCard) -> None:
     write_whole(path, f"{str(card).rstrip()}\n".encode())
 
 
 def read_card(folder: str | Path) -> ModelCard | None:
-    """The card of a folder, None if it has none, or one that was not written here, lies elsewhere or cannot be read."""
-    path = Path(folder) / CARD_NAME
-    if not path.is_file() or not path.resolve().is_relative_to(Path(folder).resolve()):
-        return None
+    """The card of a folder, None if it has none, or one that was not written here or cannot be read."""
     try:
-        card = ModelCard.load(path)
+        card = ModelCard.load(Path(folder, CARD_NAME))
         return card if OWN_TAG in (card.data.tags or ()) else None
-    except Exception:  # noqa: BLE001  not UTF-8, not YAML, not a mapping
+    except Exception:  # noqa: BLE001  no file, not UTF-8, not YAML, not a mapping
         return None
 
 
@@ -89,7 +82,7 @@ def add_results(folder: str | Path, results: Sequence[EvalResult]) -> None:
         before, citation, after = card.text.rpartition(_CITATION)
         before, after = (before, after) if citation else (after, "")
         card.text = f"{before.rstrip()}\n\n## Evaluation\n\n{shown}\n{citation}{after}"
-    _write(Path(folder) / CARD_NAME, card)
+    write_whole(Path(folder, CARD_NAME), f"{str(card).rstrip()}\n".encode())
 
 
 def finite(results: Sequence[EvalResult]) -> list[EvalResult]:

@@ -8,13 +8,12 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 
 from huggingface_hub import HfApi, get_session, get_token, set_client_factory
-from huggingface_hub.utils import disable_progress_bars
+from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
 from ..runtime import signals
 from ..runtime.checkpoints import SETTINGS_NAME
-from .names import repository_name
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +24,13 @@ LIMIT_SECONDS, LIMIT_BYTES_PER_SECOND = 60.0, 5e5  # how long the end of a run w
 RUN_EXCLUDED = ("checkpoint-*", ".*", "*.bin", SETTINGS_NAME)
 STATES = "*.pt *.pth manifest.json stream_*.json *.distcp *.metadata global_step* latest zero_to_fp32.py"
 MODEL_EXCLUDED = (*RUN_EXCLUDED, *STATES.split())
+
+
+def repository_name(hub_model_id: str | None, output_dir: str) -> str:
+    """Name the repository that a run pushes to: ``hub_model_id``, or that of its folder in the user's own namespace."""
+    name = hub_model_id or Path(output_dir).absolute().name
+    validate_repo_id(name)  # now: a push would find it out when the run has begun
+    return name
 
 
 class HubPushes(TrainerCallback):
@@ -43,9 +49,8 @@ class HubPushes(TrainerCallback):
         self.stopping = lambda: False  # whether the process was told to end soon
         self._api = HfApi(token=token or args.hub_token)
         self._asked: dict[Future, Path] = {}
-        self._ended = self._current = (
-            threading.Event()
-        )  # set when nobody waits any more: for new pushes, for the running one
+        # Set when nobody waits any more: for new pushes, for the running one.
+        self._ended = self._current = threading.Event()
         self._command, self._said = "", ""  # of the push that was asked for last; the failure that was said last
         client, hooks = type(get_session()), get_session().event_hooks
         others = [each for each in hooks["request"] if getattr(each, "__func__", None) is not HubPushes._check_wanted]

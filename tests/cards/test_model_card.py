@@ -40,16 +40,8 @@ from headless_trainer.trainers.pretraining import PretrainingTrainer
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz"
 SMALL = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32,max_position_embeddings=32"
-LOOKED_AT = [
-    "decoder",
-    "decoder/checkpoint-2",
-    "encoder",
-    "vanilla",
-    "vanilla/checkpoint-2",
-    "decoder-lm",
-    "encoder-lm",
-]
-LOOKED_AT += ["embeddings", "tuned", "tuned/checkpoint-2", "tuned-encoder"]
+LOOKED_AT = "decoder decoder/checkpoint-2 encoder vanilla vanilla/checkpoint-2 decoder-lm encoder-lm".split()
+LOOKED_AT += "embeddings tuned tuned/checkpoint-2 tuned-encoder".split()
 CITED = "Headless Language Models: Learning without Predicting with Contrastive Weight Tying"
 
 
@@ -128,38 +120,36 @@ APART = "trained beside it, which `from_pretrained` leaves out"
 FOLDED = "folded into the head's weights and the last LayerNorm"
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "unsaid"),
-    [
-        ("decoder", ["trunk of a causal", "`GPTNeoXModel`", "without a vocabulary head", "those before it"], ["began"]),
-        ("decoder", ["does not generate: it has no head", "AutoModelForCausalLM", "random weights"], ["continues"]),
-        (
-            "encoder",
-            ["trunk of a masked", "made of the whole text", "not fill masks", "AutoModelForMaskedLM"],
-            ["began"],
-        ),
-        ("vanilla", ["a causal language model", "cross-entropy over its vocabulary", FOLDED], ["without", APART]),
-        ("vanilla/checkpoint-2", [APART], [FOLDED]),
-        (
-            "decoder-lm",
-            ["without further training of `decoder`", "is the input embedding, with the log", FOLDED],
-            [APART],
-        ),
-        ("decoder-lm", ["in its pretraining added to the scores", "It continues texts"], ["fine-tuned"]),
-        ("encoder-lm", ["a masked language model", "without further training of `encoder`"], [FOLDED, "continues"]),
-        ("embeddings", ["Its head is the input embedding.\n"], ["log frequency"]),
-        (
-            "tuned",
-            ["made of `decoder/checkpoint-2`", "for 4 optimizer steps", "began as", "in `lines.txt` added"],
-            [APART],
-        ),
-        ("tuned/checkpoint-2", ["for 2 optimizer steps", APART], [FOLDED]),
-        ("tuned-encoder", ["Only the head was trained."], ["without further training"]),
-    ],
-)
-def test_a_card_says_what_the_model_is_and_what_head_it_has(here, name, said, unsaid):
-    text = introduction(here / name)
-    assert [words for words in said if words not in text] == [] == [words for words in unsaid if words in text]
+SAID = {  # and what is not
+    "decoder": (
+        "trunk of a causal; `GPTNeoXModel`; without a vocabulary head; those before it; does not generate: it has no head; "
+        "AutoModelForCausalLM; random weights",
+        ["began", "continues"],
+    ),
+    "encoder": ("trunk of a masked; made of the whole text; not fill masks; AutoModelForMaskedLM", ["began"]),
+    "vanilla": (f"a causal language model; cross-entropy over its vocabulary; {FOLDED}", ["without", APART]),
+    "vanilla/checkpoint-2": (APART, [FOLDED]),
+    "decoder-lm": (
+        "without further training of `decoder`; is the input embedding, with the log; in its pretraining added to the scores; "
+        f"It continues texts; {FOLDED}",
+        [APART, "fine-tuned"],
+    ),
+    "encoder-lm": ("a masked language model; without further training of `encoder`", [FOLDED, "continues"]),
+    "embeddings": ("Its head is the input embedding.\n", ["log frequency"]),
+    "tuned": (
+        "made of `decoder/checkpoint-2`; for 4 optimizer steps; began as; in `lines.txt` added",
+        [APART, "without further training"],
+    ),
+    "tuned/checkpoint-2": (f"for 2 optimizer steps; {APART}", [FOLDED]),
+    "tuned-encoder": ("Only the head was trained.", ["without further training"]),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_card_says_what_the_model_is_and_what_head_it_has(here, name):
+    text, (said, unsaid) = introduction(here / name), SAID[name]
+    assert [words for words in said.split("; ") if words not in text] == []
+    assert [words for words in unsaid if words in text] == []
 
 
 def test_objectives(here):
@@ -205,6 +195,13 @@ def test_shape_and_parameters_with_and_without_a_head(here):
     # A checkpoint holds the bias of its head beside the weights; the end of the run has it in them.
     assert parameters("vanilla/checkpoint-2").startswith(f"{2 * own + tokens + rest:,} in all")
     assert parameters("vanilla").startswith(f"{2 * own + rest:,} in all")
+
+
+def test_time_and_memory(here):
+    facts = bullets(here / "decoder", "Environment")
+    assert re.fullmatch(r"[\d.]+ s in training steps", facts["Time"]) and facts["Largest memory"].endswith(
+        " of a process"
+    )
 
 
 def test_settings_that_differ_from_the_defaults_and_no_others(here):
@@ -266,29 +263,19 @@ def test_metadata_are_what_the_hub_takes(here, name):
 
 
 @pytest.mark.parametrize("name", LOOKED_AT)
-def test_nothing_private_and_nothing_unknown_is_in_a_card(here, name):
+def test_all_is_whole_and_nothing_is_private(here, name):
     text = text_of(here / name)
     assert TOKEN not in text and str(here) not in text
     assert not re.search(r"(?<![\w.])/(?!/)[a-z]+/", re.sub(r"https://\S+", "", text)), "a path"
     assert not re.search(r"\bNone\b|\bnan\b|\binf\b|\[\]|\{\}|\$\w|\{\{|\{%", text)
-    assert "\n\n\n" not in text and text.endswith("\n") and not text.endswith("\n\n")
-    assert not re.search(r"[ \t]$", text, re.MULTILINE)
-
-
-@pytest.mark.parametrize("name", LOOKED_AT)
-def test_pictures_are_there_tables_are_even_and_headings_have_content(here, name):
-    text = text_of(here / name)
+    assert not re.search(r"\n\n\n|[ \t]\n|\n\n\Z", text) and text.endswith("\n")
     pictures = re.findall(r"!\[.+?\]\((.+?)\)", text)
     assert all((here / name / picture).is_file() for picture in pictures)
     assert bool(pictures) == (name in ("decoder", "encoder", "vanilla", "tuned", "tuned-encoder"))
     for table in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
-    headings = list(re.finditer(r"^(#+) .+$", re.sub(r"```.*?```", "a block", text, flags=re.DOTALL), re.MULTILINE))
-    for heading, following in zip(headings, [*headings[1:], None], strict=True):
-        end = following.start() if following else len(heading.string)
-        content = heading.string[heading.end() : end]
-        deeper = following is not None and len(following.group(1)) > len(heading.group(1))
-        assert content.startswith("\n\n") and (content.strip() or deeper), heading.group()
+    text = re.sub(r"^```.*?^```|^## (Pretraining|Fine-tuning)[^\n]*", "a block", text, flags=re.MULTILINE | re.DOTALL)
+    assert not re.search(r"^#+ .*\n+(\Z|#+ )", text, re.MULTILINE), "an empty section"
 
 
 @pytest.mark.parametrize("name", LOOKED_AT)
@@ -400,6 +387,8 @@ def test_what_a_decoder_cannot_read_is_not_given_to_it(mlm_tokenizer, clm_tokeni
     assert options == [", return_token_type_ids=False"] * 2 + [""]
     usage = usage_facts("x", decoder, clm_tokenizer)
     assert (usage["options"], usage["beginning"], usage["new_tokens"]) == ("", '"<|endoftext|>"', 40)
+    llama = LlamaModel(LlamaConfig(**small, intermediate_size=16, vocab_size=300))  # which has no LayerNorm
+    assert " --init embeddings --do_train --train_file " in usage_facts("llama", llama, clm_tokenizer)["command"]
     short = GPT2LMHeadModel(GPT2Config(**shape, n_positions=12))
     assert usage_facts("x", short, clm_tokenizer)["new_tokens"] == 10
 
@@ -453,36 +442,45 @@ def test_sources_on_the_hub_are_linked(tmp_path, clm_tokenizer):
     assert [each.metric_type for each in data.eval_results] == ["accuracy", "cross_entropy"]
 
 
-def test_a_folder_is_not_taken_for_a_name_on_the_hub(tmp_path, monkeypatch):
+def test_sources_are_named_without_their_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert card_facts.on_hub("runs/bert") and card_facts.on_hub("gpt2")
     (tmp_path / "runs" / "bert" / "checkpoint-5").mkdir(parents=True)
     assert not card_facts.on_hub("runs/bert") and not card_facts.on_hub("/runs/bert") and not card_facts.on_hub(None)
     assert card_facts.linked("runs/bert") == "`bert`"
     assert card_facts.linked("runs/bert/checkpoint-5") == "`bert/checkpoint-5`"
-
-
-def test_files_are_named_without_their_paths():
     files = [f"far/away/{number}.txt" for number in range(7)]
     data_args = DataArguments(train_file=files, validation_file=["../held/out.txt"])
     assert card_facts.data_name(data_args) == "0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 2 others"
     assert card_facts.data_name(DataArguments()) == "the documentation on the machine that trained it"
     figures = {"eval_accuracy": 0.5, "eval_predicted_tokens": 14}
-    result = model_card.held_out_results(figures, "clm", data_args, "trunk")[0]
-    assert result.dataset_name == "out.txt"
+    assert model_card.held_out_results(figures, "clm", data_args, "trunk")[0].dataset_name == "out.txt"
 
 
-def test_a_trunk_without_a_layer_norm_is_to_be_trained(tmp_path, clm_tokenizer):
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    llama = LlamaModel(LlamaConfig(**sizes, vocab_size=300))
-    assert " --init embeddings --do_train --train_file " in usage_facts("llama", llama, clm_tokenizer)["command"]
-
-
-def test_without_a_tokenizer_there_is_nothing_to_run(tmp_path):
-    trainer = trainer_by_hand(tmp_path / "run", None)
-    trainer.save_model()
+def test_what_a_folder_lacks_its_card_leaves_out(tmp_path, clm_tokenizer):
+    trainer_by_hand(tmp_path / "run", None).save_model()
     text = text_of(tmp_path / "run")
     assert "## Use" not in text and "- Tokenizer" not in text and "```python" not in text
+    trainer = trainer_by_hand(tmp_path, clm_tokenizer)
+    trainer.save_model()
+    (tmp_path / "model.safetensors").unlink()  # weights in other files
+    model_card.write_model_card(trainer)
+    assert set(bullets(tmp_path, "Model")) == {"Architecture", "Tokenizer"}
+
+
+def test_what_a_user_wrote_is_left_alone(tmp_path, clm_tokenizer, caplog):
+    trainer = trainer_by_hand(tmp_path, clm_tokenizer)
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n\n# Mine\n")
+    trainer.save_model()
+    assert text_of(tmp_path) == "---\nlicense: mit\n---\n\n# Mine\n"
+    assert "is not a card of headless_trainer" in caplog.text
+    (tmp_path / "README.md").unlink()
+    trainer.save_model()
+    (tmp_path / "README.md").write_text(text_of(tmp_path) + "\nA user's own words.\n")
+    trainer.create_model_card(tags="x", dataset="y")  # that of the parent does not take its place
+    assert text_of(tmp_path).endswith("A user's own words.\n")
+    trainer.save_model()  # other weights, for all it knows
+    assert "A user's own words." not in text_of(tmp_path)
 
 
 def test_a_start_from_other_weights_is_said(here, tmp_path, text_file):
@@ -493,15 +491,6 @@ def test_a_start_from_other_weights_is_said(here, tmp_path, text_file):
     assert read_card(tmp_path).data.license == "mpl-2.0"
 
 
-def test_somebody_elses_readme_is_left_alone(tmp_path, clm_tokenizer, caplog):
-    trainer = trainer_by_hand(tmp_path, clm_tokenizer)
-    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n\n# Mine\n")
-    trainer.save_model()
-    trainer.create_model_card()
-    assert text_of(tmp_path) == "---\nlicense: mit\n---\n\n# Mine\n"
-    assert "is not a card of headless_trainer" in caplog.text
-
-
 def test_a_card_that_cannot_be_written_loses_nothing(tmp_path, clm_tokenizer, caplog):
     trainer = trainer_by_hand(tmp_path, clm_tokenizer)
     (tmp_path / "README.md").mkdir()
@@ -509,21 +498,3 @@ def test_a_card_that_cannot_be_written_loses_nothing(tmp_path, clm_tokenizer, ca
     trainer.save_model()
     assert "A model card could not be written" in caplog.text
     assert GPT2Model.from_pretrained(tmp_path) and load_token_counts(tmp_path)[1]["tokens_seen"] == 96
-
-
-def test_the_parents_card_does_not_take_its_place(tmp_path, clm_tokenizer):
-    trainer = trainer_by_hand(tmp_path, clm_tokenizer)
-    trainer.save_model()
-    (tmp_path / "README.md").write_text(text_of(tmp_path) + "\nA user's own words.\n")
-    trainer.create_model_card(tags="x", dataset="y")
-    assert text_of(tmp_path).endswith("A user's own words.\n")
-    trainer.save_model()  # other weights, for all it knows
-    assert "A user's own words." not in text_of(tmp_path)
-
-
-def test_weights_in_other_files_leave_the_parameters_out(tmp_path, clm_tokenizer):
-    trainer = trainer_by_hand(tmp_path, clm_tokenizer)
-    trainer.save_model()
-    (tmp_path / "model.safetensors").unlink()
-    model_card.write_model_card(trainer)
-    assert set(bullets(tmp_path, "Model")) == {"Architecture", "Tokenizer"}

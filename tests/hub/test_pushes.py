@@ -18,8 +18,7 @@ from headless_trainer.cli import make_lm_head as run_lm_head
 from headless_trainer.cli import pretrain as run_pretrain
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.hub import pushes as hub_module
-from headless_trainer.hub.names import repository_name
-from headless_trainer.hub.pushes import HubPushes
+from headless_trainer.hub.pushes import HubPushes, repository_name
 
 ROOT = Path(__file__).parents[2]
 MODEL = {"README.md", "config.json", "model.safetensors", "token_counts.safetensors"}
