@@ -6,7 +6,6 @@ figures from it compare only between runs on one machine.
 """
 
 import ast
-import functools
 import gc
 import hashlib
 import importlib.util
@@ -51,18 +50,16 @@ def demo_documents(held_out_percentage: float = 5.0, *, cache_dir: str | None = 
             folders[name] = str(Path(spec.origin).parent)
             installed.append((folders[name], Path(spec.origin).stat().st_mtime_ns))
     key = Hasher.hash(json.dumps([platform.python_version(), folders, installed, held_out_percentage]))
-    documents = functools.cache(lambda: list(_documents(folders)))
 
-    def part(held_out: bool) -> Iterator[pa.Table]:
-        share = held_out_percentage / 100
-        yield pa.table({"text": [text for unit, text in documents() if (_position(unit) < share) == held_out]})
+    def tables() -> Iterator[tuple[pa.Table, pa.Table]]:
+        sides = {False: [], True: []}
+        for unit, text in _documents(folders):
+            sides[_position(unit) < held_out_percentage / 100].append(text)
+        yield pa.table({"text": sides[False]}), pa.table({"text": sides[True]})
 
-    features = datasets.Features({"text": datasets.Value("string")})
-    path = str(cache_folder(cache_dir) / f"demo-{key}-")
-    sides = {name: functools.partial(part, name == "validation") for name in ("train", "validation")}
-    return DatasetDict(
-        {name: find_or_write(Path(f"{path}{name}.arrow"), tables, features) for name, tables in sides.items()}
-    )
+    names, features = ("train", "validation"), datasets.Features({"text": datasets.Value("string")})
+    paths = [cache_folder(cache_dir) / f"demo-{key}-{name}.arrow" for name in names]
+    return DatasetDict(zip(names, find_or_write(paths, tables, features), strict=True))
 
 
 def _documents(folders: dict[str, str]) -> Iterator[tuple[str, str]]:

@@ -1,23 +1,102 @@
-"""Documents as they are read: none of them too long, and each on its side of the split."""
+"""Documents as all texts are read: file by file, none too long, each on its side of the split, in blocks found again."""
 
+import functools
+import io
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from datasets import IterableDataset
 from xxhash import xxh32_intdigest
 
+from .files import opened, read_tables
+
 LONGEST = 2_000_000  # characters; a longer document is cut, so that memory does not depend on the longest
+TEXT_TYPES = ("string", "large_string", "string_view")
 BYTE_ORDER_MARK = "\ufeff"
+RAW = pa.schema({"text": pa.string(), "position": pa.uint32()})
 _SEARCHED = 10_000  # characters before the end of a piece where white space is looked for
 _BOUNDARY = re.compile(r"(?<=\S)[ \n\t\r]")  # where words of most tokenizers end
 _READ_AT_ONCE = 1_000_000  # characters
+_ROWS_AT_ONCE = 1_000  # that are read from a source
+_DOCUMENTS_AT_ONCE = 10_000
+_BATCH_BYTES = 1_000_000  # of text that is a Python object
+_BLOCK_BYTES = 64_000_000  # of text: a block ends before its documents are more
 _SEPARATORS = {"line": "\n", "paragraph": "\n\n", "document": None}
 
 Documents = tuple[list[str] | pa.ChunkedArray, int | None]
 """Some documents, and None; or pieces of one that is too long, and its place on the line that the split cuts."""
+
+File = Callable[[], Iterator[Documents]]
+"""Reads a file, or a shard of a dataset, when it is called."""
+
+
+def documents_in_file(path: Path, argument: str, sample_by: str, column: str | None) -> Iterator[Documents]:
+    """Those of a file that ``argument`` names: in a column of its rows, or in its text, see `read_documents`."""
+    if column is None:
+        with opened(path, argument) as raw:
+            yield from read_documents(io.TextIOWrapper(raw, encoding="utf-8-sig"), sample_by)
+        return
+    for table in read_tables(path, argument, columns=[column], rows=_ROWS_AT_ONCE):
+        kind = table[column].type
+        if str(kind) not in (*TEXT_TYPES, "null"):
+            raise ValueError(
+                f"text_column {column!r} does not hold text but {kind} in a part of {str(path)!r}. Mend it, or leave it out."
+            )
+        yield from _cut_long(table[column])
+
+
+def shards(dataset: IterableDataset, column: str = "text") -> list[File]:
+    """The shards of a dataset. To rename the column there would read row by row."""
+    dataset = dataset.with_format("arrow")
+    return [functools.partial(_documents_in_shard, dataset, i, column) for i in range(dataset.num_shards)]
+
+
+def _documents_in_shard(dataset: IterableDataset, index: int, column: str) -> Iterator[Documents]:
+    for table in dataset.shard(dataset.num_shards, index).iter(batch_size=_ROWS_AT_ONCE):
+        yield from _cut_long(table[column])
+
+
+def read_documents(file: TextIO, sample_by: str) -> Iterator[Documents]:
+    """The documents of a text file in their order, some at a time, read in blocks of bounded size.
+
+    Args:
+        file: open for reading text.
+        sample_by: ``line``, ``paragraph`` or ``document``: what ends at a newline, at a blank line, or with the file.
+    """
+    separator, rest, position = _SEPARATORS[sample_by], "", None
+    while some := file.read(min(_READ_AT_ONCE, LONGEST)):
+        *whole, rest = (rest + some).split(separator) if separator else [rest + some]
+        if whole and (position is not None or len(whole[0]) > LONGEST):
+            yield _cut(whole.pop(0), position)
+            position = None
+        yield whole if sample_by == "line" else list(filter(None, whole)), None
+        if len(rest) > LONGEST:
+            *begun, rest = pieces(rest)
+            position = _position(begun[0]) if position is None else position
+            yield begun, position
+    rest = rest.rstrip("\n") if sample_by == "paragraph" else rest
+    yield [rest] if rest else [], position
+
+
+def _cut_long(texts: pa.ChunkedArray) -> Iterator[Documents]:
+    """Documents some at a time, in pieces where they are too long."""
+    texts = texts.cast(pa.string())
+    if (pc.max(pc.binary_length(texts)).as_py() or 0) <= LONGEST:
+        yield texts, None
+    else:
+        yield from (_cut(text or "", None) for text in texts.to_pylist())
+
+
+def _cut(text: str, position: int | None) -> Documents:
+    """The pieces of a document, or of the end of one that has a position already."""
+    cut = pieces(text)
+    return cut, _position(cut[0]) if position is None and len(cut) > 1 else position
 
 
 def pieces(text: str) -> list[str]:
@@ -35,51 +114,14 @@ def pieces(text: str) -> list[str]:
     return [*found, text]
 
 
-def read_documents(file: TextIO, sample_by: str) -> Iterator[Documents]:
-    """The documents of a text file in their order, some at a time, read in blocks of bounded size.
-
-    Args:
-        file: open for reading text.
-        sample_by: ``line``, ``paragraph`` or ``document``: what ends at a newline, at a blank line, or with the file.
-    """
-    separator, rest, position = _SEPARATORS[sample_by], "", None
-    while some := file.read(min(_READ_AT_ONCE, LONGEST)):
-        *whole, rest = (rest + some).split(separator) if separator else [rest + some]
-        if whole and (position is not None or len(whole[0]) > LONGEST):
-            yield from _cut(whole.pop(0), position)
-            position = None
-        yield whole if sample_by == "line" else list(filter(None, whole)), None
-        if len(rest) > LONGEST:
-            *begun, rest = pieces(rest)
-            position = _position(begun[0]) if position is None else position
-            yield begun, position
-    rest = rest.rstrip("\n") if sample_by == "paragraph" else rest
-    yield [rest] if rest else [], position
-
-
-def cut_long(texts: pa.ChunkedArray) -> Iterator[Documents]:
-    """Documents some at a time, in pieces where they are too long."""
-    if (pc.max(pc.binary_length(texts)).as_py() or 0) <= LONGEST:
-        yield texts, None
-        return
-    for text in texts.to_pylist():
-        yield from _cut(text or "", None)
-
-
-def _cut(text: str, position: int | None) -> Iterator[Documents]:
-    """The pieces of a document, or of the end of one that has a position already."""
-    cut = pieces(text)
-    yield cut, _position(cut[0]) if position is None and len(cut) > 1 else position
-
-
 def _position(text: str) -> int:
     return xxh32_intdigest(text.lstrip(BYTE_ORDER_MARK).encode())
 
 
 def filled(documents: pa.Table) -> pa.Table:
-    """Those that are not empty, without byte-order marks."""
+    """Those that are not empty, without byte-order marks, with which some editors begin a file."""
     texts = documents["text"]
-    if pc.any(pc.starts_with(texts, BYTE_ORDER_MARK)).as_py():  # some editors begin a file with one
+    if pc.any(pc.starts_with(texts, BYTE_ORDER_MARK)).as_py():
         texts = pc.utf8_ltrim(texts, BYTE_ORDER_MARK)
         documents = documents.set_column(0, "text", texts)
     return documents.filter(pc.fill_null(pc.not_equal(pc.utf8_trim_whitespace(texts), ""), False))
@@ -95,30 +137,32 @@ def positions(documents: pa.Table) -> np.ndarray:
     return pc.coalesce(documents["position"], hashes).to_numpy()
 
 
-def side_of_split(documents: pa.Table, *, held_out: bool, share: float) -> pa.ChunkedArray:
-    """The texts of those that are not empty and lie on one side of the split.
+def split(documents: pa.Table, share: float) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """The texts of those that are not empty: to train on, and held out.
 
     A document is held out if its position, a hash of its text, is below ``share`` (0 to 1) of all there can be. So it lies
     on the same side whatever else there is, in whatever order and files, in memory and in a stream, and so do all its copies.
     """
     documents = filled(documents)
-    if share == 0 and not held_out:
-        return documents["text"]
-    return documents["text"].filter(pa.array((positions(documents) < share * 2**32) == held_out))
+    texts = documents["text"]
+    if share == 0:
+        return texts, texts[:0]
+    held_out = pa.array(positions(documents) < share * 2**32)
+    return texts.filter(pc.invert(held_out)), texts.filter(held_out)
 
 
-def possible_share(all_positions: np.ndarray, share: float) -> float:
-    """The share nearest to ``share`` that leaves both sides at least one of the documents at these positions.
+def possible_share(files: list[File], share: float) -> float:
+    """The share nearest to ``share`` that leaves at least one document of the files on both sides.
 
     Raises:
         ValueError: if there is none, or all are the same one.
     """
-    if len(all_positions) == 0:
+    found = [place for table in TextStream(files).tables() for place in positions(filled(table)).tolist()]
+    if not found:
         raise ValueError("it holds no documents")
-    lowest, highest = int(all_positions.min()), int(all_positions.max())
-    if lowest == highest:
+    if min(found) == max(found):
         raise ValueError("it holds one document, or copies of one, only")
-    return min(max(share, (lowest + 1) / 2**32), highest / 2**32)
+    return min(max(share, (min(found) + 1) / 2**32), max(found) / 2**32)
 
 
 def batches_by_size(sizes: np.ndarray, most_bytes: int, most: int) -> Iterator[tuple[int, int]]:
@@ -130,3 +174,58 @@ def batches_by_size(sizes: np.ndarray, most_bytes: int, most: int) -> Iterator[t
         stop = min(start + max(1, min(fits, most)), len(sizes))
         yield start, stop
         start = stop
+
+
+class TextStream:
+    """The documents of files that are not empty and lie on one side of the split.
+
+    The side is that of `split`: files can be read in any order, by any process, and the same documents are held out. Each piece
+    of a document that is too long (see `pieces`) is a document, on the side of the first of them.
+
+    Args:
+        files: where the documents are: what reads them, or a dataset with the column "text".
+        held_out: the side of the split.
+        share: of the documents that are held out, 0 to 1.
+    """
+
+    def __init__(self, files: list[File] | IterableDataset, *, held_out: bool = False, share: float = 0.0):
+        self.files = shards(files) if isinstance(files, IterableDataset) else files
+        self.held_out, self.share = held_out, share
+
+    def blocks(self, file: int, size: int, first: int = 0) -> Iterator[pa.ChunkedArray]:
+        """Texts of one file, those left of every ``size`` documents in it, from the block with the number ``first`` on.
+
+        What comes before is read but neither decoded nor filtered. A block ends early before its documents are more than 64 MB.
+        """
+        for block in itertools.islice(self._raw_blocks(file, size), first, None):
+            yield split(block, self.share)[self.held_out]
+
+    def _raw_blocks(self, file: int, size: int) -> Iterator[pa.Table]:
+        """Blocks before the split, of the columns `RAW`: "position" is null but in pieces of a document."""
+        block = RAW.empty_table()
+        for texts, position in self.files[file]():
+            places = pa.nulls(len(texts), pa.uint32()) if position is None else [position] * len(texts)
+            block = pa.concat_tables([block, pa.table({"text": texts, "position": places}, schema=RAW)])
+            sizes = pc.fill_null(pc.binary_length(block["text"]), 0).to_numpy()
+            *whole, (begun, _) = [*batches_by_size(sizes, _BLOCK_BYTES, size)] or [(0, 0)]
+            yield from (block[start:stop].combine_chunks() for start, stop in whole)
+            block = block[begun:]
+        if len(block):
+            yield block.combine_chunks()
+
+    def tables(self) -> Iterator[pa.Table]:
+        """All documents of both sides, some at a time, of the columns `RAW`."""
+        for file in range(len(self.files)):
+            yield from self._raw_blocks(file, _DOCUMENTS_AT_ONCE)
+
+    def batches(self) -> Iterator[list[str]]:
+        """All documents, as many at a time as are encoded together."""
+        for table in self.tables():
+            texts = split(table, self.share)[self.held_out]
+            for start, stop in batches_by_size(pc.binary_length(texts).to_numpy(), _BATCH_BYTES, _DOCUMENTS_AT_ONCE):
+                yield texts[start:stop].to_pylist()
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        """Rows with the one column "text"."""
+        for text in itertools.chain.from_iterable(self.batches()):
+            yield {"text": text}

@@ -21,10 +21,9 @@ from datasets.fingerprint import Hasher, update_fingerprint
 from transformers import PreTrainedTokenizerBase
 
 from ..runtime.signals import with_following_workers
-from .documents import batches_by_size
+from .documents import TextStream, batches_by_size
 from .encoding import DocumentEncoder
 from .row_cache import cache_folder, find_or_write
-from .text_stream import TextStream
 
 logger = logging.getLogger(__name__)
 
@@ -89,13 +88,14 @@ def tokenize_and_pack(
         given = {"texts": texts, "tokenizer": tokenizer, "settings": settings}
         return IterableDataset.from_generator(_stream_rows, features=features, gen_kwargs=given)
 
-    def tables() -> Iterator[pa.Table]:
+    def tables() -> Iterator[tuple[pa.Table]]:
         batches = _encoded_batches(texts, tokenizer, num_proc or available_processors())
         for ids, offsets in _rows(batches, **settings):
-            yield pa.table({"input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))})
+            yield (pa.table({"input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))}),)
 
     path = _cache_path(texts, tokenizer, cache_dir, settings)
-    return find_or_write(path, tables, features, anew=overwrite_cache).with_format("numpy")
+    (rows,) = find_or_write([path], tables, features, anew=overwrite_cache)
+    return rows.with_format("numpy")
 
 
 def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: str | None, settings: dict) -> Path:
@@ -156,14 +156,11 @@ def cut_documents(ids: np.ndarray, lengths: np.ndarray, max_seq_length: int) -> 
     Returns:
         What is left of ``ids``, and where each document begins and the last ends, int32 ``(documents + 1,)``.
     """
-    starts = lengths.cumsum() - lengths
-    position = np.arange(len(ids)) - np.repeat(starts, lengths)
+    kept = np.minimum(lengths, max_seq_length)
+    position = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths)
     # A document that is too long loses tokens before its last one, which is the sep or eos token.
-    is_last = position == np.repeat(lengths - 1, lengths)
-    fits = np.repeat(lengths <= max_seq_length, lengths)
-    kept = ids[fits | (position < max_seq_length - 1) | is_last]
-    offsets = np.append(0, np.minimum(lengths, max_seq_length).cumsum())
-    return kept, offsets.astype(np.int32)
+    stays = (position < np.repeat(kept - 1, lengths)) | (position == np.repeat(lengths - 1, lengths))
+    return ids[stays], np.append(0, kept.cumsum()).astype(np.int32)
 
 
 def documents_of(batches: Iterable[Batch]) -> Iterator[np.ndarray]:
@@ -237,27 +234,6 @@ def _ranges(texts: Dataset) -> Iterator[tuple[int, int]]:
         first += len(batch)
 
 
-class _EncodedRanges(torch.utils.data.Dataset):
-    """The documents of each range, encoded: what the workers of a data loader do."""
-
-    def __init__(self, texts: Dataset, tokenizer: PreTrainedTokenizerBase, ranges: list[tuple[int, int]]):
-        self.texts, self.tokenizer, self.ranges = texts, tokenizer, ranges
-
-    @functools.cached_property
-    def _encode(self) -> DocumentEncoder:
-        return DocumentEncoder(self.tokenizer)
-
-    def __len__(self) -> int:
-        return len(self.ranges)
-
-    def __getitem__(self, number: int) -> Batch:
-        if torch.utils.data.get_worker_info():  # which are as many as the processors already
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        start, stop = self.ranges[number]
-        documents = self.texts[start:stop]["text"].to_pylist()
-        return self._encode([document for document in documents if document and not document.isspace()])
-
-
 def _encoded_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_proc: int) -> Iterator[Batch]:
     """Encode all documents, in order, in worker processes if the work is worth starting them."""
     if texts._indices is not None:  # rows that are found by number
@@ -267,9 +243,9 @@ def _encoded_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_pro
     workers = min(num_proc, len(ranges) // 4)
     workers = workers if workers > 1 else 0
     loader = torch.utils.data.DataLoader(
-        _EncodedRanges(texts, tokenizer, ranges),
+        ranges,
         batch_size=None,
-        collate_fn=_as_it_is,
+        collate_fn=functools.partial(_encode_range, texts, DocumentEncoder(tokenizer)),
         num_workers=workers,
         prefetch_factor=4 if workers else None,  # what waits in memory where the disk is slower than the cores
         generator=torch.Generator(),  # its own, so that the run's is left as it is
@@ -280,8 +256,11 @@ def _encoded_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_pro
             progress.update(stop - start)
 
 
-def _as_it_is(batch: Batch) -> Batch:
-    return batch
+def _encode_range(texts: Dataset, encode: DocumentEncoder, places: tuple[int, int]) -> Batch:
+    if torch.utils.data.get_worker_info():  # which are as many as the processors already
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    documents = texts[slice(*places)]["text"].to_pylist()
+    return encode([document for document in documents if document and not document.isspace()])
 
 
 def check_token_ids(
@@ -307,12 +286,13 @@ def check_token_ids(
         largest = len(tokenizer) - 1
         arrays = (np.asarray(row["input_ids"]) for row in itertools.islice(dataset, _FIRST_ROWS))
     tokens = unknown = 0
-    specials = np.array(tokenizer.all_special_ids)
+    # A token for what is unknown, and for that alone: GPT-2's is the end of its texts, too.
+    has_unknown = list(tokenizer.special_tokens_map.values()).count(tokenizer.unk_token) == 1
     for ids in arrays:
         largest = max(largest, int(ids.max(initial=-1)))
-        if _has_unknown(tokenizer):
+        if has_unknown:
             unknown += np.count_nonzero(ids == tokenizer.unk_token_id)
-            tokens += len(ids) - np.count_nonzero(np.isin(ids, specials))
+            tokens += len(ids) - np.count_nonzero(np.isin(ids, tokenizer.all_special_ids))
     if largest >= num_embeddings:
         raise ValueError(
             f"The largest token id is {largest} but the embedding has {num_embeddings} rows (the tokenizer has "
@@ -327,13 +307,6 @@ def check_token_ids(
         raise ValueError(what)
     if share > FEW_UNKNOWN:
         logger.warning("%s", what)
-
-
-def _has_unknown(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether there is a token for what is unknown, and for that alone: GPT-2 names its end of text."""
-    roles = ("bos", "eos", "sep", "cls", "pad", "mask")
-    unknown = tokenizer.unk_token_id
-    return unknown is not None and unknown not in [getattr(tokenizer, f"{role}_token_id") for role in roles]
 
 
 def target_counts(

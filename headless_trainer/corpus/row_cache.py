@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import datasets
@@ -11,6 +12,7 @@ import xxhash
 from datasets.fingerprint import get_temporary_cache_files_directory
 from filelock import FileLock
 
+from ..runtime.checkpoints import INCOMPLETE_NAME, whole_file
 from ..runtime.manifest import sync_folder
 from ..runtime.processes import made_progress
 
@@ -28,61 +30,68 @@ def cache_folder(cache_dir: str | None) -> Path:
 
 
 def find_or_write(
-    path: Path, tables: Callable[[], Iterable[pa.Table]], features: datasets.Features, *, anew: bool = False
-) -> datasets.Dataset:
-    """The rows of a file, which is written first if it is missing or damaged, or ``anew``.
+    paths: list[Path],
+    tables: Callable[[], Iterable[tuple[pa.Table, ...]]],
+    features: datasets.Features,
+    *,
+    anew: bool = False,
+) -> list[datasets.Dataset]:
+    """The rows of files in one folder, which are written first if one is missing or damaged, or ``anew``.
 
     Of several runs one writes, and the others wait for it. A file has its name only when all of it is on the disk.
+
+    Args:
+        tables: of the next rows of each file, some at a time; those beyond the files are left out.
     """
     anew = anew or not datasets.is_caching_enabled()
-    if anew or _must_write(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock").acquire(poll_interval=0.2, cancel_check=_watch(_unfinished(path))):
-            if anew or _must_write(path):
-                _write(path, tables(), features.arrow_schema)
-    return datasets.Dataset.from_file(str(path))
+    if anew or _must_write(paths):
+        paths[0].parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{paths[0]}.lock").acquire(poll_interval=0.2, cancel_check=_watch(paths[0])):
+            if anew or _must_write(paths):
+                _write(paths, tables(), features.arrow_schema)
+    return [datasets.Dataset.from_file(str(path)) for path in paths]
 
 
-def _unfinished(path: Path) -> Path:
-    return path.with_name(f"{path.name}.incomplete")
-
-
-def _watch(written: Path) -> Callable[[], bool]:
-    """Asked again and again while another run writes the file, which is progress as long as it grows."""
-    sizes = set()
+def _watch(path: Path) -> Callable[[], bool]:
+    """Asked again and again while another run writes a file, which is progress as long as it grows."""
+    unfinished, sizes = path.with_name(path.name + INCOMPLETE_NAME), {0}
 
     def give_up() -> bool:
-        size = written.stat().st_size if written.exists() else 0
-        if size not in sizes:
-            sizes.add(size)
-            made_progress()
+        with suppress(FileNotFoundError):
+            if (size := unfinished.stat().st_size) not in sizes:
+                sizes.add(size)
+                made_progress()
         return False
 
     return give_up
 
 
-def _must_write(path: Path) -> bool:
-    fault = fault_of(path) if path.exists() else "it is missing"
-    if fault and path.exists():
-        logger.warning("%s is made again: %s.", path, fault)
-    return fault is not None
+def _must_write(paths: list[Path]) -> bool:
+    faults = {path: fault_of(path) if path.exists() else "it is missing" for path in paths}
+    for path, fault in faults.items():
+        if fault and path.exists():
+            logger.warning("%s is made again: %s.", path, fault)
+    return any(faults.values())
 
 
-def _write(path: Path, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
-    unfinished = _unfinished(path)
-    try:
-        with open(unfinished, "w+b") as file:
-            with pa.ipc.new_stream(file, schema) as writer:
-                for table in tables:
-                    writer.write_table(table.cast(schema))
-                    made_progress()
-            file.write(_MARK + _checksum(file, file.tell()))  # of what the operating system still holds in memory
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)  # who reads the file that was there goes on reading it
-        sync_folder(path.parent)
-    finally:
-        unfinished.unlink(missing_ok=True)
+def _write(paths: list[Path], tables: Iterable[tuple[pa.Table, ...]], schema: pa.Schema) -> None:
+    with ExitStack() as files:
+        writers = [files.enter_context(_writer(path, schema)) for path in paths]
+        for rows in tables:
+            for writer, table in zip(writers, rows, strict=False):
+                writer.write_table(table.cast(schema))
+            made_progress()
+    sync_folder(paths[0].parent)
+
+
+@contextmanager
+def _writer(path: Path, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchStreamWriter]:
+    with whole_file(path) as unfinished, open(unfinished, "w+b") as file:  # who reads the file that was there goes on
+        with pa.ipc.new_stream(file, schema) as writer:
+            yield writer
+        file.write(_MARK + _checksum(file, file.tell()))  # of what the operating system still holds in memory
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def fault_of(path: Path) -> str | None:

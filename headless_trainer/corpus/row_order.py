@@ -1,11 +1,12 @@
 """The order in which a training run sees rows of different lengths, so that little is padded."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset
+from transformers import Trainer
 
 # Steps whose rows are sorted by length together. More would pad less, and shuffle less.
 SORTED_TOGETHER = 50
@@ -31,31 +32,26 @@ def row_lengths(rows, length_column: str | None = None) -> np.ndarray:
 class SimilarLengthSampler(torch.utils.data.Sampler):
     """Row numbers in random order, but for rows of similar length being neighbours: little is padded.
 
-    Rows are shuffled, sorted by length within groups of `SORTED_TOGETHER` optimizer steps of ``rows`` rows (over all
-    micro-batches and processes), and cut into steps, which are shuffled. The order depends on seed and epoch alone. Rows
-    that do not fill a step are drawn before the sorting, so they are no longer and no shorter than others, and come last.
+    Rows are shuffled, sorted by length within groups of `SORTED_TOGETHER` optimizer steps (over all micro-batches and
+    processes), and cut into steps, which are shuffled. The order depends on seed and epoch alone. Rows that do not fill a step
+    are drawn before the sorting, so they are no longer and no shorter than others, and come last.
 
-    ``epoch`` is asked, when a pass begins, how many lie behind the run, parts of one included. It is no ``set_epoch``: that of
-    several processes which resume within a pass does not reach the sampler in accelerate.
+    The epoch is the trainer's when a pass begins, parts of one included. It is no ``set_epoch``: that of several processes
+    which resume within a pass does not reach the sampler in accelerate.
     https://github.com/huggingface/accelerate/blob/main/src/accelerate/data_loader.py
     """
 
-    def __init__(self, lengths: np.ndarray, rows: int, seed: int, epoch: Callable[[], float | None]):
-        self.lengths, self.rows, self.seed, self.epoch = lengths, rows, seed, epoch
-
-    @classmethod
-    def of_trainer(cls, trainer, lengths: np.ndarray) -> "SimilarLengthSampler":
-        """For the training rows of a `Trainer`, of these lengths."""
+    def __init__(self, trainer: Trainer, lengths: np.ndarray):
         args = trainer.args
-        rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        seed = args.seed if args.data_seed is None else args.data_seed
-        return cls(lengths, rows, seed, lambda: trainer.state.epoch)
+        self.trainer, self.lengths = trainer, lengths
+        self.rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        self.seed = args.seed if args.data_seed is None else args.data_seed
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
-        generator = np.random.default_rng([self.seed, int(self.epoch() or 0)])
+        generator = np.random.default_rng([self.seed, int(self.trainer.state.epoch or 0)])
         order = generator.permutation(len(self.lengths))
         whole = len(order) - len(order) % self.rows
         group = self.rows * SORTED_TOGETHER

@@ -1,6 +1,5 @@
 """An endless stream of packed rows whose place is a few integers, so that a run resumes without reading all again."""
 
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -11,10 +10,9 @@ import torch
 from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from .documents import batches_by_size
+from .documents import TextStream, batches_by_size
 from .encoding import DocumentEncoder
 from .packing import cut_documents, documents_of, shared_rows
-from .text_stream import TextStream
 
 PLACE = "stream_place"  # the column of a row, and the entry of a batch, that says where the stream stands after it
 _ENCODED_AT_ONCE = 256  # documents: enough for the encoder to be fast, few enough to have the first row soon
@@ -96,7 +94,7 @@ class PackedStream(torch.utils.data.IterableDataset):
         return {
             "number of processes": self.processes,
             "dataloader_num_workers": len(self.places),
-            "number of files": self.texts.num_files,
+            "number of files": len(self.texts.files),
             "validation_split_percentage": 100 * self.texts.share,
             "max_seq_length": self.max_seq_length,
             "line_by_line": self.line_by_line,
@@ -152,7 +150,7 @@ class PackedStream(torch.utils.data.IterableDataset):
                 ids, lengths = encode(documents)
                 tokens += len(ids)
                 if self.line_by_line:
-                    yield from self._cut(ids, lengths, place)
+                    yield from self._lines(ids, lengths, place)
                 else:
                     starts = len(carried) - place.token + np.append(0, lengths.cumsum())
                     ids = np.concatenate((carried, ids[place.token :]))
@@ -173,17 +171,16 @@ class PackedStream(torch.utils.data.IterableDataset):
             after = place._replace(document=place.document + whole, token=int(end - starts[whole]))
             yield ids[end - self.max_seq_length : end], after
 
-    def _cut(self, ids: np.ndarray, lengths: np.ndarray, place: Place) -> Iterator[tuple[np.ndarray, Place]]:
+    def _lines(self, ids: np.ndarray, lengths: np.ndarray, place: Place) -> Iterator[tuple[np.ndarray, Place]]:
+        """A document a row, or several where they share rows."""
         filled = np.flatnonzero(lengths)
-        ids, offsets = cut_documents(ids, lengths[filled], self.max_seq_length)
+        rows = documents_of([cut_documents(ids, lengths[filled], self.max_seq_length)])
+        after = [place._replace(document=place.document + number + 1) for number in filled.tolist()]
         if self.share_rows:
-            rows = list(shared_rows(documents_of([(ids, offsets)]), self.max_seq_length))
-            after = [place._replace(token=number) for number in range(1, len(rows))]
+            rows = list(shared_rows(rows, self.max_seq_length))[place.token :]
+            after = [place._replace(token=place.token + number) for number in range(1, len(rows))]
             after.append(place._replace(document=place.document + len(lengths), token=0))
-            yield from itertools.islice(zip(rows, after, strict=False), place.token, None)
-            return
-        for number, (start, end) in zip(filled.tolist(), itertools.pairwise(offsets), strict=True):
-            yield ids[start:end], place._replace(document=place.document + number + 1)
+        yield from zip(rows, after, strict=False)
 
     @property
     def _readers(self) -> int:
@@ -192,18 +189,19 @@ class PackedStream(torch.utils.data.IterableDataset):
     def _documents(self, begun: Place, reader: int) -> Iterator[tuple[Place, list[str]]]:
         """A reader's documents of one pass from ``begun`` on, some at a time, with the place of the first of them."""
         number = self.process * len(self.places) + reader  # of the reader, among those of all processes
-        files = np.arange(self.texts.num_files)
-        if self.shuffle_buffer_size > 1:
+        files, is_shuffled = np.arange(len(self.texts.files)), self.shuffle_buffer_size > 1
+        if is_shuffled:
             files = np.random.default_rng((0, self.seed, begun.epoch)).permutation(files)
         by_file = len(files) >= _FILES_FOR_EACH_READER * self._readers
         if by_file:
             files = files[number :: self._readers]
-        size = self.shuffle_buffer_size if self.shuffle_buffer_size > 1 else _UNSHUFFLED_BLOCK
+        size = self.shuffle_buffer_size if is_shuffled else _UNSHUFFLED_BLOCK
         for file in range(begun.file, len(files)):
             first = begun.block if file == begun.file else 0
             for block, texts in enumerate(self.texts.blocks(int(files[file]), size, first), first):
-                place = Place(begun.epoch, file, block)
-                order = self._order(len(texts), place)
+                place, order = Place(begun.epoch, file, block), np.arange(len(texts))
+                if is_shuffled:
+                    order = np.random.default_rng((1, self.seed, *place[:3])).permutation(order)
                 if not by_file:  # the one who gets the first document changes, so that small blocks go round as well
                     order = order[(number - file - block) % self._readers :: self._readers]
                 place = begun if place[:3] == begun[:3] else place
@@ -213,19 +211,8 @@ class PackedStream(torch.utils.data.IterableDataset):
                     yield place, texts.take(order[start:stop]).to_pylist()
                     place = place._replace(document=place.document + stop - start, token=0)
 
-    def _order(self, documents: int, place: Place) -> np.ndarray:
-        if self.shuffle_buffer_size <= 1:
-            return np.arange(documents)
-        return np.random.default_rng((1, self.seed, *place[:3])).permutation(documents)
 
-
-class PlacedCollator:
-    """A collator for the rows of a `PackedStream`, whose batches carry the place of their last row as `PLACE`."""
-
-    def __init__(self, collate: Callable[[list[dict]], dict]):
-        self.collate = collate
-
-    def __call__(self, rows: list[dict]) -> dict:
-        batch = self.collate([{name: value for name, value in row.items() if name != PLACE} for row in rows])
-        batch[PLACE] = torch.tensor(rows[-1][PLACE])
-        return batch
+def collate_placed(collate: Callable[[list[dict]], dict], rows: list[dict]) -> dict:
+    """A batch of rows of a `PackedStream`, which carries the place of its last row as `PLACE`."""
+    batch = collate([{name: value for name, value in row.items() if name != PLACE} for row in rows])
+    return batch | {PLACE: torch.tensor(rows[-1][PLACE])}

@@ -89,7 +89,7 @@ class ClassificationTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset=None):
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        return SimilarLengthSampler.of_trainer(self, dataset.lengths)
+        return SimilarLengthSampler(self, dataset.lengths)
 
     def _get_eval_sampler(self, eval_dataset):
         # Predictions leave in this order too, each beside its label: scores do not depend on it.

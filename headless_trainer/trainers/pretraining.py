@@ -182,7 +182,7 @@ class PretrainingTrainer(Trainer):
         if self.args.train_sampling_strategy != "group_by_length" or not hasattr(rows, "__len__"):
             return super()._get_train_sampler(rows)
         # The parent's has another order in a run that resumes in a later epoch.
-        return SimilarLengthSampler.of_trainer(self, row_lengths(rows, self.args.length_column_name))
+        return SimilarLengthSampler(self, row_lengths(rows, self.args.length_column_name))
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
         """Draw the targets of all micro-batches of the coming optimizer step, and what their losses have in common."""

@@ -1,5 +1,6 @@
 """Rows without an end: a stream that each process reads from the place a checkpoint holds, and passes over a dataset."""
 
+import functools
 import itertools
 import json
 import logging
@@ -10,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import TrainerCallback, TrainingArguments
 
-from ..corpus.streaming import PLACE, PackedStream, PlacedCollator
+from ..corpus.streaming import PLACE, PackedStream, collate_placed
 from ..runtime.signals import with_following_workers
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class StreamPlace(TrainerCallback):
         loader = DataLoader(
             self.stream,
             batch_size=batch_size,
-            collate_fn=PlacedCollator(collate),
+            collate_fn=functools.partial(collate_placed, collate),
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             prefetch_factor=args.dataloader_prefetch_factor,

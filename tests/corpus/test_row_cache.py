@@ -18,8 +18,8 @@ FEATURES = datasets.Features({"number": datasets.Value("int64")})
 
 
 def tables():
-    yield pa.table({"number": list(range(1000))})
-    yield pa.table({"number": [7]})
+    yield (pa.table({"number": list(range(1000))}),)
+    yield (pa.table({"number": [7]}),)
 
 
 def flipped(place: int):
@@ -33,28 +33,28 @@ DAMAGES |= {f"bit {place}": flipped(place) for place in (0, 100, 2000, 8200, 823
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_is_made_anew_with_one_line(damage, tmp_path, caplog):
     path = tmp_path / "rows.arrow"
-    expected = find_or_write(path, tables, FEATURES)["number"][:]
+    expected = find_or_write([path], tables, FEATURES)[0]["number"][:]
     assert expected == [*range(1000), 7]
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
-    assert find_or_write(path, tables, FEATURES)["number"][:] == expected
+    assert find_or_write([path], tables, FEATURES)[0]["number"][:] == expected
     (record,) = {record.message for record in caplog.records}
     assert f"{path} is made again: it" in record
     assert path.read_bytes() == whole and fault_of(path) is None
-    find_or_write(path, lambda: pytest.fail("made again"), FEATURES)
+    find_or_write([path], lambda: pytest.fail("made again"), FEATURES)
 
 
 def test_rows_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypatch):
     done, sync, replace = [], os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: done.append("sync") or sync(file))
     monkeypatch.setattr(os, "replace", lambda *names: done.append("rename") or replace(*names))
-    find_or_write(tmp_path / "rows.arrow", tables, FEATURES)
+    find_or_write([tmp_path / "rows.arrow"], tables, FEATURES)
     assert done == ["sync", "rename", "sync"]  # the file, its name, the folder
 
 
 def test_a_file_that_is_replaced_is_read_on(tmp_path):
-    first = find_or_write(tmp_path / "rows.arrow", tables, FEATURES)
-    find_or_write(tmp_path / "rows.arrow", lambda: [pa.table({"number": [1]})], FEATURES, anew=True)
+    (first,) = find_or_write([tmp_path / "rows.arrow"], tables, FEATURES)
+    find_or_write([tmp_path / "rows.arrow"], lambda: [(pa.table({"number": [1]}),)], FEATURES, anew=True)
     assert len(first["number"][:]) == 1001
 
 
@@ -65,7 +65,7 @@ def slow_tables(folder: Path):
 
 
 def make(folder: Path) -> None:
-    find_or_write(folder / "rows.arrow", lambda: slow_tables(folder), FEATURES)
+    find_or_write([folder / "rows.arrow"], lambda: slow_tables(folder), FEATURES)
 
 
 def test_one_of_two_runs_writes_and_the_other_waits(tmp_path):

@@ -4,6 +4,7 @@ import itertools
 import json
 import pickle
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from torch.utils.data import DataLoader
 from headless_trainer import PackedStream
 from headless_trainer.corpus import streaming
 from headless_trainer.corpus.collator import PaddingCollator
-from headless_trainer.corpus.streaming import PLACE, Place, PlacedCollator
-from headless_trainer.corpus.text_stream import TextStream
+from headless_trainer.corpus.documents import TextStream
+from headless_trainer.corpus.streaming import PLACE, Place, collate_placed
 
 DOCUMENTS = [f"document {i}" + " word" * (i % 5) for i in range(50)]
 
@@ -198,7 +199,9 @@ def test_what_was_used_is_not_encoded_again(clm_tokenizer, monkeypatch):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_of_workers_go_on_in_turn(clm_tokenizer, workers):
     def loader(packed):
-        return DataLoader(packed, 4, num_workers=workers, collate_fn=PlacedCollator(PaddingCollator(clm_tokenizer)))
+        return DataLoader(
+            packed, 4, num_workers=workers, collate_fn=partial(collate_placed, PaddingCollator(clm_tokenizer))
+        )
 
     def taken(packed, count):
         batches = list(itertools.islice(loader(packed), count))
@@ -267,5 +270,5 @@ def test_batches_carry_the_place_of_their_last_row():
         {"input_ids": np.array([1, 2]), PLACE: (0, 0, 0, 0, 0, 2)},
         {"input_ids": np.array([3]), PLACE: (0, 1, 2, 3, 4, 5)},
     ]
-    batch = PlacedCollator(lambda rows: {"rows": rows})(rows)
+    batch = collate_placed(lambda rows: {"rows": rows}, rows)
     assert batch[PLACE].tolist() == [0, 1, 2, 3, 4, 5] and batch["rows"][1].keys() == {"input_ids"}

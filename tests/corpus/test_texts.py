@@ -15,7 +15,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from headless_trainer.arguments import DataArguments
-from headless_trainer.corpus import documents, text_stream
+from headless_trainer.corpus import documents
 from headless_trainer.corpus.documents import batches_by_size, pieces, positions, read_documents
 from headless_trainer.corpus.texts import load_texts
 
@@ -124,7 +124,7 @@ def test_the_rule_of_the_split_never_changes():
     """Of the text as UTF-8, and the same on every machine: another rule would hold out what a run has trained on."""
     texts = ["", "a", "Der M\u00fcller", "\u6f22\u5b57", "x" * 1000]
     expected = [46947589, 1426945110, 642393988, 2845645495, 1941755927]
-    raw = pa.table({"text": texts, "position": [None] * 4 + [7]}, schema=text_stream.RAW)
+    raw = pa.table({"text": texts, "position": [None] * 4 + [7]}, schema=documents.RAW)
     assert positions(raw).tolist() == [*expected[:4], 7]
     assert positions(raw.set_column(1, "position", pa.nulls(5, pa.uint32()))).tolist() == expected
 
@@ -320,7 +320,7 @@ def test_blocks_of_a_stream(tmp_path, monkeypatch):
     texts = [row["text"] for row in stream]
     assert blocks(13) == [texts[start : start + 13] for start in range(0, 100, 13)]
     assert blocks(13, 3) == blocks(13)[3:]
-    monkeypatch.setattr(text_stream, "_BLOCK_BYTES", 20)
+    monkeypatch.setattr(documents, "_BLOCK_BYTES", 20)
     small = blocks(13)
     assert sum(small, []) == texts and blocks(13, 5) == small[5:]
     for block, after in itertools.pairwise(small):  # as much as goes in
@@ -336,4 +336,4 @@ def test_nothing_of_the_cache_is_left_open(tmp_path, cache):
     _write(tmp_path / "a.txt", DOCUMENTS)
     first = load([tmp_path / "a.txt"], cache)
     assert load([tmp_path / "a.txt"], cache) == first
-    assert len([name for name in os.listdir(cache) if name.endswith(".arrow")]) == 3  # all documents, and each side
+    assert len([name for name in os.listdir(cache) if name.endswith(".arrow")]) == 2  # each side
