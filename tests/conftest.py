@@ -7,7 +7,7 @@ import shutil
 import sys
 
 import pytest
-from hub_standin import StandIn, clean_environment
+from hub_standin import StandIn
 
 # Fixtures import libraries when they are used: the process that only hands out tests to others needs none. So these are set
 # before the first import of torch, transformers or datasets, which read them once.
@@ -165,8 +165,6 @@ def hub(tmp_path, monkeypatch):
     from huggingface_hub import close_session, constants
 
     with StandIn() as server:
-        for name in set(os.environ) - set(clean_environment()):
-            monkeypatch.delenv(name)
         for name, value in server.environment(tmp_path / "home").items():
             monkeypatch.setenv(name, value)
         for name, value in (("ENDPOINT", server.endpoint), ("HF_HUB_OFFLINE", False), ("HF_HUB_DISABLE_XET", True)):

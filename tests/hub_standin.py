@@ -1,15 +1,9 @@
-"""A stand-in for the Hub on localhost: the endpoints that uploads use, with repositories in memory and failures on request.
-
-Failures are queued by endpoint: ``hub.failures["commit"] += [503, "stall"]`` makes the next two commits fail, and lets those
-after them through.
-"""
+"""A stand-in for the Hub on localhost: the endpoints that uploads use, with repositories in memory."""
 
 import base64
 import json
-import os
 import re
 import threading
-from collections import defaultdict
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
@@ -34,17 +28,16 @@ class Repository:
 
 
 class StandIn:
-    """The server, as a context manager: ``repositories`` by name, and ``requests``, names of endpoints that were asked.
+    """The server, as a context manager, with its ``repositories`` by name.
 
-    ``token`` is the only one that is let in. ``failures`` by endpoint are what its next requests meet: a status, or ``stall``
-    (no answer until the server ends), which sets ``stalled``.
+    ``token`` is the only one that is let in. So many uploads as ``stalls`` says get no answer until the server ends, which sets
+    ``stalled``.
     """
 
     def __init__(self, token: str = TOKEN):
         self.token = token
         self.repositories: dict[str, Repository] = {}
-        self.requests: list[str] = []
-        self.failures: dict[str, list] = defaultdict(list)
+        self.stalls = 0
         self.ending, self.stalled, self.lock = threading.Event(), threading.Event(), threading.Lock()
 
     def __enter__(self) -> "StandIn":
@@ -73,8 +66,6 @@ class StandIn:
     def create(self, asked: bytes):
         named = json.loads(asked)
         name = f"{named.get('organization') or USER}/{named['name']}"
-        if not name.startswith(f"{USER}/"):
-            return 403, {"error": "You don't have the rights to create a model under this namespace"}
         known = name in self.repositories
         self.repositories.setdefault(name, Repository(named.get("visibility") == "private"))
         return 409 if known else 200, {"url": f"{self.endpoint}/{name}"}
@@ -110,17 +101,15 @@ class _Handler(BaseHTTPRequestHandler):
         matches = ((name, re.fullmatch(pattern, path)) for name, pattern in ROUTES.items())
         name, match = next(filter(lambda found: found[1], matches), ("unknown", None))
         with self.hub.lock:
-            self.hub.requests.append(name)
-            failure = self.hub.failures[name].pop(0) if self.hub.failures[name] else None
-        if failure == "stall":
+            stalls = name == "preupload" and self.hub.stalls > 0
+            self.hub.stalls -= stalls
+        if stalls:
             self.hub.stalled.set()
             self.hub.ending.wait()
             self.close_connection = True
             return
         status, body = 404, {"error": f"{self.command} {self.path} is not part of the stand-in"}
-        if failure is not None:
-            status, body = failure, {"error": f"failing on purpose with {failure}"}
-        elif self.headers.get("Authorization") != f"Bearer {self.hub.token}":
+        if self.headers.get("Authorization") != f"Bearer {self.hub.token}":
             status, body = 401, {"error": "Invalid username or password."}
         elif match is not None:
             named = {key: value and unquote(value) for key, value in match.groupdict().items()}
@@ -146,11 +135,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args) -> None:
         """Say nothing."""
-
-
-def clean_environment() -> dict[str, str]:
-    """This process's variables without proxies, which would stand between a client and localhost."""
-    return {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
 
 
 def messages(caplog) -> str:

@@ -39,17 +39,15 @@ def evaluate(args) -> None:
         raise OSError(f"{error}. Zero-shot scoring needs an extra: pip install 'headless_trainer[eval]'") from error
     from ..runtime.checkpoints import write_whole
     from ..runtime.run_folder import start_logging
-    from ..scoring.score_comparison import compare, comparison_table, find_results, score_table, short_names
+    from ..scoring.score_comparison import compare, comparison_table, score_table, short_names
     from ..scoring.score_store import RESULTS_NAME, folder_name
 
     start_logging()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    compared = {each: find_results(each) for each in args.compare or []}
-    models = list(
-        dict.fromkeys([*(args.model_name_or_path or []), *(each for each, found in compared.items() if not found)])
-    )
-    failures: list[str] = []
-    if models:
+    compared, failures = args.compare or [], []
+    scored = {each for each in compared if Path(each, RESULTS_NAME).is_file()}
+    named = [*(args.model_name_or_path or []), *(each for each in compared if each not in scored)]
+    if models := list(dict.fromkeys(named)):
         if args.output_dir is None:
             raise ValueError(f"output_dir is not given: name the folder for the results of {', '.join(models)}.")
         from ..scoring.zero_shot import score_models
@@ -60,10 +58,10 @@ def evaluate(args) -> None:
             if table := score_table(sorted(path.parent for path in Path(args.output_dir).glob(f"*/{RESULTS_NAME}"))):
                 write_whole(Path(args.output_dir, "results.md"), f"{table}\n".encode())
         print(f"\n{table}\n\nin {args.output_dir}: results.md, and a folder for each model")
-        compared = {each: found or Path(args.output_dir, folder_name(each)) for each, found in compared.items()}
     if compared and not failures:
-        rows = compare(*compared.values(), test=args.significance)
-        table = comparison_table(rows, short_names(args.compare))
+        folders = [Path(each) if each in scored else Path(args.output_dir, folder_name(each)) for each in compared]
+        rows = compare(*folders, test=args.significance)
+        table = comparison_table(rows, short_names(compared))
         print(f"\n{table}")
         if args.output_dir:
             write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())

@@ -10,7 +10,7 @@ import pandas
 
 from ..significance import dagger, holm, mean_difference, show_p, t_test
 from ..tables import markdown
-from .score_store import RESULTS_NAME, metric_label, read_results, scores_of
+from .score_store import metric_label, read_results, scores_of
 
 ARROWS = {True: " ↑", False: " ↓", None: ""}
 NOTES = """
@@ -25,17 +25,6 @@ TEST_NAMES = {
     "paper": "one-tailed t-test of the better score, as in the paper's table 4 (one in ten for equal models),\n"
     "on means and standard errors",
 }
-
-
-def find_results(folder: str | Path) -> Path | None:
-    """Return the folder of one model's results: this one, or the only one in it; None of a model that is not scored yet."""
-    if Path(folder, RESULTS_NAME).is_file():
-        return Path(folder)
-    inside = [] if Path(folder, "config.json").is_file() else sorted(Path(folder).glob(f"*/{RESULTS_NAME}"))
-    if len(inside) > 1:
-        names = [str(path.parent) for path in inside]
-        raise ValueError(f"compare names {str(folder)!r}, which holds several results: name one of {names}.")
-    return inside[0].parent if inside else None
 
 
 def compare(first: Path, second: Path, *, test: str = "two_sided") -> list[dict[str, Any]]:
