@@ -80,20 +80,11 @@ def found_scores(
     task: str, metrics: dict[str, tuple[float, bool | None, list]], hashes=None, stderr: float = 0.1
 ) -> dict:
     """What the harness's ``evaluate`` returns for one task, from value, direction and documents' scores of its metrics."""
-    count = len(next(iter(metrics.values()))[2])
-    hashes = hashes or [str(index) for index in range(count)]
-    samples = [
-        {
-            "doc_id": index,
-            "doc_hash": own,
-            "prompt_hash": "",
-            "target_hash": "",
-            "filter": "none",
-            "metrics": [*metrics],
-        }
-        | {name: scores[index] for name, (_, _, scores) in metrics.items()}
-        for index, own in enumerate(hashes)
-    ]
+    count, samples = len(next(iter(metrics.values()))[2]), []
+    for index, own in enumerate(hashes or map(str, range(count))):
+        scores = {name: found[index] for name, (_, _, found) in metrics.items()}
+        known = {"doc_hash": own, "prompt_hash": "", "target_hash": "", "filter": "none", "metrics": [*metrics]}
+        samples.append({"doc_id": index} | known | scores)
     values = {f"{name},none": value for name, (value, _, _) in metrics.items()}
     return {
         "results": {task: values | {f"{name}_stderr,none": stderr for name in metrics}},

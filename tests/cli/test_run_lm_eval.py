@@ -98,39 +98,23 @@ def test_tests_of_a_comparison_are_scipy_s(tmp_path):
     draw = np.random.default_rng(0)
     likelihoods = draw.normal(-4, 2, 60)
     other = likelihoods + draw.normal(-0.2, 0.3, 60)
-    a = write_scores(
-        tmp_path / "a",
-        {
-            "acc": ("mean", True, [1.0] * 40 + [0.0] * 20),
-            "perplexity": ("perplexity", False, list(likelihoods)),
-            "bias": ("mean", False, [0.2, 0.4] * 30),
-            "free": ("mean", None, [0.2, 0.4] * 30),
-            "f1": ("f1", True, [[0, 1]] * 60),
-        },
-    )
-    b = write_scores(
-        tmp_path / "b",
-        {
-            "acc": ("mean", True, [1.0] * 30 + [0.0] * 30),
-            "perplexity": ("perplexity", False, list(other)),
-            "bias": ("mean", False, [0.1, 0.4] * 30),
-            "free": ("mean", None, [0.3, 0.4] * 30),
-            "f1": ("f1", True, [[0, 1]] * 60),
-        },
-    )
-    rows = {row["metric"]: row for row in score_comparison.compare(a, b)}
-    assert {name: row["better"] for name, row in rows.items()} == {
-        "acc,none": 0,
-        "perplexity,none": 0,
-        "bias,none": 1,
-        "free,none": None,
-        "f1,none": None,
+    metrics = {
+        "acc": ("mean", True, [1.0] * 40 + [0.0] * 20, [1.0] * 30 + [0.0] * 30),
+        "perplexity": ("perplexity", False, list(likelihoods), list(other)),
+        "bias": ("mean", False, [0.2, 0.4] * 30, [0.1, 0.4] * 30),
+        "free": ("mean", None, [0.2, 0.4] * 30, [0.3, 0.4] * 30),
+        "f1": ("f1", True, [[0, 1]] * 60, [[0, 1]] * 60),
     }
-    paired, row = stats.ttest_rel(likelihoods, other), rows["perplexity,none"]
+    a = write_scores(tmp_path / "a", {name: (kind, way, own) for name, (kind, way, own, _) in metrics.items()})
+    b = write_scores(tmp_path / "b", {name: (kind, way, own) for name, (kind, way, _, own) in metrics.items()})
+    rows = {row["metric"].removesuffix(",none"): row for row in score_comparison.compare(a, b)}
+    better = {name: row["better"] for name, row in rows.items()}
+    assert better == {"acc": 0, "perplexity": 0, "bias": 1, "free": None, "f1": None}
+    paired, row = stats.ttest_rel(likelihoods, other), rows["perplexity"]
     assert row["p"] == pytest.approx(paired.pvalue)
     assert row["difference"][0] == pytest.approx(np.mean(likelihoods - other))
-    assert rows["free,none"]["not_tested"] == "no direction is better" and "difference" in rows["free,none"]
-    assert "p" not in rows["f1,none"] and "difference" not in rows["f1,none"]
+    assert rows["free"]["not_tested"] == "no direction is better" and "difference" in rows["free"]
+    assert "p" not in rows["f1"] and "difference" not in rows["f1"]
     table = score_comparison.comparison_table(list(rows.values()), ["a", "b"])
     assert re.search(r"\| perplexity ↓ +\| +[\d.]+†† \|", table) and "paired by documents" in table
     assert row["holm"] == pytest.approx(2 * paired.pvalue)  # the second smallest of three
@@ -155,18 +139,21 @@ def test_the_dagger_is_the_test_of_table_4(tmp_path):
     assert score_comparison.compare(a, b, test="paper")[0]["p"] > 0.05
 
 
-def test_directions_that_differ_are_no_direction(tmp_path):
-    a = write_scores(tmp_path / "a", {"acc": ("mean", None, [1.0, 0.0, 1.0])})
-    b = write_scores(tmp_path / "b", {"acc": ("mean", False, [1.0, 0.0, 0.0])})
+def test_what_is_nobody_s_win(tmp_path):
+    ways = {"a": None, "b": False, "c": False}  # where models differ in which direction is better, none is
+    a, b, c = (write_scores(tmp_path / name, {"acc": ("mean", way, [1.0, 0.0, 1.0])}) for name, way in ways.items())
     for pair in ((a, b), (b, a)):
         assert score_comparison.compare(*pair)[0]["not_tested"] == "no direction is better"
-
-
-def test_equal_scores_are_nobody_s_win(tmp_path):
-    folders = [write_scores(tmp_path / name, {"acc": ("mean", True, [1.0, 0.0, 1.0])}) for name in "ab"]
-    (row,) = score_comparison.compare(*folders)
+    (row,) = score_comparison.compare(b, c)
     assert row["better"] is None and row["p"] == 1.0
-    assert "†" not in score_comparison.comparison_table([row], ["a", "b"]).splitlines()[2]
+    assert "†" not in score_comparison.comparison_table([row], ["b", "c"]).splitlines()[2]
+
+
+@pytest.mark.parametrize(
+    "paths, names", [("runs/a/lm runs/b/lm", "a/lm b/lm"), ("runs/a runs/b", "a b"), ("lm runs/lm",) * 2]
+)
+def test_names_are_as_long_as_it_takes(paths, names):
+    assert score_comparison.short_names(paths.split()) == names.split()
 
 
 def test_different_documents_are_not_compared(tmp_path):
@@ -177,12 +164,6 @@ def test_different_documents_are_not_compared(tmp_path):
     assert "different documents" in refused("--compare", a, c)
     d = write_scores(tmp_path / "d", {"acc": ("mean", True, [1.0, 0.0, 1.0])}, task="other")
     assert "have no task in common, but task and other" in refused("--compare", a, d)
-
-
-def test_names_are_as_long_as_it_takes():
-    assert score_comparison.short_names(["runs/a/lm", "runs/b/lm"]) == ["a/lm", "b/lm"]
-    assert score_comparison.short_names(["runs/a", "runs/b"]) == ["a", "b"]
-    assert score_comparison.short_names(["lm", "runs/lm"]) == ["lm", "runs/lm"]
 
 
 def test_what_was_scored_before_an_error_is_in_the_table(inputs, tmp_path, monkeypatch):
