@@ -5,7 +5,6 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib import resources
 from pathlib import Path
 
 import jinja2
@@ -85,9 +84,10 @@ def write_report(
     about = f"{total} run{'s' * (total > 1)}"
     if total > len(configurations) > 1:
         about += f" of {len(configurations)} configurations"
-    text = resources.files(__package__).joinpath("report_page.html").read_text(encoding="utf-8")
-    template = jinja2.Environment(autoescape=True, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True)
-    page = template.from_string(text).render(title=title, about=about, summary=sentences, sections=sections)
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    options = {"autoescape": True, "keep_trailing_newline": True, "trim_blocks": True, "lstrip_blocks": True}
+    template = jinja2.Environment(loader=loader, **options).get_template("report_page.html")
+    page = template.render(title=title, about=about, summary=sentences, sections=sections)
     write_whole(folder / PAGE_NAME, page.encode())
     return sentences
 

@@ -28,11 +28,12 @@ def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
     """
     with sources.source("model", name_or_path):
         config = AutoConfig.from_pretrained(name_or_path, **NO_CODE)
-    causal, saved = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, ()), config.architectures or []
-    if not {*saved} & {*([causal] if isinstance(causal, str) else causal)}:
+    saved = config.architectures or []
+    if MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type) not in saved:
         raise ValueError(
-            f"{name_or_path!r} is a {config.model_type} ({', '.join(saved)}) without a causal language-modelling head, "
-            f"so it scores no text. {_remedy(name_or_path)} Encoders are scored by headless-trainer glue."
+            f"{name_or_path!r} is a {config.model_type} ({', '.join(saved) or 'of no known class'}) without a causal "
+            f"language-modelling head, so it scores no text. {_remedy(name_or_path)} "
+            "Encoders are scored by headless-trainer glue."
         )
     return config
 

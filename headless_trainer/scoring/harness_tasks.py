@@ -57,22 +57,18 @@ def use_data_files(manager: TaskManager, items: list[str]) -> set[str]:
     Few-shot examples then come from the scored documents, so the harness is told to leave out the document at hand.
 
     Args:
-        items: ``task=file``; the file of a task counts before that of a tag it carries.
+        items: ``task=file``.
 
     Returns:
         The tasks.
     """
-    of_tags, of_tasks = {}, {}
+    files = {}
     for item in items:
         name, _, file = item.partition("=")
         if not Path(file).is_file():
             raise ValueError(f"data_files must be task=file items of files that exist, got {item!r}.")
-        _check_known("data_files", name, [*manager.all_subtasks, *manager.all_tags])
-        if name in manager.all_tags:
-            of_tags |= dict.fromkeys(manager.task_index[name].tags, file)
-        else:
-            of_tasks[name] = file
-    files = of_tags | of_tasks
+        _check_known("data_files", name, manager.all_subtasks)
+        files[name] = file
     for task, file in files.items():
         config = _definition(manager, task) | LOCAL_DEFINITIONS.get(task, {})
         split, few_shot = config.get("test_split") or config.get("validation_split"), config.get("fewshot_config") or {}

@@ -37,38 +37,24 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def make_run(
-    folder: Path,
-    accuracies=(0.1, 0.2, 0.3, 0.4),
-    pace=1000.0,
-    seed=0,
-    objective="headless",
-    steps=STEPS,
-    trainer="HeadlessTrainer",
-    **settings,
+    folder: Path, accuracies=(0.1, 0.2, 0.3, 0.4), pace=1000.0, seed=0, objective="headless", steps=STEPS, **settings
 ) -> Path:
     """A run of 100 tokens a step, logged and evaluated at the same steps; perplexity is 1,000 (1 - accuracy)."""
     folder.mkdir(parents=True)
-    history = []
+    history, headless = [], objective == "headless"
     for step, accuracy in zip(steps, accuracies, strict=True):
-        tokens = 100 * step
-        history.append(
-            {"step": step, "loss": 5.0 - step / 100, "tokens_seen": tokens, "train_seconds": tokens / pace}
-            | {"tokens_per_second": pace, "peak_memory_mib": 512.0 if objective == "headless" else 1024.0}
-            | ({"loss_floor": 1.0} if objective == "headless" else {})
-        )
+        logs = {"step": step, "loss": 5.0 - step / 100, "tokens_seen": 100 * step, "train_seconds": 100 * step / pace}
+        logs |= {"tokens_per_second": pace, "peak_memory_mib": 512.0 if headless else 1024.0}
+        history.append(logs | ({"loss_floor": 1.0} if headless else {}))
         if accuracy is not None:
-            entropy = math.log(1000 * (1 - accuracy))
-            history.append(
-                {"step": step, "eval_loss": 6.0, "eval_accuracy": accuracy, "eval_cross_entropy": entropy}
-                | {"eval_predicted_tokens": 500}
-            )
+            figures = {"eval_accuracy": accuracy, "eval_cross_entropy": math.log(1000 * (1 - accuracy))}
+            history.append({"step": step, "eval_loss": 6.0, "eval_predicted_tokens": 500} | figures)
     state = {"global_step": steps[-1], "max_steps": steps[-1], "log_history": history}
     (folder / "trainer_state.json").write_text(json.dumps(state))
     config = {"vocab_size": settings.pop("vocab_size", 50), "n_layer": 2, "architectures": [objective.title()]}
     (folder / "config.json").write_text(json.dumps(config))
     settings = {"task": "clm", "use_cpu": True} | settings
-    arguments = HeadlessTrainingArguments(str(folder), objective=objective, seed=seed, **settings)
-    save_settings(folder, arguments, trainer)
+    save_settings(folder, HeadlessTrainingArguments(str(folder), objective=objective, seed=seed, **settings), "Trainer")
     return folder
 
 
@@ -240,18 +226,14 @@ def test_speeds_are_drawn_as_a_running_median(tmp_path, figures):
     assert found[1:3] == [1001.0, 1002.0] and found[19:22] == [1019.0, 1021.0, 1022.0]
 
 
-def test_names_and_titles_are_text(tmp_path, two):
-    page = report(tmp_path, f'<b>&"={two[0]}', two[1], "--title", "A < B & <script>")
-    assert texts(page, "h1") == ["A < B & <script>"]
-    assert texts(page, "li")[0].startswith('At equal tokens (4,000), held-out tokens predicted right: 40.0% by <b>&" (')
-
-
-def test_what_files_of_runs_say_is_text(tmp_path, two):
-    """They may be somebody else's."""
+def test_names_titles_and_what_files_of_runs_say_is_text(tmp_path, two):
+    """The files may be somebody else's."""
     path = two[0] / "settings.json"
     hostile = dict.fromkeys(("objective", "optim", "<script>"), "<script>alert(1)</script>")
     path.write_text(json.dumps(json.loads(path.read_text()) | hostile))
-    assert "<script" not in report(tmp_path, *two)
+    page = report(tmp_path, f'<b>&"={two[0]}', two[1], "--title", "A < B & <script>")
+    assert texts(page, "h1") == ["A < B & <script>"] and "<script" not in page
+    assert texts(page, "li")[0].startswith('At equal tokens (4,000), held-out tokens predicted right: 40.0% by <b>&" (')
 
 
 def test_a_full_disk_leaves_no_half_page_or_picture(tmp_path, two, monkeypatch):

@@ -311,17 +311,9 @@ def test_own_definitions_come_before_the_harness_s(tmp_path):
 
 
 def test_data_files(inputs, tmp_path):
-    names = ["qasper", "arc_easy"]
-    manager = harness_tasks.open_tasks(names)
-    one, two = (harness_inputs.write_jsonl(tmp_path / name, [{"text": "x"}]) for name in ("1.jsonl", "2.jsonl"))
-    for items in ([f"qasper_bool={one}", f"qasper={two}"], [f"qasper={two}", f"qasper_bool={one}"]):
-        assert harness_tasks.use_data_files(manager, items) == {"qasper_bool", "qasper_freeform"}
-        data = {
-            name: manager.task_index[name].cfg["dataset_kwargs"]["data_files"]
-            for name in ("qasper_bool", "qasper_freeform")
-        }
-        assert [{*files.values()} for files in data.values()] == [{one}, {two}]
-    for item, named in (("arc_easy", "arc_easy"), (f"arc_esy={one}", "'arc_easy'"), ("arc_easy=none", "none")):
+    manager = harness_tasks.open_tasks(["qasper", "arc_easy"])
+    one = harness_inputs.write_jsonl(tmp_path / "1.jsonl", [{"text": "x"}])
+    for item, named in (("arc_easy", "arc_easy"), (f"qasper={one}", "'qasper_bool'"), ("arc_easy=none", "none")):
         with pytest.raises(ValueError, match=f"data_files.*{named}"):
             harness_tasks.use_data_files(manager, [item])
     harness_tasks.use_data_files(manager, [f"arc_easy={one}"])
