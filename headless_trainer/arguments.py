@@ -12,7 +12,6 @@ from transformers.hf_argparser import HfArg, string_to_bool
 from transformers.training_args import OptimizerNames
 
 from .command_line import parse_yaml
-from .hub.pushes import repository_name
 from .measures import higher_is_better
 from .refusals import DATA, HEAD, MODEL, PRETRAINING, STEPS, Refusal, refuse
 from .runtime.launch import check_launch, computes_on_cpu, connect
@@ -212,6 +211,8 @@ class HeadlessTrainingArguments(TrainingArguments):
             # A name of its own, so that an evaluation after the run joins it in every tracker.
             self.run_name = "_".join(Path(self.output_dir).resolve().parts[-2:])
         if self.push_to_hub:
+            from .hub.pushes import repository_name  # not at the top: --help does without torch
+
             repository_name(self.hub_model_id, self.output_dir)
 
     def _choose_precision(self) -> None:
