@@ -62,7 +62,7 @@ def cwt_loss(
         hidden,
         pool.index_of(target_ids),
         embed(pool.ids),
-        pool,
+        pool.log_counts(torch.promote_types(hidden.dtype, torch.float32)),
         reduction=reduction,
         backend=backend,
     )
@@ -72,19 +72,22 @@ def candidate_loss(
     hidden: Tensor,
     target_index: Tensor,
     candidates: Tensor,
-    pool: NegativePool,
+    log_weights: Tensor,
     *,
     bias: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
-    """`cwt_loss` where it is known which candidate each target is, which takes a wait for the device to find out.
+    """``logsumexp_u(o_i . E(u) + log w_u) - o_i . E(x_i)``, where it is known which candidate each target is.
+
+    With the counts of a pool as the weights it is `cwt_loss`; with these over the counts that are expected, an estimate of the
+    cross-entropy over the vocabulary.
 
     Args:
         hidden: ``(K, D)`` outputs of the trunk at the predicted positions.
         target_index: ``(K,)`` int64, index in the pool of the target of each.
-        candidates: ``(U, D)`` embeddings of the pool's tokens.
-        pool: the candidates.
+        candidates: ``(U, D)`` vectors of the pool's tokens.
+        log_weights: ``(U,)`` logarithm of how much each counts.
         bias: ``(U,)`` added to the scores of the candidates; None for plain dot products.
         reduction: as in `cwt_loss`.
         backend: as in `cwt_loss`.
@@ -95,7 +98,6 @@ def candidate_loss(
     Raises:
         ValueError: if widths differ.
     """
-    log_counts = pool.log_counts(torch.promote_types(hidden.dtype, torch.float32))
     if candidates.shape[-1] != hidden.shape[-1]:
         raise ValueError(
             f"hidden has width {hidden.shape[-1]} but the embeddings have width {candidates.shape[-1]}. "
@@ -105,12 +107,12 @@ def candidate_loss(
         hidden,
         target_index,
         candidates,
-        log_counts if bias is None else log_counts + bias.to(log_counts),
+        log_weights if bias is None else log_weights + bias.to(log_weights),
         reduction=reduction,
         backend=backend,
     )
-    # The log count also lifted the score of the target itself, which the paper's numerator does not do.
-    return losses + _reduce(log_counts[target_index], reduction)
+    # The weight also lifted the score of the target itself, which the numerator does not have.
+    return losses + _reduce(log_weights[target_index], reduction)
 
 
 def vocabulary_cross_entropy(

@@ -4,7 +4,7 @@ Letters used in shapes: K predicted positions, U distinct target tokens.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,10 +37,12 @@ class NegativePool:
     Attributes:
         ids: ``(U,)`` int64, sorted, each token once.
         counts: ``(U,)`` int64, occurrences of each token, at least 1.
+        targets: how many of the occurrences are targets; the rest was drawn.
     """
 
     ids: Tensor
     counts: Tensor
+    targets: int
 
     @classmethod
     def from_targets(cls, targets: Tensor | Iterable[Tensor]) -> "NegativePool":
@@ -48,7 +50,7 @@ class NegativePool:
         if not isinstance(targets, Tensor):
             batches = [batch.reshape(-1) for batch in targets]
             targets = torch.cat(batches) if batches else torch.empty(0, dtype=torch.long)
-        return cls(*torch.unique(targets, return_counts=True))
+        return cls(*torch.unique(targets, return_counts=True), targets.numel())
 
     @classmethod
     def merged(cls, ids: Tensor, counts: Tensor) -> "NegativePool":
@@ -60,7 +62,7 @@ class NegativePool:
         """
         ids, counts = ids[counts > 0], counts[counts > 0]
         distinct, positions = torch.unique(ids, return_inverse=True)
-        return cls(distinct, torch.zeros_like(distinct).index_add_(0, positions, counts))
+        return cls(distinct, torch.zeros_like(distinct).index_add_(0, positions, counts), int(counts.sum()))
 
     def __len__(self) -> int:
         """Distinct tokens, U."""
@@ -71,7 +73,7 @@ class NegativePool:
         if ids is None:
             return self
         counts = torch.cat([self.counts, torch.ones_like(ids)])
-        return self.merged(torch.cat([self.ids, ids]), counts)
+        return replace(self.merged(torch.cat([self.ids, ids]), counts), targets=self.targets)
 
     @property
     def size(self) -> int:

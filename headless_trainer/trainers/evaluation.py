@@ -77,6 +77,7 @@ def vocabulary_scores(
     target_ids: Tensor,
     head: Head,
     prior: Tensor | None = None,
+    apart: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Cross-entropy and accuracy over every token of the vocabulary, without the ``(K, V)`` matrix of scores.
 
@@ -85,15 +86,17 @@ def vocabulary_scores(
         target_ids: ``(K,)`` int64.
         head: gives the vector and the bias of ids, and is asked equally often whatever K is.
         prior: ``(V,)`` float, added to the scores of the head.
+        apart: ``(V,)`` bool, tokens whose probability is wanted together.
 
     Returns:
         ``cross_entropy``: ``(K,)`` nats; ``accuracy``: ``(K,)`` 1.0 where the target is the best token. With a prior, the
-        same without it under ``cross_entropy_without_bias`` and ``accuracy_without_bias``.
+        same without it under ``cross_entropy_without_bias`` and ``accuracy_without_bias``. ``apart``: ``(K,)`` probability of
+        the tokens apart, where there are any.
     """
     hidden = hidden.float()
     offsets = {"": None} if prior is None else {"": prior, "_without_bias": None}
     partition, best, target = hidden.new_full((3, len(offsets), len(hidden)), -torch.inf)
-    winner = target_ids.new_zeros(len(offsets), len(hidden))
+    winner, part_apart = target_ids.new_zeros(len(offsets), len(hidden)), hidden.new_full((len(hidden),), -torch.inf)
     for start in range(0, head.size, VOCABULARY_BLOCK):
         ids = torch.arange(start, min(start + VOCABULARY_BLOCK, head.size), device=hidden.device)
         vectors, bias = head.vectors(ids).float(), head.bias(ids)  # (n, D), (n,)
@@ -103,6 +106,9 @@ def vocabulary_scores(
             plain = plain if bias is None else plain + bias
             own = target_ids[part] - start
             inside = (own >= 0) & (own < len(ids))
+            if apart is not None:
+                sums = plain.masked_fill(~apart[ids], -torch.inf).logsumexp(-1)
+                part_apart[part] = torch.logaddexp(part_apart[part], sums)
             for row, offset in enumerate(offsets.values()):
                 scores = plain if offset is None else plain + offset[ids]
                 partition[row, part] = torch.logaddexp(partition[row, part], scores.logsumexp(-1))
@@ -111,7 +117,7 @@ def vocabulary_scores(
                 best[row, part] = torch.maximum(best[row, part], top)
                 found = scores.gather(1, own.clamp(0, len(ids) - 1)[:, None])[:, 0]
                 target[row, part] = torch.where(inside, found, target[row, part])
-    results = {}
+    results = {} if apart is None else {"apart": (part_apart - partition[0]).exp()}
     for row, name in enumerate(offsets):
         results[f"cross_entropy{name}"] = partition[row] - target[row]
         results[f"accuracy{name}"] = (winner[row] == target_ids).float()

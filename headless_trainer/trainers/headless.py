@@ -138,7 +138,8 @@ class HeadlessTrainer(PretrainingTrainer):
             vectors: ``(U, D)`` of the pool's tokens.
             bias: ``(U,)`` of the same, None for nothing.
         """
-        return candidate_loss(outputs, part.target_index, vectors, part.pool, bias=bias, reduction="sum")
+        log_counts = part.pool.log_counts(torch.promote_types(outputs.dtype, torch.float32))
+        return candidate_loss(outputs, part.target_index, vectors, log_counts, bias=bias, reduction="sum")
 
     def candidates_of_step(self, targets):
         return self.pools(targets, self.state.global_step)

@@ -57,7 +57,7 @@ class EmbeddingRoles:
             self._of_targets = False
 
     def as_head(self, weight: Tensor) -> Tensor:
-        """The ``(V, D)`` embedding as a vocabulary head reads it in a watched forward."""
+        """Rows of the embedding, or all ``(V, D)``, as a vocabulary head reads them in a watched forward."""
         used = weight.view_as(weight)  # a use of its own, whose gradient is that of this role
         if used.requires_grad:
             used.register_hook(self._keep_target)

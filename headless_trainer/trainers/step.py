@@ -215,6 +215,13 @@ class CandidatePools:
         return NegativePool.merged(*everyone.unbind(dim=1))
 
 
+def mean_of_step(trainer, targets: list[Tensor]) -> Shares:
+    """No pools, and the mean over the predictions of the step on all processes, whose gradients are averaged."""
+    predicted = torch.full((), sum(ids.numel() for ids in targets), device=trainer.args.device)
+    divisor = (trainer.sum_over_processes(predicted) / trainer.args.world_size).clamp(min=1)
+    return [((), divisor)] * len(targets)
+
+
 # 4. What a forward takes along ---------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,5 @@
 """The baseline: the same trunk, data, masks, logs and evaluation, with a vocabulary head."""
 
-import torch
 from torch import Tensor
 
 from ..models.trunk import find_trunk
@@ -10,6 +9,7 @@ from ..objective.prior import candidate_log_prior
 from ..refusals import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import vocabulary_scores
 from .pretraining import PretrainingTrainer
+from .step import mean_of_step
 
 
 class VanillaTrainer(PretrainingTrainer):
@@ -65,10 +65,7 @@ class VanillaTrainer(PretrainingTrainer):
         return (loss, {}) if return_outputs else loss
 
     def candidates_of_step(self, targets):
-        """No pools, and the mean over the predictions of the step on all processes, whose gradients are averaged."""
-        predicted = torch.full((), sum(ids.numel() for ids in targets), device=self.args.device)
-        divisor = (self.sum_over_processes(predicted) / self.args.world_size).clamp(min=1)
-        return [((), divisor)] * len(targets)
+        return mean_of_step(self, targets)
 
     def evaluation_scores(self, hidden, target_ids, pool):
         scores = vocabulary_scores(hidden, target_ids, self.head)

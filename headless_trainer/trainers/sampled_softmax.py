@@ -1,0 +1,125 @@
+"""Language models that keep their own head and score candidates alone with it: for a checkpoint that is trained on.
+
+The loss is `SampledSoftmaxTrainer.compute_loss`. The scores of a language model are log p up to a constant, and a softmax over
+targets and drawn tokens would teach it log p - log q instead. So each candidate weighs how often it is in the pool over how
+often it is expected there, and the sum over the pool is an unbiased estimate of that over the vocabulary. Source of the
+correction: https://arxiv.org/abs/1412.2007, section 3.
+
+Letters used in shapes: K predicted positions, N those that one pool serves, L looked-up ids, U distinct candidates, D width,
+V vocabulary size.
+"""
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from ..arguments import HeadlessTrainingArguments
+from ..corpus.packing import target_counts
+from ..models.trunk import find_trunk, infer_task
+from ..models.vocabulary_head import VocabularyHead
+from ..objective.losses import candidate_loss, vocabulary_cross_entropy
+from ..objective.prior import log_prior
+from ..refusals import PRETRAINING_PARAMETERS, refuse_parameters
+from .evaluation import vocabulary_scores
+from .pretraining import PretrainingTrainer
+from .step import CandidatePools, Candidates, Step, mean_of_step
+
+# Tokens drawn in a step by default, and their largest share of the vocabulary. Without any, tokens that the texts never have
+# gain probability; more cost time (docs/results.md).
+DRAWN, LARGEST_SHARE = 4096, 0.25
+
+
+class SampledSoftmaxTrainer(PretrainingTrainer):
+    """`Trainer` for a language model with its own head, whose softmax runs over a sample of the vocabulary.
+
+    What leaves the run is the model that came: its class, its head, its tying; nothing has to be added to its scores.
+
+    Args:
+        model: a ``...ForMaskedLM`` or ``...ForCausalLM``.
+        args: the settings, with ``objective="sampled_softmax"``.
+        data_collator: as that of `HeadlessTrainer`.
+        token_counts: ``(V,)`` int64 occurrences of each token as a target in the training data; by default those of
+            ``train_dataset``, where it is a `datasets.Dataset`.
+        kwargs: everything else `Trainer` takes.
+
+    Raises:
+        ValueError: if the model has no vocabulary projection, or the counts are missing or of another vocabulary.
+    """
+
+    def __init__(
+        self,
+        model=None,
+        args: HeadlessTrainingArguments | None = None,
+        data_collator=None,
+        *,
+        token_counts: Tensor | None = None,
+        **kwargs,
+    ):
+        refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
+        find_trunk(model)
+        self.head = VocabularyHead(model)
+        if isinstance(args, HeadlessTrainingArguments):
+            args.task = args.task or infer_task(model)
+            if args.sampled_negatives is None:
+                args.sampled_negatives = min(DRAWN, int(LARGEST_SHARE * self.head.size))
+        super().__init__(model, args, data_collator, **kwargs)
+        if token_counts is None and isinstance(self.train_dataset, Dataset):
+            size, tokenizer = self.embedding.num_embeddings, self.processing_class
+            token_counts = target_counts(self.train_dataset, size, self.task, tokenizer, args.isolate_documents)
+        if token_counts is None or len(token_counts) < self.head.size:
+            raise ValueError(
+                f"token_counts is {None if token_counts is None else len(token_counts)} but the head scores "
+                f"{self.head.size} tokens: pass how often each is a target in the training data."
+            )
+        token_counts = token_counts[: self.head.size]
+        # What the new texts never have: its probability tells whether a sample is too small.
+        self.unseen = (token_counts == 0).to(args.device)
+        self.frequency = log_prior(token_counts).exp().to(args.device)
+        self.pools = CandidatePools(args, self.head.size, self.host)
+
+    def compute_loss(self, model, inputs, return_outputs: bool = False, num_items_in_batch=None):
+        """Softmax over the candidates of each pool by the model's own head, or over the vocabulary where there is no pool.
+
+        Returns:
+            As `HeadlessTrainer.compute_loss`.
+        """
+        inputs, micro_batch = self.take_out(inputs)
+        watched = micro_batch.watched and self.head.projection.weight is self.embedding.weight
+
+        def loss_sum(hidden, weight, bias):
+            if not micro_batch.candidates:
+                return vocabulary_cross_entropy(hidden, micro_batch.target_ids, weight, bias, reduction="sum")
+            vectors = embedding(micro_batch.looked_up, weight, sparse=self.rows is not None)  # (L, D)
+            vectors = self.roles.as_head(vectors) if watched else vectors
+            bias = None if bias is None else bias[micro_batch.looked_up]
+            losses = [
+                self.pool_loss(outputs, part, part.among(vectors), part.among(bias))
+                for outputs, part in micro_batch.parts(hidden)
+            ]
+            return torch.stack(losses).sum()
+
+        loss = self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor
+        return (loss, {}) if return_outputs else loss
+
+    def pool_loss(self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None) -> Tensor:
+        """Sum of the losses of the predictions that one pool serves, as `HeadlessTrainer.pool_loss`."""
+        pool = part.pool
+        expected = pool.targets * self.frequency[pool.ids] + self.args.sampled_negatives / self.head.size
+        log_weights = pool.log_counts() - expected.log()
+        return candidate_loss(outputs, part.target_index, vectors, log_weights, bias=bias, reduction="sum")
+
+    def candidates_of_step(self, targets):
+        if self.state.global_step >= (1 - self.args.softmax_share) * self.state.max_steps:
+            return mean_of_step(self, targets)
+        return self.pools(targets, self.state.global_step)
+
+    def log_step(self, step: Step) -> None:
+        for pool in (part.pool for each in step.micro_batches for part in each.candidates):
+            used = int(pool.targets > 0)
+            self.window.add("pool_tokens", len(pool) * used, used)
+            self.window.add("pool_size", pool.size * used, used)
+
+    def evaluation_scores(self, hidden, target_ids, pool):
+        scores = vocabulary_scores(hidden, target_ids, self.head, apart=self.unseen)
+        return {"loss": scores["cross_entropy"], "unseen_token_mass": scores.pop("apart")} | scores
