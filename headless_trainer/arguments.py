@@ -136,8 +136,10 @@ class HeadlessTrainingArguments(TrainingArguments):
     ``run_name`` is made of the last two folders of ``output_dir``. The help text of each field says what it does.
     """
 
-    objective: Literal["headless", "vanilla"] = HfArg(
-        default="headless", help="headless (contrastive weight tying), or vanilla (a head over the vocabulary)."
+    objective: Literal["headless", "sampled_softmax", "vanilla"] = HfArg(
+        default="headless",
+        help="headless (contrastive weight tying), sampled_softmax (the model's own head on candidates, for a checkpoint that "
+        "is trained on), or vanilla (its head over the vocabulary).",
     )
     task: Literal["mlm", "clm"] | None = HfArg(
         default=None, help="Masked (mlm) or next (clm) token prediction. From the model's class by default."
@@ -150,8 +152,13 @@ class HeadlessTrainingArguments(TrainingArguments):
         help="With negatives micro_batch: predictions that share a pool, at most. Smaller pools make the loss cheaper. "
         "All of a forward by default.",
     )
-    sampled_negatives: int = HfArg(
-        default=0, help="headless: tokens drawn uniformly in each step as further candidates."
+    sampled_negatives: int | None = HfArg(
+        default=None,
+        help="Tokens drawn uniformly in each step as further candidates. None for headless by default; for sampled_softmax "
+        "4,096, or a quarter of a smaller vocabulary.",
+    )
+    softmax_share: float = HfArg(
+        default=0.0, help="sampled_softmax: share of the steps, at the end, that score the whole vocabulary."
     )
     mlm_probability: float = HfArg(default=0.15, help="Share of the tokens that are predicted (mlm).")
     mask_replace_prob: float = HfArg(default=0.8, help="Share of the predicted tokens shown as the mask.")
@@ -250,7 +257,8 @@ class LMHeadArguments(HeadlessTrainingArguments):
 
     # Settings of the class above that mean nothing here.
     unread_flags = (
-        *("objective", "negatives", "pool_size", "sampled_negatives", "sparse_embedding_updates", "head_bias"),
+        *("objective", "negatives", "pool_size", "sampled_negatives", "softmax_share", "sparse_embedding_updates"),
+        "head_bias",
         *("eval_pool_size", "eval_full_vocabulary"),
     )
     refusals = HEAD

@@ -85,15 +85,15 @@ class Measure:
 
 
 def _headless(args) -> bool:
-    return args.objective != "vanilla"
+    return args.objective == "headless"
 
 
-def _vanilla(args) -> bool:
-    return args.objective == "vanilla"
+def _has_head(args) -> bool:
+    return args.objective != "headless"
 
 
 def _full_vocabulary(args) -> bool:
-    return _vanilla(args) or args.eval_full_vocabulary
+    return _has_head(args) or args.eval_full_vocabulary
 
 
 def _perplexity(args) -> bool:
@@ -130,7 +130,7 @@ TRAINING = (
 )
 EVALUATION = (
     Measure("eval_loss", "held-out pool loss", _headless, "lower", (CONSOLE,), **LOSS),
-    Measure("eval_loss", "held-out loss", _vanilla, "lower", (CONSOLE,), **LOSS),
+    Measure("eval_loss", "held-out loss", _has_head, "lower", (CONSOLE,), **LOSS),
     Measure("eval_accuracy", "accuracy", _full_vocabulary, "higher", (CONSOLE, PICTURE, RESULTS), "held-out accuracy",
             "{:.2%}".format, line="o-", chart=ACCURACY_CHART),
     Measure("eval_cross_entropy", "cross-entropy", _full_vocabulary, "lower", (RESULTS,), unit="nats", line="o-",
@@ -140,6 +140,8 @@ EVALUATION = (
     Measure("eval_accuracy_without_bias", "", _without_bias, "higher"),
     Measure("eval_perplexity_without_bias", "", lambda args: _perplexity(args) and _headless(args), "lower"),
     Measure("eval_pool_accuracy", "", _headless, "higher"),
+    Measure("eval_unseen_token_mass", "mass on unseen tokens", lambda args: args.objective == "sampled_softmax", "lower",
+            (CONSOLE,), form="{:.2%}".format),
 )
 # fmt: on
 MEASURES = TRAINING + EVALUATION

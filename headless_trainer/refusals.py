@@ -48,6 +48,10 @@ def _is_vanilla(args) -> bool:
     return args.objective == "vanilla"
 
 
+def _keeps_head(args) -> bool:
+    return args.objective != "headless"
+
+
 def _cuts_weights(args) -> bool:
     return bool(args.deepspeed_plugin is not None or args.fsdp)
 
@@ -150,14 +154,31 @@ PRETRAINING = (
     Refusal("parallelism_config", f"targets are drawn for whole rows: {LEAVE} tp, cp and sp sizes", _parallel),
     # Ours, where another setting does not go with them.
     Refusal("negatives pool_size sampled_negatives", f"objective 'vanilla' has no negatives: {OF_TWO}", _is_vanilla),
-    Refusal("eval_pool_size eval_full_vocabulary", f"objective 'vanilla' scores the vocabulary: {OF_TWO}", _is_vanilla),
+    Refusal(
+        "eval_pool_size eval_full_vocabulary",
+        f"evaluation by the model's head is over the vocabulary: {LEAVE}",
+        _keeps_head,
+    ),
+    *outside("softmax_share", "be at least 0 and below 1", lambda share: 0 <= share < 1),
+    Refusal(
+        "softmax_share",
+        f"only objective 'sampled_softmax' leaves tokens out until then: {OF_TWO}",
+        lambda args: args.objective != "sampled_softmax",
+    ),
+    Refusal(
+        "softmax_share",
+        f"sparse_embedding_updates is on, and a softmax over the vocabulary gives every row a gradient: {OF_TWO}",
+        lambda args: args.sparse_embedding_updates,
+    ),
     Refusal(
         "pool_size",
         f"negatives is not 'micro_batch', and makes one pool of the targets of several forwards: {OF_TWO}",
         lambda args: args.negatives != "micro_batch",
     ),
     Refusal(
-        "head_bias", "objective 'headless' has no head: use --objective vanilla", lambda args: not _is_vanilla(args)
+        "head_bias",
+        "only objective 'vanilla' starts a head: use --objective vanilla",
+        lambda args: not _is_vanilla(args),
     ),
     Refusal(
         "mlm_probability mask_replace_prob random_replace_prob",

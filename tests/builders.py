@@ -18,7 +18,7 @@ from transformers import (
     TrainerCallback,
 )
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, SampledSoftmaxTrainer, VanillaTrainer
 from headless_trainer.fine_tuning.classification_rows import EncodedRows
 
 VOCAB = 50
@@ -76,7 +76,7 @@ def tiny_model(
     task: str, vocab_size: int = VOCAB, objective: str = "headless", *, layers=2, positions=32, dropout=0.0,
     attention=None, **changes,
 ):  # fmt: skip
-    """GPT-2 (clm) or BERT (mlm) of width 16, always with the same weights; with its head for vanilla."""
+    """GPT-2 (clm) or BERT (mlm) of width 16, always with the same weights; with its head unless headless."""
     torch.manual_seed(0)
     if task == "clm":
         rates = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), dropout)
@@ -87,7 +87,7 @@ def tiny_model(
         sizes = {"hidden_size": 16, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 32}
         sizes["max_position_embeddings"] = positions
         config, kinds = BertConfig(vocab_size=vocab_size, **sizes | rates | changes), (BertModel, BertForMaskedLM)
-    kind = kinds[objective == "vanilla"]
+    kind = kinds[objective != "headless"]
     return kind._from_config(config, attn_implementation=attention) if attention else kind(config)
 
 
@@ -147,7 +147,8 @@ CLASSES = [0] * 20 + [1] * 9 + [2] * 3  # labels of 32 rows, of very unequal cla
 def make_trainer(folder, model, rows, settings: dict, kind=None, **parameters):
     """A trainer of the objective in ``settings``; ``parameters`` are those of its constructor."""
     args = HeadlessTrainingArguments(str(folder), **QUIET | settings)
-    kind = kind or (HeadlessTrainer if args.objective == "headless" else VanillaTrainer)
+    kinds = {"headless": HeadlessTrainer, "sampled_softmax": SampledSoftmaxTrainer, "vanilla": VanillaTrainer}
+    kind = kind or kinds[args.objective]
     return kind(model, args, train_dataset=rows, **parameters)
 
 

@@ -37,7 +37,7 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
         return
     args, run, state = trainer.args, trainer.facts, trainer.state
     folder = Path(folder or args.output_dir)
-    kind, facts = "vanilla" if args.objective == "vanilla" else "trunk", {}
+    kind, facts = "trunk" if args.objective == "headless" else "vanilla", {}
     if isinstance(args, LMHeadArguments):
         kind = "tuned" if state.global_step else "free_head"
         facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)

@@ -21,11 +21,12 @@ from ..runtime.processes import first_process_first, lost_processes_named
 from ..runtime.signals import NAMES
 from ..trainers.headless import HeadlessTrainer, check_trainable
 from ..trainers.pretraining import PretrainingTrainer
+from ..trainers.sampled_softmax import SampledSoftmaxTrainer
 from ..trainers.vanilla import VanillaTrainer
 
 logger = logging.getLogger(__name__)
 
-TRAINERS = {"headless": HeadlessTrainer, "vanilla": VanillaTrainer}
+TRAINERS = {"headless": HeadlessTrainer, "sampled_softmax": SampledSoftmaxTrainer, "vanilla": VanillaTrainer}
 
 
 @lost_processes_named()
@@ -83,7 +84,7 @@ def make_trainer(
             rows[split] = packing.first_rows(rows[split], limit)
     embeddings = model.get_input_embeddings().num_embeddings
     packing.check_token_ids(rows["train"], embeddings, tokenizer)
-    if token_counts is None and args.head_bias == "prior":
+    if token_counts is None and (args.head_bias == "prior" or args.objective == "sampled_softmax"):
         token_counts = packing.target_counts(rows["train"], embeddings, args.task, tokenizer, args.isolate_documents)
     if data_args.streaming:  # what was read once and in order until now is shuffled and repeated for training
         rows["train"] = streaming.PackedStream(
@@ -124,7 +125,7 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
     if data_args.streaming:
         why = "streaming is True, and a stream has no sampler: set --shuffle_buffer_size (0 keeps the order), or leave it out"
         refuse(args, [Refusal("train_sampling_strategy", why)])
-    if model_args.tie_word_embeddings and args.objective != "vanilla":
+    if model_args.tie_word_embeddings and args.objective == "headless":
         raise ValueError(
             f"tie_word_embeddings is True but objective is {args.objective!r}, which has no head to tie: leave it out."
         )

@@ -133,10 +133,10 @@ def load_model(
     Raises:
         ValueError: if a checkpoint's embedding has fewer rows than the tokenizer has tokens.
     """
-    auto_class = VANILLA_CLASSES[task] if objective == "vanilla" else AutoModel
-    if objective == "vanilla" or args.model_name_or_path is None:
+    auto_class = AutoModel if objective == "headless" else VANILLA_CLASSES[task]
+    if objective != "headless" or args.model_name_or_path is None:
         forget_head(config)  # of the headless run that the weights, or the configuration alone, come from
-    untied = objective != "vanilla" and args.tie_word_embeddings is False
+    untied = objective == "headless" and args.tie_word_embeddings is False
     attention = {"attn_implementation": args.attn_implementation} if args.attn_implementation else {}
     if args.model_name_or_path is None:
         config.vocab_size = len(tokenizer)
@@ -147,7 +147,7 @@ def load_model(
         options = {"dtype": MASTER_DTYPE, "trust_remote_code": args.trust_remote_code, **attention}
         model = auto_class.from_config(config, **options)
         return untie(model) if untied else model
-    load = auto_class.from_pretrained if objective == "vanilla" else load_trunk
+    load = load_trunk if objective == "headless" else auto_class.from_pretrained
     with sources.source("model_name_or_path", args.model_name_or_path):
         model = load(args.model_name_or_path, config=config, dtype=MASTER_DTYPE, **hub_arguments(args), **attention)
     rows = model.get_input_embeddings().num_embeddings

@@ -23,16 +23,14 @@ def find_projection(model: PreTrainedModel, of_trunk: bool = False) -> nn.Linear
     """
     name, projection = type(model).__name__, model.get_output_embeddings()
     if not isinstance(projection, nn.Linear):
-        raise ValueError(
-            f"model {name} has no vocabulary projection: objective 'vanilla' needs a ...ForMaskedLM or ...ForCausalLM."
-        )
+        raise ValueError(f"model {name} has no vocabulary projection: give a ...ForMaskedLM or ...ForCausalLM.")
     settings = {setting: getattr(model.config, setting, None) for setting in LOGIT_TRANSFORMS}
     found = [f"{setting}={value}" for setting, value in settings.items() if value not in (None, 1, 1.0)]
     reads_trunk, gives_logits = (True, True) if is_deepspeed_zero3_enabled() else _place_in_head(projection, model)
     if found or not gives_logits:
         raise ValueError(
             f"model {name} has {found[0] if found else 'a head'} that changes its logits after the "
-            "projection: objective 'vanilla' supports heads that end in one projection."
+            "projection: use --objective headless, or a model whose head ends in one projection."
         )
     if of_trunk and not reads_trunk:
         raise ValueError(

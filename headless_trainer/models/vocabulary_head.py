@@ -87,6 +87,12 @@ class VocabularyHead:
         """``(K, D)`` inputs of the projection at the ``(K,)`` positions ``predicted``, counted over all ``B * T``."""
         return self.within(model, inputs, predicted, lambda hidden, weight, bias: hidden)
 
+    @property
+    def row_weights(self) -> list[nn.Parameter]:
+        """As those of a `CandidateHead`."""
+        tables = self.model.get_input_embeddings().weight, self.projection.weight
+        return list(dict.fromkeys(tables))
+
     def vectors(self, ids: Tensor) -> Tensor:
         """``(U, D)`` rows of the projection that score the ``(U,)`` ids."""
         return self._look_up("weight", ids)

@@ -41,9 +41,9 @@ def check_trainable(model, tokenizer, args: HeadlessTrainingArguments) -> None:
     if task == "clm":
         check_causal(trunk)
     TargetMaker(task, model, tokenizer, args)
-    if args.objective != "vanilla":
+    if args.objective == "headless":
         CandidateHead(trunk).check_launch(args)
-        check_rows(trunk, args)
+    check_rows(trunk, args)
 
 
 def count_pool(window: TrainingWindow, part: Candidates, divisor: Tensor | float, drawn: int = 0) -> None:
@@ -92,8 +92,8 @@ class HeadlessTrainer(PretrainingTrainer):
         **kwargs,
     ):
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
-        if getattr(args, "objective", None) == "vanilla":
-            raise ValueError("args.objective is 'vanilla': use VanillaTrainer for it.")
+        if getattr(args, "objective", "headless") != "headless":
+            raise ValueError(f"args.objective is {args.objective!r}: use its own trainer, or leave it out.")
         if isinstance(args, HeadlessTrainingArguments):
             args.task = args.task or infer_task(model)
         trunk = unfold(find_trunk(model))
@@ -149,7 +149,7 @@ class HeadlessTrainer(PretrainingTrainer):
             self.window.add("pool_exchange_bytes", self.pools.received)
         for each in step.micro_batches:
             for part in each.candidates:
-                count_pool(self.window, part, each.divisor, self.args.sampled_negatives)
+                count_pool(self.window, part, each.divisor, self.args.sampled_negatives or 0)
 
     def evaluation_scores(self, hidden, target_ids, pool):
         scores = pool_scores(hidden, target_ids, self.head, pool)

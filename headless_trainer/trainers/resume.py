@@ -30,8 +30,8 @@ KEPT = ("learning_rate", "muon_learning_rate", "weight_decay", "adam_beta1", "ad
 # What changes the run from here on.
 CHANGED = (
     "max_steps", "num_train_epochs", "lr_scheduler_type", "warmup_steps", "max_grad_norm", "bf16", "fp16", "negatives",
-    "pool_size", "sampled_negatives", "mlm_probability", "mask_replace_prob", "random_replace_prob", "isolate_documents",
-    "input_grad_scale",
+    "pool_size", "sampled_negatives", "softmax_share", "mlm_probability", "mask_replace_prob", "random_replace_prob",
+    "isolate_documents", "input_grad_scale",
 )  # fmt: skip
 ROWS = "training_rows"  # fact of a checkpoint
 _PROBES = 64  # rows that stand for all of them

@@ -1,0 +1,192 @@
+"""Sampled softmax: the model's own head on candidates, against the loss written out for every prediction."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from builders import (
+    VOCAB,
+    Gradients,
+    Tokenizer,
+    assert_gradients,
+    assert_resumes,
+    labelled_rows,
+    make_trainer,
+    tiny_model,
+)
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+from headless_trainer import SampledSoftmaxTrainer
+from headless_trainer.objective.losses import candidate_loss, vocabulary_cross_entropy
+from headless_trainer.objective.negatives import draw_uniform
+from headless_trainer.objective.prior import log_prior
+
+COUNTS = torch.arange(VOCAB) ** 2 + 1
+
+
+def model_for(task: str, **changes):
+    """With a head that is not that of a new model: its bias is not zero."""
+    model = tiny_model(task, objective="sampled_softmax", **changes)
+    bias = model.get_output_embeddings().bias
+    if bias is not None:
+        bias.data.normal_(generator=torch.Generator().manual_seed(4))
+    return model
+
+
+def trainer(folder, task="clm", model=None, callbacks=(), counts=COUNTS, rows=None, **settings):
+    settings = {
+        "objective": "sampled_softmax", "task": task, "max_steps": 1, "per_device_train_batch_size": 4, "save_strategy": "no",
+        "max_grad_norm": 0.0, "learning_rate": 1e-2, "train_sampling_strategy": "sequential",
+    } | settings  # fmt: skip
+    rows = labelled_rows(task, empty=False) if rows is None else rows
+    return make_trainer(
+        folder, model or model_for(task), rows, settings, token_counts=counts, eval_dataset=rows,
+        processing_class=Tokenizer(), callbacks=list(callbacks),
+    )  # fmt: skip
+
+
+def predictions(model, task, rows):
+    """Logits over the vocabulary and targets, row by row."""
+    logits, targets = [], []
+    for row in rows:
+        scores, labels = model(input_ids=row["input_ids"][None]).logits[0], row["labels"]
+        scores, labels = (scores[:-1], labels[1:]) if task == "clm" else (scores, labels)
+        logits.append(scores[labels >= 0])
+        targets.append(labels[labels >= 0])
+    return torch.cat(logits), torch.cat(targets)
+
+
+def naive_step(model, task, batches, sizes, drawn, whole):
+    """The loss of a step and every gradient: each occurrence of a candidate is a term, over its expected number."""
+    frequency = log_prior(COUNTS).double().exp()
+    parts = [predictions(model, task, rows) for rows in batches]
+    everything, losses = torch.cat([targets for _, targets in parts]), []
+    for logits, targets in parts:
+        forward = []
+        for scores, own in zip(logits.tensor_split(sizes), targets.tensor_split(sizes), strict=True):
+            pool = everything if whole else own
+            candidates = torch.cat([pool, drawn])
+            expected = len(pool) * frequency[candidates] + len(drawn) / VOCAB
+            for score, target in zip(scores, own, strict=True):
+                forward.append((score[candidates] - expected.log()).logsumexp(0) - score[target])
+        losses.append(torch.stack(forward))
+    loss = torch.cat(losses).mean() if whole else torch.stack([each.mean() for each in losses]).mean()
+    loss.backward()
+    return loss.item(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "settings", "groups"),
+    [
+        ("clm", {}, {}, 1),
+        ("clm", {"tie_word_embeddings": False}, {"pool_size": 10}, 3),
+        ("clm", {}, {"negatives": "step", "gradient_accumulation_steps": 2}, 1),
+        ("clm", {}, {"sampled_negatives": 0, "gradient_accumulation_steps": 2}, 1),
+        ("clm", {}, {"sparse_embedding_updates": True, "pool_size": 10}, 3),
+        ("clm", {"tie_word_embeddings": False}, {"sparse_embedding_updates": True}, 1),
+        ("mlm", {}, {"negatives": "step", "gradient_accumulation_steps": 2}, 1),
+        ("mlm", {"tie_word_embeddings": False}, {"sampled_negatives": 30}, 1),
+        ("mlm", {}, {"sparse_embedding_updates": True}, 1),
+    ],
+)
+def test_a_step_is_that_of_every_candidate_written_out(tmp_path, task, changes, settings, groups):
+    steps, model = Gradients(), model_for(task, **changes).double()
+    run = trainer(tmp_path, task, model, [steps], **settings)
+    rows = labelled_rows(task, empty=False)
+    batches = [rows[:4], rows[4:]][: run.args.gradient_accumulation_steps]
+    drawn = draw_uniform(run.args.sampled_negatives, VOCAB, run.args.seed, 0)
+    assert len(drawn) == settings.get("sampled_negatives", VOCAB // 4)
+    reference = model_for(task, **changes).double()
+    whole = settings.get("negatives") == "step"
+    loss, gradients = naive_step(reference, task, batches, groups, drawn, whole)
+    run.train()
+    assert run.state.log_history[0]["loss"] == pytest.approx(loss, rel=1e-6)
+    assert_gradients(steps.kept, gradients, 1e-6)
+
+
+def test_with_every_token_as_often_as_it_is_expected_it_is_the_exact_softmax():
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(n, 8, generator=generator, dtype=torch.float64) for n in (6, VOCAB))
+    targets, nothing = torch.arange(6) * 7, torch.zeros(VOCAB, dtype=torch.float64)
+    bias = torch.randn(VOCAB, generator=generator, dtype=torch.float64)
+    want = vocabulary_cross_entropy(hidden, targets, weight, bias)
+    assert abs(candidate_loss(hidden, targets, weight, nothing, bias=bias) - want) < 1e-12
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_the_estimate_of_the_partition_has_no_bias(tmp_path, task):
+    """Over many draws the sum over the pool, without the targets, is that over the vocabulary."""
+    model = model_for(task)
+    head = trainer(tmp_path, task, model).head
+    scores = torch.randn(VOCAB, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    draws = torch.stack([draw_uniform(20, VOCAB, 0, step) for step in range(20_000)])
+    estimates = (scores[draws] - torch.tensor(20 / head.size).log()).exp().sum(1)
+    assert estimates.mean().item() == pytest.approx(scores.exp().sum().item(), rel=0.01)
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_the_last_share_of_the_steps_is_the_exact_softmax(tmp_path, task):
+    model, steps = model_for(task), Gradients()
+    run = trainer(tmp_path, task, model, [steps], softmax_share=0.5, max_steps=1)
+    run.state.max_steps = 1
+    logits, targets = predictions(model, task, labelled_rows(task, empty=False)[:4])
+    want = F.cross_entropy(logits, targets).item()
+    sampled = run.candidates_of_step([targets])
+    run.state.global_step = 1
+    exact = run.candidates_of_step([targets])
+    assert len(sampled[0][0]) == 1 and exact[0][0] == () and exact[0][1] == len(targets)
+    run.candidates_of_step = lambda targets: exact
+    run.train()
+    assert run.state.log_history[0]["loss"] == pytest.approx(want, rel=1e-5)
+
+
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+def test_evaluation_is_the_exact_softmax_and_weighs_what_the_texts_never_have(tmp_path, task):
+    model, counts = model_for(task).eval(), COUNTS.clone()
+    counts[:20] = 0
+    run = trainer(tmp_path, task, model, counts=counts)
+    logits, targets = predictions(model, task, labelled_rows(task, empty=False))
+    found = run.evaluate()
+    assert found["eval_loss"] == found["eval_cross_entropy"] == pytest.approx(F.cross_entropy(logits, targets).item())
+    assert found["eval_accuracy"] == pytest.approx((logits.argmax(-1) == targets).float().mean().item())
+    mass = logits.softmax(-1)[:, :20].sum(-1).mean().item()
+    assert found["eval_unseen_token_mass"] == pytest.approx(mass, rel=1e-5)
+
+
+@pytest.mark.parametrize(("task", "kind"), [("clm", AutoModelForCausalLM), ("mlm", AutoModelForMaskedLM)])
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_leaves_is_what_came(tmp_path, task, kind, tied):
+    run = trainer(tmp_path, task, model_for(task, tie_word_embeddings=tied))
+    run.train()
+    run.save_model()
+    model = kind.from_pretrained(tmp_path)
+    assert type(model) is type(run.model) and model.config.tie_word_embeddings is tied
+    ids = torch.arange(2, 9)[None]
+    assert torch.equal(model.eval()(ids).logits, run.model.eval()(ids).logits)
+    tables = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    assert (tables[0].data_ptr() == tables[1].data_ptr()) is tied
+
+
+@pytest.mark.parametrize("settings", [{}, {"sparse_embedding_updates": True}, {"softmax_share": 0.4}])
+def test_resume_is_exact(tmp_path, settings):
+    def make(folder):
+        settings_ = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2} | settings
+        return trainer(folder, "clm", model_for("clm", dropout=0.1), **settings_)
+
+    assert_resumes(make, tmp_path, 2)
+
+
+def test_refused(tmp_path):
+    with pytest.raises(ValueError, match="token_counts is None but the head scores 50 tokens"):
+        trainer(tmp_path, counts=None)
+    with pytest.raises(ValueError, match="token_counts is 3 but the head scores 50 tokens"):
+        trainer(tmp_path, counts=COUNTS[:3])
+    with pytest.raises(ValueError, match="model GPT2Model has no vocabulary projection"):
+        SampledSoftmaxTrainer(tiny_model("clm"), trainer(tmp_path).args)
+    for settings, text in (
+        ({"softmax_share": 1.0}, "softmax_share is 1.0 but it must be at least 0 and below 1"),
+        ({"softmax_share": 0.1, "sparse_embedding_updates": True}, "softmax_share is 0.1 but sparse_embedding_updates"),
+        ({"softmax_share": 0.1, "objective": "vanilla"}, "only objective 'sampled_softmax'"),
+        ({"eval_pool_size": 3}, "eval_pool_size is 3 but"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            trainer(tmp_path, **settings)
