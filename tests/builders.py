@@ -114,7 +114,7 @@ def token_rows(tokenizer, count: int = 24, lengths: tuple[int, ...] = (12,)) -> 
 def labelled_rows(task: str, empty: bool, count: int = 8, vocab_size: int = 40) -> list[dict]:
     """Rows of different lengths and numbers of targets; ``empty`` leaves the odd ones, a process's own, without any.
 
-    The task ``mask`` is mlm whose targets the trainer draws, ``drawn`` is clm with further negatives.
+    The task ``mask`` is mlm whose targets the trainer draws; ``drawn`` is clm with further negatives, ``own`` by the own head.
     """
     generator = torch.Generator().manual_seed(3)
     made = []

@@ -109,8 +109,8 @@ def test_what_is_drawn_is_uniform_and_depends_on_seed_and_step_alone():
 
 
 def test_drawn_candidates_join_the_pool():
-    pool = NegativePool(torch.tensor([2, 5]), torch.tensor([3, 1])).with_drawn(torch.tensor([5, 7, 5]))
-    assert pool.ids.tolist() == [2, 5, 7] and pool.counts.tolist() == [3, 3, 1]
+    pool = NegativePool(torch.tensor([2, 5]), torch.tensor([3, 1]), 4).with_drawn(torch.tensor([5, 7, 5]))
+    assert pool.ids.tolist() == [2, 5, 7] and pool.counts.tolist() == [3, 3, 1] and pool.targets == 4
     assert pool.with_drawn(None) is pool
 
 

@@ -113,7 +113,7 @@ def test_low_precision_inputs_are_summed_in_float32(data):
     got = vocabulary_scores(hidden, targets, Table(weight))["cross_entropy"]
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, F.cross_entropy(hidden.float() @ weight.float().T, targets, reduction="none"))
-    pool = NegativePool(torch.arange(V), torch.ones(V, dtype=torch.long))
+    pool = NegativePool(torch.arange(V), torch.ones(V, dtype=torch.long), V)
     torch.testing.assert_close(pool_scores(hidden, targets, Table(weight), pool)["loss"], got)
 
 

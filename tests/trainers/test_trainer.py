@@ -341,7 +341,7 @@ LLAMA = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "nu
     "kind, objective, settings, parameters, text",
     [
         (HeadlessTrainer, "headless", None, {}, "HeadlessTrainingArguments, got TrainingArguments"),
-        (HeadlessTrainer, "headless", {"objective": "vanilla"}, {}, "objective is 'vanilla': use VanillaTrainer"),
+        (HeadlessTrainer, "headless", {"objective": "vanilla"}, {}, "objective is 'vanilla': use its own trainer"),
         (HeadlessTrainer, "headless", {"task": "mlm"}, {}, "task is 'mlm' .*no mask token"),
         (HeadlessTrainer, "headless", {}, {"token_counts": torch.arange(49)}, "token_counts is 49 long .* 300 rows"),
         (VanillaTrainer, "vanilla", PRIOR, {}, "head_bias is 'prior' but token_counts is None"),
