@@ -18,7 +18,8 @@ def train(
 ):  # fmt: skip
     causal, objective = task in ("clm", "drawn", "own"), "sampled_softmax" if task == "own" else "headless"
     settings = {
-        "objective": objective, "task": "clm" if causal else "mlm", "mlm_probability": 0.15 if causal else 0.4, "negatives": negatives,
+        "objective": objective, "task": "clm" if causal else "mlm", "mlm_probability": 0.15 if causal else 0.4,
+        "negatives": negatives,
         "sampled_negatives": {"drawn": 25, "own": 10}.get(task),
         "per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation, "max_steps": steps,
         "learning_rate": 1e-2, "max_grad_norm": 0.0, "save_strategy": "no", "train_sampling_strategy": "sequential",
