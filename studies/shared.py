@@ -379,7 +379,7 @@ def finished(args, recipe: str) -> dict[float, dict[int, Path]]:
 
 def best_rate(args, runs: dict[float, dict[int, Path]]) -> tuple[float, dict[float, float]]:
     """The rate with the lowest held-out cross-entropy at the first seed, and what each rate has there."""
-    first = min(args.seeds)
+    first = args.seeds[0]
     losses = {
         rate: json.loads((folders[first] / "eval_results.json").read_text())["eval_cross_entropy"]
         for rate, folders in runs.items()

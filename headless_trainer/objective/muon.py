@@ -43,7 +43,9 @@ class MuonAnd(torch.optim.Optimizer):
                     kept.append(group | {"params": own})
         self.other = other(groups[False], **kwargs)
         self.muon = torch.optim.Muon(groups[True], lr=muon_lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
-        super().__init__([*self.other.param_groups, *self.muon.param_groups], {})
+        # Schedules that end above 0 read the rate that they multiply here.
+        defaults = {"lr": self.other.defaults["lr"]}
+        super().__init__([*self.other.param_groups, *self.muon.param_groups], defaults)
 
     def step(self, closure: Callable | None = None):
         """One step of both, with the gradients of the closure where one is given."""

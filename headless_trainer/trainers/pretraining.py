@@ -55,7 +55,7 @@ from .finite import FiniteCheck
 from .held_out import HeldOutRows, held_out_loader
 from .roles import EmbeddingRoles
 from .sparse_rows import SparseRows, check_optimizer, check_rows
-from .step import CARRIED, MicroBatch, Shares, Step, TargetMaker, draw_step
+from .step import CARRIED, EVALUATION_SEED, MicroBatch, Shares, Step, TargetMaker, draw_step
 from .stream_place import Passes, StreamPlace
 from .window import TrainingWindow
 
@@ -325,9 +325,12 @@ class PretrainingTrainer(Trainer):
     def evaluation_loop(self, dataloader, description: str, *args, metric_key_prefix: str = "eval", **kwargs):
         if self.rows is not None:
             self.rows.catch_up()
-        self.evaluation = Evaluation(self, dataloader.dataset)
         kwargs["metric_key_prefix"] = metric_key_prefix
-        output = super().evaluation_loop(dataloader, description, *args, **kwargs)
+        # A collator that masks draws from the generators of this process: the same in each evaluation, and none in training.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(EVALUATION_SEED)
+            self.evaluation = Evaluation(self, dataloader.dataset)
+            output = super().evaluation_loop(dataloader, description, *args, **kwargs)
         figures, rows = self.evaluation.figures()
         self.evaluation = None
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})

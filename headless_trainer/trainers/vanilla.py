@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from ..models.fold import FOLD
 from ..models.trunk import find_trunk
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import vocabulary_cross_entropy
@@ -41,6 +42,8 @@ class VanillaTrainer(PretrainingTrainer):
         find_trunk(model)
         self.head = VocabularyHead(model)
         if getattr(args, "head_bias", "none") == "prior":
+            if getattr(model.config, FOLD, None):
+                raise ValueError("head_bias is 'prior' but the head of the model holds log q already: leave it out.")
             if token_counts is None:
                 raise ValueError(
                     "head_bias is 'prior' but token_counts is None: pass the counts of the training tokens."

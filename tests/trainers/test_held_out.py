@@ -6,8 +6,8 @@ import os
 import processes
 import pytest
 import torch
-from builders import VOCAB, Tokenizer, logged, make_trainer, tiny_model
-from transformers import AutoModel
+from builders import VOCAB, Tokenizer, logged, make_trainer, tiny_model, trainer_for
+from transformers import AutoModel, DataCollatorForLanguageModeling
 
 from headless_trainer import HeadlessTrainer, load_token_counts
 from headless_trainer.objective.prior import log_prior
@@ -120,6 +120,15 @@ def test_another_dataset_is_the_one_that_is_scored(tmp_path):
     given = run.evaluate({"c": rows(1), "d": rows(4)})
     assert given["eval_c_predicted_tokens"] == 8 and given["eval_d_predicted_tokens"] == tokens["b"]
     assert run.predict(rows(1)).metrics["test_predicted_tokens"] == 8
+
+
+def test_a_collator_that_masks_draws_the_same_in_each_evaluation(tmp_path, mlm_tokenizer):
+    run = trainer_for(tmp_path, "mlm", mlm_tokenizer, per_device_eval_batch_size=4)
+    run.data_collator = DataCollatorForLanguageModeling(mlm_tokenizer)
+    state = torch.get_rng_state()
+    first, second = run.evaluate(), run.evaluate()
+    assert all(first[name] == second[name] for name in FIGURES if name in first) and "eval_loss" in first
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_evaluating_leaves_the_training_as_it_is(tmp_path):
