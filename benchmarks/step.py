@@ -15,6 +15,7 @@ time and memory against the batch size, as figure 3 of the paper.
 
 import argparse
 import functools
+import math
 import statistics
 import tempfile
 import time
@@ -25,7 +26,7 @@ import transformers
 from loss import alternate, in_a_process, machine
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, SampledSoftmaxTrainer, VanillaTrainer
 from headless_trainer.pictures import Panel, Series, curves, to_png
 from headless_trainer.tables import markdown
 from headless_trainer.trainers.window import peak_memory_mib
@@ -113,6 +114,11 @@ def zipf_ids(args, batch_size: int) -> torch.Tensor:
     return 5 + torch.multinomial(shares, batch_size * args.length, True, generator=generator).view(batch_size, -1)
 
 
+def zipf_counts(args) -> torch.Tensor:
+    """``(V,)`` how often each of them comes in a text of a million tokens."""
+    return (1e6 / (torch.arange(args.vocab_size) + 2.7) / math.log(args.vocab_size)).long()
+
+
 def config_of(args):
     _, model_type, overrides = MODELS[args.model]
     return AutoConfig.for_model(model_type, vocab_size=args.vocab_size, **overrides)
@@ -136,7 +142,8 @@ def our_step(trainer_class, model_class, objective: str, **own_settings):
         )  # fmt: skip
         with device:  # random weights are drawn where they are needed, which is seconds faster on a GPU
             model = model_class(args).from_config(config_of(args))
-        trainer = trainer_class(model, settings, processing_class=tokenizer_of(args))
+        given = {"token_counts": zipf_counts(args)} if trainer_class is SampledSoftmaxTrainer else {}
+        trainer = trainer_class(model, settings, processing_class=tokenizer_of(args), **given)
         trainer.create_optimizer()
         trainer.model.train()
         trainer.current_gradient_accumulation_steps = 1
@@ -197,6 +204,7 @@ def language_model_class(args):
 METHODS = {
     "headless": our_step(HeadlessTrainer, lambda args: AutoModel, "headless"),
     "trunk only": plain_step(lambda args: AutoModel, trunk_loss),
+    "sampled softmax": our_step(SampledSoftmaxTrainer, language_model_class, "sampled_softmax"),
     "our vanilla": our_step(VanillaTrainer, language_model_class, "vanilla"),
     "transformers": plain_step(language_model_class, transformers_loss),
 }

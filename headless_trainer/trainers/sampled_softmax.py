@@ -9,6 +9,8 @@ Letters used in shapes: K predicted positions, N those that one pool serves, L l
 V vocabulary size.
 """
 
+import logging
+
 import torch
 from datasets import Dataset
 from torch import Tensor
@@ -28,6 +30,10 @@ from .step import CandidatePools, Candidates, Step, mean_of_step
 # Tokens drawn in a step by default, and their largest share of the vocabulary. Without any, tokens that the texts never have
 # gain probability; more cost time (docs/results.md).
 DRAWN, LARGEST_SHARE = 4096, 0.25
+# Mean probability of these tokens, in the logs, and a growth worth a warning.
+MASS, GROWN = "eval_unseen_token_mass", 0.05
+
+logger = logging.getLogger(__name__)
 
 
 class SampledSoftmaxTrainer(PretrainingTrainer):
@@ -119,6 +125,17 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
             used = int(pool.targets > 0)
             self.window.add("pool_tokens", len(pool) * used, used)
             self.window.add("pool_size", pool.size * used, used)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if MASS in logs:
+            first = next((each[MASS] for each in self.state.log_history if MASS in each), logs[MASS])
+            if logs[MASS] > first + GROWN:
+                logger.warning(
+                    "Tokens that the training rows never have got %.1f %% of the probability; at the first evaluation it was "
+                    "%.1f %%. Draw more of them (--sampled_negatives, now %d), or end with --softmax_share 0.1.",
+                    *(100 * logs[MASS], 100 * first, self.args.sampled_negatives),
+                )
+        super().log(logs, start_time)
 
     def evaluation_scores(self, hidden, target_ids, pool):
         scores = vocabulary_scores(hidden, target_ids, self.head, apart=self.unseen)

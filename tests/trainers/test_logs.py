@@ -20,6 +20,7 @@ RUNS = {
     "pool only": {"task": "mlm", "eval_full_vocabulary": False},
     "vanilla mlm": {"task": "mlm", "objective": "vanilla"},
     "vanilla clm": {"task": "clm", "objective": "vanilla", "head_bias": "prior"},
+    "sampled softmax": {"task": "clm", "objective": "sampled_softmax"},
     "world": {"task": "clm", "negatives": "world"},
     "sparse": {"task": "mlm", "negatives": "step", "sparse_embedding_updates": True},
 }
@@ -34,11 +35,13 @@ def names_of(history: list[dict]) -> set[str]:
 CONDITIONS = {
     "always": lambda args: True,
     "headless": lambda args: args.objective == "headless",
-    "vanilla": lambda args: args.objective == "vanilla",
+    "with candidates": lambda args: args.objective != "vanilla",
+    "with a head": lambda args: args.objective != "headless",
+    "sampled_softmax": lambda args: args.objective == "sampled_softmax",
     "clm": lambda args: args.task == "clm",
-    "unless the head has a matrix of its own (vanilla)": lambda args: True,
+    "unless the head has a matrix of its own": lambda args: True,
     "unless `--eval_full_vocabulary false` (headless)": lambda args: (
-        args.objective == "vanilla" or args.eval_full_vocabulary
+        args.objective != "headless" or args.eval_full_vocabulary
     ),
     "`--negatives world`": lambda args: args.negatives == "world",
     "`--sparse_embedding_updates`": lambda args: args.sparse_embedding_updates,

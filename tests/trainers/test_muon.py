@@ -103,7 +103,8 @@ def test_the_log_has_the_rate_of_the_others_and_both_follow_the_schedule(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("schedule", "kwargs", "last"), [("polynomial", {"lr_end": 1e-3}, 0.1), ("cosine_with_min_lr", {"min_lr": 5e-3}, 0.5)]
+    ("schedule", "kwargs", "last"),
+    [("polynomial", {"lr_end": 1e-3}, 0.1), ("cosine_with_min_lr", {"min_lr": 5e-3}, 0.5)],
 )
 def test_schedules_that_end_above_zero(tmp_path, schedule, kwargs, last):
     settings = {"learning_rate": 1e-2, "muon_learning_rate": 4e-2, "lr_scheduler_kwargs": kwargs}

@@ -152,6 +152,19 @@ def test_evaluation_is_the_exact_softmax_and_weighs_what_the_texts_never_have(tm
     assert found["eval_unseen_token_mass"] == pytest.approx(mass, rel=1e-5)
 
 
+def test_a_growing_probability_of_what_the_texts_never_have_is_a_warning(tmp_path, caplog):
+    counts = COUNTS.clone()
+    counts[-25:] = 0
+    run = trainer(tmp_path, counts=counts)
+    run.evaluate()
+    run.evaluate()
+    assert "never have" not in caplog.text
+    vectors = run.model.lm_head.weight.detach()
+    run.model.transformer.ln_f.bias.data.copy_(1e4 * (vectors[-25:].mean(0) - vectors[:25].mean(0)))
+    assert run.evaluate()["eval_unseen_token_mass"] > 0.6
+    assert "at the first evaluation it was 49.7 %" in caplog.text and "--sampled_negatives, now 12" in caplog.text
+
+
 @pytest.mark.parametrize(("task", "kind"), [("clm", AutoModelForCausalLM), ("mlm", AutoModelForMaskedLM)])
 @pytest.mark.parametrize("tied", [True, False])
 def test_what_leaves_is_what_came(tmp_path, task, kind, tied):
