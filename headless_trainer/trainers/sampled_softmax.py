@@ -116,7 +116,8 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         return candidate_loss(outputs, part.target_index, vectors, log_weights, bias=bias, reduction="sum")
 
     def candidates_of_step(self, targets):
-        if self.state.global_step >= (1 - self.args.softmax_share) * self.state.max_steps:
+        share = self.args.softmax_share
+        if share and self.state.global_step >= (1 - share) * self.state.max_steps:
             return mean_of_step(self, targets)
         return self.pools(targets, self.state.global_step)
 
