@@ -98,6 +98,11 @@ class DataArguments:
     validation_file: list[str] | None = HfArg(
         default=None, help="The same for the held-out part. Split off the training part by default."
     )
+    eval_old_file: list[str] | None = HfArg(
+        default=None,
+        help="Files of the texts that the model was trained on before. Evaluation scores them too, as eval_old_...: what a "
+        "model that is trained on forgets.",
+    )
     text_column: str | None = HfArg(default=None, help="Column of the text. text, or the only one of text, by default.")
     sample_by: Literal["line", "paragraph", "document"] = HfArg(
         default="line", help="What one document is in a .txt file: a line, a blank-line paragraph, the file."

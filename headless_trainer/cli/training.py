@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
@@ -77,9 +78,14 @@ def make_trainer(
     loading.check_length(model.config, data_args.max_seq_length, from_scratch=from_scratch)
     check_trainable(model, tokenizer, args)  # what cannot be trained is said before the corpus is tokenized
 
-    rows = {}
+    rows, limits = {}, {"train": data_args.max_train_samples}
     with first_process_first(args):
-        for split, limit in (("train", data_args.max_train_samples), ("validation", data_args.max_eval_samples)):
+        if data_args.eval_old_file:
+            files = dict.fromkeys(("train_file", "validation_file"), data_args.eval_old_file)
+            old = replace(data_args, dataset_name=None, streaming=False, **files)
+            documents["old"] = texts.load_texts(old, cache_dir=model_args.cache_dir)["validation"]
+        for split in documents:
+            limit = limits.get(split, data_args.max_eval_samples)
             rows[split] = tokenized_rows(documents[split], tokenizer, model_args, data_args, args)
             rows[split] = packing.first_rows(rows[split], limit)
     embeddings = model.get_input_embeddings().num_embeddings
@@ -104,6 +110,7 @@ def make_trainer(
         processing_class=tokenizer,
         **({"drawn_share": drawn_share} if drawn_share else {}),
     )
+    trainer.old_eval_dataset = rows.get("old")
     if resume:  # now, so that another run, or a place which cannot be found, is said before training
         trainer.check_resume(resume)
     trainer.facts.model_args, trainer.facts.data_args = model_args, data_args
@@ -178,7 +185,8 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
 
 def final_evaluation(trainer: PretrainingTrainer) -> dict[str, float]:
     """Held-out figures of the weights that leave the run: those of the last step, if it was evaluated, or new ones."""
-    logged = [logs for logs in trainer.state.log_history if "eval_loss" in logs]
-    if logged and logged[-1]["step"] == trainer.state.global_step and not trainer.args.load_best_model_at_end:
-        return {name: value for name, value in logged[-1].items() if name != "step"}
-    return trainer.evaluate()
+    logged = [logs for logs in trainer.state.log_history if logs["step"] == trainer.state.global_step]
+    found = {
+        name: value for logs in logged for name, value in logs.items() if name == "epoch" or name.startswith("eval_")
+    }
+    return found if "eval_loss" in found and not trainer.args.load_best_model_at_end else trainer.evaluate()

@@ -78,10 +78,13 @@ class LogLines(TrainerCallback):
     """One short line a log, with what `CONSOLE` shows."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        found = [each for each in shown_in(CONSOLE) if each.name in (logs or {}) and each.is_logged(args)]
+        of_old = any(name.startswith("eval_old_") for name in logs or ())
+        logs = {name.replace("eval_old_", "eval_"): value for name, value in (logs or {}).items()}
+        found = [each for each in shown_in(CONSOLE) if each.name in logs and each.is_logged(args)]
         if state.is_world_process_zero and found:
             # Held-out figures need the place of the total.
             step = f"{state.global_step}" if found[0].is_held_out else f"{state.global_step}/{state.max_steps}"
+            step += " old texts" if of_old else ""
             logger.info("step %s  %s", step, "  ".join(f"{each.short} {each.form(logs[each.name])}" for each in found))
 
 

@@ -90,6 +90,7 @@ class PretrainingTrainer(Trainer):
         signal: whether SIGTERM or Ctrl-C ended the run.
         rows: updates of the embedding as rows, None where it is updated as a whole.
         stream: the stream that is read, None where the rows are in memory.
+        old_eval_dataset: rows of what the model was trained on before, which `evaluate` scores too, as ``eval_old_...``.
         hub: pushes to the Hub, None where nothing is pushed, and in all processes but the main one.
         evaluation: the one under way, else None.
         token_counts: ``(V,)`` int64 how often each token was a target, on this process.
@@ -100,6 +101,7 @@ class PretrainingTrainer(Trainer):
     loss_is_scaled_for_ga = True
     has_evaluation_pool = False
     hub: HubPushes | None = None
+    old_eval_dataset: Any = None
 
     def __init__(self, model=None, args: HeadlessTrainingArguments | None = None, data_collator=None, **kwargs):
         if not isinstance(args, HeadlessTrainingArguments):
@@ -321,6 +323,12 @@ class PretrainingTrainer(Trainer):
         collate = self._get_collator_with_removed_columns(self.data_collator)
         rows = HeldOutRows(test_dataset, size, args.process_index, args.world_size)
         return held_out_loader(rows, collate, args)
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
+        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        if eval_dataset is None and self.old_eval_dataset is not None:
+            metrics |= super().evaluate(self.old_eval_dataset, ignore_keys, f"{metric_key_prefix}_old")
+        return metrics
 
     def evaluation_loop(self, dataloader, description: str, *args, metric_key_prefix: str = "eval", **kwargs):
         if self.rows is not None:

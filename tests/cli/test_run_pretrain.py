@@ -291,3 +291,28 @@ def test_the_last_step_is_evaluated_once_unless_other_weights_come_back(
     )
     assert len(calls) == evaluations
     assert json.loads((tmp_path / "eval_results.json").read_text()) == calls[-1] | {"step": 4}
+
+
+@pytest.mark.parametrize(
+    "task, flags, kind", [("clm", DECODER, AutoModelForCausalLM), ("mlm", ENCODER, AutoModelForMaskedLM)]
+)
+def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, task, flags, kind):
+    """In memory and streamed, with what it forgets beside what it learns, before the first step and after the last."""
+    base, new = tmp_path / "base", tmp_path / "new.txt"
+    run(text_file, base, *flags, "--objective", "vanilla", "--task", task)
+    new.write_text("\n".join(f"ships sail north {number} times a year." for number in range(60)))
+    for name, more in (("memory", ["--eval_on_start"]), ("stream", ["--streaming"])):
+        folder = tmp_path / name
+        given = ["--train_file", new, "--eval_old_file", text_file, "--output_dir", folder, *more]
+        main([*map(str, [*QUICK[3:], "--objective", "sampled_softmax", "--model_name_or_path", base, *given])])
+        metrics = json.loads((folder / "eval_results.json").read_text())
+        assert {"eval_loss", "eval_old_loss", "eval_unseen_token_mass"} <= metrics.keys() and metrics["epoch"] > 0
+        model = kind.from_pretrained(folder)
+        assert type(model) is type(kind.from_pretrained(base))
+        assert "sampled_softmax" in (folder / "README.md").read_text()
+    history = json.loads((tmp_path / "memory" / "trainer_state.json").read_text())["log_history"]
+    before = {name: logs[name] for logs in history if logs["step"] == 0 for name in logs}
+    assert before["eval_old_loss"] == pytest.approx(
+        json.loads((base / "eval_results.json").read_text())["eval_loss"], abs=0.2
+    )
+    assert before["eval_loss"] > json.loads((tmp_path / "memory" / "eval_results.json").read_text())["eval_loss"]
