@@ -18,7 +18,7 @@ import yaml
 
 # Names of the commands and what each does.
 COMMANDS = {
-    "pretrain": "pretrain an encoder or a decoder, headless or vanilla",
+    "pretrain": "pretrain an encoder or a decoder, or train one on: headless, by sampled softmax, or vanilla",
     "lm-head": "make a language model of a headless checkpoint, without training or fine-tuned",
     "lm-eval": "score language models by the LM Evaluation Harness, and compare two of them",
     "glue": "fine-tune and score on GLUE, SuperGLUE, XNLI or a task of your own",
@@ -35,7 +35,7 @@ HELP_WIDTH, FLAG_WIDTH = 120, 28
 # Settings of transformers that --help lists.
 COMMON = (
     "output_dir", "max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps",
-    "learning_rate", "bf16", "eval_strategy", "save_steps", "resume_from_checkpoint", "push_to_hub",
+    "learning_rate", "bf16", "eval_strategy", "resume_from_checkpoint", "push_to_hub",
 )  # fmt: skip
 CONFIG_SUFFIXES = (".json", ".yaml", ".yml")
 PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "cli" / "presets").glob("*.yaml"))}
