@@ -62,14 +62,11 @@ class ZeroShotArguments:
     def __post_init__(self):
         if not self.model_name_or_path and not self.compare:
             raise ValueError("model_name_or_path is not given: name the language models to score, or two to --compare.")
+        pair = self.compare is None or len({*self.compare}) == len(self.compare) == 2
         share = self.limit is None or 0 < self.limit < 1 or self.limit >= 1 and self.limit.is_integer()
         batch = self.batch_size == "auto" or self.batch_size.isdigit() and int(self.batch_size) > 0
         for name, is_valid, wanted in (
-            (
-                "compare",
-                self.compare is None or len({*self.compare}) == len(self.compare) == 2,
-                "two different models or folders of results",
-            ),
+            ("compare", pair, "two different models or folders of results"),
             ("limit", share, "a number of documents, or a share above 0 and below 1"),
             ("batch_size", batch, "auto or a number above 0"),
             ("num_fewshot", (self.num_fewshot or 0) >= 0, "at least 0"),

@@ -457,6 +457,20 @@ def test_sources_are_named_without_their_paths(tmp_path, monkeypatch):
     assert model_card.held_out_results(figures, "clm", data_args, "trunk")[0].dataset_name == "out.txt"
 
 
+def test_the_main_process_alone_writes_and_says_how_many_there_were(tmp_path, clm_tokenizer, monkeypatch):
+    trainer = trainer_by_hand(tmp_path, clm_tokenizer, negatives="step")
+    trainer.save_model()
+    (tmp_path / "README.md").unlink()
+    monkeypatch.setattr(type(trainer.args), "world_size", 2)
+    with monkeypatch.context() as other:
+        other.setattr(trainer, "is_world_process_zero", lambda: False)
+        model_card.write_model_card(trainer)
+        assert not (tmp_path / "README.md").exists()
+    model_card.write_model_card(trainer)
+    assert "0 optimizer steps of 16 rows (8 a forward x 1 forward x 2 processes)." in text_of(tmp_path)
+    assert "among those of the targets of the same optimizer step on the same process.\n" in text_of(tmp_path)
+
+
 def test_what_a_folder_lacks_its_card_leaves_out(tmp_path, clm_tokenizer):
     trainer_by_hand(tmp_path / "run", None).save_model()
     text = text_of(tmp_path / "run")
