@@ -1,11 +1,11 @@
-"""Every picture: curves in panels side by side and bars, of runs, grids of fine-tuning, studies and benchmarks.
+"""Every picture: curves in panels side by side, of runs, grids of fine-tuning, studies and benchmarks.
 
 The only module that knows matplotlib. It is imported where it is drawn with, since it takes a second, and pyplot is not: its
 way to a screen or into a notebook belongs to who calls us.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 PANEL = (4.5, 3.6)  # inches
 
@@ -60,9 +60,12 @@ def curves(
     Returns:
         matplotlib's figure, for `to_png`.
     """
+    from matplotlib.figure import Figure
+
     columns = min(columns or len(panels), len(panels))
     rows = -(-len(panels) // columns)
-    figure, axes = _figure((size[0] * columns, size[1] * rows), rows, columns, squeeze=False, **shared)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows))
+    axes = figure.subplots(rows, columns, squeeze=False, **shared)
     for panel, axis in zip(panels, axes.flat, strict=False):
         for series in panel.series:
             series.draw(axis)
@@ -83,19 +86,6 @@ def curves(
     return figure
 
 
-def bars(names: Sequence[str], values: Mapping[str, Sequence[float]], **look):
-    """Draw horizontal bars, a group for each name and in it one for each key; ``look`` is what ``Axes.set`` takes."""
-    figure, axis = _figure((6, 1 + 0.4 * len(names)), 1, 1)
-    height = 0.8 / len(values)
-    for place, (label, lengths) in enumerate(values.items()):
-        axis.barh([index + height * place for index in range(len(names))], lengths, 0.9 * height, label=label)
-    axis.set_yticks([index + 0.4 - height / 2 for index in range(len(names))], names, fontsize=8)
-    axis.set(**look)
-    if len(values) > 1:
-        axis.legend(frameon=False, fontsize=8)
-    return figure
-
-
 def to_png(figure) -> bytes:
     """Return a figure as PNG, the same bytes for the same picture."""
     _style(figure)
@@ -109,13 +99,6 @@ def in_short(value: float) -> str:
     if 1e6 <= abs(value) < 1e9:
         return f"{value / 1e6:.3g} M"
     return f"{value:,.0f}" if 100 <= abs(value) < 1e6 else f"{value:.3g}"
-
-
-def _figure(size: tuple[float, float], rows: int, columns: int, **kwargs) -> tuple:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size)
-    return figure, figure.subplots(rows, columns, **kwargs)
 
 
 def _plain_ticks(axis) -> None:

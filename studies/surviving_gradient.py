@@ -23,7 +23,7 @@ from headless_trainer import NegativePool, load_token_counts
 from headless_trainer.models.candidate_head import CandidateHead, load_trunk
 from headless_trainer.models.fold import unfold
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.pictures import bars
+from headless_trainer.pictures import Panel, Series, curves
 from headless_trainer.tables import markdown
 
 BATCHES = 4
@@ -47,12 +47,12 @@ def main() -> None:
 
 
 def draw(found: dict[str, list[dict]]):
-    """A bar for each decoder and loss: the mean over seeds."""
-    shares = {
-        loss: [statistics.mean(seed[loss]["share"] for seed in seeds) for seeds in found.values()]
-        for loss in next(iter(found.values()))[0]
-    }
-    return bars(list(found), shares, xlabel="share of the norm that reaches the trunk (%)")
+    """A point for each decoder and loss: the mean over seeds."""
+    series = []
+    for loss in next(iter(found.values()))[0]:
+        shares = [statistics.mean(seed[loss]["share"] for seed in seeds) for seeds in found.values()]
+        series.append(Series(shares, list(found), "o", label=loss))
+    return curves([Panel(series, xlabel="share of the norm that reaches the trunk (%)", xlim=(0, 100))], size=(6, 3))
 
 
 @torch.no_grad()

@@ -56,14 +56,6 @@ def test_ticks_of_a_logarithmic_axis_are_plain_numbers(top, shown):
     assert [text.get_text() for text in axis.get_yticklabels() if 0.9 <= text.get_position()[1] <= 1.1 * top] == shown
 
 
-def test_bars_in_groups():
-    values = {"a": [1, None], "b": [3, 4]}
-    axis = drawn(pictures.bars(["x", "y"], {key: [v or 0 for v in own] for key, own in values.items()}, xlabel="n"))[0]
-    assert [bar.get_width() for bar in axis.patches] == [1, 0, 3, 4] and axis.get_xlabel() == "n"
-    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["a", "b"]
-    assert [text.get_text() for text in axis.get_yticklabels()] == ["x", "y"]
-
-
 @pytest.mark.parametrize("name", [r"$\frac{", "a$b$c^{", "cost_$_$", "%", "\\"])
 def test_names_in_pictures_are_no_formulas(name):
     """Names of runs and tasks: matplotlib takes what is between two dollars for mathematics, and fails where it is none."""
