@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from headless_trainer.fine_tuning.results import read_runs, scores_by_column
+from headless_trainer.fine_tuning.results import read_runs, scores_of
 from headless_trainer.pictures import Panel, Series, curves
 from headless_trainer.tables import markdown
 
@@ -124,7 +124,7 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
 
 def of_tasks(folder: Path) -> dict[str, float]:
     """Scores x 100 of a fine-tuned encoder on each task, and their average."""
-    scores = {task: values[0] for (_, task), values in scores_by_column(read_runs(folder / "tasks")).items()}
+    scores = scores_of(read_runs(folder / "tasks")).drop_duplicates("column").set_index("column")["score"].to_dict()
     return scores | {AVERAGE: statistics.mean(scores.values())}
 
 

@@ -3,8 +3,10 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+import pandas
 
 from ..pictures import Panel, Series, curves, to_png
 from ..runtime.checkpoints import write_whole
@@ -17,11 +19,11 @@ from .results import (
     PREDICTIONS,
     SCORES,
     TASK_NAMES,
-    best_epoch,
+    best_sets,
     metric_title,
     read_run,
     read_runs,
-    scores_by_column,
+    scores_of,
     shown,
 )
 
@@ -81,21 +83,17 @@ def benchmarks(runs: list[dict]) -> Iterator[tuple[str, str, list[dict]]]:
 
 def benchmark_table(runs: list[dict]) -> str:
     """A row for each model, with its pretraining where any is known, and a column for each task or language."""
-    pretraining = {run["model"]: run.get("pretraining") or {} for run in runs}
-    models = sorted(
-        pretraining, key=lambda name: (pretraining[name].get("run", name), pretraining[name].get("tokens_seen", 0))
-    )
+    known = {run["model"]: run.get("pretraining") or {} for run in runs}
+    models = sorted(known, key=lambda name: (known[name].get("run", name), known[name].get("tokens_seen", 0)))
     rows, first = {model: [model] for model in models}, ["model"]
-    if any(pretraining.values()):
-        rows = {model: [model, *_pretraining_cells(pretraining[model])] for model in models}
+    if any(known.values()):
+        rows = {model: [model, *_pretraining_cells(known[model])] for model in models}
         first = ["model", "tokens", "process-hours"]
-    scores = scores_by_column(runs)
-    own = {run["task"]: run for run in runs if run["benchmark"] == OWN_TASK}
-    names = TASK_NAMES | {task: metric_title(run["metric"]) for task, run in own.items()}
-    lower = bool(runs[0].get("lower_is_better"))
-    columns = in_order({column for _, column in scores})
-    digits = "{:.4g}" if lower else "{:.2f}"
-    return score_table(rows, columns, scores, first, names=names, averaged=not own, lower=lower, digits=digits)
+    own = {run["task"]: metric_title(run["metric"]) for run in runs if run["benchmark"] == OWN_TASK}
+    settings = {"names": TASK_NAMES | own, "averaged": not own}
+    if runs[0].get("lower_is_better"):
+        settings |= {"lower": True, "digits": "{:.4g}"}
+    return score_table(rows, scores_of(runs), first, **settings)
 
 
 def _pretraining_cells(known: dict) -> list[str]:
@@ -151,46 +149,49 @@ def note(runs: list[dict]) -> str:
 
 def calibration_table(runs: list[dict]) -> str | None:
     """Expected calibration errors x 100 at the best epoch, for each model and loss; None where no run has any."""
-    errors: dict[tuple, list[float]] = {}
+    rows, errors = {}, []
     for run in runs:
-        for key, values in run["epochs"][best_epoch(run)]["sets"].items():
-            if "calibration_error" in values:
-                column = run["task"] if run["benchmark"] != "xnli" else f"{run['task']} {key}"
-                own = errors.setdefault(((run["model"], run["loss"]), column), [])
-                own.append(100 * values["calibration_error"])
-    rows, columns = {row: [*row] for row, _ in errors}, in_order({column for _, column in errors})
-    return score_table(rows, columns, errors, ["model", "loss"], averaged=False, lower=True)
+        for name, found in best_sets(run).items():
+            if "calibration_error" in found:
+                row, column = f"{run['model']} {run['loss']}", run["task"] + f" {name}" * (run["benchmark"] == "xnli")
+                rows[row] = [run["model"], run["loss"]]
+                errors.append((row, column, 100 * found["calibration_error"]))
+    scores = pandas.DataFrame(errors, columns=["row", "column", "score"])
+    return score_table(rows, scores, ["model", "loss"], averaged=False, lower=True) if errors else None
 
 
 # Tables of scores -------------------------------------------------------------------------------------------------------
 
 
-def average(columns: list[list[float]]) -> tuple[float, float, int] | None:
-    """Mean over columns of their means over seeds, its standard error, and the seeds of the column with the fewest.
+def summary(scores: pandas.DataFrame, averaged: Sequence[str] = ()) -> pandas.DataFrame:
+    """Mean, standard deviation, standard error and number of seeds, by ``column`` and ``row``.
 
-    Columns are independent runs, so the error is ``sqrt(sum_t s_t^2 / n_t) / T``, nan with a single seed. None if a column
-    is empty.
+    ``averaged`` columns have a mean over them, `AVERAGE`, in the rows that have them all. They are independent runs, so its
+    error is ``sqrt(sum_t s_t^2 / n_t) / T``, nan with a single seed; its seeds are those of the column with the fewest.
     """
-    if not columns or not all(columns):
-        return None
-    seeds = min(map(len, columns))
-    error = math.nan
-    if seeds > 1:
-        error = math.sqrt(sum(statistics.variance(column) / len(column) for column in columns)) / len(columns)
-    return statistics.fmean(map(statistics.fmean, columns)), error, seeds
+    seeds = scores.groupby(["column", "row"], sort=False)["score"]
+    found = seeds.agg(mean=statistics.fmean, deviation="std", error="sem", seeds="count").reset_index()
+    of_row = found[found["column"].isin(averaged)].groupby("row", sort=False)
+    average = of_row.agg(mean=("mean", statistics.fmean), error=("error", _root), seeds=("seeds", "min"))
+    average["error"] /= len(averaged) or 1
+    average = average[of_row.size() == len(averaged)].reset_index().assign(column=AVERAGE)
+    return pandas.concat([found, average][: 1 + bool(len(average))]).set_index(["column", "row"])
+
+
+def _root(errors: pandas.Series) -> float:
+    return math.sqrt((errors**2).sum(skipna=False))
 
 
 def score_table(
     rows: dict[str, list[str]],
-    columns: list[str],
-    scores: dict[tuple[str, str], list[float]],
+    scores: pandas.DataFrame,
     first: list[str],
     *,
     names: Mapping[str, str] = TASK_NAMES,
     averaged: bool = True,
     lower: bool = False,
     digits: str = "{:.2f}",
-) -> str | None:
+) -> str:
     """Markdown table of mean and standard deviation over seeds, with the average of the columns and its standard error.
 
     The best of a column is bold and, of three or more rows, the second best underlined; a dagger says that the best is
@@ -198,60 +199,50 @@ def score_table(
     missing score is shown as a dash.
 
     Args:
-        rows: the leading cells of each row, by the key it has in ``scores``.
-        scores: values over seeds by (row, column).
+        rows: the leading cells of each row, by the name it has in ``scores``.
+        scores: ``row``, ``column`` and ``score`` of each seed.
         first: headings of the leading cells.
         names: what headings call columns.
         averaged: whether there is a column of the average.
         lower: whether the lowest of a column is the best.
         digits: format of a score.
     """
-    groups = {column: [column] for column in columns} | ({AVERAGE: columns} if averaged else {})
-    found_in = {
-        head: {row: found for row in rows if (found := average([scores.get((row, column), []) for column in group]))}
-        for head, group in groups.items()
-    }
-    daggers = _daggers(found_in, lower)
-    marks = {head: _marks(values, lower, digits) for head, values in found_in.items()}
-
-    def cell(row: str, head: str) -> str:
-        if row not in found_in[head]:
-            return "-"
-        mean, error, seeds = found_in[head][row]
-        text = marks[head][row].format(digits.format(mean)) + daggers.get((row, head), "")
-        if seeds < 2:
-            return text
-        if head == AVERAGE:
-            return f"{text} (±{digits.format(error)})"
-        return f"{text} ± {digits.format(statistics.stdev(scores[row, head]))}"
-
-    lines = [[*leading, *(cell(row, head) for head in groups)] for row, leading in rows.items()]
-    return markdown([*first, *(names.get(head, head) for head in groups)], lines, left=len(first))
-
-
-def _marks(found: dict[str, tuple], lower: bool, digits: str) -> dict[str, str]:
-    """Bold for the best and, of three or more rows, a line under the second best; rows shown alike are marked alike."""
-    shown = {row: digits.format(mean) for row, (mean, *_) in found.items()}
-    ranked = list(dict.fromkeys(shown[row] for row in _ranked(found, lower)))
-    marks = dict(zip(ranked, ["**{}**", "<u>{}</u>"][: 1 + (len(found) > 2)], strict=False)) if len(ranked) > 1 else {}
-    return {row: marks.get(text, "{}") for row, text in shown.items()}
+    columns = in_order(scores["column"].unique())
+    scores = scores.sort_values("row", key=lambda names: names.map([*rows].index), kind="stable")
+    ranked = summary(scores, columns if averaged else ()).sort_values("mean", ascending=lower, kind="stable")
+    heads = [*columns, *[AVERAGE][:averaged]]
+    best_two = {head: own.iloc[:2] for head, own in ranked.groupby("column")}
+    daggers = _daggers({head: best_two[head] for head in heads if head in best_two})
+    cells = {}
+    for head, own in ranked.groupby("column"):
+        texts = own["mean"].map(digits.format)
+        levels = [*texts.unique()]  # rows that are shown alike are marked alike
+        forms = ["**{}**", "<u>{}</u>"][: 1 + (len(own) > 2)] if len(levels) > 1 else []
+        marks = dict(zip(levels, forms, strict=False))
+        for (place, each), text in zip(own.iterrows(), texts, strict=True):
+            cells[place] = marks.get(text, "{}").format(text) + daggers.get(place, "")
+            if each["seeds"] > 1:
+                spread = (
+                    f" (±{digits.format(each['error'])})"
+                    if head == AVERAGE
+                    else f" ± {digits.format(each['deviation'])}"
+                )
+                cells[place] += spread
+    lines = [[*leading, *(cells.get((head, row), "-") for head in heads)] for row, leading in rows.items()]
+    return markdown([*first, *(names.get(head, head) for head in heads)], lines, left=len(first))
 
 
-def _ranked(found: dict[str, tuple], lower: bool) -> list[str]:
-    return sorted(found, key=lambda row: found[row][0], reverse=not lower)
-
-
-def _daggers(found_in: dict[str, dict[str, tuple]], lower: bool) -> dict[tuple[str, str], str]:
-    """Marks of the best rows, by row and column, where both it and the second best have several seeds.
+def _daggers(best_two: dict[str, pandas.DataFrame]) -> dict[tuple[str, str], str]:
+    """Marks of the best rows, by column and row, where both it and the second best have several seeds.
 
     Holm's correction is over the columns; the test of their average stands alone, so it has one dagger at the most.
     """
-    tested = {}
-    for head, found in found_in.items():
-        best_two = _ranked(found, lower)[:2]
-        if len(best_two) == 2 and min(found[row][2] for row in best_two) > 1:
-            tested[best_two[0], head] = t_test_of_means(*(found[row] for row in best_two))
-    columns = [place for place in tested if place[1] != AVERAGE]
+    tested = {
+        own.index[0]: t_test_of_means(*own[["mean", "error", "seeds"]].itertuples(index=False))
+        for own in best_two.values()
+        if len(own) == 2 and own["seeds"].min() > 1
+    }
+    columns = [place for place in tested if place[0] != AVERAGE]
     adjusted = dict(zip(columns, holm([tested[place] for place in columns]), strict=True))
     return {place: dagger(p, adjusted.get(place, 1.0)) for place, p in tested.items()}
 
@@ -259,44 +250,37 @@ def _daggers(found_in: dict[str, dict[str, tuple]], lower: bool) -> dict[tuple[s
 # Pictures ---------------------------------------------------------------------------------------------------------------
 
 
-def checkpoint_scores(runs: list[dict]) -> dict[str, list[dict]]:
-    """Average score of each checkpoint, by pretraining run, in the order of tokens seen.
+def checkpoint_scores(runs: list[dict]) -> pandas.DataFrame:
+    """Average score of each checkpoint whose pretraining is known, in the order of tokens seen.
 
     Only columns that every checkpoint has are averaged, so that all points are means of the same tasks.
 
     Returns:
-        ``tokens``, ``hours``, ``score`` (x 100) and ``error`` (standard error, nan with one seed) of each checkpoint.
+        ``run``, ``tokens_seen``, ``train_seconds``, ``mean`` (x 100) and ``error`` (standard error, nan with one seed).
     """
     known = {run["model"]: run["pretraining"] for run in runs if run.get("pretraining")}
-    scores = scores_by_column(run for run in runs if run["model"] in known)
-    columns = [column for column in {key[1]: None for key in scores} if all((m, column) in scores for m in known)]
-    points: dict[str, list[dict]] = {}
-    for model, pretraining in sorted(known.items(), key=lambda item: item[1]["tokens_seen"]):
-        if found := average([scores[model, column] for column in columns]):
-            point = {"tokens": pretraining["tokens_seen"], "hours": pretraining["train_seconds"] / 3600}
-            points.setdefault(pretraining["run"], []).append(point | {"score": found[0], "error": found[1]})
-    return points
+    scores = scores_of(run for run in runs if run["model"] in known)
+    models = scores.groupby("column")["row"].nunique()
+    found = summary(scores, models.index[models == len(known)]).reset_index()
+    points = found[found["column"] == AVERAGE].merge(
+        pandas.DataFrame.from_dict(known, "index"), left_on="row", right_index=True
+    )
+    return points.sort_values("tokens_seen") if len(points) else points
 
 
 def draw_pretraining(runs: list[dict], path: Path) -> bool:
     """Draw score against pretraining time and tokens, as figures 4 and 6 of the paper; False where there is no curve."""
     found = checkpoint_scores(runs)
-    if not any(len(points) > 1 for points in found.values()):
+    if not len(found) or not found["run"].duplicated().any():
         return False
 
     def series(name: str, divisor: float) -> list[Series]:
         return [
-            Series(
-                [point[name] / divisor for point in points],
-                [point["score"] for point in points],
-                "o-",
-                errors=[point["error"] for point in points],
-                label=run,
-            )
-            for run, points in found.items()
+            Series([*(own[name] / divisor)], [*own["mean"]], "o-", errors=[*own["error"]], label=run)
+            for run, own in found.groupby("run", sort=False)
         ]
 
-    time = Panel(series("hours", 1.0), xlabel="pretraining time (hours)", ylabel="average score")
-    tokens = Panel(series("tokens", 1e9), xlabel="pretraining tokens (billions)")
+    time = Panel(series("train_seconds", 3600), xlabel="pretraining time (hours)", ylabel="average score")
+    tokens = Panel(series("tokens_seen", 1e9), xlabel="pretraining tokens (billions)")
     write_whole(path, to_png(curves([time, tokens], sharey=True, legend="first")))
     return True

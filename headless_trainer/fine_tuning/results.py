@@ -21,6 +21,8 @@ import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pandas
+
 from ..runtime.checkpoints import write_whole
 
 PREDICTIONS, SCORES = "predictions", "_scores.json"  # folder of them, and how the file of their scores ends
@@ -128,11 +130,16 @@ def figures(run: dict, scored: dict) -> str:
     )
 
 
-def scores_by_column(runs: Iterable[dict]) -> dict[tuple[str, str], list[float]]:
-    """Scores as `shown` at the best epoch, over seeds, by model and column: a language of XNLI, else the task."""
-    scores: dict[tuple[str, str], list[float]] = {}
-    for run in runs:
-        for key, scored in run["epochs"][best_epoch(run)]["sets"].items():
-            column = key if run["benchmark"] == "xnli" else run["task"]
-            scores.setdefault((run["model"], column), []).append(shown(run, scored["metrics"][run["metric"]]))
-    return scores
+def best_sets(run: dict) -> dict[str, dict]:
+    """What was found on each evaluation set after the best epoch."""
+    return run["epochs"][best_epoch(run)]["sets"]
+
+
+def scores_of(runs: Iterable[dict]) -> pandas.DataFrame:
+    """A row for each run and set at its best epoch: ``row``, the model; ``column``, the task or language of XNLI; ``score``."""
+    found = [
+        (run["model"], name if run["benchmark"] == "xnli" else run["task"], shown(run, each["metrics"][run["metric"]]))
+        for run in runs
+        for name, each in best_sets(run).items()
+    ]
+    return pandas.DataFrame(found, columns=["row", "column", "score"])

@@ -4,12 +4,12 @@ import json
 import math
 
 import numpy as np
+import pandas
 import pytest
 
 pytest.importorskip("scipy")
 
 from headless_trainer.fine_tuning.grid_report import (
-    average,
     benchmark_table,
     benchmarks,
     calibration_table,
@@ -17,6 +17,7 @@ from headless_trainer.fine_tuning.grid_report import (
     draw_pretraining,
     note,
     score_table,
+    summary,
     write_report,
 )
 from headless_trainer.fine_tuning.results import (
@@ -24,7 +25,7 @@ from headless_trainer.fine_tuning.results import (
     check_settings,
     read_runs,
     run_path,
-    scores_by_column,
+    scores_of,
     write_run,
 )
 
@@ -107,27 +108,30 @@ def test_runs_of_other_settings_do_not_mix(settings, weights, message):
 def test_the_first_of_the_best_epochs_counts():
     run = a_run(scores=(0.2, 0.7, 0.7, 0.6))
     assert best_epoch(run) == 1
-    assert scores_by_column([run]) == {("a", "cola"): [70.0]}
+    assert scores_of([run]).to_numpy().tolist() == [["a", "cola", 70.0]]
 
 
 def test_the_best_epoch_of_xnli_is_chosen_in_the_language_of_training():
     scores = ({"en": 0.6, "de": 0.3}, {"en": 0.5, "de": 0.5})
     run = a_run(task="xnli", scores=scores, benchmark="xnli", selected_on=["en"])
-    assert scores_by_column([run]) == {("a", "en"): [60.0], ("a", "de"): [30.0]}
+    assert scores_of([run]).to_numpy().tolist() == [["a", "en", 60.0], ["a", "de", 30.0]]
     assert best_epoch(run | {"selected_on": ["en", "de"]}) == 1
 
 
 def test_the_average_and_its_error_by_hand():
     # means 2 and 6; variances 2 and 8 of two seeds each: sqrt(2 / 2 + 8 / 2) / 2
-    assert average([[1.0, 3.0], [4.0, 8.0]]) == pytest.approx((4.0, math.sqrt(5) / 2, 2))
-    mean, error, number = average([[1.0, 3.0], [4.0]])
+    cells = [("a", "x", 1.0), ("a", "x", 3.0), ("a", "y", 4.0), ("a", "y", 8.0), ("b", "x", 1.0), ("c", "x", 1.0)]
+    scores = pandas.DataFrame([*cells, ("c", "x", 3.0), ("c", "y", 4.0)], columns=["row", "column", "score"])
+    found = summary(scores, ["x", "y"])[["mean", "error", "seeds"]]
+    assert tuple(found.loc["Avg.", "a"]) == pytest.approx((4.0, math.sqrt(5) / 2, 2))
+    mean, error, number = found.loc["Avg.", "c"]
     assert (mean, number) == (3.0, 1) and math.isnan(error)
-    assert average([[1.0], []]) is None and average([]) is None
+    assert ("Avg.", "b") not in found.index and "Avg." not in summary(scores).index
 
 
 def test_of_errors_the_lowest_is_the_best():
     run = a_run(task="user", scores=(2.5, 0.25, 0.5), benchmark="user", lower_is_better=True)
-    assert best_epoch(run) == 1 and scores_by_column([run]) == {("a", "user"): [0.25]}
+    assert best_epoch(run) == 1 and scores_of([run])["score"].tolist() == [0.25]
 
 
 def test_of_equal_epochs_of_an_own_task_that_with_the_lowest_loss_counts():
@@ -193,8 +197,11 @@ def test_daggers_of_several_tasks_are_corrected():
 
 def test_false_alarms_of_a_table_are_as_rare_as_the_level_says():
     draws = np.random.default_rng(0).normal(0.6, 0.01, size=(200, 2, 6))  # neither model is better
-    scores = {(row, str(column)): list(draws[column, row]) for column in range(200) for row in range(2)}
-    table = score_table({0: ["a"], 1: ["b"]}, [str(column) for column in range(200)], scores, ["model"])
+    cells = [
+        (row, str(column), score) for column, row, seed in np.ndindex(200, 2, 6) for score in draws[column, row, [seed]]
+    ]
+    scores = pandas.DataFrame(cells, columns=["row", "column", "score"])
+    table = score_table({0: ["a"], 1: ["b"]}, scores, ["model"])
     assert 0.03 < table.count("†") / 200 < 0.07  # one-tailed, after the fact: 10 %
     assert "††" not in table
 
@@ -276,10 +283,10 @@ def test_score_along_pretraining(tmp_path):
     ]
     runs += checkpoint("h", 7200, 0.9, task="sst2")  # which the others lack, so it stays out of the average
     curves = checkpoint_scores(runs)
-    assert {run: len(points) for run, points in curves.items()} == {"h": 2, "v": 1}  # v is there to compare with
-    first, second = curves["h"]
-    assert (first["tokens"], first["hours"]) == (3600, 0.001)
-    assert (first["score"], second["score"]) == pytest.approx((31.0, 51.0)) and first["error"] == pytest.approx(1.0)
+    assert curves["run"].tolist() in (["v", "h", "h"], ["h", "v", "h"])  # v is there to compare with
+    points = curves[curves["run"] == "h"]
+    assert points["tokens_seen"].tolist() == [3600, 7200] and points["train_seconds"].tolist() == [3.6, 7.2]
+    assert points["mean"].tolist() == pytest.approx([31.0, 51.0]) and points["error"].iloc[0] == pytest.approx(1.0)
     assert draw_pretraining(runs, tmp_path / "score.png") and is_png(tmp_path / "score.png")
     assert not draw_pretraining(checkpoint("v", 3600, 0.2), tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
