@@ -85,9 +85,11 @@ def add_grid_results(grid) -> None:
 def write_classifier_card(folder: Path, run, model: PreTrainedModel, result: dict) -> None:
     """Write the card of a fine-tuned model that is saved in a folder. Never raises: a failure is a warning."""
     task, settings = run.task, result["settings"] | {"learning_rate": result["learning_rate"], "seed": run.seed}
-    hub_name, config = task.dataset or (None, None)
+    hub_name, config = settings["dataset_name"], settings["dataset_config_name"]
+    if task.benchmark != OWN_TASK:
+        hub_name, config = HUB_DATASETS[task.benchmark], task.train_language or task.name
     if hub_name is None:
-        name = Path(task.train.file).name
+        name = Path(settings["train_file"]).name
         texts = f"the local file `{name}`"
     else:
         name = f"XNLI, {config}" if task.benchmark == "xnli" else TASK_NAMES.get(task.name, hub_name)

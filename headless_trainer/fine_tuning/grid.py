@@ -18,9 +18,9 @@ from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .own_task import own_task
 from .results import OWN_TASK, check_settings, read_runs, run_path
-from .task_rows import Source
+from .task_rows import load_task, own_source
 from .task_scores import check_metric, metric_of
-from .tasks import TASKS, Task, load_task, select_tasks
+from .tasks import TASKS, Task, select_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -122,8 +122,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
 
 def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, Dataset]]:
     """The rows of a task to train on, and the sets of them to score, for which its metric has a value."""
-    names = "data_dir", "train_split", "validation_split", "cache_dir", "token"
-    train, sets = load_task(task, **{name: getattr(arguments, name) for name in names})
+    train, sets = load_task(task, arguments)
     train = first_rows(train, arguments.max_train_samples)
     sets = {name: first_rows(rows, arguments.max_eval_samples) for name, rows in sets.items()}
     for rows in sets.values() if task.benchmark == OWN_TASK else ():
@@ -142,7 +141,8 @@ def choose_tasks(arguments: GlueArguments, do_predict: bool = False) -> list[Tas
         return [task for task in tasks if not (everywhere and task.name == f"xnli_{everywhere[0].train_language}")]
     if arguments.task_label in TASKS:
         raise ValueError(f"task_label is {arguments.task_label!r}, a benchmark's name: choose another.")
-    task = own_task(*own_sources(arguments, do_predict), arguments)
+    check_sources(arguments, do_predict)
+    task = own_task(arguments)
     losses = task.problem.losses
     if arguments.loss and arguments.loss not in losses:
         raise ValueError(
@@ -152,12 +152,11 @@ def choose_tasks(arguments: GlueArguments, do_predict: bool = False) -> list[Tas
     return [task]
 
 
-def own_sources(arguments: GlueArguments, do_predict: bool = False) -> list[Source]:
-    """Where the rows of one's own task are: those to train on, and those to score, which must differ."""
-    kind = "file" if arguments.train_file else "split"
-    train, validation = (_source(arguments, f"{part}_{kind}") for part in ("train", "validation"))
+def check_sources(arguments: GlueArguments, do_predict: bool = False) -> None:
+    """Refuse a task of one's own with the same rows twice."""
     read: dict[str, str] = {}
-    for source in (train, validation, *([test_source(arguments)] if do_predict else [])):
+    for part in ("train", "validation", *["test"][:do_predict]):
+        source = own_source(arguments, part)
         place = source.file or source.split
         if place in read:
             raise ValueError(
@@ -165,21 +164,6 @@ def own_sources(arguments: GlueArguments, do_predict: bool = False) -> list[Sour
                 "others."
             )
         read[place] = source.argument
-    return [train, validation]
-
-
-def test_source(arguments: GlueArguments) -> Source:
-    """Where the rows to predict are."""
-    return _source(arguments, "test_file" if arguments.test_file else "test_split")
-
-
-def _source(arguments: GlueArguments, argument: str) -> Source:
-    part, _, kind = argument.partition("_")
-    value = getattr(arguments, argument) or part
-    if kind == "file":
-        return Source(argument, file=value)
-    hub = {"config": arguments.dataset_config_name, "cache_dir": arguments.cache_dir, "token": arguments.token}
-    return Source(argument, dataset=arguments.dataset_name, split=value, **hub)
 
 
 def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
@@ -204,18 +188,16 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
 
 def model_names(sources: list[str]) -> list[str]:
     """A short name for each model that no other has: its folder, with its run before it if that is a checkpoint."""
-    parts = [Path(source).resolve().parts if Path(source).is_dir() else Path(source).parts for source in sources]
-    kept = [2 if own[-1].startswith("checkpoint-") else 1 for own in parts]
-    while True:
-        names = ["_".join(own[-number:]) for own, number in zip(parts, kept, strict=True)]
-        again = [index for index, name in enumerate(names) if names.count(name) > 1]
-        if all(kept[index] >= len(parts[index]) for index in again):
-            break
-        kept = [number + (index in again) for index, number in enumerate(kept)]
-    for name, source in zip(names, sources, strict=True):
-        if names.count(name) > 1:
+    paths = [Path(source).resolve().parts if Path(source).is_dir() else Path(source).parts for source in sources]
+    names = []
+    for index, (own, source) in enumerate(zip(paths, sources, strict=True)):
+        others = [*paths[:index], *paths[index + 1 :]]
+        lengths = range(2 if own[-1].startswith("checkpoint-") else 1, max(map(len, paths)) + 1)
+        ends = (own[-length:] for length in lengths if all(own[-length:] != other[-length:] for other in others))
+        names.append("_".join(next(ends, ())))
+        if not names[-1] or names[-1] in names[:-1]:
             raise ValueError(f"model_name_or_path names {source!r} twice: give each model once.")
-        if name == ".." or "/" in name:  # results would be written somewhere else
+        if names[-1] == ".." or "/" in names[-1]:  # results would be written somewhere else
             raise ValueError(
                 f"model_name_or_path {source!r} names no folder and no repository: name the checkpoint itself."
             )

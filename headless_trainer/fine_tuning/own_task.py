@@ -9,7 +9,7 @@ import pyarrow as pa
 from .glue_arguments import GlueArguments
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
 from .results import OWN_TASK
-from .task_rows import SEPARATOR, Source, class_name, column_of, is_text, label_values, names_in, numbers_in
+from .task_rows import SEPARATOR, class_name, column_of, is_text, label_values, names_in, numbers_in, own_source
 from .tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -24,20 +24,20 @@ KINDS = {
 }
 
 
-def own_task(train: Source, validation: Source, arguments: GlueArguments) -> Task:
-    """The task that the arguments describe, whose classes are those of ``train``."""
+def own_task(arguments: GlueArguments) -> Task:
+    """The task that the arguments describe, whose classes are those of the rows to train on."""
     text_columns, label_column = arguments.text_columns, arguments.label_column
+    train = own_source(arguments, "train")
     table, where = train.read(text_columns or dict.fromkeys(chain(*TEXT_COLUMNS))), train.named
     labels = column_of(table, label_column, where)
     columns = find_text_columns(table, text_columns, label_column, where)
     problem = find_problem(label_values(labels), arguments.problem_type, where)
     names = None if problem is REGRESSION else _class_names(labels, problem, where)
-    name, metric = arguments.task_label or OWN_TASK, arguments.metric or problem.metric
-    sources = {"train": train, "validation": validation}
+    name = arguments.task_label or OWN_TASK
     logger.info(
         "%s: %s of the column %r, from the texts of %s", name, KINDS[problem][0], label_column, " and ".join(columns)
     )
-    return Task(name, OWN_TASK, columns, names, problem.name, metric, **sources, label_column=label_column)
+    return Task(name, OWN_TASK, columns, names, problem.name, arguments.metric or problem.metric)
 
 
 def find_text_columns(table: pa.Table, given: Sequence[str] | None, label_column: str, where: str) -> tuple[str, ...]:

@@ -16,14 +16,14 @@ from ..runtime.checkpoints import check_writable, write_whole
 from . import classifiers
 from .classification_rows import encode_rows
 from .glue_arguments import GlueArguments, GlueTrainingArguments
-from .grid import Grid, model_names, test_source
+from .grid import Grid, model_names
 from .own_task import find_text_columns
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL
 from .results import OWN_TASK, PREDICTIONS, SCORES, figures
 from .runs import best_models, quiet_trainer
-from .task_rows import TEXTS, to_texts
+from .task_rows import TEXTS, labels_of, own_source, to_texts
 from .task_scores import check_metric, metric_of, name_of, score_outputs
-from .tasks import Task, labels_in
+from .tasks import Task
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +52,13 @@ def read_rows(arguments: GlueArguments, task: Task) -> Rows:
     Raises:
         ValueError: if a column is missing or has a name that is needed, or a label is not one of the task.
     """
-    source = test_source(arguments)
+    source = own_source(arguments, "test")
     table, where = source.read(task.columns), source.named
     if taken := [name for name in ("prediction", "probabilities") if name in table.column_names]:
         raise ValueError(f"{where} has a column {taken[0]!r}, the name of what is written: rename it.")
-    texts, labels = to_texts(table, task.form, task.columns, where), [None] * len(table)
-    if task.label_column in table.column_names:
-        labels = labels_in(task, table[task.label_column], where)
+    texts, labels = to_texts(task, table, where), [None] * len(table)
+    if arguments.label_column in table.column_names:
+        labels = labels_of(task, table[arguments.label_column], where)
     if present := [label for label in labels if label is not None]:
         check_metric(task, present)
     return Rows(task, where, table, texts, labels)
@@ -87,7 +87,7 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     problem = problems.get(config.problem_type, REGRESSION if config.num_labels == 1 else SINGLE_LABEL)
     if arguments.max_seq_length:
         check_length(config, arguments.max_seq_length)
-    columns, test = arguments.text_columns or getattr(config, "text_columns", None), test_source(arguments)
+    columns, test = arguments.text_columns or getattr(config, "text_columns", None), own_source(arguments, "test")
     return Task(
         arguments.task_label or OWN_TASK,
         OWN_TASK,
@@ -95,7 +95,6 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
         None if problem is REGRESSION else tuple(config.id2label[index] for index in range(config.num_labels)),
         problem.name,
         arguments.metric or problem.metric,
-        label_column=arguments.label_column,
     )
 
 

@@ -4,13 +4,17 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import datasets
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..corpus.files import SEPARATORS, extension, read_rows
-from .problems import MULTI_LABEL, REGRESSION, Problem
+from ..corpus.files import SEPARATORS, cache_of, extension, read_rows
+from .glue_arguments import GlueArguments
+from .problems import MULTI_LABEL, REGRESSION
+from .results import OWN_TASK
+from .tasks import HUB_DATASETS, Task
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +50,7 @@ class Source:
             return f"{self.argument} {self.file!r}"
         return f"split {self.split!r} of dataset {self.dataset!r}" + (f" ({self.config})" if self.config else "")
 
-    def read(self, text_columns: Sequence[str], named_classes: bool = True) -> pa.Table:
+    def read(self, text_columns: Sequence[str] = (), *, named_classes: bool = True) -> pa.Table:
         """All rows; ``named_classes``: with the names of a Hub dataset's classes in the place of their numbers."""
         if self.file:
             table = read_rows(self.file, self.argument)
@@ -54,8 +58,7 @@ class Source:
             rows = self._load_hub()
             table = rows.with_format("arrow")[:]
             for name, feature in rows.features.items() if named_classes else ():
-                names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
-                if names:
+                if names := getattr(getattr(feature, "feature", feature), "names", None):
                     table = table.set_column(table.column_names.index(name), name, _class_names(table[name], names))
         if not len(table):
             raise ValueError(f"{self.named} holds no rows. Name one with rows.")
@@ -69,7 +72,7 @@ class Source:
         return table
 
     def _load_hub(self) -> datasets.Dataset:
-        settings = {"split": self.split, "cache_dir": self.cache_dir, "token": self.token}
+        settings = {"split": self.split, "token": self.token, "cache_dir": cache_of(self.dataset, self.cache_dir)}
         try:
             return datasets.load_dataset(self.dataset, self.config, **settings)
         except RuntimeError as error:
@@ -99,22 +102,20 @@ def column_of(table: pa.Table, name: str, where: str, flag: str = "--label_colum
 # Texts -----------------------------------------------------------------------------------------------------------------
 
 
-def to_texts(table: pa.Table, form: str, columns: Sequence[str], where: str) -> list[list[list[str]]]:
+def to_texts(task: Task, table: pa.Table, where: str) -> list[list[list[str]]]:
     """The texts of every row: a list of candidates, each of which is a list of one or two segments.
 
-    Args:
-        form: ``segments`` (one candidate: the columns as they are), ``wic`` (the same, with the word marked), or ``copa``
-            (two candidates of one sentence each).
-        where: what the rows were read from, for errors.
+    Of the form ``wic`` the word is marked, of ``copa`` there are two candidates of one sentence each. ``where`` is what the
+    rows were read from, for errors.
     """
-    needed = [*columns, *(MARK_COLUMNS if form == "wic" else ())]
+    needed = [*task.columns, *(MARK_COLUMNS if task.form == "wic" else ())]
     for name in needed:
         column = column_of(table, name, where, "--text_columns")
-        fits, expected = (is_text, "text") if name in columns else (pa.types.is_integer, "integers")
+        fits, expected = (is_text, "text") if name in task.columns else (pa.types.is_integer, "integers")
         if column.null_count or not fits(column.type):
             row = f"row {pc.index(pc.is_null(column), True).as_py()} of " if column.null_count else ""
             raise ValueError(f"{row}the column {name!r} of {where} must hold {expected}, got {column.type}.")
-    candidates = {"segments": lambda *segments: [[*segments]], "wic": _marked_segments, "copa": _sentences}[form]
+    candidates = {"segments": lambda *segments: [[*segments]], "wic": _marked_segments, "copa": _sentences}[task.form]
     texts = []
     for row, values in enumerate(zip(*(table[name].to_pylist() for name in needed), strict=True)):
         try:
@@ -197,18 +198,13 @@ def names_in(value: str | Sequence) -> list[str]:
     return names
 
 
-def labels_of(
-    values: Sequence, problem: Problem, names: Sequence[str] | None, where: str, *, numbered: bool = False
-) -> list:
-    """Labels as `problems.Problem.encode` takes them, None where there is none.
+def labels_of(task: Task, column: pa.ChunkedArray, where: str) -> list:
+    """The labels of a column as `problems.Problem.encode` takes them, None where there is none.
 
-    Args:
-        values: as `label_values` gives them.
-        names: of the classes, in their order; None for regression.
-        where: what the values were read from, for errors.
-        numbered: whether numbers are those of classes, and not names, and `UNLABELLED` is no label.
+    In a benchmark, numbers are those of classes, and not names, and `UNLABELLED` is no label.
     """
-    numbers = {name: index for index, name in enumerate(names or ())}
+    values, problem, numbered = label_values(column), task.problem, task.benchmark != OWN_TASK
+    numbers = {name: index for index, name in enumerate(task.label_names or ())}
     if numbered:
         numbers |= {str(index): index for index in numbers.values()}
 
@@ -238,19 +234,85 @@ def labels_of(
     return found
 
 
-def drop_unlabelled(texts: list, labels: list, where: str) -> datasets.Dataset:
-    """Rows with the columns ``texts`` and ``label``, without those whose label is None: there is nothing to learn or score."""
-    missing = labels.count(None)
-    if missing == len(labels):
-        raise ValueError(
-            f"{where} has no row with a label (benchmarks hide those of their test sets). "
-            "Choose another split with --train_split or --validation_split, or another file."
-        )
-    if missing:
-        logger.warning("%d of %d rows of %s have no label and are left out.", missing, len(labels), where)
-    return datasets.Dataset(pa.table({"texts": pa.array(texts, TEXTS), "label": pa.array(labels)}).drop_null())
-
-
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds texts."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+# Rows ------------------------------------------------------------------------------------------------------------------
+
+
+def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
+    """The rows of a task, to train on and to score.
+
+    Those of benchmarks come from the Hub or, with ``data_dir``, from ``<task>/<split>.jsonl`` or
+    ``<benchmark>/<task>/<split>.jsonl``, for XNLI ``xnli/<language>/<split>.jsonl``, with columns and class numbers as on the
+    Hub.
+
+    Returns:
+        The training set, and the sets to score by name: ``validation``, or for XNLI the languages. Their columns are
+        ``texts`` (`to_texts`) and ``label`` (`labels_of`).
+    """
+    if task.benchmark == OWN_TASK:
+        train, validation = (_rows(task, [own_source(arguments, part)], arguments) for part in ("train", "validation"))
+        return train, {"validation": validation}
+    train_split, scored = arguments.train_split or "train", task.evaluation_splits
+    if arguments.validation_split:
+        scored = (arguments.validation_split,)
+    if train_split in scored:
+        raise ValueError(
+            f"train_split and validation_split of {task.name} are both {train_split!r}: the score would be that of rows "
+            "trained on. Choose two splits."
+        )
+
+    def load(config: str, splits: Sequence[str]) -> datasets.Dataset:
+        return _rows(task, [_benchmark_source(task, arguments, config, split) for split in splits], arguments)
+
+    train = load(task.train_language or task.name, [train_split])
+    return train, {name: load(name, scored) for name in task.languages} or {"validation": load(task.name, scored)}
+
+
+def _rows(task: Task, sources: Sequence[Source], arguments: GlueArguments) -> datasets.Dataset:
+    """The rows of sources that have labels: of others there is nothing to learn or score."""
+    texts, labels = [], []
+    for source in sources:
+        table, where = source.read(task.columns, named_classes=task.benchmark == OWN_TASK), source.named
+        texts += to_texts(task, table, where)
+        found = labels_of(task, column_of(table, arguments.label_column, where), where)
+        missing = found.count(None)
+        if missing == len(found):
+            raise ValueError(
+                f"{where} has no row with a label (benchmarks hide those of their test sets). "
+                "Choose another split with --train_split or --validation_split, or another file."
+            )
+        if missing:
+            logger.warning("%d of %d rows of %s have no label and are left out.", missing, len(found), where)
+        labels += found
+    return datasets.Dataset(pa.table({"texts": pa.array(texts, TEXTS), "label": pa.array(labels)}).drop_null())
+
+
+def own_source(arguments: GlueArguments, part: str) -> Source:
+    """Where the rows of a part of one's own task are: train, validation or test."""
+    if file := getattr(arguments, f"{part}_file"):
+        return Source(f"{part}_file", file=file)
+    split = getattr(arguments, f"{part}_split") or part
+    hub = {"config": arguments.dataset_config_name, "cache_dir": arguments.cache_dir, "token": arguments.token}
+    return Source(f"{part}_split", dataset=arguments.dataset_name, split=split, **hub)
+
+
+def _benchmark_source(task: Task, arguments: GlueArguments, config: str, split: str) -> Source:
+    data_dir = arguments.data_dir
+    if data_dir is None:
+        hub = {"config": config, "cache_dir": arguments.cache_dir, "token": arguments.token}
+        return Source("tasks", dataset=HUB_DATASETS[task.benchmark], split=split, **hub)
+    folders = [Path(data_dir, task.benchmark, config)]
+    if task.benchmark != "xnli" or Path(data_dir).name == "xnli":  # a folder "de" could be anyone's
+        folders.append(Path(data_dir, config))
+    for folder in folders:
+        if (folder / f"{split}.jsonl").is_file():
+            return Source("data_dir", file=str(folder / f"{split}.jsonl"))
+    raise FileNotFoundError(
+        f"data_dir {data_dir!r} does not hold {split}.jsonl of {config!r} for the task {task.name}: looked for it in "
+        f"{' and '.join(map(str, folders))}. Choose other --tasks, --languages or splits, or leave --data_dir out to read "
+        "from the Hub."
+    )

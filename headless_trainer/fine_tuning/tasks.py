@@ -3,15 +3,8 @@
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-
-import datasets
-import pyarrow as pa
 
 from .problems import PROBLEMS, Problem
-from .results import OWN_TASK
-from .task_rows import Source, column_of, drop_unlabelled, label_values, labels_of, to_texts
 
 HUB_DATASETS = {"glue": "nyu-mll/glue", "super_glue": "aps/super_glue", "xnli": "facebook/xnli"}
 
@@ -31,7 +24,6 @@ class Task:
         evaluation_splits: that are scored together, as one set.
         train_language: of XNLI: that of the training set.
         languages: of XNLI: those that are scored, each as a set of its own.
-        train, validation: of a task of one's own.
     """
 
     name: str
@@ -45,9 +37,6 @@ class Task:
     evaluation_splits: tuple[str, ...] = ("validation",)
     train_language: str | None = None
     languages: tuple[str, ...] = ()
-    train: Source | None = None
-    validation: Source | None = None
-    label_column: str = "label"
 
     @property
     def problem(self) -> Problem:
@@ -71,13 +60,6 @@ class Task:
     def id2label(self) -> dict[int, str] | None:
         """Class numbers and names for the model's configuration; None where the head has one output."""
         return None if self.num_labels == 1 else dict(enumerate(self.label_names))
-
-    @property
-    def dataset(self) -> tuple[str, str] | None:
-        """Name and configuration on the Hub (of XNLI the configuration of the training language), None of files."""
-        if self.benchmark == OWN_TASK:
-            return (self.train.dataset, self.train.config) if self.train.dataset else None
-        return HUB_DATASETS[self.benchmark], self.train_language or self.name
 
 
 _PAIR = ("sentence1", "sentence2")
@@ -149,65 +131,3 @@ def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -
     if unknown := [language for language in languages or () if language not in known]:
         raise ValueError(f"languages names {unknown[0]!r}, which no task of {', '.join(names)} has: leave it out.")
     return [task for name, task in selected.items() if task.languages or not TASKS[name].languages]
-
-
-def load_task(
-    task: Task, *, data_dir=None, train_split=None, validation_split=None, cache_dir=None, token=None
-) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
-    """The rows of a task from `select_tasks` or `own_task.own_task`, to train on and to score.
-
-    Args:
-        data_dir: folder with ``<task>/<split>.jsonl`` or ``<benchmark>/<task>/<split>.jsonl``, for XNLI
-            ``xnli/<language>/<split>.jsonl``; columns and class numbers as on the Hub. By default rows come from the Hub.
-        train_split: ``train`` by default.
-        validation_split: by default ``validation``, and for MNLI its two sets as one.
-
-    Returns:
-        The training set, and the sets to score by name: ``validation``, or for XNLI the languages. Their columns are
-        ``texts`` (`task_rows.to_texts`) and ``label`` (`task_rows.labels_of`).
-    """
-    if task.benchmark == OWN_TASK:
-        return rows_of(task, task.train), {"validation": rows_of(task, task.validation)}
-    train_split = train_split or "train"
-    splits = (validation_split,) if validation_split else task.evaluation_splits
-    if train_split in splits:
-        raise ValueError(
-            f"train_split and validation_split of {task.name} are both {train_split!r}: the score would be that of rows "
-            "trained on. Choose two splits."
-        )
-    source = partial(Source, "tasks", dataset=HUB_DATASETS[task.benchmark], cache_dir=cache_dir, token=token)
-    if data_dir is not None:
-        source = partial(_local_source, task, data_dir)
-
-    def load(config: str, splits: Sequence[str]) -> datasets.Dataset:
-        return datasets.concatenate_datasets([rows_of(task, source(config=config, split=split)) for split in splits])
-
-    train = load(task.train_language or task.name, [train_split])
-    return train, {name: load(name, splits) for name in task.languages} or {"validation": load(task.name, splits)}
-
-
-def rows_of(task: Task, source: Source) -> datasets.Dataset:
-    """The rows of a source that have labels."""
-    table, where = source.read(task.columns, named_classes=task.benchmark == OWN_TASK), source.named
-    texts = to_texts(table, task.form, task.columns, where)
-    return drop_unlabelled(texts, labels_in(task, column_of(table, task.label_column, where), where), where)
-
-
-def labels_in(task: Task, column: pa.ChunkedArray, where: str) -> list:
-    """The labels of a column, as `task_rows.labels_of` gives them."""
-    numbered = task.benchmark != OWN_TASK
-    return labels_of(label_values(column), task.problem, task.label_names, where, numbered=numbered)
-
-
-def _local_source(task: Task, data_dir: str, config: str, split: str) -> Source:
-    folders = [Path(data_dir, task.benchmark, config)]
-    if task.benchmark != "xnli" or Path(data_dir).name == "xnli":  # a folder "de" could be anyone's
-        folders.append(Path(data_dir, config))
-    for folder in folders:
-        if (folder / f"{split}.jsonl").is_file():
-            return Source("data_dir", file=str(folder / f"{split}.jsonl"))
-    raise FileNotFoundError(
-        f"data_dir {data_dir!r} does not hold {split}.jsonl of {config!r} for the task {task.name}: looked for it in "
-        f"{' and '.join(map(str, folders))}. Choose other --tasks, --languages or splits, or leave --data_dir out to read "
-        "from the Hub."
-    )

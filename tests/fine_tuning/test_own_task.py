@@ -15,28 +15,29 @@ from headless_trainer.fine_tuning import task_rows
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments
 from headless_trainer.fine_tuning.own_task import own_task
 from headless_trainer.fine_tuning.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL
-from headless_trainer.fine_tuning.task_rows import Source
-from headless_trainer.fine_tuning.tasks import labels_in, load_task
+from headless_trainer.fine_tuning.task_rows import labels_of, load_task, own_source
 
 
-def write(path, rows) -> Source:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return Source("train_file", file=str(path))
+def write(path, rows) -> str:
+    return file(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def file(path, text) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
 
 
 def own(tmp_path, train, validation=None, **settings):
+    """The task of rows to train on and to score, and what is loaded."""
     files = [write(tmp_path / f"{name}.jsonl", rows) for name, rows in (("t", train), ("v", validation or train))]
-    return own_task(*files, GlueArguments(**settings))
+    return loaded(*files, **settings)
 
 
-def file(path, text) -> Source:
-    path.write_text(text, encoding="utf-8")
-    return Source("train_file", file=str(path))
-
-
-def loaded(source: Source, **settings):
-    task = own_task(source, source, GlueArguments(**settings))
-    return task, load_task(task)[0][:]
+def loaded(train: str | None = None, validation: str | None = None, **settings):
+    arguments = GlueArguments(train_file=train, validation_file=validation or train, **settings)
+    task = own_task(arguments)
+    rows, sets = load_task(task, arguments)
+    return task, rows[:], sets["validation"][:]
 
 
 # Files -----------------------------------------------------------------------------------------------------------------
@@ -58,7 +59,7 @@ def test_every_format_has_the_same_rows(tmp_path, suffix):
     packed = tmp_path / f"rows{suffix}.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     for each in (path, packed):
-        task, rows = loaded(Source("train_file", file=str(each)))
+        task, rows, _ = loaded(str(each))
         assert task.id2label == {0: "no", 1: "yes"}
         assert rows == {"texts": [[[row["text"]]] for row in ROWS], "label": [1, 0]}
 
@@ -66,7 +67,7 @@ def test_every_format_has_the_same_rows(tmp_path, suffix):
 def test_texts_that_look_like_numbers_or_gaps_stay_texts(tmp_path):
     """Also over several lines, and after the mark that spreadsheets put before a file."""
     text = '\ufeffsentence1,sentence2,label\nNA,7,yes\n"two\nlines, one comma",null,no\n,3,no\n'
-    _, rows = loaded(file(tmp_path / "t.csv", text))
+    _, rows, _ = loaded(file(tmp_path / "t.csv", text))
     assert rows["texts"] == [[["NA", "7"]], [["two\nlines, one comma", "null"]], [["", "3"]]]
     assert rows["label"] == [1, 0, 0]
 
@@ -83,15 +84,15 @@ def test_texts_that_look_like_numbers_or_gaps_stay_texts(tmp_path):
     ],
 )
 def test_labels_of_a_csv_are_as_they_are_written(tmp_path, cells, settings, names, found):
-    task, rows = loaded(file(tmp_path / "t.csv", "".join(f"{cell},a\n" for cell in ["label", *cells])), **settings)
+    task, rows, _ = loaded(file(tmp_path / "t.csv", "".join(f"{cell},a\n" for cell in ["label", *cells])), **settings)
     assert (task.label_names, rows["label"]) == (names, found)
 
 
 def test_a_column_that_is_no_text(tmp_path):
     good = write(tmp_path / "t.jsonl", [{"text": "a", "label": 0}, {"text": "b", "label": 1}])
     numbers = file(tmp_path / "v.json", json.dumps([{"text": 1, "label": 0}]))
-    with pytest.raises(ValueError, match="column 'text' of train_file .* must hold text, got int64"):
-        load_task(own_task(good, numbers, GlueArguments()))
+    with pytest.raises(ValueError, match="column 'text' of validation_file .* must hold text, got int64"):
+        loaded(good, numbers)
 
 
 # Columns ---------------------------------------------------------------------------------------------------------------
@@ -99,13 +100,15 @@ def test_a_column_that_is_no_text(tmp_path):
 
 def test_columns_are_named_or_found(tmp_path):
     rows = [{"sentence1": "2001", "title": "c", "stars": stars} for stars in (1, 2)]
-    assert own(tmp_path, rows, label_column="stars").columns == ("sentence1",)
-    task = own(tmp_path, rows, label_column="stars", text_columns=["title", "sentence1"], task_label="reviews")
+    assert own(tmp_path, rows, label_column="stars")[0].columns == ("sentence1",)
+    task, found, _ = own(
+        tmp_path, rows, label_column="stars", text_columns=["title", "sentence1"], task_label="reviews"
+    )
     assert (task.name, task.columns, task.label_names) == ("reviews", ("title", "sentence1"), ("1", "2"))
-    assert load_task(task)[0][:] == {"texts": [[["c", "2001"]]] * 2, "label": [0, 1]}
+    assert found == {"texts": [[["c", "2001"]]] * 2, "label": [0, 1]}
     rows = [{"author": "me", "text": "a", "label": stars} for stars in (1, 2)]
-    assert own(tmp_path, rows).columns == ("text",)
-    assert own(tmp_path, [{"body": "a", "n": 1, "label": stars} for stars in (1, 2)]).columns == ("body",)
+    assert own(tmp_path, rows)[0].columns == ("text",)
+    assert own(tmp_path, [{"body": "a", "n": 1, "label": stars} for stars in (1, 2)])[0].columns == ("body",)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +128,9 @@ def test_columns_that_are_not_there(tmp_path, rows, settings, message):
 # Labels ----------------------------------------------------------------------------------------------------------------
 
 
-def table_of(tmp_path, labels) -> Source:
+def table_of(tmp_path, labels) -> str:
     parquet.write_table(pa.table({"text": ["a"] * len(labels), "label": labels}), tmp_path / "t.parquet")
-    return Source("train_file", file=str(tmp_path / "t.parquet"))
+    return str(tmp_path / "t.parquet")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,7 @@ def table_of(tmp_path, labels) -> Source:
 )
 def test_labels_of_every_kind(tmp_path, labels, settings, names, found):
     """Rows without a label are left out; a list without a label is a row that has none."""
-    task, rows = loaded(table_of(tmp_path, labels), **settings)
+    task, rows, _ = loaded(table_of(tmp_path, labels), **settings)
     assert (task.label_names, rows["label"]) == (names, found)
     problem = REGRESSION if names is None else MULTI_LABEL if isinstance(found[0], list) else SINGLE_LABEL
     assert (task.problem, task.metric, task.num_labels) == (problem, problem.metric, len(names or "1"))
@@ -186,7 +189,7 @@ def test_labels_that_are_refused(tmp_path, labels, problem_type, message):
 
 def test_many_whole_numbers_may_be_classes(tmp_path):
     assert len(loaded(table_of(tmp_path, list(range(60)) * 3))[0].label_names) == 60
-    task, _ = loaded(table_of(tmp_path, list(range(60))), problem_type="single_label")
+    task, *_ = loaded(table_of(tmp_path, list(range(60))), problem_type="single_label")
     assert task.label_names[9:11] == ("9", "10")
 
 
@@ -195,14 +198,14 @@ def test_many_whole_numbers_may_be_classes(tmp_path):
 def test_a_column_of_labels_that_are_all_missing_has_none(tmp_path, problem_type, missing):
     """Of rows to predict: no row has labels, not even an empty list of them."""
     labels = {"single_label": ["a", "b"], "multi_label": [["a"], ["b"]], "regression": [0.5, 1.5]}[problem_type]
-    task, _ = loaded(table_of(tmp_path, labels))
-    assert labels_in(task, pa.table({"label": missing})["label"], "here") == [None, None]
+    task, *_ = loaded(table_of(tmp_path, labels))
+    assert labels_of(task, pa.table({"label": missing})["label"], "here") == [None, None]
 
 
 @pytest.mark.parametrize(
     ("train", "validation", "message"),
     [
-        (["x", "y"], ["z"], "row 0 of train_file '.*v.jsonl' has label 'z', which must be of x, y"),
+        (["x", "y"], ["z"], "row 0 of validation_file '.*v.jsonl' has label 'z', which must be of x, y"),
         ([["x"], ["y"]], [[], ["z"]], r"row 1 of .* has label \['z'\], which must be of x, y"),
         ([1, 2], [1.5], "has label 1.5, which must be of 1, 2"),
         ([1.5, 2.5], ["x"], "has label 'x', which must be a finite number"),
@@ -215,14 +218,14 @@ def test_a_column_of_labels_that_are_all_missing_has_none(tmp_path, problem_type
 def test_labels_that_are_not_of_the_task(tmp_path, train, validation, message):
     rows = [[{"text": "a", "label": label} for label in labels] for labels in (train, validation or train)]
     with pytest.raises(ValueError, match=message):
-        load_task(own(tmp_path, *rows))
+        own(tmp_path, *rows)
 
 
 def test_a_class_that_is_only_trained_on_and_other_ways_to_write_one(tmp_path):
     train = [{"text": "a", "label": label} for label in (1, 2, 3)]
-    task = own(tmp_path, train, [{"text": "a", "label": "2"}, {"text": "b", "label": "1"}])
-    assert load_task(task)[1]["validation"][:]["label"] == [1, 0]
-    assert labels_in(task, pa.chunked_array([[3.0, 1.0]]), "here") == [2, 0]
+    task, _, scored = own(tmp_path, train, [{"text": "a", "label": "2"}, {"text": "b", "label": "1"}])
+    assert scored["label"] == [1, 0]
+    assert labels_of(task, pa.chunked_array([[3.0, 1.0]]), "here") == [2, 0]
 
 
 # The Hub ---------------------------------------------------------------------------------------------------------------
@@ -245,12 +248,11 @@ CLASSES = datasets.ClassLabel(names=["negative", "neutral", "fine"])
 def test_a_dataset_of_the_hub_keeps_the_order_of_its_classes(monkeypatch):
     features = {"text": datasets.Value("string"), "label": CLASSES}
     asked = hub(monkeypatch, features, text=["a", "b", "c"], label=[2, 0, -1])
-    common = {"dataset": "me/mine", "config": "small", "cache_dir": "cache", "token": "secret"}
-    sources = [Source(f"{split}_split", split=split, **common) for split in ("train", "validation")]
-    assert "secret" not in repr(sources)
-    task = own_task(*sources, GlueArguments())
-    assert task.label_names == ("negative", "neutral", "fine") and task.dataset == ("me/mine", "small")
-    assert load_task(task)[0][:] == {"texts": [[["a"]], [["b"]]], "label": [2, 0]}
+    hub_settings = {"dataset_name": "me/mine", "dataset_config_name": "small", "cache_dir": "cache", "token": "secret"}
+    assert "secret" not in repr(own_source(GlueArguments(**hub_settings), "train"))
+    task, rows, _ = loaded(**hub_settings)
+    assert task.label_names == ("negative", "neutral", "fine")
+    assert rows == {"texts": [[["a"]], [["b"]]], "label": [2, 0]}
     settings = {"cache_dir": "cache", "token": "secret"}
     assert [each[:2] for each in asked] == [("me/mine", "small")] * 3
     assert [each[2] for each in asked] == [{"split": split, **settings} for split in ("train", "train", "validation")]
@@ -259,15 +261,20 @@ def test_a_dataset_of_the_hub_keeps_the_order_of_its_classes(monkeypatch):
 def test_a_dataset_of_the_hub_with_several_labels(monkeypatch):
     features = {"text": datasets.Value("string"), "label": datasets.List(CLASSES)}
     hub(monkeypatch, features, text=["a", "b"], label=[[2, 0], [1]])
-    _, rows = loaded(Source("train_split", dataset="me/mine", split="train"))
+    _, rows, _ = loaded(dataset_name="me/mine")
     assert rows["label"] == [[0, 1], [2]]  # fine, negative, neutral
 
 
-def test_a_folder_of_data_files_is_read_as_a_dataset(tmp_path, monkeypatch):
-    """By the library itself: what it does with a name on the Hub, but for the download."""
+def test_folders_of_data_files_are_read_as_datasets(tmp_path, monkeypatch):
+    """By the library itself; it finds again what it has read by the last part of a folder's name where a README names files."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    (tmp_path / "data").mkdir()
-    for split in ("train", "test"):
-        (tmp_path / "data" / f"{split}.csv").write_text("text,label\na,yes\nb,no\n")
-    source = Source("train_split", dataset=str(tmp_path / "data"), split="train", cache_dir=str(tmp_path / "cache"))
-    assert loaded(source)[1] == {"texts": [[["a"]], [["b"]]], "label": [1, 0]}
+    parts = [{"split": split, "path": f"{split}.csv"} for split in ("train", "test")]
+    for parent, words in (("one", "ab"), ("two", "cd")):
+        folder = tmp_path / parent / "data"
+        folder.mkdir(parents=True)
+        for split in ("train", "test"):
+            (folder / f"{split}.csv").write_text(f"text,label\n{words[0]},yes\n{words[1]},no\n")
+        configs = json.dumps([{"config_name": "default", "data_files": parts}])
+        (folder / "README.md").write_text(f"---\nconfigs: {configs}\n---\n")
+        _, rows, _ = loaded(dataset_name=str(folder), validation_split="test")
+        assert rows == {"texts": [[[words[0]]], [[words[1]]]], "label": [1, 0]}
