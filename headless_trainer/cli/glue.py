@@ -86,7 +86,7 @@ def finish(grid) -> None:
     if grid.arguments.learning_rates:
         choose_rates(grid)
     if grid.arguments.is_own_task:
-        for name, (_, folder) in best_models(grid).items():
+        for name, folder in best_models(grid).items():
             if folder is not None and folder.is_dir():
                 logger.info("%s: its best model is in %s", name, folder)
     add_grid_results(grid)

@@ -17,7 +17,7 @@ from ..cards.model_card import write_card
 from ..tables import markdown
 from .classification_rows import separator_of
 from .problems import LOSS_TITLES, REGRESSION
-from .results import BENCHMARK_NAMES, OWN_TASK, TASK_NAMES, best_epoch, metric_title, read_runs
+from .results import BENCHMARK_NAMES, OWN_TASK, TASK_NAMES, best_sets, metric_title, read_runs
 from .tasks import HUB_DATASETS, TASKS
 
 SHOWN_SETTINGS = (
@@ -33,7 +33,7 @@ def glue_results(runs: list[dict]) -> list[EvalResult]:
     for run in runs:
         if run["settings"].get("max_eval_samples"):
             continue
-        for name, scored in run["epochs"][best_epoch(run)]["sets"].items():
+        for name, scored in best_sets(run).items():
             # A regression is trained on the squared error, whatever the loss of the grid.
             loss = run["loss"] if "calibration_error" in scored else None
             values.setdefault((run["task"], loss, name), []).append(scored["metrics"][run["metric"]])

@@ -100,7 +100,7 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
 
 def of_grid(grid: Grid, rows: Rows) -> Jobs:
     """Predictions by the best model that a grid has kept of each model."""
-    folders = {name: folder for name, (_, folder) in best_models(grid).items()}
+    folders = best_models(grid)
     for name, folder in folders.items():
         if not folder.is_dir():
             raise ValueError(

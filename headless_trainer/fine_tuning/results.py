@@ -18,7 +18,7 @@ A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
 
 import json
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas
@@ -99,17 +99,17 @@ def best_epoch(run: dict) -> int:
     """
 
     def rank(epoch: dict) -> tuple[float, float]:
-        score = selection_score(run, epoch)
         loss = statistics.fmean(epoch["sets"][key]["loss"] for key in run["selected_on"])
-        return -score if run.get("lower_is_better") else score, -loss if run["benchmark"] == OWN_TASK else 0
+        return merit(run, selection_score(run, epoch)), -loss if run["benchmark"] == OWN_TASK else 0
 
     ranks = [rank(epoch) for epoch in run["epochs"]]
     return ranks.index(max(ranks))
 
 
-def best_of(run: dict) -> Callable[[Iterable[float]], float]:
-    """What finds the best of scores of a run: ``max``, or ``min`` of losses and errors."""
-    return min if run.get("lower_is_better") else max
+def merit(run: dict, score: float | None = None) -> float:
+    """A number that is the larger the better: a score, by default that of the run, and a loss or an error turned around."""
+    score = run["score"] if score is None else score
+    return -score if run.get("lower_is_better") else score
 
 
 def shown(run: dict, score: float) -> float:

@@ -22,7 +22,7 @@ from .classifiers import load_classifier
 from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run
 from .problems import REGRESSION
-from .results import OWN_TASK, best_epoch, best_of, figures, read_run, selection_score, shown, write_run
+from .results import OWN_TASK, best_epoch, figures, merit, read_run, selection_score, shown, write_run
 from .task_scores import metric_of, name_of, score_outputs
 
 logger = logging.getLogger(__name__)
@@ -187,8 +187,8 @@ def keep_model(run: Run, result: dict, arguments: GlueArguments) -> Path | None:
     if folder is None:
         return None
     if folder.name == BEST and folder.is_dir():
-        scores = [read_run(path)["score"] for path in sorted(run.path.parent.glob("seed_*.json"))]
-        if scores and best_of(result)(*scores, result["score"]) in scores:
+        others = [read_run(path) for path in run.path.parent.glob("seed_*.json")]
+        if any(merit(other) >= merit(result) for other in others):
             shutil.rmtree(saved)
             return None
     shutil.rmtree(folder, ignore_errors=True)  # a worse one, or of a run that was killed before its scores
@@ -196,15 +196,13 @@ def keep_model(run: Run, result: dict, arguments: GlueArguments) -> Path | None:
     return folder
 
 
-def best_models(grid: Grid) -> dict[str, tuple[Run, Path | None]]:
-    """By the name of each model of a grid of one task, its run with the best score, and where that is kept, if it is."""
-    found: dict[str, tuple[Run, dict]] = {}
+def best_models(grid: Grid) -> dict[str, Path | None]:
+    """By the name of each model of a grid of one task, where that of the run with the best score is kept, if it is."""
+    runs: dict[str, list[Run]] = {}
     for run in grid.results:
-        result = read_run(run.path)
-        before = found.setdefault(run.model.name, (run, result))[1]["score"]
-        if best_of(result)(before, result["score"]) != before:
-            found[run.model.name] = run, result
-    return {name: (run, model_folder(run, grid.arguments)) for name, (run, _) in found.items()}
+        runs.setdefault(run.model.name, []).append(run)
+    best = {name: max(own, key=lambda run: merit(read_run(run.path))) for name, own in runs.items()}
+    return {name: model_folder(run, grid.arguments) for name, run in best.items()}
 
 
 # Learning rates --------------------------------------------------------------------------------------------------------
@@ -223,7 +221,7 @@ def choose_rates(grid: Grid) -> None:
         for run, result in runs.items():
             scores.setdefault(run.learning_rate, []).append(result["score"])
         means = {rate: statistics.fmean(found) for rate, found in scores.items()}
-        chosen = best_of(first)(means, key=means.get)
+        chosen = max(means, key=lambda rate: merit(first, means[rate]))
         search = {"chosen": chosen, "scores": {f"{rate:g}": mean for rate, mean in means.items()}}
         for run, result in runs.items():
             if run.learning_rate == chosen:

@@ -51,8 +51,8 @@ class FiniteCheck:
     def diverged(self, what: str) -> FloatingPointError:
         """Return the error that ends a run, with what can be done."""
         last = last_good_checkpoint(self.args.output_dir)
-        return FloatingPointError(
-            f"{what}, so the run stops. "
-            + (f"The last good checkpoint is {last!r}. " if last else "There is no good checkpoint to go on from. ")
-            + "Lower learning_rate, add warmup_steps or lower max_grad_norm, and resume."
-        )
+        advice = "Lower learning_rate, add warmup_steps or lower max_grad_norm"
+        if last or self.args.save_strategy != "no":
+            kept = f"The last good checkpoint is {last!r}" if last else "There is no good checkpoint to go on from"
+            advice = f"{kept}. {advice}, and resume"
+        return FloatingPointError(f"{what}, so the run stops. {advice}.")
