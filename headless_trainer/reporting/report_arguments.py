@@ -11,18 +11,11 @@ from transformers.hf_argparser import HfArg
 class ReportArguments:
     """Which runs are compared, with which scores, and where the report goes."""
 
-    runs: list[str] | None = HfArg(
-        default=None,
+    runs: list[str] = HfArg(
         help="Output folders of training runs, or NAME=RUN1,RUN2 for the seeds of one. --runs may be left out before "
-        "the first.",
+        "the first."
     )
-    output_dir: str | None = HfArg(default=None, help="Folder of the report.")
+    output_dir: str = HfArg(help="Folder of the report.")
     title: str = HfArg(default="Pretraining runs compared", help="Heading of the page.")
     glue: list[str] | None = HfArg(default=None, help="Output folders of headless-trainer glue.")
     lm_eval: list[str] | None = HfArg(default=None, help="Output folders of headless-trainer lm-eval.")
-
-    def __post_init__(self):
-        if not self.runs:
-            raise ValueError("runs is not given: name the output folders of the training runs to compare.")
-        if not self.output_dir:
-            raise ValueError("output_dir is not given: name the folder of the report.")

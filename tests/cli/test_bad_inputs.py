@@ -362,8 +362,7 @@ LM_EVAL = {
 }
 
 REPORT = {
-    "": "runs is not given: name the output folders of the training runs to compare",
-    "run": "output_dir is not given: name the folder of the report",
+    "": "the following arguments are required: --runs, --output_dir",
     "missing --output_dir OUT": "run 'missing' is not a folder: name the --output_dir of a training run",
     "good.txt --output_dir OUT": "run 'good.txt' is not a folder",
     "folder --output_dir OUT": "'folder' is not a run: it lacks trainer_state.json",
@@ -374,7 +373,6 @@ REPORT = {
     "list_state --output_dir OUT": "'list_state/trainer_state.json' is not the log of a run",
     "null_logs --output_dir OUT": "'null_logs/trainer_state.json' is not the log of a run",
     "text_step --output_dir OUT": "'text_step/trainer_state.json' is not the log of a run",
-    "run --output_dir ''": "output_dir is not given: name the folder of the report",
     "run --output_dir OUT --lm_eval cut_scores": "'cut_scores/results.json' is not JSON",
     "run run --output_dir OUT": "'run' names a run that is given twice",
     "a=run a=run --output_dir OUT": "'a=run' names a run that is given twice",
