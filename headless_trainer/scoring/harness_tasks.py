@@ -102,7 +102,7 @@ def load(manager: TaskManager, name: str, seed: int | None) -> dict:
     try:
         return manager.load([name])
     except Exception as error:  # whatever the harness, datasets or the task's own code raised
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"Task {name!r} cannot be loaded ({type(error).__name__}: {reason}). Without the Hub, give its documents, with the "
             f"columns that the task is written for: --data_files {name}=documents.jsonl."

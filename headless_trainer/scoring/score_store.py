@@ -56,7 +56,7 @@ def _documents(samples: list[dict]) -> dict[str, Any]:
         for filter_name, rows in table.groupby("filter", sort=False)
         for metric in rows["metrics"].iloc[0]
     }
-    return {"sha256": hashlib.sha256(hashes.to_csv().encode()).hexdigest(), "scores": scores}
+    return {"sha256": hashlib.sha256(hashes.to_csv(index=False).encode()).hexdigest(), "scores": scores}
 
 
 def _plain(value):

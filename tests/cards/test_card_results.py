@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import harness_inputs
 import pytest
 import torch
 import yaml
@@ -171,20 +172,12 @@ def flat(results: list[EvalResult]) -> list[dict]:
 
 
 def test_glue_results_are_means_over_seeds_of_the_best_epochs():
-    assert flat(glue_results([glue_run("cola", seed, score) for seed, score in enumerate((0.3, 0.5, 0.7))])) == [
-        {
-            "task_type": "text-classification",
-            "task_name": "fine-tuned",
-            "dataset_type": "nyu-mll/glue",
-            "dataset_config": "cola",
-            "dataset_name": "GLUE COLA",
-            "dataset_split": "validation",
-            "metric_type": "accuracy",
-            "metric_name": "accuracy, balanced cross-entropy",
-            "metric_value": 0.5,
-            "metric_args": {"seeds": 3, "standard_deviation": 0.2, "epoch": "best of 2"},
-        }
-    ]
+    data = {"dataset_type": "nyu-mll/glue", "dataset_config": "cola", "dataset_name": "GLUE COLA"}
+    data |= {"task_type": "text-classification", "task_name": "fine-tuned", "dataset_split": "validation"}
+    metric = {"metric_type": "accuracy", "metric_name": "accuracy, balanced cross-entropy", "metric_value": 0.5}
+    how = {"metric_args": {"seeds": 3, "standard_deviation": 0.2, "epoch": "best of 2"}}
+    runs = [glue_run("cola", seed, score) for seed, score in enumerate((0.3, 0.5, 0.7))]
+    assert flat(glue_results(runs)) == [data | metric | how]
 
 
 def test_kinds_of_tasks():
@@ -212,37 +205,27 @@ def test_a_part_of_a_set_is_no_result_and_a_part_of_the_training_is_named():
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory, text_lines) -> Path:
-    """A dozen rows of three kinds of tasks, as a local mirror is laid out."""
-    root = tmp_path_factory.mktemp("data")
+def grid(tmp_path_factory, trunk, text_lines) -> SimpleNamespace:
+    """A grid of three kinds of tasks, a dozen rows each, and two seeds whose models are kept, on a copy of the trunk."""
+    root, lines = tmp_path_factory.mktemp("grid"), text_lines
+    model, columns = Path(shutil.copytree(trunk, root / "small-bert")), ("premise", "choice1", "choice2")
     for split, start in (("train", 0), ("validation", 16)):
-        some, lines = range(start, start + 12), text_lines
-        choices = {"question": "cause"}
+        some = range(start, start + 12)
         tasks = {
             "cola": [{"sentence": lines[i], "label": int(i % 3 > 0)} for i in some],
             "stsb": [{"sentence1": lines[i], "sentence2": lines[i + 1], "label": i % 6 * 0.9} for i in some],
-            "copa": [
-                choices | {"premise": lines[i], "choice1": lines[i + 1], "choice2": lines[i + 2], "label": i % 2}
-                for i in some
-            ],
+            "copa": [dict(zip(columns, lines[i:], strict=False), question="cause", label=i % 2) for i in some],
         }
         for task, rows in tasks.items():
             (root / task).mkdir(exist_ok=True)
-            (root / task / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return root
-
-
-@pytest.fixture(scope="module")
-def grid(tmp_path_factory, trunk, data) -> SimpleNamespace:
-    """A grid of three tasks and two seeds whose models are kept, on a copy of the trunk."""
-    root = tmp_path_factory.mktemp("grid")
-    model = Path(shutil.copytree(trunk, root / "small-bert"))
-    flags = ["--model_name_or_path", str(model), "--tasks", "cola", "stsb", "copa", "--seeds", "0", "1"]
-    flags += ["--num_train_epochs", "1", "--per_device_train_batch_size", "8", "--disable_tqdm", "true"]
-    flags += ["--use_cpu", "true", "--save_models", "all", "--data_dir", str(data), "--output_dir", str(root / "out")]
+            harness_inputs.write_jsonl(root / task / f"{split}.jsonl", rows)
+    flags = f"--model_name_or_path {model} --tasks cola stsb copa --seeds 0 1 --num_train_epochs 1 --disable_tqdm true"
+    flags += (
+        f" --per_device_train_batch_size 8 --use_cpu true --save_models all --data_dir {root} --output_dir {root}/out"
+    )
     with contextlib.redirect_stdout(io.StringIO()):
-        run_glue.main(flags)
-    return SimpleNamespace(model=model, runs=root / "out" / "balanced" / "small-bert", flags=flags)
+        run_glue.main(flags.split())
+    return SimpleNamespace(model=model, runs=root / "out" / "balanced" / "small-bert", flags=flags.split())
 
 
 def test_a_grid_adds_its_scores_to_the_card_of_its_model(grid):
@@ -264,11 +247,8 @@ def test_a_fine_tuned_model_has_a_card(grid):
     assert "`BertForSequenceClassification` with 2 outputs.\n\n## Use" in text
     link = "[nyu-mll/glue](https://huggingface.co/datasets/nyu-mll/glue)"
     assert f"\n- Texts: {link}, configuration `cola`, from local files\n" in text
-    assert (
-        "### Objective\n\nBalanced cross-entropy.\n" in text
-        and "| seed | 1 |\n" in text
-        and "| batch_size | 8 |\n" in text
-    )
+    for words in ("### Objective\n\nBalanced cross-entropy.\n", "| seed | 1 |\n", "| batch_size | 8 |\n"):
+        assert words in text
     assert "### Objective\n\nSquared error.\n" in text_of(grid.runs / "stsb" / "seed_0")
     assert "the candidate with the highest is the answer.\n" in text_of(grid.runs / "copa" / "seed_0")
     card = read_card(grid.runs / "cola" / "seed_1")
@@ -298,32 +278,18 @@ def test_its_lines_of_python_run_as_printed(grid, task, printed, monkeypatch):
 
 # run_lm_eval.py ------------------------------------------------------------------------------------------------------------
 
-LAMBADA = {
-    "results": {
-        "lambada_openai": {
-            "alias": "lambada_openai",
-            "perplexity,none": 11.25,
-            "perplexity_stderr,none": 0.5,
-            "acc,none": 0.62501234,
-            "acc_stderr,none": "N/A",
-            "exact_match,strict": 0.5,
-            "exact_match_stderr,strict": float("nan"),
-        },
-        "group": {"acc,none": 0.5},
-    },
-    "higher_is_better": {},
-    "n-samples": {"lambada_openai": {"original": 5153, "effective": 5153}},
-    "n-shot": {"lambada_openai": 0},
-    "configs": {"lambada_openai": {"dataset_path": "EleutherAI/lambada_openai", "dataset_name": "default"}},
-}
+SCORES = {"alias": "lambada_openai", "perplexity,none": 11.25, "perplexity_stderr,none": 0.5, "acc,none": 0.62501234}
+SCORES |= {"acc_stderr,none": "N/A", "exact_match,strict": 0.5, "exact_match_stderr,strict": float("nan")}
 
 
-def of_task(task: str, dataset: str | None = "json", shots: int = 0) -> dict:
-    """The same scores of another task."""
-    changed = {"n-shot": {task: shots}, "configs": {task: {"dataset_path": dataset}}}
-    for name in ("results", "n-samples"):
-        changed[name] = {task: LAMBADA[name]["lambada_openai"]}
-    return LAMBADA | changed
+def of_task(task: str, dataset: str | None = "json", shots: int = 0, config: str | None = None) -> dict:
+    """The scores in the place of a task's, and of a group's."""
+    counted = {"n-samples": {task: {"original": 5153, "effective": 5153}}, "n-shot": {task: shots}}
+    described = {"higher_is_better": {}, "configs": {task: {"dataset_path": dataset, "dataset_name": config}}}
+    return {"results": {task: SCORES, "group": {"acc,none": 0.5}}} | counted | described
+
+
+LAMBADA = of_task("lambada_openai", "EleutherAI/lambada_openai", config="default")
 
 
 def test_zero_shot_results():
@@ -375,8 +341,6 @@ def test_results_of_all_kinds_are_told_apart_in_the_metadata(folder):
 
 def test_run_lm_eval_adds_its_scores(trunk, tmp_path, clm_tokenizer, text_lines, capsys):
     pytest.importorskip("lm_eval")
-    import harness_inputs
-
     from headless_trainer.cli import lm_eval as run_lm_eval
 
     documents = harness_inputs.write_jsonl(tmp_path / "texts.jsonl", [{"text": text} for text in text_lines[:6]])
