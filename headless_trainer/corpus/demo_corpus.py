@@ -97,9 +97,7 @@ def _documented(source: str) -> Iterator[ast.AST]:
     """The module, its classes and functions, in order of appearance; nothing of a template or of another Python's file."""
     gc.disable()  # a tree of thousands of nodes sets the collector off again and again, which doubles the time
     try:
-        with warnings.catch_warnings(
-            action="ignore", category=SyntaxWarning
-        ):  # invalid escapes in other people's files
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # invalid escapes
             left: list[ast.AST] = [ast.parse(source)]
     except (SyntaxError, ValueError, RecursionError):
         return

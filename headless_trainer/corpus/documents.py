@@ -65,9 +65,7 @@ def _documents_in_shard(dataset: IterableDataset, index: int, column: str) -> It
 def read_documents(file: TextIO, sample_by: str) -> Iterator[Documents]:
     """The documents of a text file in their order, some at a time, read in blocks of bounded size.
 
-    Args:
-        file: open for reading text.
-        sample_by: ``line``, ``paragraph`` or ``document``: what ends at a newline, at a blank line, or with the file.
+    They end at a newline (``sample_by`` is ``line``), at a blank line (``paragraph``), or with the file (``document``).
     """
     separator, rest, position = _SEPARATORS[sample_by], "", None
     while some := file.read(min(_READ_AT_ONCE, LONGEST)):

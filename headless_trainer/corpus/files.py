@@ -82,15 +82,11 @@ def cache_of(dataset_name: str, cache_dir: str | None) -> str | None:
 
 
 def read_rows(path: str | os.PathLike, argument: str = "file") -> pa.Table:
-    """Read all rows of a file that is one of `TABLES`; ``.to_pylist()`` makes records of them, and ``Dataset()`` a dataset.
+    """All rows of a file that is one of `TABLES`, and that ``argument`` named.
 
     Cells of .csv and .tsv are text as it stands there, so that 007, 01 and numbers of 20 digits stay what they are, and null
     where they are empty; `as_numbers` says what else a column can be. Values of .json and .jsonl, which hold one object a line
     or one list of objects, have the type that they are written in.
-
-    Args:
-        path: the file.
-        argument: that named it, for messages.
 
     Raises:
         FileNotFoundError: if there is no such file.

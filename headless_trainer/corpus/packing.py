@@ -113,7 +113,12 @@ def _rows(batches: Iterable[Batch], *, max_seq_length: int, line_by_line: bool, 
     """Rows, some at a time, of encoded documents, some at a time."""
     if line_by_line:
         lines = _lines(batches, max_seq_length)
-        yield from _together(shared_rows(documents_of(lines), max_seq_length)) if share_rows else lines
+        if not share_rows:
+            yield from lines
+            return
+        rows = shared_rows(documents_of(lines), max_seq_length)
+        while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+            yield np.concatenate(some), np.cumsum([0, *map(len, some)], dtype=np.int32)
         return
     carried = np.empty(0, np.int32)
     tokens = 0
@@ -147,15 +152,7 @@ def _lines(batches: Iterable[Batch], max_seq_length: int) -> Iterator[Batch]:
 
 
 def cut_documents(ids: np.ndarray, lengths: np.ndarray, max_seq_length: int) -> Batch:
-    """Shorten documents to ``max_seq_length`` tokens, their last one kept.
-
-    Args:
-        ids: of all documents one after the other, int32 ``(tokens,)``.
-        lengths: of each document, above 0, int64 ``(documents,)``.
-
-    Returns:
-        What is left of ``ids``, and where each document begins and the last ends, int32 ``(documents + 1,)``.
-    """
+    """Documents, none of which is empty, as rows: cut to ``max_seq_length`` tokens, their last one kept."""
     kept = np.minimum(lengths, max_seq_length)
     position = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths)
     # A document that is too long loses tokens before its last one, which is the sep or eos token.
@@ -164,24 +161,17 @@ def cut_documents(ids: np.ndarray, lengths: np.ndarray, max_seq_length: int) -> 
 
 
 def documents_of(batches: Iterable[Batch]) -> Iterator[np.ndarray]:
-    """Documents one by one, ``(tokens,)`` each, of ids one after the other and where each document begins and the last ends."""
+    """Documents, or rows, one by one, ``(tokens,)`` each."""
     for ids, offsets in batches:
         for start, end in itertools.pairwise(offsets.tolist()):
             yield ids[start:end]
 
 
 def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterator[np.ndarray]:
-    """Whole documents in rows of at most ``max_seq_length`` tokens, nearly all of them full.
+    """Whole documents, ``(tokens,)`` each and none longer than a row, in rows of ``max_seq_length`` tokens, nearly all full.
 
     Each document goes to the row in which it leaves the least room, of `_OPEN_ROWS` that are being filled. Where it fits into
     none of as many, the fullest is handed out.
-
-    Args:
-        documents: ``(tokens,)`` each, none longer than a row.
-        max_seq_length: tokens in a row.
-
-    Yields:
-        Rows, the documents of each in their order.
     """
     open_rows: list[tuple[int, int, list[np.ndarray]]] = []  # sorted: room, number of the row, documents
     numbers = itertools.count()
@@ -201,13 +191,6 @@ def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterato
             yield np.concatenate(row)
     for _, _, row in open_rows:
         yield np.concatenate(row)
-
-
-def _together(rows: Iterable[np.ndarray]) -> Iterator[Batch]:
-    """Rows, some at a time."""
-    rows = iter(rows)
-    while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
-        yield np.concatenate(some), np.cumsum([0, *map(len, some)], dtype=np.int32)
 
 
 def _stream_rows(
@@ -269,16 +252,10 @@ def check_token_ids(
     """Make sure that every id has a row in the embedding, and that the tokenizer knows what it reads.
 
     Ids beyond the embedding would fail on a device with an unreadable message. Where more than one token in a hundred is
-    unknown, a warning says so.
-
-    Args:
-        dataset: rows with the column "input_ids". Of a stream the tokenizer and the first rows are checked.
-        num_embeddings: rows of the embedding.
-        tokenizer: what the rows were made with.
+    unknown, a warning says so. Of a stream the tokenizer and the first rows are checked.
 
     Raises:
-        ValueError: if an id, or the tokenizer's length in the case of a stream, is beyond the embedding, or more than half of
-            the tokens are unknown.
+        ValueError: if an id is beyond the embedding, or more than half of the tokens are unknown.
     """
     if isinstance(dataset, Dataset):
         largest, arrays = -1, (ids for ids, _ in _id_arrays(dataset))

@@ -1,5 +1,6 @@
 """Files of texts and of rows that a later run finds again: written whole or not at all, and read only as they were written."""
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -46,24 +47,19 @@ def find_or_write(
     anew = anew or not datasets.is_caching_enabled()
     if anew or _must_write(paths):
         paths[0].parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{paths[0]}.lock").acquire(poll_interval=0.2, cancel_check=_watch(paths[0])):
+        waited = functools.partial(_watch, paths[0].with_name(paths[0].name + INCOMPLETE_NAME), set())
+        with FileLock(f"{paths[0]}.lock").acquire(poll_interval=0.2, cancel_check=waited):
             if anew or _must_write(paths):
                 _write(paths, tables(), features.arrow_schema)
     return [datasets.Dataset.from_file(str(path)) for path in paths]
 
 
-def _watch(path: Path) -> Callable[[], bool]:
-    """Asked again and again while another run writes a file, which is progress as long as it grows."""
-    unfinished, sizes = path.with_name(path.name + INCOMPLETE_NAME), {0}
-
-    def give_up() -> bool:
-        with suppress(FileNotFoundError):
-            if (size := unfinished.stat().st_size) not in sizes:
-                sizes.add(size)
-                made_progress()
-        return False
-
-    return give_up
+def _watch(path: Path, sizes: set[int]) -> None:
+    """Called again and again while another run writes a file, which is progress as long as it grows."""
+    with suppress(FileNotFoundError):
+        if (size := path.stat().st_size) not in sizes:
+            sizes.add(size)
+            made_progress()
 
 
 def _must_write(paths: list[Path]) -> bool:

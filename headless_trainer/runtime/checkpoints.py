@@ -106,11 +106,6 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
     return sorted(filter(Path.is_dir, found), key=lambda path: int(path.name.partition("-")[2]), reverse=True)
 
 
-def last_checkpoint(folder: str | Path) -> str | None:
-    """Path of the checkpoint with the most steps in a folder, whole or not, or None if there is none."""
-    return next(map(str, checkpoints_in(folder)), None)
-
-
 def last_whole_checkpoint(folder: str | Path) -> str | None:
     """Path of the checkpoint with the most steps that is whole, or None; a warning for each with more steps that is not."""
     for path in checkpoints_in(folder):
@@ -177,7 +172,7 @@ def finish_interrupted(run_dir: str | Path) -> None:
 def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None) -> None:
     """Refuse to write over what an earlier run left, unless the run goes on from what `checkpoint_to_resume` found."""
     folder = Path(output_dir)
-    last = last_checkpoint(folder)
+    last = next(map(str, checkpoints_in(folder)), None)
     if not resume_from_checkpoint and (last or (folder / "model.safetensors").is_file()):
         found = last or str(folder / "model.safetensors")
         remedy = "Pass --resume_from_checkpoint last to go on, or choose" if last else "Choose"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy
 import pandas
 
-from .checkpoints import last_checkpoint
+from .checkpoints import checkpoints_in
 from .manifest import TRAINER_STATE_NAME
 
 
@@ -16,7 +16,7 @@ def read_state(folder: str | Path) -> tuple[dict, Path]:
 
     FileNotFoundError if neither has one, ValueError if one is no log of a training run.
     """
-    places = [Path(folder), *map(Path, filter(None, [last_checkpoint(folder)]))]
+    places = [Path(folder), *checkpoints_in(folder)[:1]]
     states = [(_read(place / TRAINER_STATE_NAME), place) for place in places if (place / TRAINER_STATE_NAME).is_file()]
     if not states:
         raise FileNotFoundError(

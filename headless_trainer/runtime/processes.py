@@ -3,6 +3,7 @@
 import datetime
 import itertools
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -181,9 +182,8 @@ def lost_processes_named() -> Iterator[None]:
     except RuntimeError as error:
         if not (several() and is_lost_connection(error)):
             raise
-        with (
-            signals.ignored()
-        ):  # the launcher, which sees that a process is lost too, ends the others before they say it
+        # The launcher, which sees that a process is lost too, ends the others before they say it.
+        with signals.handled({signal.SIGTERM: signal.SIG_IGN}):
             time.sleep(2)
         said = str(error).partition(". This is")[0].strip()  # gloo goes on with advice
         raise ConnectionError(

@@ -34,11 +34,6 @@ def raised():
     return handled(dict.fromkeys(NAMES, stop))
 
 
-def ignored():
-    """Context in which SIGTERM has no effect."""
-    return handled({signal.SIGTERM: signal.SIG_IGN})
-
-
 @contextmanager
 def handled(handlers: dict[int, Any]) -> Iterator[None]:
     """Context in which signals have other handlers. Without effect in other threads, where Python sets none."""

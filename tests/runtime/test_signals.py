@@ -201,13 +201,13 @@ TOKENIZING = """
 import sys, time
 from headless_trainer.corpus import packing
 
-encode, packing._BATCH_BYTES = packing._EncodedRanges.__getitem__, 100
+encode, packing._BATCH_BYTES = packing._encode_range, 100
 
 def slowly(*args):
     time.sleep(0.1)
     return encode(*args)
 
-packing._EncodedRanges.__getitem__ = slowly
+packing._encode_range = slowly
 from headless_trainer.cli.pretrain import main
 
 main(sys.argv[1:])
