@@ -38,7 +38,6 @@ class ClassificationTrainer(Trainer):
 
     Args:
         model: a ``...ForSequenceClassification``; with one output for candidates and for numbers.
-        args: the settings.
         loss: ``balanced`` (`losses.balanced_cross_entropy`) or ``cross_entropy``, for classes and candidates. Float labels
             have the loss of their kind: the binary cross-entropy, a mean over rows and labels, or the mean squared error.
         kwargs: everything else `Trainer` takes. Datasets are `classification_rows.EncodedRows`.

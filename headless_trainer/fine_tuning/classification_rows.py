@@ -18,11 +18,7 @@ ENCODED_AT_ONCE = 4096
 class EncodedRows(torch.utils.data.Dataset):
     """Token ids of all rows, one after the other in one array: a tenth of the memory of lists, and nothing to decode.
 
-    Args:
-        input_ids: of all candidates of all rows.
-        token_type_ids: the same; None of a model without segments.
-        candidate_lengths: ``(N * C,)`` tokens of each candidate.
-        candidates: of a row.
+    ``candidate_lengths`` are tokens of each candidate, ``(N * C,)``; ``token_type_ids`` are None of a model without segments.
 
     Attributes:
         labels: ``(N,)`` int64 classes, ``(N, C)`` float32 of 0 and 1, or ``(N,)`` float32 numbers to predict.

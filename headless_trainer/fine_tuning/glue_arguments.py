@@ -57,26 +57,33 @@ VALUES = (
         ),
     ),
 )
-# What only one kind of task reads.
-BENCHMARKS = (
-    Refusal(
-        "test_split dataset_config_name text_columns label_column problem_type metric task_label learning_rates",
-        "it is for a task of your own (--train_file or --dataset_name), and tasks names benchmarks: drop one of the two",
-    ),
-)
-PREDICTION = (
+# What only one kind of command reads.
+KINDS = (
     Refusal(
         "loss data_dir languages train_split validation_split test_split dataset_config_name problem_type "
         "learning_rates early_stopping_patience max_train_samples max_eval_samples save_models ignore_mismatched_sizes",
         "it is for a training, and without --train_file there are predictions alone: leave it out",
+        lambda args: args.is_prediction_only,
     ),
-)
-OWN_TASK = (
-    Refusal("data_dir languages", "it is for benchmarks (--tasks), and this is a task of your own: leave it out"),
+    Refusal(
+        "test_split dataset_config_name text_columns label_column problem_type metric task_label learning_rates",
+        "it is for a task of your own (--train_file or --dataset_name), and tasks names benchmarks: drop one of the two",
+        lambda args: args.tasks,
+    ),
+    Refusal(
+        "data_dir languages",
+        "it is for benchmarks (--tasks), and this is a task of your own: leave it out",
+        lambda args: args.is_own_task,
+    ),
     Refusal(
         "train_split validation_split test_split dataset_config_name",
         "it is for the Hub, and the task is in files: leave it out",
-        lambda args: bool(args.train_file),
+        lambda args: args.train_file,
+    ),
+    Refusal(
+        "train_file validation_file",
+        "the other of the two is not given: give both or neither",
+        lambda args: not (args.train_file and args.validation_file),
     ),
 )
 
@@ -185,27 +192,32 @@ class GlueArguments(LoadingArguments):
     def check_grid(self, do_predict: bool = False) -> None:
         """Refuse a grid without models or tasks; not when the arguments are made, since a report needs neither."""
         named = {name: getattr(self, name) for name in ("tasks", "train_file", "dataset_name")}
-        listed = ", ".join(f"{name} is {value!r}" for name, value in named.items())
         alone = self.is_prediction_only
         rows_are_named = alone or (self.is_own_task and (self.test_file or self.dataset_name))
-        wrong = {
-            "model_name_or_path is not given: name one or several checkpoints": not self.model_name_or_path,
-            f"test_file is {self.test_file!r} but do_predict is False: add --do_predict": not do_predict
-            and self.test_file,
-            "do_predict is True but no rows are named: add --test_file to a task of your own, or to a model that is fine-tuned "
-            "already": do_predict and not rows_are_named,
-            "do_predict is True but save_models is 'none', so no model is left to predict: drop one of the two": (
-                do_predict and self.kept_models == "none" and not alone
+        listed = ", ".join(f"{name} is {value!r}" for name, value in named.items())
+        for is_wrong, message in (
+            (not self.model_name_or_path, "model_name_or_path is not given: name one or several checkpoints"),
+            (
+                self.test_file and not do_predict,
+                f"test_file is {self.test_file!r} but do_predict is False: add --do_predict",
             ),
-            f"train_file is {self.train_file!r} and validation_file is {self.validation_file!r}: give both or neither": (
-                bool(self.train_file) != bool(self.validation_file)
+            (
+                do_predict and not rows_are_named,
+                "do_predict is True but no rows are named: add --test_file to a task of your own, or to a model that is "
+                "fine-tuned already",
             ),
-            f"{listed}: give one of them, such as --tasks paper": sum(map(bool, named.values())) != 1 and not alone,
-        }
-        for message, is_wrong in wrong.items():
+            (
+                do_predict and self.kept_models == "none" and not alone,
+                "do_predict is True but save_models is 'none', so no model is left to predict: drop one of the two",
+            ),
+            (
+                sum(map(bool, named.values())) != 1 and not alone,
+                f"{listed}: give one of them, such as --tasks paper",
+            ),
+        ):
             if is_wrong:
                 raise ValueError(f"{message}.")
-        refuse(self, PREDICTION if self.is_prediction_only else OWN_TASK if self.is_own_task else BENCHMARKS)
+        refuse(self, KINDS)
 
 
 @dataclass

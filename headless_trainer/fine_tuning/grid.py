@@ -25,7 +25,7 @@ from .tasks import TASKS, Task, select_tasks
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """A checkpoint of the grid.
 

@@ -37,11 +37,7 @@ TEST_NOTE = (
 
 
 def write_report(output_dir: str | Path) -> str:
-    """Write ``results.md`` and its pictures beside the results of a folder, and return its text.
-
-    Raises:
-        ValueError: if the folder holds no result.
-    """
+    """Write ``results.md`` and its pictures beside the results of a folder, and return its text."""
     output_dir = Path(output_dir)
     runs = read_runs(output_dir)
     if not runs:
@@ -53,11 +49,10 @@ def write_report(output_dir: str | Path) -> str:
             picture = output_dir / f"{slug}_{loss}_pretraining.png"
             if draw_pretraining(group, picture):
                 parts.append(f"![Score along pretraining]({picture.name})")
-    for title, table, said in (
-        ("Test rows", test_table(output_dir), TEST_NOTE),
-        ("Calibration", calibration_table(runs), CALIBRATION_NOTE),
-    ):
-        parts += [f"## {title}", table, said] if table else []
+    if table := test_table(output_dir):
+        parts += ["## Test rows", table, TEST_NOTE]
+    if table := calibration_table(runs):
+        parts += ["## Calibration", table, CALIBRATION_NOTE]
     text = "\n\n".join(parts) + "\n"
     write_whole(output_dir / REPORT_NAME, text.encode())
     return text
@@ -198,14 +193,8 @@ def score_table(
     significantly better than the second best, two daggers that it is so after Holm's correction over the columns too. A
     missing score is shown as a dash.
 
-    Args:
-        rows: the leading cells of each row, by the name it has in ``scores``.
-        scores: ``row``, ``column`` and ``score`` of each seed.
-        first: headings of the leading cells.
-        names: what headings call columns.
-        averaged: whether there is a column of the average.
-        lower: whether the lowest of a column is the best.
-        digits: format of a score.
+    ``rows`` are the leading cells of each row, by the name that it has in ``scores``, and ``first`` their headings; ``names``
+    are the headings of columns. ``lower``: the lowest of a column is the best. ``digits`` is the format of a score.
     """
     columns = in_order(scores["column"].unique())
     scores = scores.sort_values("row", key=lambda names: names.map([*rows].index), kind="stable")
@@ -251,12 +240,9 @@ def _daggers(best_two: dict[str, pandas.DataFrame]) -> dict[tuple[str, str], str
 
 
 def checkpoint_scores(runs: list[dict]) -> pandas.DataFrame:
-    """Average score of each checkpoint whose pretraining is known, in the order of tokens seen.
+    """``mean`` score (x 100) of checkpoints, its ``error``, ``run``, ``tokens_seen`` and ``train_seconds``, by tokens seen.
 
     Only columns that every checkpoint has are averaged, so that all points are means of the same tasks.
-
-    Returns:
-        ``run``, ``tokens_seen``, ``train_seconds``, ``mean`` (x 100) and ``error`` (standard error, nan with one seed).
     """
     known = {run["model"]: run["pretraining"] for run in runs if run.get("pretraining")}
     scores = scores_of(run for run in runs if run["model"] in known)

@@ -18,8 +18,7 @@ class Problem:
     """One kind of task.
 
     Attributes:
-        name: as ``--problem_type`` has it.
-        config_name: as ``problem_type`` of a configuration of transformers has it.
+        name, config_name: as ``--problem_type`` and ``problem_type`` of a configuration of transformers have it.
         losses: that it can be trained with, the default first.
         loss_sum: from ``(N, C)`` scores and labels, the sum of the losses of all labels, whose mean is that of torch.
         outputs: of ``(N, C)`` scores: probabilities, or the number.

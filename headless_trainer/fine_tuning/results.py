@@ -40,12 +40,9 @@ METRIC_NAMES = {
 }  # fmt: skip
 
 
-def run_path(
-    output_dir: str | Path, loss: str, model: str, task: str, seed: int, learning_rate: float | None = None
-) -> Path:
+def run_path(output_dir: str | Path, loss: str, model: str, task: str, seed: int, rate: float | None = None) -> Path:
     """Where the result of one run lies; of a candidate of a search over learning rates, in a folder of its rate."""
-    rate = [] if learning_rate is None else [f"rate_{learning_rate:g}"]
-    return Path(output_dir, loss, model, task, *rate, f"seed_{seed}.json")
+    return Path(output_dir, loss, model, task, "" if rate is None else f"rate_{rate:g}", f"seed_{seed}.json")
 
 
 def write_run(path: Path, run: dict) -> None:
@@ -70,16 +67,12 @@ def read_runs(output_dir: str | Path, candidates: bool = False) -> list[dict]:
 def check_settings(runs: list[dict], loss: str, settings: dict, weights: dict[str, str], output_dir: str) -> None:
     """Refuse to put runs of other settings, or of other weights under the same name, into one table.
 
-    Args:
-        runs: what the folder holds.
-        loss: of the coming runs; only results of the same loss are compared.
-        weights: fingerprint of each model, by its name.
+    Only results of the same ``loss`` are compared; ``weights`` are the fingerprints of the models, by their names.
     """
     for run in runs:
         own = run["settings"] | {"weights": run["weights"]}
         new = settings | {"weights": weights.get(run["model"], run["weights"])}
-        differing = [name for name in own | new if own.get(name) != new.get(name)] if run["loss"] == loss else []
-        for name in differing:
+        for name in (name for name in own | new if run["loss"] == loss and own.get(name) != new.get(name)):
             raise ValueError(
                 f"output_dir {output_dir!r} holds {run['model']}/{run['task']}/seed_{run['seed']} with {name} "
                 f"{own.get(name)!r}, and this run has {new.get(name)!r}: choose another --output_dir."

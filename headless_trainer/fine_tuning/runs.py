@@ -8,8 +8,9 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from functools import partial
 from importlib import metadata
+from itertools import groupby
 from pathlib import Path
 
 from tqdm.auto import tqdm
@@ -38,29 +39,26 @@ def run_grid(grid: Grid) -> None:
         logger.info("%s of %s runs are finished already: they are skipped.", done, len(grid.runs))
     args = grid.training
     hidden = args.disable_tqdm or args.process_index > 0 or not sys.stderr.isatty()
-    for run, train, sets in tqdm(_encoded(grid), total=len(grid.runs), initial=done, disable=hidden, smoothing=0):
-        result = run_one(run, grid, train, sets)
-        gc.collect()  # a trainer and its model refer to each other: without this, the next model comes beside them
-        if args.process_index == 0:
-            write_run(run.path, result)
-        best, score = result["best_epoch"] + 1, shown(result, result["score"])
-        seconds = result["train_seconds"] + result["evaluation_seconds"]
-        logger.info("%s: %.4g after epoch %s (%.0f s)", run, score, best, seconds)
-
-
-def _encoded(grid: Grid) -> Iterator[tuple[Run, EncodedRows, dict[str, EncodedRows]]]:
-    """Runs with the rows they train on and score, encoded once for all seeds of a model and a task."""
-    current, train, sets = None, None, {}
-    for run in grid.pending:
-        if current != (run.model.name, run.task.name):
-            current = run.model.name, run.task.name
-            settings = {"problem": run.task.problem, "num_labels": run.task.num_labels}
-            settings["max_seq_length"] = grid.arguments.max_seq_length
-            config = run.model.configs[run.task.num_labels]
-            rows, held_out = grid.data[run.task.name]
-            train = encode_rows(rows, run.model.tokenizer, config, **settings)
-            sets = {name: encode_rows(each, run.model.tokenizer, config, **settings) for name, each in held_out.items()}
-        yield run, train, sets
+    bar = tqdm(total=len(grid.runs), initial=done, disable=hidden, smoothing=0)
+    for (task, model), runs in groupby(grid.pending, key=lambda run: (run.task, run.model)):
+        settings = {
+            "max_seq_length": grid.arguments.max_seq_length,
+            "problem": task.problem,
+            "num_labels": task.num_labels,
+        }
+        encode = partial(encode_rows, tokenizer=model.tokenizer, config=model.configs[task.num_labels], **settings)
+        rows, held_out = grid.data[task.name]
+        train, sets = encode(rows), {name: encode(each) for name, each in held_out.items()}
+        for run in runs:
+            result = run_one(run, grid, train, sets)
+            gc.collect()  # a trainer and its model refer to each other: without this, the next model comes beside them
+            if args.process_index == 0:
+                write_run(run.path, result)
+            best, score = result["best_epoch"] + 1, shown(result, result["score"])
+            seconds = result["train_seconds"] + result["evaluation_seconds"]
+            logger.info("%s: %.4g after epoch %s (%.0f s)", run, score, best, seconds)
+            bar.update()
+    bar.close()
 
 
 def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRows]) -> dict:

@@ -55,13 +55,10 @@ def name_of(metric: str) -> str:
 
 @cache
 def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
-    """A metric by its name or its path, for tasks of a kind.
+    """A metric by its name or its path; a ValueError if it cannot be loaded, is not for such tasks, or has no direction.
 
     Those of `named_score` need no network; other names are those of `evaluate`, or paths of its modules. The direction is
     measured: of a loss, outputs that are right have less than the same ones shuffled.
-
-    Raises:
-        ValueError: if it cannot be loaded, is not for such tasks, or has no direction.
     """
     name, ours = name_of(metric), named_score.known_name(metric)
     found = Metric(name, _load(named_score.__file__, name) if ours else _load(metric))
@@ -116,13 +113,8 @@ def check_metric(task: Task, labels: Sequence) -> None:
 def score_outputs(task: Task, scores: np.ndarray, labels: np.ndarray, when: str) -> dict:
     """Metrics, mean loss (plain cross-entropy in nats, or squared error) and, of classes, the calibration error.
 
-    Args:
-        scores: ``(N, C)`` outputs of the model.
-        labels: as `problems.Problem.encode` gives them.
-        when: the rows were scored, for errors: ``after step 7``.
-
-    Raises:
-        FloatingPointError: if an output is not finite, or a metric is not defined.
+    They are of ``(N, C)`` outputs of the model and labels as `problems.Problem.encode` gives them. A FloatingPointError says
+    ``when`` (``after step 7``) an output was not finite, or a metric not defined.
     """
     scores, labels = torch.from_numpy(scores).double(), torch.from_numpy(labels)
     if not torch.isfinite(scores).all():  # argmax would make a class of it
@@ -153,11 +145,8 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15)
     """The expected calibration error: how far confidence is from accuracy, in [0, 1].
 
     It is the mean, over rows, of the distance between accuracy and mean confidence of their bin, of ``bins`` of equal width,
-    which hold the rows above their lower edge and up to their upper one. Source: https://arxiv.org/abs/1706.04599, section 2.
-
-    Args:
-        confidence: ``(N,)`` largest probability of each row.
-        right: ``(N,)`` whether that was the right class.
+    which hold the rows above their lower edge and up to their upper one. ``confidence`` is the largest probability of each
+    row, ``(N,)``, and ``right`` whether that was the right class. Source: https://arxiv.org/abs/1706.04599, section 2.
     """
     own_bin = np.searchsorted(np.linspace(0.0, 1.0, bins + 1), confidence, side="left")
     distances = pandas.Series(confidence - right).groupby(own_bin).sum().abs()
