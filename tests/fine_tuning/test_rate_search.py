@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, BertModel
+from builders import tiny_classifier
+from transformers import BertForSequenceClassification, BertModel
 
 pytest.importorskip("sklearn")
 
@@ -27,11 +28,7 @@ def brier(right: int) -> float:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory, mlm_tokenizer) -> str:
     folder = tmp_path_factory.mktemp("models") / "bert"
-    config = BertConfig(
-        vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    )
-    torch.manual_seed(0)
-    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    tiny_classifier(BertModel, vocab_size=300).save_pretrained(folder)
     mlm_tokenizer.save_pretrained(folder)
     return str(folder)
 
@@ -110,13 +107,23 @@ def test_rows_that_are_predicted_have_no_part_in_the_choice(model, files, right,
     assert found[0] == found[1]
 
 
-def test_of_errors_the_rate_with_the_lowest_mean_is_chosen(model, files, right, tmp_path):
-    right |= {(1e-3, 0): 4, (1e-2, 0): 6, (1e-1, 0): 5}
+def test_of_errors_the_rate_with_the_lowest_mean_is_chosen(model, files, right, tmp_path, caplog):
+    right |= {(1e-3, 0): 4, (1e-2, 0): 5, (1e-1, 0): 6}
     flags = [
-        "--learning_rates", "1e-1", "1e-3", "1e-2", "--num_train_epochs", 1, "--seeds", 0, "--metric", "brier_score",
-    ]  # fmt: skip
+        "--num_train_epochs",
+        1,
+        "--seeds",
+        0,
+        "--metric",
+        "brier_score",
+        "--learning_rates",
+        "1e-1",
+        "1e-3",
+        "1e-2",
+    ]
     search = read(run(model, files, tmp_path / "out", *flags) / "seed_0.json")["learning_rate_search"]
-    assert search == {"chosen": 0.01, "scores": pytest.approx({"0.1": brier(5), "0.001": brier(4), "0.01": brier(6)})}
+    assert search == {"chosen": 0.1, "scores": pytest.approx({"0.1": brier(6), "0.001": brier(4), "0.01": brier(5)})}
+    assert "The best rate of bert, 0.1, is at the end of those that were tried: try some beyond it." in caplog.text
 
 
 def test_a_search_goes_on_and_further_seeds_may_change_the_choice(model, files, right, tmp_path, monkeypatch, caplog):
@@ -144,13 +151,6 @@ def test_candidates_of_other_settings_are_not_mixed(model, files, right, tmp_pat
     (folder / "seed_0.json").unlink()  # as if the search had been cut short
     with pytest.raises(SystemExit, match="with weight_decay 0.0, and this run has 0.1: choose another --output_dir"):
         run(model, files, tmp_path / "out", *flags, "--weight_decay", 0.1)
-
-
-def test_a_best_rate_at_the_end_is_said(model, files, right, tmp_path, caplog):
-    right |= {(1e-3, 0): 4, (1e-2, 0): 5, (1e-1, 0): 6}
-    flags = ["--learning_rates", "1e-3", "1e-2", "1e-1", "--num_train_epochs", 1, "--seeds", 0]
-    run(model, files, tmp_path / "out", *flags)
-    assert "The best rate of bert, 0.1, is at the end of those that were tried: try some beyond it." in caplog.text
 
 
 # Early stopping and the log ----------------------------------------------------------------------------------------------

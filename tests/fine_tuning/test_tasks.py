@@ -62,9 +62,8 @@ def load(name, data_dir, languages=None, **settings):
 def test_groups_of_tasks():
     assert GROUPS["glue"] == ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")
     assert GROUPS["superglue"] == ("boolq", "cb", "copa", "wic")
-    assert GROUPS["xnli_translate_train"] == tuple(f"xnli_{language}" for language in XNLI_LANGUAGES)
-    assert len(XNLI_LANGUAGES) == 15
     assert GROUPS["paper"] == ("mrpc", "cola", "stsb", "sst2", "qnli", "qqp", "mnli")
+    assert len(GROUPS["xnli_translate_train"]) == len(XNLI_LANGUAGES) == 15
     assert {name for members in GROUPS.values() for name in members} | {"xnli"} == set(TASKS)
 
 
@@ -241,11 +240,7 @@ def test_rows_without_a_label_are_left_out(tmp_path, caplog, label):
         ("wic", [{**WIC[0], "start1": "31"}], "column 'start1' of data_dir .* must hold integers, got string"),
         ("cola", [*SENTENCE, {"sentence": None, "label": 1}], "row 2 of the column 'sentence' of .* must hold text"),
         ("cola", [{"sentence": 5, "label": 1}], "the column 'sentence' of .* must hold text, got int64"),
-        (
-            "cola",
-            [*SENTENCE, {"sentence": "x", "label": 2}],
-            "row 2 of .* has label 2, which must be of unacceptable, acc",
-        ),
+        ("cola", [*SENTENCE, {"sentence": "x", "label": 2}], "row 2 of .* label 2, which must be of unacceptable, acc"),
         ("cb", [*NLI, {**NLI[0], "label": -2}], "row 3 of .* has label -2, which must be of entailment, contradiction"),
         ("cb", [{**NLI[0], "label": "maybe"}], "row 0 of .* has label 'maybe'"),
         ("cola", [{"sentence": "x", "label": 0.5}], "row 0 of .* has label 0.5"),
@@ -270,11 +265,7 @@ def test_rows_that_are_not_those_of_the_task(tmp_path, name, rows, message):
         ("rte", {}, "does not hold train.jsonl of 'rte' .*glue/rte and .*/rte"),
         ("xnli", {}, "does not hold validation.jsonl of 'ar' for the task xnli: looked for it in .*/xnli/ar. "),
         ("cola", {"validation_split": "test"}, "does not hold test.jsonl of 'cola'"),
-        (
-            "cola",
-            {"train_split": "validation"},
-            "of cola are both 'validation': the score would be that of rows trained on",
-        ),
+        ("cola", {"train_split": "validation"}, "are both 'validation': the score would be that of rows trained on"),
     ],
 )
 def test_what_is_not_in_data_dir(tmp_path, name, settings, message):
@@ -320,8 +311,6 @@ def test_a_dataset_whose_files_are_a_script_is_read_from_its_parquet_copy(monkey
 
 
 def test_labels_may_be_numbers_of_any_width():
-    for column in (
-        *(pa.array([1, 0], kind) for kind in (pa.int8(), pa.uint32(), pa.float32())),
-        pa.array([True, False]),
-    ):
+    for kind in (pa.int8(), pa.uint32(), pa.float32(), pa.bool_()):
+        column = pa.array([True, False]).cast(pa.int8()).cast(kind)
         assert task_rows.labels_of(TASKS["boolq"], pa.chunked_array([column]), "here") == [1, 0]
