@@ -60,7 +60,6 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
             "best": best,
         }
         facts["environment"] = card_facts.environment(trainer, totals["train_seconds"])
-        facts["bias_apart"] = trainer.head.added_bias and is_checkpoint
     name, results = _name(folder, args), held_out_results(metrics, trainer.task, run.data_args, kind)
     model = trainer.accelerator.unwrap_model(trainer.model)
     card = {"causal": trainer.task == "clm", "model_args": run.model_args, "results": results, "facts": facts}

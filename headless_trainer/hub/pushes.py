@@ -14,6 +14,7 @@ from transformers.trainer_utils import HubStrategy
 
 from ..runtime import signals
 from ..runtime.checkpoints import SETTINGS_NAME
+from ..runtime.manifest import TRAINED_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,9 @@ LIMIT_SECONDS, LIMIT_BYTES_PER_SECOND = 60.0, 5e5  # how long the end of a run w
 # What stays here: checkpoints, what is hidden or unfinished, and both files of settings, with this machine's paths. Of a
 # checkpoint as a model, also what only resuming reads, of DeepSpeed and FSDP too.
 RUN_EXCLUDED = ("checkpoint-*", ".*", "*.bin", SETTINGS_NAME)
-STATES = "*.pt *.pth manifest.json stream_*.json *.distcp *.metadata global_step* latest zero_to_fp32.py"
+STATES = (
+    f"{TRAINED_NAME} *.pt *.pth manifest.json stream_*.json *.distcp *.metadata global_step* latest zero_to_fp32.py"
+)
 MODEL_EXCLUDED = (*RUN_EXCLUDED, *STATES.split())
 
 

@@ -44,15 +44,12 @@ class CandidateHead:
         matrix: the matrix for candidates of a trunk that has one, else None.
         own: submodules of the trunk that score candidates alone, that matrix among them, by name.
         size: V.
-        added_bias: False: a `VocabularyHead` may have a bias that leaves its run folded into other weights.
 
     Raises:
         ValueError: if the trunk's output and its embedding differ in width and no projection of the trunk makes up for it, or
             if the trunk was trained with a matrix for candidates that was not loaded with it: its embedding would score in
             that one's place.
     """
-
-    added_bias = False
 
     def __init__(self, trunk: PreTrainedModel):
         self.embedding, self.matrix = trunk.get_input_embeddings(), candidate_matrix(trunk)
@@ -118,9 +115,9 @@ class CandidateHead:
                 "DeepSpeed or FSDP, which would cut it into shards: drop one of the two."
             )
 
-    def finish_weights(self, folder: Path) -> None:
+    def finish_weights(self, folder: Path, leaves_run: bool) -> None:
         """Move the matrix out of the weights in a folder that leaves its run, into a file of its own."""
-        if not self.own:
+        if not (self.own and leaves_run):
             return
         weights = load_file(folder / SAFE_WEIGHTS_NAME)
         own = {name: weights.pop(name) for name in list(weights) if name.startswith(PREFIX)}

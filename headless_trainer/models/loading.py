@@ -23,6 +23,7 @@ from ..corpus.tokenization import train_tokenizer
 from ..runtime import sources
 from ..runtime.checkpoint_aside import model_aside
 from .candidate_head import candidate_matrix, forget_head, load_trunk, own_modules, untie
+from .projection import check_head_is_known
 
 logger = logging.getLogger(__name__)
 
@@ -147,9 +148,13 @@ def load_model(
         options = {"dtype": MASTER_DTYPE, "trust_remote_code": args.trust_remote_code, **attention}
         model = auto_class.from_config(config, **options)
         return untie(model) if untied else model
-    load = load_trunk if objective == "headless" else auto_class.from_pretrained
     with sources.source("model_name_or_path", args.model_name_or_path):
-        model = load(args.model_name_or_path, config=config, dtype=MASTER_DTYPE, **hub_arguments(args), **attention)
+        options = {"config": config, "dtype": MASTER_DTYPE, **hub_arguments(args), **attention}
+        if objective == "headless":
+            model = load_trunk(args.model_name_or_path, **options)
+        else:
+            model, report = auto_class.from_pretrained(args.model_name_or_path, output_loading_info=True, **options)
+            check_head_is_known(model, report["unexpected_keys"], args.model_name_or_path)
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         if not args.resize_embeddings:

@@ -1,5 +1,7 @@
 """The vocabulary projection of a language model: where it is, and what it reads and returns."""
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -38,6 +40,25 @@ def find_projection(model: PreTrainedModel, of_trunk: bool = False) -> nn.Linear
             "train and which cannot be set to return what they read: fine-tune it, with `headless-trainer lm-head --do_train`."
         )
     return projection
+
+
+def check_head_is_known(model: PreTrainedModel, unexpected: Collection[str], source: str) -> None:
+    """Refuse a language model whose file holds a weight of its head that its class leaves out: its scores would be others.
+
+    Args:
+        model: as it was loaded.
+        unexpected: names that its file holds and the class does not know, as ``output_loading_info`` says.
+        source: folder or name.
+
+    Raises:
+        ValueError: with the weight.
+    """
+    head = next(name for name, module in model.named_modules() if module is model.get_output_embeddings())
+    if lost := [name for name in unexpected if name.startswith(f"{head}.")]:
+        raise ValueError(
+            f"{source!r} holds {lost[0]}, which {type(model).__name__} leaves out, so its scores would be others: name a "
+            "folder that this class wrote, such as that of the finished run."
+        )
 
 
 def _place_in_head(projection: nn.Linear, model: PreTrainedModel) -> tuple[bool, bool]:

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..runtime.manifest import TRAINED_NAME
 from .fold import fold_bias, fold_head_bias
 from .projection import find_projection
 
@@ -61,8 +63,10 @@ class VocabularyHead:
         else:
             self.projection.bias.data.copy_(prior)
 
-    def finish_weights(self, folder: Path) -> None:
-        """Fold an added bias into the weights in a folder that leaves its run; a checkpoint to resume from keeps it."""
+    def finish_weights(self, folder: Path, leaves_run: bool) -> None:
+        """Fold an added bias into the weights of a folder; those that are trained lie beside them where a run resumes."""
+        if self.added_bias and not leaves_run:
+            save_model(self.model, str(folder / TRAINED_NAME), metadata={"format": "pt"})
         if self.added_bias:
             fold_head_bias(self.model).save_pretrained(folder)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 MANIFEST_NAME = "manifest.json"
 TOKEN_COUNTS_NAME = "token_counts.safetensors"
+TRAINED_NAME = "trained_weights.safetensors"  # of a checkpoint whose own are folded for other clients
 TRAINER_STATE_NAME = "trainer_state.json"  # transformers' own name: importing its trainer for it would take seconds
 CARD_NAME = "README.md"  # not checked: people edit it, and scores are added to it later; no run resumes from it
 ALGORITHM = "sha256"  # the processor's own instructions make it the fastest of hashlib's on most machines

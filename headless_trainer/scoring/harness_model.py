@@ -8,6 +8,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from ..models.projection import check_head_is_known
 from ..runtime import sources
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ def load(name_or_path: str, args) -> "ScoredPositions":
             f"{name_or_path!r} lacks the weights {', '.join(sorted(report['missing_keys'])[:3])}, which would be scored with "
             f"random values. {_remedy(name_or_path)}"
         )
+    check_head_is_known(model, report["unexpected_keys"], name_or_path)
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise ValueError(

@@ -101,7 +101,7 @@ class HeadlessTrainer(PretrainingTrainer):
         if args is not None:
             self.head.check_launch(args)
         super().__init__(trunk, args, data_collator, **kwargs)
-        self.head.check_launch(args, sharded=self.is_deepspeed_enabled or self.is_fsdp_enabled)
+        self.head.check_launch(args, sharded=self.is_sharded)
         self.pools = CandidatePools(args, self.head.size, self.host)
         if token_counts is not None:
             if len(token_counts) != self.head.size:

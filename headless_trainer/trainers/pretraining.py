@@ -143,9 +143,7 @@ class PretrainingTrainer(Trainer):
         self.checkpoints = saving.CheckpointWriter(self)
         self.rows: SparseRows | None = None
         if args.sparse_embedding_updates:
-            self.rows = SparseRows(
-                self.model, args, self.head.row_weights, self.is_deepspeed_enabled or self.is_fsdp_enabled
-            )
+            self.rows = SparseRows(self.model, args, self.head.row_weights, self.is_sharded)
         self.stream = StreamPlace(self.train_dataset, args) if isinstance(self.train_dataset, PackedStream) else None
         self.evaluation: Evaluation | None = None
         self._compared_with: str | None = None  # checkpoint whose settings were compared
@@ -394,6 +392,10 @@ class PretrainingTrainer(Trainer):
             super().save_model(folder, _internal_call=True)
 
     @property
+    def is_sharded(self) -> bool:
+        return self.is_deepspeed_enabled or self.is_fsdp_enabled
+
+    @property
     def is_prepared(self) -> bool:
         """False where DeepSpeed or FSDP has not cut the model into shards, as in a run that was finished before it began."""
         if self.is_deepspeed_enabled:
@@ -489,14 +491,17 @@ class PretrainingTrainer(Trainer):
             return result
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
+        if not self.is_sharded and resume.load_trained_weights(model or self.model, resume_from_checkpoint):
+            return
         super()._load_from_checkpoint(resume_from_checkpoint, model)
-        if not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+        if not self.is_sharded:
             resume.load_renamed_weights(model or self.model, resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
-        if not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
-            resume.load_renamed_weights(self.model, self.state.best_model_checkpoint)
+        best = self.state.best_model_checkpoint
+        if not (self.is_sharded or resume.load_trained_weights(self.model, best)):
+            resume.load_renamed_weights(self.model, best)
 
     def check_resume(self, checkpoint: str) -> None:
         """Warn of settings that are not those of a checkpoint, once, and find the run's place in the data.

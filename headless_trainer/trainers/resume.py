@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 from safetensors import safe_open
+from safetensors.torch import load_model
 from transformers import PreTrainedModel, TrainerState
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
@@ -17,7 +18,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..runtime.checkpoints import check_processes, load_token_counts, read_settings
-from ..runtime.manifest import read_facts
+from ..runtime.manifest import TRAINED_NAME, read_facts
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,14 @@ def check_run(trainer, checkpoint: str, settings_too: bool = True) -> None:
         trainer.stream.load(checkpoint)
     else:
         check_rows(facts, trainer.train_dataset)
+
+
+def load_trained_weights(model: PreTrainedModel, checkpoint: str) -> bool:
+    """Load what a checkpoint holds beside weights that any client reads, where it does: a bias not folded into them."""
+    path = Path(checkpoint, TRAINED_NAME)
+    if path.is_file():
+        load_model(model, str(path))
+    return path.is_file()
 
 
 def load_renamed_weights(model: PreTrainedModel, checkpoint: str) -> None:

@@ -97,8 +97,8 @@ def write_model(trainer, folder: Path, leaves_run: bool) -> None:
     counts, totals = trainer.all_token_counts(), run_totals(trainer)
     with cache_for_generation(trainer.model), with_settings(args, hub_token=None):  # in training_args.bin
         trainer.save_weights(str(folder))
-        if leaves_run and args.should_save:
-            trainer.head.finish_weights(folder)
+        if args.should_save and (leaves_run or not trainer.is_sharded):
+            trainer.head.finish_weights(folder, leaves_run)
     if args.should_save:
         save_token_counts(folder, counts, totals)
         save_settings(folder, args, type(trainer).__name__)

@@ -242,6 +242,14 @@ def test_a_checkpoint_goes_on_in_float32(objective, checkpoint, tmp_path):
         torch.testing.assert_close(dict(model.state_dict()), expected, rtol=0, atol=0)
 
 
+def test_a_head_with_a_weight_that_its_class_leaves_out_is_refused(tmp_path, clm_tokenizer):
+    model = AutoModelForCausalLM.from_config(tiny_config("gpt2", vocab_size=300))
+    model.lm_head.bias = torch.nn.Parameter(torch.ones(300))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"holds lm_head\.bias, which GPT2LMHeadModel leaves out"):
+        loaded(clm_tokenizer, "vanilla", model_name_or_path=str(tmp_path))
+
+
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
 def test_a_tokenizer_larger_than_the_embedding(objective, checkpoint):
     rows, tokenizer = AutoConfig.from_pretrained(checkpoint).vocab_size, AutoTokenizer.from_pretrained(checkpoint)

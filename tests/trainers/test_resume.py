@@ -92,12 +92,21 @@ def test_each_setting_is_judged_once():
 # Weights that have another name in the file ------------------------------------------------------------------------------
 
 
+def vanilla_gpt2(folder, **settings):
+    """With a tied head."""
+    return vanilla(folder, AutoConfig.for_model("gpt2", vocab_size=30, n_embd=16, n_layer=1, n_head=2), **settings)
+
+
 def vanilla_neox(folder, **settings):
     """GPT-NeoX, whose untied head transformers saves as ``embed_out``."""
     config = AutoConfig.for_model(
         "gpt_neox", vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
         tie_word_embeddings=False,
     )  # fmt: skip
+    return vanilla(folder, config, **settings)
+
+
+def vanilla(folder, config, **settings):
     torch.manual_seed(0)
     rows = [{"input_ids": [(row * place) % 29 + 1 for place in range(3, 11)]} for row in range(1, 9)]
     args = HeadlessTrainingArguments(
@@ -136,3 +145,18 @@ def test_a_checkpoint_without_a_weight_is_refused(tmp_path):
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"lacks lm_head\.weight"):
         run._load_from_checkpoint(str(tmp_path))
+
+
+def test_a_tied_head_with_a_bias_of_its_own_is_resumed_and_its_best_checkpoint_read(tmp_path):
+    """Its checkpoints hold the bias in other weights, which any client reads, and beside them what is trained."""
+    tied = {"head_bias": "prior", "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2}
+    whole, resumed = (vanilla_gpt2(tmp_path / name, **tied, metric_for_best_model="loss") for name in ("a", "b"))
+    whole.train()
+    checkpoint = tmp_path / "a" / "checkpoint-2"
+    resumed.train(str(checkpoint))
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+    assert whole.model.lm_head.weight is whole.model.get_input_embeddings().weight
+    ids = torch.arange(1, 9)[None]
+    best = AutoModelForCausalLM.from_pretrained(whole.state.best_model_checkpoint).eval()
+    torch.testing.assert_close(best(ids).logits, whole.model.eval()(ids).logits, rtol=1e-4, atol=1e-4)

@@ -296,7 +296,7 @@ def test_best_checkpoint_is_kept_and_found(tmp_path, clm_tokenizer):
 
 # The baseline's head bias, and refusals --------------------------------------------------------------------------------
 
-PRIOR = {"objective": "vanilla", "head_bias": "prior", "max_steps": 1, "save_strategy": "no"}
+PRIOR = {"objective": "vanilla", "head_bias": "prior", "max_steps": 1, "save_strategy": "steps", "save_steps": 1}
 
 
 def vanilla_trainer(folder, tokenizer, drawn_share=0.0, **settings) -> VanillaTrainer:
@@ -315,12 +315,16 @@ def test_head_bias_starts_at_the_prior_and_is_trained(tmp_path, clm_tokenizer, d
     torch.testing.assert_close(start.exp(), want)
     run.train()
     assert not torch.equal(run.model.lm_head.bias, start)
-    run.save_model()  # as any client reads it, the model has the trained bias in its weights
+    run.save_model()
     ids = torch.tensor([[5, 9, 40, 3]])
-    loaded = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
-    with torch.no_grad():
-        torch.testing.assert_close(loaded(ids).logits, run.model.eval()(ids).logits, rtol=1e-4, atol=1e-4)
-    assert loaded.lm_head.bias is None
+    for folder in (
+        tmp_path,
+        tmp_path / "checkpoint-1",
+    ):  # as any client reads them, the trained bias is in their weights
+        loaded = GPT2LMHeadModel.from_pretrained(folder).eval()
+        with torch.no_grad():
+            torch.testing.assert_close(loaded(ids).logits, run.model.eval()(ids).logits, rtol=1e-4, atol=1e-4)
+        assert loaded.lm_head.bias is None
     with pytest.raises(ValueError, match="head_bias is 'prior' but the head of the model holds log q already"):
         make_trainer(tmp_path, loaded, [], PRIOR, token_counts=counts, processing_class=clm_tokenizer)
 
