@@ -1,6 +1,5 @@
 import copy
 import os
-import pickle
 from types import SimpleNamespace
 
 import datasets
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, ByT5Tokenizer, GPT2Config, GPT2Model
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments
@@ -64,28 +62,6 @@ def rows_of(dataset) -> list[list[int]]:
 # Packing
 
 
-def _cut(batches, **settings):
-    settings = {"max_seq_length": 4, "line_by_line": False, "share_rows": False} | settings
-    encoded = [(np.array(sum(batch, []), np.int32), np.array([len(row) for row in batch])) for batch in batches]
-    return [
-        ids[start:end].tolist()
-        for ids, offsets in packing._rows(encoded, **settings)
-        for start, end in zip(offsets[:-1], offsets[1:], strict=True)
-    ]
-
-
-def test_rows_are_the_stream_cut_at_equal_lengths():
-    batches = [[[1, 2, 3], [4, 5, 6]], [[7]], [[8, 9, 10, 11, 12, 13]]]
-    assert _cut(batches) == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
-    # Nothing is lost where a batch ends with a row.
-    assert _cut([[[1, 2], [3, 4]], [[5, 6, 7, 8]]]) == [[1, 2, 3, 4], [5, 6, 7, 8]]
-
-
-def test_line_by_line_keeps_the_closing_token():
-    batches = [[[1, 2, 9], [1, 2, 3, 4, 5, 9], []], [[1, 2, 3, 9]]]
-    assert _cut(batches, line_by_line=True) == [[1, 2, 9], [1, 2, 3, 9], [1, 2, 3, 9]]
-
-
 @pytest.mark.parametrize("length", [2, 7, 128])
 @pytest.mark.parametrize("name", ["clm", "mlm", "python"])
 def test_packing_equals_naive_concatenation(name, length, request, cache):
@@ -94,12 +70,6 @@ def test_packing_equals_naive_concatenation(name, length, request, cache):
     assert rows.column_names == ["input_ids"]
     assert rows.features["input_ids"].feature.dtype == "int32"
     assert rows_of(rows) == naive_rows(naive_stream(tokenizer, DOCUMENTS), length)
-
-
-def test_separators(clm, mlm):
-    decoder, encoder = naive_stream(clm, ["a b"]), naive_stream(mlm, ["a b"])
-    assert decoder[-1] == clm.eos_token_id and clm.eos_token_id not in decoder[:-1]
-    assert encoder[0] == mlm.cls_token_id and encoder[-1] == mlm.sep_token_id
 
 
 @pytest.mark.parametrize("name", ["clm", "mlm"])
@@ -263,17 +233,6 @@ def test_rows_of_texts_in_memory_lie_in_the_cache(clm, tmp_path):
     assert rows.cache_files[0]["filename"].startswith(str(tmp_path / "library_cache"))
 
 
-def test_failure_leaves_no_rows_behind(clm, tmp_path, monkeypatch):
-    def fail_late(*args):
-        yield np.arange(64, dtype=np.int32), np.array([64])
-        raise RuntimeError("the disk is full")
-
-    monkeypatch.setattr(packing, "_encoded_batches", fail_late)
-    with pytest.raises(RuntimeError, match="the disk is full"):
-        tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, max_seq_length=16, cache_dir=str(tmp_path))
-    assert {path.suffix for path in tmp_path.iterdir()} <= {".lock"}
-
-
 # Checks and counts
 
 
@@ -334,17 +293,6 @@ def test_target_counts(clm, mlm_tokenizer):
     ]  # fmt: skip
 
 
-def test_rows_that_are_found_do_not_need_to_know_how_they_were_encoded(clm, cache, monkeypatch):
-    """Which is found out by reading all of the tokenizer: of 32,000 tokens it takes a sixth of a second."""
-    texts, looks = Dataset.from_dict({"text": DOCUMENTS}), []
-    look = packing.DocumentEncoder._words_are_independent
-    monkeypatch.setattr(packing.DocumentEncoder, "_words_are_independent", lambda self: looks.append(1) or look(self))
-    first = tokenize_and_pack(texts, clm, max_seq_length=16, num_proc=1, cache_dir=cache)
-    assert len(looks) == 1
-    assert rows_of(tokenize_and_pack(texts, clm, max_seq_length=16, num_proc=1, cache_dir=cache)) == rows_of(first)
-    assert len(looks) == 1
-
-
 @pytest.mark.parametrize("isolate", [False, True])
 def test_counts_of_packed_rows_are_those_of_the_targets_that_a_training_draws(clm, cache, isolate, tmp_path):
     rows = tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, max_seq_length=16, cache_dir=cache)
@@ -372,6 +320,8 @@ def test_rows_are_padded_to_the_longest(mlm):
     names = ("token_type_ids", "special_tokens_mask", "labels", "position_ids")
     rows = [{"input_ids": [5, 6, 7]} | {name: [2, 3, 4] for name in names}]
     rows += [{"input_ids": [8]} | {name: [9] for name in names}]
+    given = [row | {"attention_mask": [0] * len(row["input_ids"])} for row in rows]
+    assert PaddingCollator(mlm)(given)["attention_mask"].tolist() == [[0, 0, 0]] * 2
     batch = PaddingCollator(mlm)(rows)
     assert {name: tensor.tolist() for name, tensor in batch.items()} == {
         "input_ids": [[5, 6, 7], [8, mlm.pad_token_id, mlm.pad_token_id]],
@@ -381,11 +331,6 @@ def test_rows_are_padded_to_the_longest(mlm):
         "position_ids": [[2, 3, 4], [9, 0, 0]],
         "labels": [[2, 3, 4], [9, -100, -100]],
     }
-
-
-def test_given_attention_masks_are_kept(clm):
-    rows = [{"input_ids": [1, 2], "attention_mask": [0, 1]}, {"input_ids": [3, 4], "attention_mask": [1, 1]}]
-    assert PaddingCollator(clm)(rows)["attention_mask"].tolist() == [[0, 1], [1, 1]]
 
 
 def test_tokenizer_without_a_pad_token_pads_with_0():
@@ -405,10 +350,3 @@ def test_tokenizer_without_a_pad_token_pads_with_0():
 def test_collator_errors(rows, message, clm):
     with pytest.raises(ValueError, match=message):
         PaddingCollator(clm)(rows)
-
-
-def test_rows_reach_the_model_through_worker_processes(clm, cache):
-    rows = tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, max_seq_length=16, cache_dir=cache)
-    loader = DataLoader(pickle.loads(pickle.dumps(rows)), batch_size=4, num_workers=2, collate_fn=PaddingCollator(clm))
-    got = torch.cat([batch["input_ids"] for batch in loader])
-    assert got.tolist() == rows_of(rows)

@@ -2,9 +2,6 @@
 
 import multiprocessing
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -76,46 +73,3 @@ def test_one_of_two_runs_writes_and_the_other_waits(tmp_path):
         run.join()
     assert [run.exitcode for run in runs] == [0, 0]
     assert len(list(tmp_path.glob("written*"))) == 1 and not list(tmp_path.glob("*.incomplete"))
-
-
-KILLED = """
-import multiprocessing, sys, threading, time
-from datasets import Dataset
-from headless_trainer.corpus import packing
-from headless_trainer.corpus.tokenization import train_tokenizer
-
-def tell():
-    while len(multiprocessing.active_children()) < 3:
-        time.sleep(0.05)
-    time.sleep(1)
-    print(*(process.pid for process in multiprocessing.active_children()), flush=True)
-
-threading.Thread(target=tell, daemon=True).start()
-packing._BATCH_BYTES = 2000
-documents = [f"document {i} of {i * 7}" for i in range(200_000)]
-packing.tokenize_and_pack(
-    Dataset.from_dict({"text": documents}), train_tokenizer(documents[:100], vocab_size=300),
-    max_seq_length=16, num_proc=3, cache_dir=sys.argv[1])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_end_with_a_killed_parent(number, tmp_path):
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
-        workers = [int(pid) for pid in process.stdout.readline().split()]
-        process.send_signal(number)
-    assert process.returncode == -number and len(workers) == 3
-    until = time.monotonic() + 100
-    while (alive := [pid for pid in workers if _runs(pid)]) and time.monotonic() < until:
-        time.sleep(0.1)
-    for pid in alive:
-        os.kill(pid, signal.SIGKILL)
-    assert not alive, "workers outlive the process that started them"
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return "(zombie)" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False

@@ -6,7 +6,6 @@ import pickle
 from collections import Counter
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from datasets import Dataset, concatenate_datasets
@@ -263,12 +262,3 @@ def test_a_place_means_nothing_under_other_settings(clm_tokenizer, dealt, settin
     other.deal(*dealt)
     with pytest.raises(ValueError, match=message + ".*add --ignore_data_skip"):
         other.load_state_dict(state)
-
-
-def test_batches_carry_the_place_of_their_last_row():
-    rows = [
-        {"input_ids": np.array([1, 2]), PLACE: (0, 0, 0, 0, 0, 2)},
-        {"input_ids": np.array([3]), PLACE: (0, 1, 2, 3, 4, 5)},
-    ]
-    batch = collate_placed(lambda rows: {"rows": rows}, rows)
-    assert batch[PLACE].tolist() == [0, 1, 2, 3, 4, 5] and batch["rows"][1].keys() == {"input_ids"}

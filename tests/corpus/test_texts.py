@@ -5,7 +5,6 @@ import gzip
 import io
 import itertools
 import json
-import os
 from collections import Counter
 
 import datasets
@@ -75,19 +74,6 @@ def test_sample_by(sample_by, expected, tmp_path, cache):
     path = tmp_path / "a.txt"
     path.write_text("one\ntwo\n\nthree\nfour\n")
     assert load([path], cache, path, sample_by=sample_by)["train"] == expected
-
-
-def test_folders_and_globs_are_read_in_order(tmp_path, cache):
-    folder = tmp_path / "corpus [1]"
-    for i, name in enumerate(["b.txt", "a.txt", "z/deep.txt.gz", "notes.md"]):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        _write(folder / name, [f"text {i}"]) if name != "notes.md" else (folder / name).write_text("no corpus")
-    for names, expected in (
-        ([folder], ["text 1", "text 0", "text 2"]),
-        ([tmp_path / "corpus*" / "[ab].txt"], ["text 1", "text 0"]),
-        ([folder / "b.txt", folder / "a.txt"], ["text 0", "text 1"]),
-    ):
-        assert load(names, cache, folder / "a.txt")["train"] == expected
 
 
 def test_a_file_that_was_changed_is_read_again(tmp_path, cache):
@@ -330,10 +316,3 @@ def test_blocks_of_a_stream(tmp_path, monkeypatch):
 def test_batches_by_size():
     assert list(batches_by_size([3, 3, 9, 1, 1, 1], 6, 2)) == [(0, 2), (2, 3), (3, 5), (5, 6)]
     assert list(batches_by_size([], 6, 2)) == []
-
-
-def test_nothing_of_the_cache_is_left_open(tmp_path, cache):
-    _write(tmp_path / "a.txt", DOCUMENTS)
-    first = load([tmp_path / "a.txt"], cache)
-    assert load([tmp_path / "a.txt"], cache) == first
-    assert len([name for name in os.listdir(cache) if name.endswith(".arrow")]) == 2  # each side

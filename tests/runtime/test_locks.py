@@ -101,15 +101,6 @@ def test_without_locks_there_is_a_warning(tmp_path, monkeypatch, caplog):
     assert "cannot be locked ([Errno 37] No locks available), so nothing keeps a second run out" in caplog.text
 
 
-def test_a_link_in_its_place_is_not_followed(tmp_path, caplog):
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / LOCK_NAME).symlink_to(tmp_path / "mine")
-    with alone_in(tmp_path / "run"):
-        pass
-    assert (tmp_path / "mine").read_text() == "mine" and "cannot be locked" in caplog.text
-
-
 def _refused(rank: int, folder: str) -> None:
     torch.distributed.init_process_group("gloo")
     try:

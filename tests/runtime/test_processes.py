@@ -74,9 +74,6 @@ class TestOneAnswer:
         with pytest.raises(ValueError, match="checkpoint-3: manifest.json is missing"):
             checkpoint_to_resume("auto", tmp_path / "b")
 
-    def test_alone_nothing_is_sent(self):
-        assert on_first_process(lambda: 5) == 5
-
 
 class TestLostProcesses:
     @pytest.mark.parametrize(
