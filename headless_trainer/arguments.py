@@ -100,8 +100,8 @@ class DataArguments:
     )
     eval_old_file: list[str] | None = HfArg(
         default=None,
-        help="Files of the texts that the model was trained on before. Evaluation scores them too, as eval_old_...: what a "
-        "model that is trained on forgets.",
+        help="Files of the texts that the model was trained on before. Evaluation scores what is held out of them too, as "
+        "eval_old_...: what a model that is trained on forgets.",
     )
     text_column: str | None = HfArg(default=None, help="Column of the text. text, or the only one of text, by default.")
     sample_by: Literal["line", "paragraph", "document"] = HfArg(

@@ -81,8 +81,8 @@ def make_trainer(
     rows, limits = {}, {"train": data_args.max_train_samples}
     with first_process_first(args):
         if data_args.eval_old_file:
-            files = dict.fromkeys(("train_file", "validation_file"), data_args.eval_old_file)
-            old = replace(data_args, dataset_name=None, streaming=False, **files)
+            files = {"train_file": data_args.eval_old_file, "validation_file": None, "dataset_name": None}
+            old = replace(data_args, streaming=False, **files)  # of which a run holds out the same documents
             documents["old"] = texts.load_texts(old, cache_dir=model_args.cache_dir)["validation"]
         for split in documents:
             limit = limits.get(split, data_args.max_eval_samples)
