@@ -30,6 +30,11 @@ def source(argument: str, name: str, *, model: bool = True, weights: bool = Fals
         raise ValueError(f"{said} holds no config.json, so it is not a model. Name a checkpoint.{nearest}")
     if weights and folder.is_dir() and not any((folder / each).is_file() for each in WEIGHT_FILES):
         raise ValueError(f"{said} holds no weights ({WEIGHT_FILES[0]}). Name a checkpoint.")
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or (folder.parent.is_dir() and "/" in name)
+    if (
+        is_path and not folder.exists()
+    ):  # the Hub has no such names, and without a network would be asked for half a minute
+        raise OSError(f"{said} is not a folder here. Name one that holds a checkpoint, or a Hub name.")
     try:
         yield
     except UNREADABLE as error:

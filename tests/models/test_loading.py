@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokeni
 from headless_trainer.arguments import HeadlessTrainingArguments, ModelArguments
 from headless_trainer.models.loading import check_length, find_tokenizer, load_config, load_model, load_tokenizer
 from headless_trainer.models.trunk import find_trunk
+from headless_trainer.runtime import sources
 
 TINY = "hidden_size=16,num_hidden_layers=2,num_attention_heads=2,intermediate_size=24"
 
@@ -267,3 +268,13 @@ def test_a_tokenizer_larger_than_the_embedding(objective, checkpoint):
     assert weight[rows:].isfinite().all()
     if objective == "vanilla":
         assert model.get_output_embeddings().weight.shape == (rows + 2, 16)
+
+
+@pytest.mark.parametrize("name", ["runs/missing", "./missing", "~/missing", "/missing", "a/b/c"])
+def test_a_path_that_is_not_there_is_not_asked_of_the_hub(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(OSError, match=f"model '{name}' is not a folder here. Name one"), sources.source("model", name):
+        pytest.fail("the Hub was asked")
+    with sources.source("model", "someone/model"):
+        """Which the Hub may have."""
