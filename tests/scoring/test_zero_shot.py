@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -365,13 +366,12 @@ def test_a_document_is_no_example_of_its_own_prompt(tmp_path):
         assert prompt.count("Question:") == 3 and all(prompt.count(row["question"]) == 1 for row in ARC)
 
 
-def test_number_of_examples(inputs):
+def test_number_and_draw_of_examples(inputs):
     manager = harness_tasks.open_tasks(["tiny_lambada"], inputs.tasks)
     task = harness_tasks.load(manager, "tiny_lambada", None)["tasks"]["tiny_lambada"]
-    harness_tasks.set_examples(task, None, None)
-    assert task.get_config("num_fewshot") == 0
-    harness_tasks.set_examples(task, 3, None)  # a task that says 0 keeps 0
-    assert task.get_config("num_fewshot") == 0
+    for number, seed, drawn in ((None, None, 1234), (3, 5, 5)):  # a task that says 0 keeps 0
+        harness_tasks.set_examples(task, number, seed)
+        assert task.get_config("num_fewshot") == 0 and task.fewshot_rnd.random() == random.Random(drawn).random()
 
 
 def test_code_of_a_model_is_refused_and_not_asked_about(tmp_path, monkeypatch):
