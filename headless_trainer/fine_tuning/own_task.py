@@ -26,29 +26,24 @@ KINDS = {
 
 def own_task(arguments: GlueArguments) -> Task:
     """The task that the arguments describe, whose classes are those of the rows to train on."""
-    text_columns, label_column = arguments.text_columns, arguments.label_column
     train = own_source(arguments, "train")
-    table, where = train.read(text_columns or dict.fromkeys(chain(*TEXT_COLUMNS))), train.named
-    labels = column_of(table, label_column, where)
-    columns = find_text_columns(table, text_columns, label_column, where)
+    table, where = train.read(arguments.text_columns or dict.fromkeys(chain(*TEXT_COLUMNS))), train.named
+    labels = column_of(table, arguments.label_column, where)
+    columns = find_text_columns(table, arguments.text_columns, arguments.label_column, where)
     problem = find_problem(label_values(labels), arguments.problem_type, where)
     names = None if problem is REGRESSION else _class_names(labels, problem, where)
-    name = arguments.task_label or OWN_TASK
-    logger.info(
-        "%s: %s of the column %r, from the texts of %s", name, KINDS[problem][0], label_column, " and ".join(columns)
-    )
+    name, texts = arguments.task_label or OWN_TASK, " and ".join(columns)
+    logger.info("%s: %s of the column %r, from the texts of %s", name, KINDS[problem][0], arguments.label_column, texts)
     return Task(name, OWN_TASK, columns, names, problem.name, arguments.metric or problem.metric)
 
 
 def find_text_columns(table: pa.Table, given: Sequence[str] | None, label_column: str, where: str) -> tuple[str, ...]:
     """The columns that hold the texts: those given, or those found where there is no other choice."""
-    if given:
-        for name in given:
-            column_of(table, name, where, "--text_columns")
-        return tuple(given)
-    for columns in TEXT_COLUMNS:
-        if set(columns) <= set(table.column_names) - {label_column}:
-            return columns
+    for name in given or ():
+        column_of(table, name, where, "--text_columns")
+    others = set(table.column_names) - {label_column}
+    if known := given or next((columns for columns in TEXT_COLUMNS if set(columns) <= others), None):
+        return tuple(known)
     found = [field.name for field in table.schema if is_text(field.type) and field.name != label_column]
     if len(found) != 1:
         raise ValueError(
@@ -65,11 +60,17 @@ def find_problem(values: Sequence, given: str | None, where: str) -> Problem:
         raise ValueError(f"{where} has no row with a label. Name their column with --label_column.")
     numbers, are_lists = numbers_in(present), all(isinstance(value, list) for value in present)
     has_fractions = any(number % 1 for number in numbers or ())
-    if given is None:
-        if numbers and not has_fractions:
-            _refuse_ambiguous(present, where)
-        given = (MULTI_LABEL if are_lists else REGRESSION if has_fractions else SINGLE_LABEL).name
-    problem = PROBLEMS[given]
+    if given is None and numbers and not has_fractions:
+        # Whole numbers with a point, and very many whole numbers, may be classes or a figure.
+        pointed, different = [value for value in present if isinstance(value, float)], len({*present})
+        if pointed or different > max(MOST_CLASSES, len(present) / ROWS_OF_CLASS):
+            ambiguous = f"numbers such as {pointed[0]}" if pointed else f"{different:,} different whole numbers"
+            raise ValueError(
+                f"labels of {where} are {ambiguous}, which may be classes or a figure: say which, with --problem_type "
+                "single_label or --problem_type regression."
+            )
+    found = MULTI_LABEL if are_lists else REGRESSION if has_fractions else SINGLE_LABEL
+    problem = PROBLEMS[given] if given else found
     fits = {
         SINGLE_LABEL: not (has_fractions or any(isinstance(value, list | dict) for value in present)),
         MULTI_LABEL: are_lists or all(isinstance(value, str) for value in present),
@@ -77,21 +78,10 @@ def find_problem(values: Sequence, given: str | None, where: str) -> Problem:
     }[problem]
     if not fits:
         raise ValueError(
-            f"labels of {where} are such as {present[0]!r}{' and have fractions' * has_fractions}, and problem_type {given} "
-            f"needs {KINDS[problem][1]}. Convert them, or choose another --problem_type."
+            f"labels of {where} are such as {present[0]!r}{' and have fractions' * has_fractions}, and problem_type "
+            f"{problem.name} needs {KINDS[problem][1]}. Convert them, or choose another --problem_type."
         )
     return problem
-
-
-def _refuse_ambiguous(whole: Sequence, where: str) -> None:
-    """Whole numbers with a point, and very many whole numbers, may be classes or a figure."""
-    different, pointed = len({*whole}), [value for value in whole if isinstance(value, float)]
-    if pointed or different > max(MOST_CLASSES, len(whole) / ROWS_OF_CLASS):
-        ambiguous = f"numbers such as {pointed[0]}" if pointed else f"{different:,} different whole numbers"
-        raise ValueError(
-            f"labels of {where} are {ambiguous}, which may be classes or a figure: say which, with --problem_type "
-            "single_label or --problem_type regression."
-        )
 
 
 def _class_names(column: pa.ChunkedArray, problem: Problem, where: str) -> tuple[str, ...]:
@@ -101,14 +91,9 @@ def _class_names(column: pa.ChunkedArray, problem: Problem, where: str) -> tuple
         names = [class_name(value) for value in listed if str(value).strip()]
     else:
         values = [value for value in label_values(column) if value is not None]
-        found = map(names_in, values) if problem is MULTI_LABEL else [map(class_name, values)]
-        names = sorted(set(chain(*found)), key=_by_number)
+        found = {*(chain(*map(names_in, values)) if problem is MULTI_LABEL else map(class_name, values))}
+        numbers = {name: int(name) for name in found if name.removeprefix("-").isdecimal()}
+        names = sorted(found, key=lambda name: (name not in numbers, numbers.get(name, 0), name))
     if len(names) < 2:
         raise ValueError(f"{where} must have two classes or more, its labels are {names}.")
     return tuple(names)
-
-
-def _by_number(name: str) -> tuple:
-    """Sorts 9 before 10, and numbers before words."""
-    is_number = name.removeprefix("-").isdecimal()
-    return not is_number, int(name) if is_number else 0, name

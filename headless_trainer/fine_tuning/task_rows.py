@@ -31,8 +31,7 @@ TEXTS = pa.list_(pa.list_(pa.string()))  # candidates, each of one or two segmen
 class Source:
     """Where rows of a task are: a file, or a split of a dataset on the Hub (or of a folder of data files).
 
-    Attributes:
-        argument: that names it.
+    ``argument`` names it in messages.
     """
 
     argument: str
@@ -52,14 +51,7 @@ class Source:
 
     def read(self, text_columns: Sequence[str] = (), *, named_classes: bool = True) -> pa.Table:
         """All rows; ``named_classes``: with the names of a Hub dataset's classes in the place of their numbers."""
-        if self.file:
-            table = read_rows(self.file, self.argument)
-        else:
-            rows = self._load_hub()
-            table = rows.with_format("arrow")[:]
-            for name, feature in rows.features.items() if named_classes else ():
-                if names := getattr(getattr(feature, "feature", feature), "names", None):
-                    table = table.set_column(table.column_names.index(name), name, _class_names(table[name], names))
+        table = read_rows(self.file, self.argument) if self.file else self._read_dataset(named_classes)
         if not len(table):
             raise ValueError(f"{self.named} holds no rows. Name one with rows.")
         for name in set(text_columns) & set(table.column_names):
@@ -71,15 +63,20 @@ class Source:
             table = table.set_column(table.column_names.index(name), name, column)
         return table
 
-    def _load_hub(self) -> datasets.Dataset:
+    def _read_dataset(self, named_classes: bool) -> pa.Table:
         settings = {"split": self.split, "token": self.token, "cache_dir": cache_of(self.dataset, self.cache_dir)}
         try:
-            return datasets.load_dataset(self.dataset, self.config, **settings)
+            rows = datasets.load_dataset(self.dataset, self.config, **settings)
         except RuntimeError as error:
             if "scripts are no longer supported" not in str(error):
                 raise
             # The Hub keeps a Parquet copy of datasets whose own files are a script.
-            return datasets.load_dataset(self.dataset, self.config, revision="refs/convert/parquet", **settings)
+            rows = datasets.load_dataset(self.dataset, self.config, revision="refs/convert/parquet", **settings)
+        table = rows.with_format("arrow")[:]
+        for name, feature in rows.features.items() if named_classes else ():
+            if names := getattr(getattr(feature, "feature", feature), "names", None):
+                table = table.set_column(table.column_names.index(name), name, _class_names(table[name], names))
+        return table
 
 
 def _class_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArray:
@@ -91,12 +88,93 @@ def _class_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArr
     return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
 
 
+def own_source(arguments: GlueArguments, part: str) -> Source:
+    """Where the rows of a part of one's own task are: train, validation or test."""
+    if file := getattr(arguments, f"{part}_file"):
+        return Source(f"{part}_file", file=file)
+    split = getattr(arguments, f"{part}_split") or part
+    hub = {"config": arguments.dataset_config_name, "cache_dir": arguments.cache_dir, "token": arguments.token}
+    return Source(f"{part}_split", dataset=arguments.dataset_name, split=split, **hub)
+
+
+def _benchmark_source(task: Task, arguments: GlueArguments, config: str, split: str) -> Source:
+    data_dir = arguments.data_dir
+    if data_dir is None:
+        hub = {"config": config, "cache_dir": arguments.cache_dir, "token": arguments.token}
+        return Source("tasks", dataset=HUB_DATASETS[task.benchmark], split=split, **hub)
+    folders = [Path(data_dir, task.benchmark, config)]
+    if task.benchmark != "xnli" or Path(data_dir).name == "xnli":  # a folder "de" could be anyone's
+        folders.append(Path(data_dir, config))
+    for folder in folders:
+        if (folder / f"{split}.jsonl").is_file():
+            return Source("data_dir", file=str(folder / f"{split}.jsonl"))
+    raise FileNotFoundError(
+        f"data_dir {data_dir!r} does not hold {split}.jsonl of {config!r} for the task {task.name}: looked for it in "
+        f"{' and '.join(map(str, folders))}. Choose other --tasks, --languages or splits, or leave --data_dir out."
+    )
+
+
 def column_of(table: pa.Table, name: str, where: str, flag: str = "--label_column") -> pa.ChunkedArray:
     """A column of a table; ``flag`` would name another one."""
     if name not in table.column_names:
         listing = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
         raise ValueError(f"{where} has no column {name!r}, only: {listing}. Name another with {flag}.")
     return table[name]
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds texts."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+# Rows ------------------------------------------------------------------------------------------------------------------
+
+
+def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
+    """The rows of a task, to train on and to score.
+
+    Those of benchmarks come from the Hub or, with ``data_dir``, from ``<task>/<split>.jsonl`` or
+    ``<benchmark>/<task>/<split>.jsonl``, for XNLI ``xnli/<language>/<split>.jsonl``, with columns and class numbers as on the
+    Hub.
+
+    Returns:
+        The training set, and the sets to score by name: ``validation``, or for XNLI the languages. Their columns are
+        ``texts`` (`to_texts`) and ``label`` (`labels_of`).
+    """
+    if task.benchmark == OWN_TASK:
+        train, validation = (_rows(task, [own_source(arguments, part)], arguments) for part in ("train", "validation"))
+        return train, {"validation": validation}
+    train_split = arguments.train_split or "train"
+    scored = (arguments.validation_split,) if arguments.validation_split else task.evaluation_splits
+    if train_split in scored:
+        raise ValueError(
+            f"train_split and validation_split of {task.name} are both {train_split!r}: the score would be that of rows "
+            "trained on. Choose two splits."
+        )
+
+    def load(config: str, splits: Sequence[str]) -> datasets.Dataset:
+        return _rows(task, [_benchmark_source(task, arguments, config, split) for split in splits], arguments)
+
+    train = load(task.train_language or task.name, [train_split])
+    return train, {name: load(name, scored) for name in task.languages} or {"validation": load(task.name, scored)}
+
+
+def _rows(task: Task, sources: Sequence[Source], arguments: GlueArguments) -> datasets.Dataset:
+    """The rows of sources that have labels: of others there is nothing to learn or score."""
+    texts, labels = [], []
+    for source in sources:
+        table, where = source.read(task.columns, named_classes=task.benchmark == OWN_TASK), source.named
+        texts += to_texts(task, table, where)
+        found = labels_of(task, column_of(table, arguments.label_column, where), where)
+        missing = found.count(None)
+        if missing == len(found):
+            raise ValueError(
+                f"{where} has no row with a label (benchmarks hide those of their test sets). Choose another file or split."
+            )
+        if missing:
+            logger.warning("%d of %d rows of %s have no label and are left out.", missing, len(found), where)
+        labels += found
+    return datasets.Dataset(pa.table({"texts": pa.array(texts, TEXTS), "label": pa.array(labels)}).drop_null())
 
 
 # Texts -----------------------------------------------------------------------------------------------------------------
@@ -115,7 +193,7 @@ def to_texts(task: Task, table: pa.Table, where: str) -> list[list[list[str]]]:
         if column.null_count or not fits(column.type):
             row = f"row {pc.index(pc.is_null(column), True).as_py()} of " if column.null_count else ""
             raise ValueError(f"{row}the column {name!r} of {where} must hold {expected}, got {column.type}.")
-    candidates = {"segments": lambda *segments: [[*segments]], "wic": _marked_segments, "copa": _sentences}[task.form]
+    candidates = {"segments": lambda *segments: [[*segments]], "wic": _marked, "copa": _sentences}[task.form]
     texts = []
     for row, values in enumerate(zip(*(table[name].to_pylist() for name in needed), strict=True)):
         try:
@@ -125,32 +203,28 @@ def to_texts(task: Task, table: pa.Table, where: str) -> list[list[list[str]]]:
     return texts
 
 
-def _marked_segments(first: str, second: str, start1: int, end1: int, start2: int, end2: int) -> list[list[str]]:
-    return [[_marked(first, start1, end1), _marked(second, start2, end2)]]
+def _marked(first: str, second: str, *marks: int) -> list[list[str]]:
+    """Asterisks around the word of each text. They stand apart, so that tokenizers see the word as they know it."""
+    texts = []
+    for text, start, end in ((first, *marks[:2]), (second, *marks[2:])):
+        if not 0 <= start < end <= len(text):
+            raise ValueError(f"marks characters {start} to {end} of a text of {len(text)}.")
+        texts.append(f"{text[:start]}* {text[start:end]} *{text[end:]}")
+    return [texts]
 
 
-def _marked(text: str, start: int, end: int) -> str:
-    """Asterisks around the word. They stand apart, so that tokenizers see the word as they know it."""
-    if not 0 <= start < end <= len(text):
-        raise ValueError(f"marks characters {start} to {end} of a text of {len(text)}.")
-    return f"{text[:start]}* {text[start:end]} *{text[end:]}"
-
-
-def _sentences(premise: str, *choices_and_question: str) -> list[list[str]]:
+def _sentences(premise: str, first: str, second: str, question: str) -> list[list[str]]:
     """Premise and choice as one sentence, joined by what the question asks for, as in the LM Evaluation Harness.
 
     Ordinary running text is what a pretrained model knows, which two segments and a question are not.
     """
-    *choices, question = choices_and_question
     if question not in COPA_CONNECTIVES:
         raise ValueError(f"has question {question!r}. It must be {' or '.join(COPA_CONNECTIVES)}.")
-    opening = f"{premise.strip().rstrip('.')} {COPA_CONNECTIVES[question]}"
-    return [[f"{opening} {_in_mid_sentence(choice.strip())}"] for choice in choices]
-
-
-def _in_mid_sentence(text: str) -> str:
-    is_pronoun = text[:1] == "I" and not text[1:2].isalpha()
-    return text if is_pronoun else text[:1].lower() + text[1:]
+    opening, sentences = f"{premise.strip().rstrip('.')} {COPA_CONNECTIVES[question]}", []
+    for choice in (first.strip(), second.strip()):
+        is_pronoun = choice[:1] == "I" and not choice[1:2].isalpha()
+        sentences.append([f"{opening} {choice if is_pronoun else choice[:1].lower() + choice[1:]}"])
+    return sentences
 
 
 # Labels ----------------------------------------------------------------------------------------------------------------
@@ -162,8 +236,7 @@ def label_values(column: pa.ChunkedArray) -> list:
     Of numbers that are written as text, those with a point become numbers; whole ones stay text, which tells 01 from 1.
     """
     values = [None if value != value or str(value).strip() == "" else value for value in column.to_pylist()]
-    numbers = numbers_in(values)
-    if numbers is None or not is_text(column.type):
+    if numbers_in(values) is None or not is_text(column.type):
         return values
     values = [None if value is None or value.strip().lower() in MISSING else value for value in values]
     if all(value is None or value.strip().removeprefix("-").isdecimal() for value in values):
@@ -232,87 +305,3 @@ def labels_of(task: Task, column: pa.ChunkedArray, where: str) -> list:
             reason = "must be a finite number" if problem is REGRESSION else reason
             raise ValueError(f"row {row} of {where} has label {value!r}, which {reason}.") from error
     return found
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds texts."""
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-# Rows ------------------------------------------------------------------------------------------------------------------
-
-
-def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
-    """The rows of a task, to train on and to score.
-
-    Those of benchmarks come from the Hub or, with ``data_dir``, from ``<task>/<split>.jsonl`` or
-    ``<benchmark>/<task>/<split>.jsonl``, for XNLI ``xnli/<language>/<split>.jsonl``, with columns and class numbers as on the
-    Hub.
-
-    Returns:
-        The training set, and the sets to score by name: ``validation``, or for XNLI the languages. Their columns are
-        ``texts`` (`to_texts`) and ``label`` (`labels_of`).
-    """
-    if task.benchmark == OWN_TASK:
-        train, validation = (_rows(task, [own_source(arguments, part)], arguments) for part in ("train", "validation"))
-        return train, {"validation": validation}
-    train_split, scored = arguments.train_split or "train", task.evaluation_splits
-    if arguments.validation_split:
-        scored = (arguments.validation_split,)
-    if train_split in scored:
-        raise ValueError(
-            f"train_split and validation_split of {task.name} are both {train_split!r}: the score would be that of rows "
-            "trained on. Choose two splits."
-        )
-
-    def load(config: str, splits: Sequence[str]) -> datasets.Dataset:
-        return _rows(task, [_benchmark_source(task, arguments, config, split) for split in splits], arguments)
-
-    train = load(task.train_language or task.name, [train_split])
-    return train, {name: load(name, scored) for name in task.languages} or {"validation": load(task.name, scored)}
-
-
-def _rows(task: Task, sources: Sequence[Source], arguments: GlueArguments) -> datasets.Dataset:
-    """The rows of sources that have labels: of others there is nothing to learn or score."""
-    texts, labels = [], []
-    for source in sources:
-        table, where = source.read(task.columns, named_classes=task.benchmark == OWN_TASK), source.named
-        texts += to_texts(task, table, where)
-        found = labels_of(task, column_of(table, arguments.label_column, where), where)
-        missing = found.count(None)
-        if missing == len(found):
-            raise ValueError(
-                f"{where} has no row with a label (benchmarks hide those of their test sets). "
-                "Choose another split with --train_split or --validation_split, or another file."
-            )
-        if missing:
-            logger.warning("%d of %d rows of %s have no label and are left out.", missing, len(found), where)
-        labels += found
-    return datasets.Dataset(pa.table({"texts": pa.array(texts, TEXTS), "label": pa.array(labels)}).drop_null())
-
-
-def own_source(arguments: GlueArguments, part: str) -> Source:
-    """Where the rows of a part of one's own task are: train, validation or test."""
-    if file := getattr(arguments, f"{part}_file"):
-        return Source(f"{part}_file", file=file)
-    split = getattr(arguments, f"{part}_split") or part
-    hub = {"config": arguments.dataset_config_name, "cache_dir": arguments.cache_dir, "token": arguments.token}
-    return Source(f"{part}_split", dataset=arguments.dataset_name, split=split, **hub)
-
-
-def _benchmark_source(task: Task, arguments: GlueArguments, config: str, split: str) -> Source:
-    data_dir = arguments.data_dir
-    if data_dir is None:
-        hub = {"config": config, "cache_dir": arguments.cache_dir, "token": arguments.token}
-        return Source("tasks", dataset=HUB_DATASETS[task.benchmark], split=split, **hub)
-    folders = [Path(data_dir, task.benchmark, config)]
-    if task.benchmark != "xnli" or Path(data_dir).name == "xnli":  # a folder "de" could be anyone's
-        folders.append(Path(data_dir, config))
-    for folder in folders:
-        if (folder / f"{split}.jsonl").is_file():
-            return Source("data_dir", file=str(folder / f"{split}.jsonl"))
-    raise FileNotFoundError(
-        f"data_dir {data_dir!r} does not hold {split}.jsonl of {config!r} for the task {task.name}: looked for it in "
-        f"{' and '.join(map(str, folders))}. Choose other --tasks, --languages or splits, or leave --data_dir out to read "
-        "from the Hub."
-    )
