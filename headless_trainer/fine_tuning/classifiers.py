@@ -28,10 +28,8 @@ def load_config(arguments: GlueArguments, source: str, num_labels: int | None = 
     with sources.source("model_name_or_path", source, weights=True):
         config = AutoConfig.from_pretrained(source, **hub_arguments(arguments))
     if config.is_encoder_decoder:
-        raise ValueError(
-            f"model_name_or_path {source!r} is an encoder-decoder ({config.model_type}), which is not scored here: name an "
-            "encoder or a decoder."
-        )
+        kind = f"is an encoder-decoder ({config.model_type}), which is not scored here"
+        raise ValueError(f"model_name_or_path {source!r} {kind}: name an encoder or a decoder.")
     fits = num_labels in (None, config.num_labels) or arguments.ignore_mismatched_sizes
     if has_classifier(config) and not fits:
         raise ValueError(

@@ -189,10 +189,10 @@ class GlueArguments(LoadingArguments):
         """Whether a model that is fine-tuned already predicts the rows of ``test_file``."""
         return bool(self.test_file) and not (self.tasks or self.train_file or self.validation_file or self.dataset_name)
 
-    def check_grid(self, do_predict: bool = False) -> None:
+    def check_grid(self, training: "GlueTrainingArguments") -> None:
         """Refuse a grid without models or tasks; not when the arguments are made, since a report needs neither."""
         named = {name: getattr(self, name) for name in ("tasks", "train_file", "dataset_name")}
-        alone = self.is_prediction_only
+        alone, do_predict = self.is_prediction_only, training.do_predict
         rows_are_named = alone or (self.is_own_task and (self.test_file or self.dataset_name))
         listed = ", ".join(f"{name} is {value!r}" for name, value in named.items())
         for is_wrong, message in (
@@ -218,6 +218,9 @@ class GlueArguments(LoadingArguments):
             if is_wrong:
                 raise ValueError(f"{message}.")
         refuse(self, KINDS)
+        if self.learning_rates:
+            named = f"learning_rates are {self.learning_rates}: drop one of the two"
+            refuse(training, [Refusal("learning_rate", named)])
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from datasets import Dataset
@@ -29,10 +29,8 @@ logger = logging.getLogger(__name__)
 class Model:
     """A checkpoint of the grid.
 
-    Attributes:
-        configs: by the number of outputs.
-        weights: fingerprint.
-        pretraining: run, tokens_seen and train_seconds, where the checkpoint knows them.
+    ``configs`` are by the number of outputs, ``weights`` is a fingerprint of them, and ``pretraining`` holds run, tokens_seen and
+    train_seconds where the checkpoint knows them.
     """
 
     name: str
@@ -75,27 +73,13 @@ class Grid:
     pending: list[Run]
     data: dict[str, tuple[Dataset, dict[str, Dataset]]] = field(default_factory=dict)
 
-    @property
-    def results(self) -> list[Run]:
-        """The runs as tables have them, those of a search by the rate that is chosen for each model."""
-        return list(
-            {run.result_path: replace(run, path=run.result_path, learning_rate=None) for run in self.runs}.values()
-        )
-
 
 @lost_processes_named()
 def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     """Check the whole grid, and read the data of its tasks, before anything is trained."""
-    arguments.check_grid(training.do_predict)
-    if arguments.learning_rates and training.learning_rate != GlueTrainingArguments.learning_rate:
-        raise ValueError(
-            f"learning_rate is {training.learning_rate:g} and learning_rates are {arguments.learning_rates}: drop one of the "
-            "two."
-        )
+    arguments.check_grid(training)
     check_devices(training)
     tasks = choose_tasks(arguments, training.do_predict)
-    for task in tasks:
-        metric_of(task)
     output_dir = Path(training.output_dir)
     check_writable(output_dir)
     found = read_runs(output_dir) + read_runs(output_dir, candidates=True)
@@ -127,9 +111,8 @@ def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, 
     sets = {name: first_rows(rows, arguments.max_eval_samples) for name, rows in sets.items()}
     for rows in sets.values() if task.benchmark == OWN_TASK else ():
         check_metric(task, rows["label"][:])
-    logger.info(
-        "%s: %s rows to train on, %s to score", task.name, f"{len(train):,}", f"{sum(map(len, sets.values())):,}"
-    )
+    scored = sum(map(len, sets.values()))
+    logger.info("%s: %s rows to train on, %s to score", task.name, f"{len(train):,}", f"{scored:,}")
     return train, sets
 
 
@@ -143,11 +126,11 @@ def choose_tasks(arguments: GlueArguments, do_predict: bool = False) -> list[Tas
         raise ValueError(f"task_label is {arguments.task_label!r}, a benchmark's name: choose another.")
     check_sources(arguments, do_predict)
     task = own_task(arguments)
+    metric_of(task)
     losses = task.problem.losses
-    if arguments.loss and arguments.loss not in losses:
+    if arguments.loss not in (None, *losses):
         raise ValueError(
-            f"loss is {arguments.loss!r} but the task is {task.problem_type}, which is trained with {losses[0]}: leave --loss "
-            "out."
+            f"loss is {arguments.loss!r} but the task is {task.problem_type}, trained with {losses[0]}: leave --loss out."
         )
     return [task]
 
@@ -159,10 +142,8 @@ def check_sources(arguments: GlueArguments, do_predict: bool = False) -> None:
         source = own_source(arguments, part)
         place = source.file or source.split
         if place in read:
-            raise ValueError(
-                f"{read[place]} and {source.argument} are both {place!r}: scores would be those of rows seen before. Choose "
-                "others."
-            )
+            both = f"{read[place]} and {source.argument} are both {place!r}"
+            raise ValueError(f"{both}: scores would be those of rows seen before. Choose others.")
         read[place] = source.argument
 
 
@@ -199,15 +180,14 @@ def model_names(sources: list[str]) -> list[str]:
             raise ValueError(f"model_name_or_path names {source!r} twice: give each model once.")
         if names[-1] == ".." or "/" in names[-1]:  # results would be written somewhere else
             raise ValueError(
-                f"model_name_or_path {source!r} names no folder and no repository: name the checkpoint itself."
+                f"model_name_or_path {source!r} is no folder and no repository: name the checkpoint itself."
             )
     return names
 
 
 def fingerprint(source: str, config: PreTrainedConfig) -> str:
     """What tells a checkpoint from another under the same name: a hash of its weights, or its commit on the Hub."""
-    names = "model*.safetensors", "pytorch_model*.bin"
-    files = sorted(path for name in names for path in Path(source).glob(name))
+    files = sorted([*Path(source).glob("model*.safetensors"), *Path(source).glob("pytorch_model*.bin")])
     if not files:
         return str(getattr(config, "_commit_hash", None))
     digest = hashlib.sha256()

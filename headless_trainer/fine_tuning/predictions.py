@@ -3,6 +3,7 @@
 import json
 import logging
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 
 import datasets
@@ -22,7 +23,7 @@ from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL
 from .results import OWN_TASK, PREDICTIONS, SCORES, figures
 from .runs import best_models, quiet_trainer
 from .task_rows import TEXTS, labels_of, own_source, to_texts
-from .task_scores import check_metric, metric_of, name_of, score_outputs
+from .task_scores import check_metric, metric_facts, score_outputs
 from .tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -47,15 +48,11 @@ Jobs = dict[str, tuple[str, Rows]]
 
 
 def read_rows(arguments: GlueArguments, task: Task) -> Rows:
-    """The rows to predict, whose labels may be missing.
-
-    Raises:
-        ValueError: if a column is missing or has a name that is needed, or a label is not one of the task.
-    """
+    """The rows to predict, whose labels may be missing."""
     source = own_source(arguments, "test")
     table, where = source.read(task.columns), source.named
-    if taken := [name for name in ("prediction", "probabilities") if name in table.column_names]:
-        raise ValueError(f"{where} has a column {taken[0]!r}, the name of what is written: rename it.")
+    for name in {"prediction", "probabilities"} & set(table.column_names):
+        raise ValueError(f"{where} has a column {name!r}, the name of what is written: rename it.")
     texts, labels = to_texts(task, table, where), [None] * len(table)
     if arguments.label_column in table.column_names:
         labels = labels_of(task, table[arguments.label_column], where)
@@ -66,13 +63,11 @@ def read_rows(arguments: GlueArguments, task: Task) -> Rows:
 
 def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Jobs:
     """Everything before predictions without a training."""
-    arguments.check_grid(training.do_predict)
+    arguments.check_grid(training)
     check_writable(Path(training.output_dir))
-    names = model_names(arguments.model_name_or_path)
-    return {
-        name: (source, read_rows(arguments, _task_of_model(source, arguments)))
-        for name, source in zip(names, arguments.model_name_or_path, strict=True)
-    }
+    sources = arguments.model_name_or_path
+    jobs = [(source, read_rows(arguments, _task_of_model(source, arguments))) for source in sources]
+    return dict(zip(model_names(sources), jobs, strict=True))
 
 
 def _task_of_model(source: str, arguments: GlueArguments) -> Task:
@@ -83,19 +78,15 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
             f"model_name_or_path {source!r} has no classifier, and one of random weights would predict nothing: fine-tune it "
             "first, with --train_file and --validation_file, or name the folder of a fine-tuned model (.../best)."
         )
-    problems = {problem.config_name: problem for problem in PROBLEMS.values()}
-    problem = problems.get(config.problem_type, REGRESSION if config.num_labels == 1 else SINGLE_LABEL)
     if arguments.max_seq_length:
         check_length(config, arguments.max_seq_length)
+    problems = {problem.config_name: problem for problem in PROBLEMS.values()}
+    problem = problems.get(config.problem_type, REGRESSION if config.num_labels == 1 else SINGLE_LABEL)
+    names = None if problem is REGRESSION else tuple(config.id2label[index] for index in range(config.num_labels))
     columns, test = arguments.text_columns or getattr(config, "text_columns", None), own_source(arguments, "test")
-    return Task(
-        arguments.task_label or OWN_TASK,
-        OWN_TASK,
-        find_text_columns(test.read(columns or ()), columns, arguments.label_column, test.named),
-        None if problem is REGRESSION else tuple(config.id2label[index] for index in range(config.num_labels)),
-        problem.name,
-        arguments.metric or problem.metric,
-    )
+    columns = find_text_columns(test.read(columns or ()), columns, arguments.label_column, test.named)
+    metric = arguments.metric or problem.metric
+    return Task(arguments.task_label or OWN_TASK, OWN_TASK, columns, names, problem.name, metric)
 
 
 def of_grid(grid: Grid, rows: Rows) -> Jobs:
@@ -154,14 +145,7 @@ def _scored(name: str, rows: Rows, scores: np.ndarray) -> dict:
     labelled = [row for row, label in enumerate(rows.labels) if label is not None]
     references = task.problem.encode([rows.labels[row] for row in labelled], task.num_labels)
     scored = score_outputs(task, scores[labelled], references, f"on {rows.named}")
-    result = {
-        "model": name,
-        "task": task.name,
-        "metric": name_of(task.metric),
-        "lower_is_better": metric_of(task).lower_is_better,
-        "rows_of": rows.named,
-        "rows": len(labelled),
-    }
+    result = {"model": name, "task": task.name, **metric_facts(task), "rows_of": rows.named, "rows": len(labelled)}
     logger.info("%s: %s on the %s of them that have labels", name, figures(result, scored), f"{len(labelled):,}")
     return result | scored
 
@@ -178,9 +162,6 @@ def as_text(task: Task, table: pa.Table, scores: np.ndarray) -> str:
         if names is None:
             row["prediction"] = output[0]
             continue
-        many = task.problem is MULTI_LABEL
-        row["prediction"] = (
-            [name for name, hit in zip(names, prediction, strict=True) if hit] if many else names[prediction]
-        )
+        row["prediction"] = names[prediction] if task.problem is SINGLE_LABEL else [*compress(names, prediction)]
         row["probabilities"] = dict(zip(names, output, strict=True))
     return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)

@@ -24,7 +24,7 @@ from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run
 from .problems import REGRESSION
 from .results import OWN_TASK, best_epoch, figures, merit, read_run, selection_score, shown, write_run
-from .task_scores import metric_of, name_of, score_outputs
+from .task_scores import metric_facts, score_outputs
 
 logger = logging.getLogger(__name__)
 
@@ -91,14 +91,14 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
         "evaluation_seconds": scorer.seconds,
         "versions": {name: metadata.version(name) for name in PACKAGES},
     }
-    if trainer.args.should_save and (folder := keep_model(run, result, grid.arguments)):
+    if trainer.args.should_save and (folder := keep_model(run, result, grid.arguments.kept_models)):
         write_classifier_card(folder, run, trainer.model, result)
     return result
 
 
 def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrainer:
     """The trainer of one run: its model with a new head, both from the run's seed."""
-    task = run.task
+    task, args = run.task, copy.copy(grid.training)
     config = copy.deepcopy(run.model.configs[task.num_labels])
     config.num_labels = task.num_labels
     if task.id2label:
@@ -109,9 +109,7 @@ def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrai
     # A candidate of a multiple choice has a score too: transformers does not load a class of its own with a single output.
     config.problem_type = REGRESSION.config_name if task.num_labels == 1 else task.problem.config_name
     model, _ = load_classifier(grid.arguments, run.model.source, config, run.model.tokenizer, run.seed)
-    args = copy.copy(grid.training)
-    args.seed = run.seed
-    args.learning_rate = args.learning_rate if run.learning_rate is None else run.learning_rate
+    args.seed, args.learning_rate = run.seed, run.learning_rate or args.learning_rate
     return quiet_trainer(model, args, loss=grid.loss, train_dataset=train, processing_class=run.model.tokenizer)
 
 
@@ -137,8 +135,7 @@ class EpochScorer(TrainerCallback):
         task = run.task
         self.result = {
             "benchmark": task.benchmark,
-            "metric": name_of(task.metric),
-            "lower_is_better": metric_of(task).lower_is_better,
+            **metric_facts(task),
             "selected_on": [task.train_language] if task.train_language in sets else list(sets),
             "epochs": [],
         }
@@ -174,14 +171,14 @@ class EpochScorer(TrainerCallback):
 # Models that are kept --------------------------------------------------------------------------------------------------
 
 
-def model_folder(run: Run, arguments: GlueArguments) -> Path | None:
-    """Where the model of a run is kept, if it is."""
-    return {"best": run.path.with_name(BEST), "all": run.path.with_suffix(""), "none": None}[arguments.kept_models]
+def model_folder(result_path: Path, kept: str) -> Path | None:
+    """Where the model of a result is, if it is kept."""
+    return {"best": result_path.with_name(BEST), "all": result_path.with_suffix(""), "none": None}[kept]
 
 
-def keep_model(run: Run, result: dict, arguments: GlueArguments) -> Path | None:
+def keep_model(run: Run, result: dict, kept: str) -> Path | None:
     """Put the model of a run's best epoch where it is kept; None if it is not, or one of another seed is as good."""
-    saved, folder = run.path.with_suffix(".best"), model_folder(run, arguments)
+    saved, folder = run.path.with_suffix(".best"), model_folder(run.path, kept)
     if folder is None:
         return None
     if folder.name == BEST and folder.is_dir():
@@ -190,17 +187,16 @@ def keep_model(run: Run, result: dict, arguments: GlueArguments) -> Path | None:
             shutil.rmtree(saved)
             return None
     shutil.rmtree(folder, ignore_errors=True)  # a worse one, or of a run that was killed before its scores
-    saved.rename(folder)
-    return folder
+    return saved.rename(folder)
 
 
 def best_models(grid: Grid) -> dict[str, Path | None]:
     """By the name of each model of a grid of one task, where that of the run with the best score is kept, if it is."""
-    runs: dict[str, list[Run]] = {}
-    for run in grid.results:
-        runs.setdefault(run.model.name, []).append(run)
-    best = {name: max(own, key=lambda run: merit(read_run(run.path))) for name, own in runs.items()}
-    return {name: model_folder(run, grid.arguments) for name, run in best.items()}
+    paths: dict[str, list[Path]] = {}
+    for run in grid.runs:
+        paths.setdefault(run.model.name, []).append(run.result_path)
+    best = {name: max(own, key=lambda path: merit(read_run(path))) for name, own in paths.items()}
+    return {name: model_folder(path, grid.arguments.kept_models) for name, path in best.items()}
 
 
 # Learning rates --------------------------------------------------------------------------------------------------------
@@ -212,26 +208,25 @@ def choose_rates(grid: Grid) -> None:
     A candidate lies in a folder of its rate, `<output_dir>/<loss>/<model>/<task>/rate_<r>`. What that of the best rate holds
     stands above it, where all other results are, with `learning_rate_search`: the score of each rate.
     """
-    for name in dict.fromkeys(run.model.name for run in grid.runs):
-        runs = {run: read_run(run.path) for run in grid.runs if run.model.name == name}
-        first = next(iter(runs.values()))
-        scores: dict[float, list[float]] = {}
-        for run, result in runs.items():
-            scores.setdefault(run.learning_rate, []).append(result["score"])
-        means = {rate: statistics.fmean(found) for rate, found in scores.items()}
+    for (name, task), runs in groupby(grid.runs, key=lambda run: (run.model.name, run.task.name)):
+        results = {run: read_run(run.path) for run in runs}
+        first, rates = next(iter(results.values())), dict.fromkeys(run.learning_rate for run in results)
+        means = {
+            rate: statistics.fmean(result["score"] for run, result in results.items() if run.learning_rate == rate)
+            for rate in rates
+        }
         chosen = max(means, key=lambda rate: merit(first, means[rate]))
         search = {"chosen": chosen, "scores": {f"{rate:g}": mean for rate, mean in means.items()}}
-        for run, result in runs.items():
+        for run, result in results.items():
             if run.learning_rate == chosen:
-                folder = model_folder(run, grid.arguments)
+                folder = model_folder(run.path, grid.arguments.kept_models)
                 if folder is not None and folder.is_dir():
                     above = run.result_path.parent / folder.name
                     shutil.rmtree(above, ignore_errors=True)
                     shutil.copytree(folder, above)
                 write_run(run.result_path, result | {"learning_rate_search": search})
         listing = ", ".join(f"{rate:g}: {shown(first, mean):.4g}" for rate, mean in means.items())
-        logger.info("%s, %s: rate %g, the best on the validation rows (%s)", run.task.name, name, chosen, listing)
+        logger.info("%s, %s: rate %g, the best on the validation rows (%s)", task, name, chosen, listing)
         if len(means) > 2 and chosen in (min(means), max(means)):
-            logger.warning(
-                "The best rate of %s, %g, is at the end of those that were tried: try some beyond it.", name, chosen
-            )
+            said = "The best rate of %s, %g, is at the end of those that were tried: try some beyond it."
+            logger.warning(said, name, chosen)

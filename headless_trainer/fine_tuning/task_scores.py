@@ -99,6 +99,11 @@ def metric_of(task: Task) -> Metric:
     return find_metric(task.metric, task.problem, task.num_classes)
 
 
+def metric_facts(task: Task) -> dict:
+    """What results say of the metric of a task."""
+    return {"metric": name_of(task.metric), "lower_is_better": metric_of(task).lower_is_better}
+
+
 def check_metric(task: Task, labels: Sequence) -> None:
     """Refuse a metric that has no value on rows with these labels, by trying it with outputs drawn at random."""
     outputs = np.random.default_rng(0).random((len(labels), task.num_classes))

@@ -279,7 +279,7 @@ GLUE = {
     f"{OWN} --learning_rates 1e-3 0.001": "learning_rates is [0.001, 0.001] but it must hold two or more different numbers",
     f"{OWN} --learning_rates 1e-3 -1": "learning_rates is [0.001, -1.0] but it must hold two or more different numbers",
     f"{OWN} --learning_rates 1e-3 nan": "learning_rates is [0.001, nan] but it must hold two or more different numbers",
-    f"{OWN} --learning_rates 1e-3 1e-2 --learning_rate 1e-4": "learning_rate is 0.0001 and learning_rates are",
+    f"{OWN} --learning_rates 1e-3 1e-2 --learning_rate 1e-4": "learning_rate is 0.0001 but learning_rates are",
     f"{GRID} bert --tasks cola --learning_rates 1e-3 1e-2": "learning_rates is [0.001, 0.01] but it is for a task of your own",
     f"{OWN} --early_stopping_patience 0": "early_stopping_patience is 0 but it must be at least 1",
     f"{OWN} --task_label cola": "task_label is 'cola', a benchmark's name: choose another",

@@ -341,7 +341,7 @@ def test_names_of_models_tell_them_apart():
     with pytest.raises(ValueError, match="twice"):
         model_names(["bert", "./bert"])
     for source in ("/", "missing/..", "..//missing/../.."):  # results would be written outside of the output folder
-        with pytest.raises(ValueError, match="names no folder and no repository"):
+        with pytest.raises(ValueError, match="is no folder and no repository"):
             model_names([source])
 
 
