@@ -194,29 +194,20 @@ class GlueArguments(LoadingArguments):
         named = {name: getattr(self, name) for name in ("tasks", "train_file", "dataset_name")}
         alone, do_predict = self.is_prediction_only, training.do_predict
         rows_are_named = alone or (self.is_own_task and (self.test_file or self.dataset_name))
-        listed = ", ".join(f"{name} is {value!r}" for name, value in named.items())
-        for is_wrong, message in (
-            (not self.model_name_or_path, "model_name_or_path is not given: name one or several checkpoints"),
-            (
-                self.test_file and not do_predict,
-                f"test_file is {self.test_file!r} but do_predict is False: add --do_predict",
-            ),
-            (
-                do_predict and not rows_are_named,
-                "do_predict is True but no rows are named: add --test_file to a task of your own, or to a model that is "
-                "fine-tuned already",
-            ),
-            (
-                do_predict and self.kept_models == "none" and not alone,
-                "do_predict is True but save_models is 'none', so no model is left to predict: drop one of the two",
-            ),
-            (
-                sum(map(bool, named.values())) != 1 and not alone,
-                f"{listed}: give one of them, such as --tasks paper",
-            ),
-        ):
-            if is_wrong:
-                raise ValueError(f"{message}.")
+        wrong = None
+        if not self.model_name_or_path:
+            wrong = "model_name_or_path is not given: name one or several checkpoints"
+        elif self.test_file and not do_predict:
+            wrong = f"test_file is {self.test_file!r} but do_predict is False: add --do_predict"
+        elif do_predict and not rows_are_named:
+            wrong = "do_predict is True but no rows are named: add --test_file to a task of your own, or to a fine-tuned model"
+        elif do_predict and self.kept_models == "none" and not alone:
+            wrong = "do_predict is True but save_models is 'none', so no model is left to predict: drop one of the two"
+        elif sum(map(bool, named.values())) != 1 and not alone:
+            wrong = ", ".join(f"{name} is {value!r}" for name, value in named.items())
+            wrong += ": give one of them, such as --tasks paper"
+        if wrong:
+            raise ValueError(f"{wrong}.")
         refuse(self, KINDS)
         if self.learning_rates:
             named = f"learning_rates are {self.learning_rates}: drop one of the two"
@@ -227,9 +218,7 @@ class GlueArguments(LoadingArguments):
 class GlueTrainingArguments(TrainingArguments):
     """`transformers.TrainingArguments` for every run of the grid; the paper's values are in the presets paper_glue_*.
 
-    Defaults that differ from those of ``TrainingArguments``: every epoch is scored and no checkpoint is written;
-    ``per_device_eval_batch_size`` is 64; ``logging_steps`` is 0.02, fifty points of the loss a run; a loss that is not
-    finite stops the run, so ``logging_nan_inf_filter`` is False; ``dataloader_pin_memory`` is False on a CPU.
+    Settings that stand below have another default; ``dataloader_pin_memory`` is False on a CPU.
     """
 
     eval_strategy: str = HfArg(default="epoch", help="Every epoch is scored; nothing else is accepted.")

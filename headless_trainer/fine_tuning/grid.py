@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class Model:
     """A checkpoint of the grid.
 
-    ``configs`` are by the number of outputs, ``weights`` is a fingerprint of them, and ``pretraining`` holds run, tokens_seen and
+    ``configs`` are by the number of outputs, ``weights`` is a fingerprint, and ``pretraining`` holds run, tokens_seen and
     train_seconds where the checkpoint knows them.
     """
 

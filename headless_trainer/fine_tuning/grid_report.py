@@ -20,11 +20,11 @@ from .results import (
     SCORES,
     TASK_NAMES,
     best_sets,
+    figures,
     metric_title,
     read_run,
     read_runs,
     scores_of,
-    shown,
 )
 
 REPORT_NAME = "results.md"
@@ -109,22 +109,18 @@ def in_order(columns: Iterable[str]) -> list[str]:
 def test_table(output_dir: Path) -> str | None:
     """Scores of predicted rows that have labels, by the best model of each that was fine-tuned; None where there are none."""
     found = [read_run(path) for path in sorted(output_dir.glob(f"{PREDICTIONS}/*{SCORES}"))]
-    names = list(dict.fromkeys(name for each in found for name in each["metrics"]))
-    lines = []
-    for each in found:
-        values = {name: shown(each if name == each["metric"] else {}, value) for name, value in each["metrics"].items()}
-        cells = [f"{values[name]:.4g}" if name in values else "-" for name in names]
-        lines.append([each["model"], f"{each['rows']:,}", *cells])
-    return markdown(["model", "rows", *map(metric_title, names)], lines, left=1)
+    rows = [{"model": each["model"], "rows": f"{each['rows']:,}"} | figures(each, each) for each in found]
+    table = pandas.DataFrame(rows).fillna("-")
+    return markdown([*table], table.to_numpy().tolist(), left=1)
 
 
 def note(runs: list[dict]) -> str:
     """Which metrics a table has, how its scores were chosen and what its marks mean."""
     lower, own = runs[0].get("lower_is_better"), runs[0]["benchmark"] == OWN_TASK
+    metrics = {run["task"]: metric_title(run["metric"]) for run in runs if run["benchmark"] not in ("xnli", OWN_TASK)}
     groups: dict[str, list[str]] = {}
-    for task in in_order({run["task"] for run in runs if run["benchmark"] not in ("xnli", OWN_TASK)}):
-        metric = next(run["metric"] for run in runs if run["task"] == task)
-        groups.setdefault(metric_title(metric), []).append(TASK_NAMES.get(task, task))
+    for task in in_order(metrics):
+        groups.setdefault(metrics[task], []).append(TASK_NAMES.get(task, task))
     measured = "; ".join(f"{metric}: {', '.join(tasks)}" for metric, tasks in groups.items())
     measured = (measured or metric_title(runs[0]["metric"])) + ", of which the lowest is the best" * bool(lower)
     seeds = Counter((run["model"], run["task"]) for run in runs).values()
@@ -167,14 +163,12 @@ def summary(scores: pandas.DataFrame, averaged: Sequence[str] = ()) -> pandas.Da
     seeds = scores.groupby(["column", "row"], sort=False)["score"]
     found = seeds.agg(mean=statistics.fmean, deviation="std", error="sem", seeds="count").reset_index()
     of_row = found[found["column"].isin(averaged)].groupby("row", sort=False)
-    average = of_row.agg(mean=("mean", statistics.fmean), error=("error", _root), seeds=("seeds", "min"))
+    average = of_row.agg(
+        mean=("mean", statistics.fmean), error=("error", lambda errors: math.hypot(*errors)), seeds=("seeds", "min")
+    )
     average["error"] /= len(averaged) or 1
     average = average[of_row.size() == len(averaged)].reset_index().assign(column=AVERAGE)
     return pandas.concat([found, average][: 1 + bool(len(average))]).set_index(["column", "row"])
-
-
-def _root(errors: pandas.Series) -> float:
-    return math.sqrt((errors**2).sum(skipna=False))
 
 
 def score_table(

@@ -146,7 +146,8 @@ def _scored(name: str, rows: Rows, scores: np.ndarray) -> dict:
     references = task.problem.encode([rows.labels[row] for row in labelled], task.num_labels)
     scored = score_outputs(task, scores[labelled], references, f"on {rows.named}")
     result = {"model": name, "task": task.name, **metric_facts(task), "rows_of": rows.named, "rows": len(labelled)}
-    logger.info("%s: %s on the %s of them that have labels", name, figures(result, scored), f"{len(labelled):,}")
+    said = ", ".join(map(" ".join, figures(result, scored).items()))
+    logger.info("%s: %s on the %s of them that have labels", name, said, f"{len(labelled):,}")
     return result | scored
 
 

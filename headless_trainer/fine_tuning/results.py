@@ -115,12 +115,12 @@ def metric_title(name: str) -> str:
     return METRIC_NAMES.get(name, name.replace("_", " "))
 
 
-def figures(run: dict, scored: dict) -> str:
-    """What the log says of the metrics of a set: ``accuracy 84.2, macro F1 81.07``."""
-    return ", ".join(
-        f"{metric_title(name)} {shown(run if name == run['metric'] else {}, value):.4g}"
+def figures(run: dict, scored: dict) -> dict[str, str]:
+    """What tables and the log show of the metrics of a set, by their titles."""
+    return {
+        metric_title(name): f"{shown(run if name == run['metric'] else {}, value):.4g}"
         for name, value in scored["metrics"].items()
-    )
+    }
 
 
 def best_sets(run: dict) -> dict[str, dict]:

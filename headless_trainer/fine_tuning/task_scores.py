@@ -133,13 +133,12 @@ def score_outputs(task: Task, scores: np.ndarray, labels: np.ndarray, when: str)
     predictions = problem.predictions(outputs)
     found = {}
     for metric in dict.fromkeys([task.metric, *task.further, *["macro_f1"][: task.label_names is not None]]):
-        value = find_metric(metric, problem, task.num_classes).value(references, predictions, outputs)
-        if not math.isfinite(value):
+        found[name_of(metric)] = find_metric(metric, problem, task.num_classes).value(references, predictions, outputs)
+        if not math.isfinite(found[name_of(metric)]):
             raise FloatingPointError(
                 f"The metric {metric} of {task.name} is not defined for what the model predicts {when}, so the run stops. "
                 "Choose another --metric."
             )
-        found[name_of(metric)] = value
     scored = {"metrics": found, "loss": loss.item()}
     if problem is SINGLE_LABEL:
         scored["calibration_error"] = calibration_error(outputs.max(axis=1), predictions == references)
