@@ -129,9 +129,8 @@ def choose_tasks(arguments: GlueArguments, do_predict: bool = False) -> list[Tas
     metric_of(task)
     losses = task.problem.losses
     if arguments.loss not in (None, *losses):
-        raise ValueError(
-            f"loss is {arguments.loss!r} but the task is {task.problem_type}, trained with {losses[0]}: leave --loss out."
-        )
+        kind = f"the task is {task.problem_type}, which is trained with {losses[0]}"
+        raise ValueError(f"loss is {arguments.loss!r} but {kind}: leave --loss out.")
     return [task]
 
 
