@@ -39,7 +39,7 @@ ALLOWED = {
         *("refusals", "significance", "tables", "pictures", "objective", "runtime", "hub", "arguments", "corpus"),
         *("models", "cards", "trainers"),
     },
-    "scoring": {"significance", "tables", "runtime", "cards"},
+    "scoring": {"significance", "tables", "runtime", "models", "cards"},
     "reporting": {
         *("significance", "measures", "tables", "pictures", "runtime", "fine_tuning", "scoring"),
     },
