@@ -41,6 +41,12 @@ def main() -> None:
     report(args)
 
 
+def processes_of(run: Path) -> float:
+    """That trained together, over the whole run."""
+    totals = load_token_counts(run)[1]
+    return totals["process_seconds"] / totals["train_seconds"]
+
+
 def search(args, recipe: str) -> None:
     """The grid at the first seed, wider while the best rate lies at its edge, then the other seeds at the best rate."""
     rates = sorted(args.rates)
@@ -74,7 +80,7 @@ def report(args) -> None:
             "accuracy": [end["eval_accuracy"] for end in ends],
             "tokens": ends[0]["tokens_seen"],
             "seconds": statistics.mean(end["seconds"] for end in ends),
-            "processes": load_token_counts(next(iter(runs[rate].values())))[1]["processes"],
+            "processes": processes_of(next(iter(runs[rate].values()))),
             "curves": curves,
         }
     baseline = rows.get(args.baseline)

@@ -27,7 +27,7 @@ class Run:
         logged: what was logged, as `runtime.curves.curves` has it.
         settings: the training arguments that are plain values, ``model: `` with what the model's configuration says, and the
             fingerprint of the vocabulary of its ``tokenizer`` if that was saved.
-        end: ``step``, ``tokens_seen``, ``train_seconds`` of training steps, and ``processes`` that trained together.
+        end: ``step``, ``tokens_seen``, ``train_seconds`` of training steps, and ``process_seconds`` of all processes together.
     """
 
     folder: Path
@@ -78,7 +78,8 @@ def read_run(folder: str | Path) -> Run:
         totals = {}
     known = {"step": step} | {axis: totals[axis] for axis in AXES} if totals.keys() >= AXES.keys() else None
     logged = curves(history, known and tuple(known.values()))
-    end = (known or {"step": step} | logged[[*AXES]].max().to_dict()) | {"processes": int(totals.get("processes", 1))}
+    end = known or {"step": step} | logged[[*AXES]].max().to_dict()
+    end["process_seconds"] = totals.get("process_seconds", end["train_seconds"])
     return Run(folder, logged, settings, end, state.get("max_steps", step))
 
 

@@ -100,7 +100,7 @@ def economy(runs: Sequence[Run]) -> dict[str, float]:
     """Means over seeds: tokens, seconds, ``hours`` of all processes, ``pace`` in tokens a second; largest ``memory`` in MiB."""
     ends = pandas.DataFrame([run.end for run in runs], dtype=float)
     memory = [run.curve("peak_memory_mib", "step")["peak_memory_mib"].max() for run in runs]
-    means = ends.assign(hours=ends[SECONDS] * ends["processes"] / 3600, pace=ends[TOKENS] / ends[SECONDS]).mean()
+    means = ends.assign(hours=ends["process_seconds"] / 3600, pace=ends[TOKENS] / ends[SECONDS]).mean()
     return means.to_dict() | {"memory": pandas.Series(memory).max()}
 
 

@@ -134,7 +134,7 @@ class PretrainingTrainer(Trainer):
         # Of all training that the model has behind it, this run's and that of the checkpoint it was loaded from.
         counts, self.loaded_totals = counts_beside(self.model, self.embedding.num_embeddings)
         self.token_counts = self.carried_by_first(counts)
-        self.window = TrainingWindow()
+        self.window = TrainingWindow(args.world_size)
         self.facts = RunFacts()
         self.host = HostExchange(args.ddp_timeout)
         self.signal = StopOnSignal(self.host)

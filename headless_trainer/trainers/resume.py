@@ -116,7 +116,7 @@ def load_totals(trainer, checkpoint: str) -> None:
         window.tokens_seen = int(totals["tokens_seen"])
         window.candidates = int(totals.get("candidates", 0))
         window.drawn = int(totals.get("drawn_candidates", 0))
-    window.train_seconds = totals["train_seconds"]
+    window.train_seconds, window.process_seconds = totals["train_seconds"], totals["process_seconds"]
 
 
 def checkpoint_facts(trainer) -> dict[str, Any]:

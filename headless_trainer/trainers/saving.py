@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import SchedulerType, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
 
 from ..arguments import with_settings
 from ..models.trunk import cache_for_generation
@@ -37,6 +37,9 @@ class BranchPoint(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == self.step:
             control.should_save = True
+        # A run that goes on from a checkpoint starts a window of the logs there: so does the run that was never stopped.
+        saves = control.should_save or (control.should_evaluate and args.save_strategy == SaveStrategy.BEST)
+        control.should_log |= saves and args.logging_strategy != IntervalStrategy.NO
 
     def checkpoints(self, run_dir: str) -> set[str]:
         """The checkpoint of it in ``run_dir``, where there is one."""
@@ -109,7 +112,7 @@ def run_totals(trainer) -> dict[str, float]:
     window = trainer.window
     sums = torch.tensor([window.tokens_seen, window.candidates, window.drawn])
     seen, candidates, drawn = trainer.sum_over_processes(sums).tolist()
-    totals = {"tokens_seen": seen, "train_seconds": window.train_seconds, "processes": trainer.args.world_size}
+    totals = {"tokens_seen": seen, "train_seconds": window.train_seconds, "process_seconds": window.process_seconds}
     return totals | ({"candidates": candidates, "drawn_candidates": drawn} if drawn else {})
 
 

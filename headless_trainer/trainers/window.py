@@ -19,14 +19,16 @@ class TrainingWindow(TrainerCallback):
     Attributes:
         tokens_seen: tokens that entered the model in the whole run, padding left out, on this process.
         train_seconds: seconds spent in training steps in the whole run, evaluation and saving left out.
+        process_seconds: the same of all processes together, also where their number changed at a resume.
         candidates: of all losses of the whole run, repeats included, on this process.
         drawn: those among them that were drawn and are no targets.
         pace: tokens per second of this process since the last log, nan before the first step.
     """
 
-    def __init__(self):
+    def __init__(self, processes: int = 1):
         self.tokens_seen = 0
-        self.train_seconds = 0.0
+        self.train_seconds = self.process_seconds = 0.0
+        self._processes = processes
         self.candidates = self.drawn = 0
         self.pace = float("nan")
         self._reset()
@@ -52,6 +54,7 @@ class TrainingWindow(TrainerCallback):
             self._steps += 1
             self._seconds += elapsed
             self.train_seconds += elapsed
+            self.process_seconds += elapsed * self._processes
             self.pace = self._tokens / max(self._seconds, 1e-9)
 
     def add_batch(self, tokens: int, predicted: int) -> None:

@@ -149,9 +149,9 @@ def test_where_a_curve_comes_down_to_a_value(points, wanted, found):
 def test_process_hours_count_every_process(tmp_path):
     run = make_run(tmp_path / "run", pace=1.0)
     counts = torch.ones(3, dtype=torch.long)
-    save_token_counts(run, counts, {"tokens_seen": 4000, "train_seconds": 4000.0, "processes": 4})
-    assert read_run(run).end["processes"] == 4
-    assert ["4.44"] == [row[6] for row in rows_of(report(tmp_path, run)) if row[:2] == ["run", "headless"]]
+    save_token_counts(run, counts, {"tokens_seen": 4000, "train_seconds": 4000.0, "process_seconds": 9000.0})
+    assert read_run(run).end["process_seconds"] == 9000.0
+    assert ["2.5"] == [row[6] for row in rows_of(report(tmp_path, run)) if row[:2] == ["run", "headless"]]
 
 
 def test_tables_hold_the_figures(tmp_path, two):
@@ -408,7 +408,7 @@ def test_the_end_of_a_run_is_read_from_what_it_wrote_last(tmp_path):
     run = make_run(tmp_path / "run")
     state = json.loads((run / "trainer_state.json").read_text()) | {"global_step": 50, "max_steps": 50}
     (run / "trainer_state.json").write_text(json.dumps(state))
-    assert read_run(run).end == {"step": 50, "tokens_seen": 4000, "train_seconds": 4.0, "processes": 1}
+    assert read_run(run).end == {"step": 50, "tokens_seen": 4000, "train_seconds": 4.0, "process_seconds": 4.0}
     save_token_counts(run, torch.ones(3, dtype=torch.long), {"tokens_seen": 5200, "train_seconds": 5.5})
     evaluation = {"eval_loss": 5.0, "eval_accuracy": 0.5, "epoch": 1.0, "step": 50}
     (run / "eval_results.json").write_text(json.dumps(evaluation))
@@ -417,7 +417,7 @@ def test_the_end_of_a_run_is_read_from_what_it_wrote_last(tmp_path):
     assert found.value_at("eval_accuracy", "train_seconds", 4.75) == pytest.approx(0.45)
     assert found.value_at("eval_accuracy", "tokens_seen", 5201) is None
     assert found.value_at("eval_accuracy", "tokens_seen", 999) is None
-    assert found.end == {"step": 50, "tokens_seen": 5200, "train_seconds": 5.5, "processes": 1}
+    assert found.end == {"step": 50, "tokens_seen": 5200, "train_seconds": 5.5, "process_seconds": 5.5}
 
 
 def test_without_scipy_the_extra_is_named(tmp_path, two, monkeypatch):

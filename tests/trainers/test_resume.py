@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders import VOCAB, Tokenizer, logged, trainer_for
+from builders import VOCAB, Tokenizer, logged, tiny_trainer, trainer_for
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from headless_trainer import HeadlessTrainingArguments, VanillaTrainer
-from headless_trainer.trainers.resume import CHANGED, KEPT, REFUSED, REFUSED_WITH_PLACE
+from headless_trainer import HeadlessTrainingArguments, VanillaTrainer, load_token_counts
+from headless_trainer.trainers.resume import CHANGED, KEPT, REFUSED, REFUSED_WITH_PLACE, load_totals
+from headless_trainer.trainers.window import TrainingWindow
 
 SAVING = {"save_strategy": "steps", "save_steps": 1}
 
@@ -160,3 +161,35 @@ def test_a_tied_head_with_a_bias_of_its_own_is_resumed_and_its_best_checkpoint_r
     ids = torch.arange(1, 9)[None]
     best = AutoModelForCausalLM.from_pretrained(whole.state.best_model_checkpoint).eval()
     torch.testing.assert_close(best(ids).logits, whole.model.eval()(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_logs_after_a_resume_are_those_of_the_run_that_was_not_stopped(tmp_path):
+    """A window of the logs ends at each checkpoint, wherever that falls among them."""
+    settings = {
+        "task": "clm",
+        "max_steps": 7,
+        "logging_steps": 3,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "eval_strategy": "no",
+    }
+    whole, resumed = (tiny_trainer(tmp_path / name, **settings) for name in ("whole", "resumed"))
+    whole.train()
+    resumed.train(str(tmp_path / "whole" / "checkpoint-4"))
+    assert [logs["step"] for logs in whole.state.log_history if "loss" in logs] == [1, 2, 3, 4, 6, 7]
+    for name in ("loss", "pool_tokens", "predicted_tokens", "tokens_seen"):
+        assert logged(resumed, name) == logged(whole, name)
+
+
+def test_seconds_of_processes_add_up_where_their_number_changes(tmp_path):
+    run = tiny_trainer(tmp_path, task="clm", max_steps=4, save_strategy="steps", save_steps=2, eval_strategy="no")
+    run.train()
+    totals = load_token_counts(tmp_path / "checkpoint-2")[1]
+    assert totals["process_seconds"] == totals["train_seconds"] > 0
+    on_two = tiny_trainer(tmp_path / "on_two", task="clm", max_steps=4, save_strategy="no", eval_strategy="no")
+    on_two.window = TrainingWindow(processes=2)
+    load_totals(on_two, str(tmp_path / "checkpoint-2"))
+    on_two.window.start_step()
+    on_two.window.on_step_end(None, None, None)
+    more = on_two.window.train_seconds - totals["train_seconds"]
+    assert on_two.window.process_seconds == pytest.approx(totals["train_seconds"] + 2 * more)
