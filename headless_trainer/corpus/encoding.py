@@ -71,14 +71,12 @@ class DocumentEncoder:
         plain = np.fromiter(map(self._is_plain, documents), bool, len(documents))
         if plain.all():
             return self._encode_by_word(documents)
-        by_word_ids, by_word_lengths = self._encode_by_word([documents[i] for i in np.flatnonzero(plain)])
-        whole_ids, whole_lengths = self._encode_whole([documents[i] for i in np.flatnonzero(~plain)])
-        lengths = np.empty(len(documents), np.int64)
-        lengths[plain], lengths[~plain] = by_word_lengths, whole_lengths
-        from_words = np.repeat(plain, lengths)
-        ids = np.empty(len(from_words), np.int32)
-        ids[from_words], ids[~from_words] = by_word_ids, whole_ids
-        return ids, lengths
+        order = np.argsort(~plain, kind="stable")  # those that are plain first
+        count = np.count_nonzero(plain)
+        by_word = self._encode_by_word([documents[i] for i in order[:count]])
+        whole = self._encode_whole([documents[i] for i in order[count:]])
+        ids, lengths = (np.concatenate(parts) for parts in zip(by_word, whole, strict=True))
+        return _gather(ids, lengths, order.argsort())
 
     def _check(self, documents: list[str]) -> None:
         """Encode whole what is not the same word by word."""

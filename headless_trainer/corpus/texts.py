@@ -178,19 +178,20 @@ def _find_text_column(kinds: dict[str, str], text_column: str | None) -> str:
     texts = [name for name, kind in kinds.items() if kind in TEXT_TYPES]
     listing = ", ".join(f"{name} ({kind})" for name, kind in kinds.items()) or "none"
     name = text_column or ("text" if "text" in kinds else None)
-    if name is not None and name not in texts:
+    if name in texts:
+        return name
+    if name is not None:
         fault = "does not hold text" if name in kinds else "is not a column of the data"
         raise ValueError(f"text_column {name!r} {fault}. The columns are: {listing}.")
-    if name is None and len(texts) != 1:
+    if len(texts) != 1:
         raise ValueError(f"text_column must name one of the {len(texts)} text columns. The columns are: {listing}.")
-    if name is None and len(kinds) == 1 and (wrong := next((each for each in ";\t|" if each in texts[0]), None)):
+    if len(kinds) == 1 and (wrong := next((each for each in ";\t|" if each in texts[0]), None)):
         raise ValueError(
             f"The data has one column, {texts[0]!r}, whose name holds {wrong!r}: separate columns with commas, or name it "
             "with --text_column."
         )
-    if name is None:
-        _say_column(texts[0])
-    return name or texts[0]
+    _say_column(texts[0])
+    return texts[0]
 
 
 @functools.cache  # each part of the texts asks
