@@ -12,9 +12,14 @@ import pandas
 from markupsafe import Markup
 
 from .. import pictures
+from ..fine_tuning.grid_report import benchmark_table, benchmarks, note
+from ..fine_tuning.problems import LOSS_TITLES
+from ..fine_tuning.results import read_runs
 from ..measures import MEASURES, Chart, Measure
 from ..pictures import Panel, Series, in_short
 from ..runtime.checkpoints import check_writable, write_whole
+from ..scoring.score_comparison import score_table
+from ..scoring.score_store import RESULTS_NAME
 from ..significance import dagger, show_p
 from .records import AXES, TOKENS, group_runs
 from .run_comparison import (
@@ -29,7 +34,6 @@ from .run_comparison import (
     summary,
     unit_of,
 )
-from .scores import glue_tables, zero_shot_table
 
 PAGE_NAME = "report.html"
 # Distinct to people who see no red or no green.
@@ -61,7 +65,7 @@ def write_report(
         The summary, a sentence an item.
     """
     configurations, folder = group_runs(runs), Path(output_dir)
-    fine_tuned, zero_shot = glue_tables(glue or ()), zero_shot_table(lm_eval or ())
+    fine_tuned, zero_shot = _glue_tables(glue or ()), _zero_shot_table(lm_eval or ())
     check_writable(folder)
     found = evaluated(configurations)
     compared = found and not_comparable(configurations) is None
@@ -72,11 +76,11 @@ def write_report(
         {"title": "Held-out rows", "tables": tables} | _picture(folder / "held_out.png", configurations, ranked),
         {"title": "Training", "tables": [_runs_table(configurations)]}
         | _picture(folder / "training.png", configurations, [TOKENS]),
-        *({"title": name, "tables": [_from_markdown(table)], "notes": [note]} for name, table, note in fine_tuned),
+        *({"title": name, "tables": [_from_markdown(table)], "notes": [said]} for name, table, said in fine_tuned),
     ]
     if zero_shot:
-        note = "± standard error over documents."
-        sections.append({"title": "Zero-shot scores", "tables": [_from_markdown(zero_shot)], "notes": [note]})
+        notes = ["± standard error over documents."]
+        sections.append({"title": "Zero-shot scores", "tables": [_from_markdown(zero_shot)], "notes": notes})
     if differing := _settings_rows(configurations):
         table = {"head": ["setting", *configurations], "rows": differing}
         sections.append({"title": "What differs between the runs", "tables": [table]})
@@ -187,3 +191,48 @@ def _panel(chart: Chart, axis: str, configurations: Configurations) -> Panel:
     look["xlabel"] = AXES[axis] + (f" ({unit.strip()})" if unit else "")
     look["xlim"] = 0, 1.04 * largest / divisor or math.ulp(1)
     return Panel(series, title=chart.title, ylabel=chart.unit, **look)
+
+
+def _glue_tables(folders: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Return title, table in Markdown and note of each loss and benchmark, from folders of `headless-trainer glue`."""
+    scored = []
+    for folder in folders:
+        own = read_runs(folder)
+        if not own:
+            raise ValueError(
+                f"glue folder {folder!r} holds no results: name an --output_dir of `headless-trainer glue`."
+            )
+        scored += own
+    _check_alike(scored)
+    return [
+        (f"{name}: {title.lower()}", benchmark_table(group), note(group))
+        for loss, title in LOSS_TITLES.items()
+        for name, _, group in benchmarks([result for result in scored if result["loss"] == loss])
+    ]
+
+
+def _check_alike(results: list[dict]) -> None:
+    """Refuse to count two grids as seeds of one: a folder of `headless-trainer glue` is kept alike, but several may differ."""
+    table = pandas.DataFrame(results, columns=["loss", "model", "task", "seed", "settings", "weights"]).astype(str)
+    for what, twice in (
+        ("the same result twice", table.duplicated(["loss", "model", "task", "seed"]).any()),
+        ("results of different settings", table.groupby("loss")["settings"].nunique().max() > 1),
+        ("results of different weights under one name", table.groupby("model")["weights"].nunique().max() > 1),
+    ):
+        if twice:
+            raise ValueError(
+                f"The glue folders hold {what}: name one output folder of `headless-trainer glue` with --glue."
+            )
+
+
+def _zero_shot_table(folders: Sequence[str]) -> str | None:
+    """Return a table in Markdown of the models that were scored, from output folders of `headless-trainer lm-eval`."""
+    found = []
+    for folder in folders:
+        own = [path.parent for path in sorted(Path(folder).glob(f"**/{RESULTS_NAME}"))]
+        if not own:
+            raise ValueError(
+                f"lm_eval folder {folder!r} holds no {RESULTS_NAME}: name an --output_dir of `headless-trainer lm-eval`."
+            )
+        found += own
+    return score_table(found)
