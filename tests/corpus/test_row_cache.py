@@ -9,7 +9,10 @@ import datasets
 import pyarrow as pa
 import pytest
 
+from headless_trainer.corpus import row_cache
 from headless_trainer.corpus.row_cache import fault_of, find_or_write
+from headless_trainer.corpus.tokenization import train_tokenizer
+from headless_trainer.runtime import processes
 
 FEATURES = datasets.Features({"number": datasets.Value("int64")})
 
@@ -53,6 +56,24 @@ def test_a_file_that_is_replaced_is_read_on(tmp_path):
     (first,) = find_or_write([tmp_path / "rows.arrow"], tables, FEATURES)
     find_or_write([tmp_path / "rows.arrow"], lambda: [(pa.table({"number": [1]}),)], FEATURES, anew=True)
     assert len(first["number"][:]) == 1001
+
+
+def test_what_prepares_data_says_that_it_goes_on(tmp_path, monkeypatch):
+    """For the processes that wait for it, which end when it does not."""
+    told, sizes, unfinished = [], set(), tmp_path / "rows.arrow.incomplete"
+    monkeypatch.setattr(processes, "_listeners", [lambda: told.append(len(told))])
+
+    def count(do, *args, **settings) -> int:
+        told.clear()
+        do(*args, **settings)
+        return len(told)
+
+    assert count(find_or_write, [tmp_path / "rows.arrow"], tables, FEATURES) == 3  # two tables and the checksum
+    assert count(find_or_write, [tmp_path / "rows.arrow"], tables, FEATURES) == 1  # which is compared
+    assert count(train_tokenizer, ["a b"] * 130, vocab_size=300) == 3
+    for content, progress in ((b"", 1), (b"", 0), (b"more", 1)):  # of the run that is waited for
+        unfinished.write_bytes(content)
+        assert count(row_cache._watch, unfinished, sizes) == progress
 
 
 def slow_tables(folder: Path):

@@ -32,14 +32,16 @@ def training(world_size: int, device: str = "cpu", fsdp: bool = False):
 
 
 class TestRefusal:
-    def test_one_process_where_several_were_asked_for(self):
-        with pytest.raises(ValueError, match="asked for several processes") as error:
-            check_launch(training(1), ALONE)
-        assert "$(headless-trainer launch-config cpu)" in str(error.value) and "--use_cpu" in str(error.value)
-
-    def test_copies_that_know_nothing_of_each_other(self):
-        with pytest.raises(ValueError, match="WORLD_SIZE is 4 but this machine has no GPU.*--use_cpu"):
-            check_launch(training(1), {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0"})
+    @pytest.mark.parametrize(
+        ("environment", "message"),
+        [
+            (ALONE, r"asked for several processes .*\$\(headless-trainer launch-config cpu\).*--use_cpu"),
+            ({"RANK": "0", "WORLD_SIZE": "4"}, "WORLD_SIZE is 4 but this machine has no GPU.*--use_cpu"),
+        ],
+    )
+    def test_one_process_where_several_were_asked_for(self, environment, message):
+        with pytest.raises(ValueError, match=message):
+            check_launch(training(1), environment)
 
     @pytest.mark.parametrize("how", [(True, {}), (False, {"ACCELERATE_USE_FSDP": "true"})])
     def test_shards_on_a_cpu(self, how):
