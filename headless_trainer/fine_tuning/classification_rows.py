@@ -59,11 +59,13 @@ def encode_rows(
     that puts nothing between two segments gets its end token there, so that a decoder sees where the second begins.
     ``num_labels`` is the number of classes where a row may have any number of them.
     """
-    segment_ids, ids, types = has_segments(config), [], []
+    segment_ids, separator, ids, types = has_segments(config), separator_of(tokenizer), [], []
     for start in range(0, len(rows), ENCODED_AT_ONCE):
         texts = [text for candidates in rows[start : start + ENCODED_AT_ONCE]["texts"] for text in candidates]
+        segments = [*zip(*texts, strict=True)]
+        segments[1:] = [[separator + text for text in second] for second in segments[1:]]
         encoded = tokenizer(
-            *_segments(texts, tokenizer),
+            *map(list, segments),
             truncation=True,
             max_length=max_seq_length,
             return_attention_mask=False,
@@ -80,14 +82,6 @@ def encode_rows(
 def has_segments(config: PreTrainedConfig) -> bool:
     """Whether a model tells the two texts of a pair apart by ids of segments."""
     return (getattr(config, "type_vocab_size", None) or 0) > 1
-
-
-def _segments(texts: list[list[str]], tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], ...]:
-    if len(texts[0]) == 1:
-        return ([text for (text,) in texts],)
-    first, second = zip(*texts, strict=True)
-    between = separator_of(tokenizer)
-    return list(first), [between + text for text in second]
 
 
 def separator_of(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -30,9 +30,7 @@ MOST_SHOWN = 5  # classes that the lines of Python in a card print
 def glue_results(runs: list[dict]) -> list[EvalResult]:
     """Means over seeds of the best epoch's scores, of one model, but for those that scored a part of a set."""
     values: dict[tuple, list[float]] = {}
-    for run in runs:
-        if run["settings"].get("max_eval_samples"):
-            continue
+    for run in (run for run in runs if not run["settings"].get("max_eval_samples")):
         for name, scored in best_sets(run).items():
             # A regression is trained on the squared error, whatever the loss of the grid.
             loss = run["loss"] if "calibration_error" in scored else None

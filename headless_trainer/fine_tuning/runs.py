@@ -164,11 +164,8 @@ class EpochScorer(TrainerCallback):
         losses = [logs["loss"] for logs in state.log_history[self._logged :] if "loss" in logs]
         self._logged = len(state.log_history)
         said = [f"trained to {statistics.fmean(losses):.4g}"] if losses else []
-        said += [
-            f"loss {scored['loss']:.4g}",
-            *map(" ".join, figures(self.result, scored).items()),
-            *["best so far"][:is_best],
-        ]
+        scores = map(" ".join, figures(self.result, scored).items())
+        said += [f"loss {scored['loss']:.4g}", *scores, *["best so far"][:is_best]]
         logger.info("%s, epoch %s/%s: %s", self.run, epoch["epoch"], math.ceil(state.num_train_epochs), ", ".join(said))
 
 

@@ -11,19 +11,17 @@ HUB_DATASETS = {"glue": "nyu-mll/glue", "super_glue": "aps/super_glue", "xnli": 
 
 @dataclass(frozen=True)
 class Task:
-    """One task: where its rows are, what they look like, and how it is scored.
+    """One task: what its rows look like, and how it is scored.
 
     Attributes:
         benchmark: a name in `results.BENCHMARK_NAMES`.
         columns: that hold the texts.
         label_names: the classes in the order of their numbers, None for regression.
         problem_type: a name in `problems.PROBLEMS`.
-        metric: the score in the paper's tables 1 and 2.
-        further: other scores of the benchmark itself, which results hold beside it.
+        metric, further: the score in the paper's tables 1 and 2, and others of the benchmark itself.
         form: how texts are made of the columns: segments, wic or copa.
         evaluation_splits: that are scored together, as one set.
-        train_language: of XNLI: that of the training set.
-        languages: of XNLI: those that are scored, each as a set of its own.
+        train_language, languages: of XNLI: that of the training set, and those that are scored, each as a set of its own.
     """
 
     name: str
@@ -120,14 +118,18 @@ def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -
             shown = ", ".join([*GROUPS, *GROUPS["glue"], *GROUPS["superglue"], "xnli", "xnli_<language>"])
             raise ValueError(f"tasks must be of {shown}, got {name!r}. Did you mean {nearest!r}?")
         selected |= {member: TASKS[member] for member in GROUPS.get(name, (name,))}
-    for name, task in selected.items() if languages else ():
-        kept = tuple(each for each in dict.fromkeys(languages) if each in task.languages)
-        if task.languages and not kept and name in names:
-            raise ValueError(
-                f"languages are {', '.join(languages)}, none of which {name} has: leave one of the two out."
-            )
-        selected[name] = replace(task, languages=kept)
+    if not languages:
+        return [*selected.values()]
     known = {language for task in selected.values() for language in task.languages}
-    if unknown := [language for language in languages or () if language not in known]:
-        raise ValueError(f"languages names {unknown[0]!r}, which no task of {', '.join(names)} has: leave it out.")
-    return [task for name, task in selected.items() if task.languages or not TASKS[name].languages]
+    for language in languages:
+        if language not in known:
+            raise ValueError(f"languages names {language!r}, which no task of {', '.join(names)} has: leave it out.")
+    chosen = []
+    for task in selected.values():
+        kept = tuple(each for each in dict.fromkeys(languages) if each in task.languages)
+        if kept or not task.languages:
+            chosen.append(replace(task, languages=kept))
+        elif task.name in names:
+            said = f"languages are {', '.join(languages)}, none of which {task.name} has"
+            raise ValueError(f"{said}: leave one of the two out.")
+    return chosen
