@@ -187,24 +187,6 @@ def test_scores_of_candidates_are_compared_within_their_row(tmp_path):
             assert output.predictions[place].tolist() == pytest.approx(want, abs=1e-5)
 
 
-def test_an_epoch_has_another_order_than_the_one_before(tmp_path):
-    seen = []
-
-    class Watched(ClassificationTrainer):
-        def compute_loss(self, model, inputs, **kwargs):
-            seen.append(inputs["input_ids"].flatten().tolist())
-            return super().compute_loss(model, inputs, **kwargs)
-
-    args = TrainingArguments(
-        tmp_path, per_device_train_batch_size=8, num_train_epochs=2, use_cpu=True, save_strategy="no",
-        dataloader_pin_memory=False, disable_tqdm=True,
-    )  # fmt: skip
-    Watched(
-        tiny_classifier(num_labels=3), args, ClassificationCollator(None), train_dataset=encoded_rows(CLASSES)
-    ).train()
-    assert len(seen) == 8 and seen[:4] != seen[4:]
-
-
 @pytest.mark.parametrize(
     "loss, changes, message",
     [
