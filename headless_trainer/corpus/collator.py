@@ -1,8 +1,20 @@
 """Rows of token ids stacked into batches."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
+
+
+class WithoutTexts:
+    """A collator of the user's own, without the columns of text that ``dataset.map(tokenize)`` leaves beside the ids."""
+
+    def __init__(self, collate: Callable[[list[dict]], dict]):
+        self.collate = collate
+
+    def __call__(self, rows: list) -> dict:
+        return self.collate([{name: row[name] for name in row if not isinstance(row[name], str)} for row in rows])
 
 
 class PaddingCollator:

@@ -144,6 +144,13 @@ def last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
     return None
 
 
+def has_no_free_head(model: PreTrainedModel) -> bool:
+    """Whether a causal language model has no place for log q: no bias in its head, and no LayerNorm to fold one into."""
+    head = model.get_output_embeddings()
+    causal = isinstance(head, nn.Linear) and type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+    return causal and head.bias is None and not is_deepspeed_zero3_enabled() and last_layer_norm(model) is None
+
+
 def wide(values: Tensor) -> Tensor:
     """A float64 copy on the CPU: not every device has float64 (Apple's MPS)."""
     return values.detach().cpu().to(torch.float64, copy=True)

@@ -14,10 +14,12 @@ import logging
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..arguments import HeadlessTrainingArguments
 from ..models.candidate_head import CandidateHead
-from ..models.fold import unfold
+from ..models.fold import has_no_free_head, unfold
+from ..models.lm_head import attach_lm_head
 from ..models.trunk import check_causal, find_trunk, infer_task
 from ..objective.losses import candidate_loss
 from ..objective.prior import candidate_log_prior, drawn_share_of
@@ -97,6 +99,13 @@ class HeadlessTrainer(PretrainingTrainer):
         if isinstance(args, HeadlessTrainingArguments):
             args.task = args.task or infer_task(model)
         trunk = unfold(find_trunk(model))
+        if model is not trunk and has_no_free_head(model):
+            logger.warning(
+                "%s gets no free head: it ends in no LayerNorm with a bias, and its head has no bias, so log q has no place. "
+                "Its own head is not trained. Use objective 'sampled_softmax', or fine-tune a head afterwards "
+                "(headless-trainer lm-head --init embeddings --do_train).",
+                type(model).__name__,
+            )
         self.head = self.head_class(trunk)
         if args is not None:
             self.head.check_launch(args)
@@ -140,6 +149,11 @@ class HeadlessTrainer(PretrainingTrainer):
         """
         log_counts = part.pool.log_counts(torch.promote_types(outputs.dtype, torch.float32))
         return candidate_loss(outputs, part.target_index, vectors, log_counts, bias=bias, reduction="sum")
+
+    def language_model(self) -> PreTrainedModel:
+        """Return a copy of the trunk with its free head, which generates or fills masks: see `attach_lm_head`."""
+        counts = self.all_token_counts().cpu()
+        return attach_lm_head(self.model, counts, drawn_share=self._drawn_share(), head_class=self.head_class)
 
     def candidates_of_step(self, targets):
         return self.pools(targets, self.state.global_step)

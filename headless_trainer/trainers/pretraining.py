@@ -28,7 +28,7 @@ from transformers.trainer_utils import TrainOutput
 from ..arguments import HeadlessTrainingArguments, with_settings
 from ..cards.facts import RunFacts
 from ..cards.model_card import write_model_card
-from ..corpus.collator import PaddingCollator
+from ..corpus.collator import PaddingCollator, WithoutTexts
 from ..corpus.row_order import SimilarLengthSampler, row_lengths
 from ..corpus.streaming import PackedStream
 from ..hub.pushes import HubPushes
@@ -127,7 +127,8 @@ class PretrainingTrainer(Trainer):
             check_causal(find_trunk(model))
         processing_class = kwargs.get("processing_class")
         self.make_targets = TargetMaker(self.task, model, processing_class, args)
-        super().__init__(model, args, data_collator or PaddingCollator(processing_class), **kwargs)
+        collate = WithoutTexts(data_collator) if data_collator else PaddingCollator(processing_class)
+        super().__init__(model, args, collate, **kwargs)
         free_padding_row(self.model, processing_class, args.seed)
         self.embedding = self.model.get_input_embeddings()
         self.roles = EmbeddingRoles(self.embedding, args.input_grad_scale)

@@ -7,9 +7,23 @@ import inspect
 
 import pytest
 import torch
-from builders import CLASSES, VOCAB, encoded_rows, make_trainer, tiny_classifier, tiny_model, token_rows, trainer_for
+from builders import (
+    CLASSES,
+    VOCAB,
+    encoded_rows,
+    make_trainer,
+    tiny_classifier,
+    tiny_model,
+    tiny_trainer,
+    token_rows,
+    trainer_for,
+)
+from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    DataCollatorForLanguageModeling,
     EarlyStoppingCallback,
     GPT2Config,
     GPT2ForSequenceClassification,
@@ -186,3 +200,34 @@ def test_a_bias_of_the_candidates_is_a_subclass_of_their_head(tmp_path, clm_toke
     assert {name for name, value in again.evaluate().items() if value != figures[name]} >= {
         "eval_loss", "eval_cross_entropy", "eval_cross_entropy_without_bias",
     }  # fmt: skip
+
+
+# What Python users do ------------------------------------------------------------------------------------------------------
+
+
+def test_a_trainer_gives_the_language_model_that_its_trunk_implies(tmp_path):
+    run = tiny_trainer(tmp_path, task="clm", sampled_negatives=5)
+    run.train()
+    run.save_model()
+    ids = torch.arange(2, 10)[None]
+    model = run.language_model()
+    torch.testing.assert_close(model(ids).logits, attach_lm_head(tmp_path)(ids).logits)
+    assert model.base_model is not run.model and model.can_generate()
+
+
+@pytest.mark.parametrize("kind, said", [("llama", True), ("gpt2", False), ("gpt_neox", False)])
+def test_a_model_that_gets_no_free_head_is_named_before_the_first_step(tmp_path, caplog, kind, said):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=50, **sizes))
+    HeadlessTrainer(model, HeadlessTrainingArguments(str(tmp_path), use_cpu=True), train_dataset=[])
+    assert ("LlamaForCausalLM gets no free head" in caplog.text) == said == ("sampled_softmax" in caplog.text)
+
+
+def test_rows_that_kept_their_text_train_with_a_collator_of_transformers(tmp_path, mlm_tokenizer):
+    texts = Dataset.from_dict({"text": ["the miller crossed the river", "a boat"] * 4})
+    rows = texts.map(lambda row: mlm_tokenizer(row["text"]))
+    args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, max_steps=1, save_strategy="no")
+    collate = DataCollatorForLanguageModeling(mlm_tokenizer, mlm_probability=0.5)
+    given = {"train_dataset": rows, "eval_dataset": rows, "processing_class": mlm_tokenizer}
+    run = HeadlessTrainer(tiny_model("mlm", len(mlm_tokenizer)), args, collate, **given)
+    assert run.train().global_step == 1 and run.evaluate()["eval_predicted_tokens"] > 0
