@@ -18,7 +18,7 @@ from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .own_task import own_task
 from .results import OWN_TASK, check_settings, read_runs, run_path
-from .task_rows import load_task, own_source
+from .task_rows import load_task
 from .task_scores import check_metric, metric_of
 from .tasks import TASKS, Task, select_tasks
 
@@ -138,12 +138,12 @@ def check_sources(arguments: GlueArguments, do_predict: bool = False) -> None:
     """Refuse a task of one's own with the same rows twice."""
     read: dict[str, str] = {}
     for part in ("train", "validation", *["test"][:do_predict]):
-        source = own_source(arguments, part)
-        place = source.file or source.split
+        argument = f"{part}_file" if getattr(arguments, f"{part}_file") else f"{part}_split"
+        place = getattr(arguments, argument) or part
         if place in read:
-            both = f"{read[place]} and {source.argument} are both {place!r}"
+            both = f"{read[place]} and {argument} are both {place!r}"
             raise ValueError(f"{both}: scores would be those of rows seen before. Choose others.")
-        read[place] = source.argument
+        read[place] = argument
 
 
 def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:

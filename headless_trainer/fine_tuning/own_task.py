@@ -9,7 +9,7 @@ import pyarrow as pa
 from .glue_arguments import GlueArguments
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
 from .results import OWN_TASK
-from .task_rows import SEPARATOR, class_name, column_of, is_text, label_values, names_in, numbers_in, own_source
+from .task_rows import SEPARATOR, class_name, column_of, is_text, label_values, names_in, numbers_in, read_part
 from .tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -26,8 +26,7 @@ KINDS = {
 
 def own_task(arguments: GlueArguments) -> Task:
     """The task that the arguments describe, whose classes are those of the rows to train on."""
-    train = own_source(arguments, "train")
-    table, where = train.read(arguments.text_columns or dict.fromkeys(chain(*TEXT_COLUMNS))), train.named
+    table, where = read_part(arguments, "train", arguments.text_columns or [*chain(*TEXT_COLUMNS)])
     labels = column_of(table, arguments.label_column, where)
     columns = find_text_columns(table, arguments.text_columns, arguments.label_column, where)
     problem = find_problem(label_values(labels), arguments.problem_type, where)

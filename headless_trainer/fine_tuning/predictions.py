@@ -22,7 +22,7 @@ from .own_task import find_text_columns
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL
 from .results import OWN_TASK, PREDICTIONS, SCORES, figures
 from .runs import best_models, quiet_trainer
-from .task_rows import TEXTS, labels_of, own_source, to_texts
+from .task_rows import TEXTS, labels_of, read_part, to_texts
 from .task_scores import check_metric, metric_facts, score_outputs
 from .tasks import Task
 
@@ -49,8 +49,7 @@ Jobs = dict[str, tuple[str, Rows]]
 
 def read_rows(arguments: GlueArguments, task: Task) -> Rows:
     """The rows to predict, whose labels may be missing."""
-    source = own_source(arguments, "test")
-    table, where = source.read(task.columns), source.named
+    table, where = read_part(arguments, "test", task.columns)
     for name in {"prediction", "probabilities"} & set(table.column_names):
         raise ValueError(f"{where} has a column {name!r}, the name of what is written: rename it.")
     texts, labels = to_texts(task, table, where), [None] * len(table)
@@ -83,8 +82,9 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     problems = {problem.config_name: problem for problem in PROBLEMS.values()}
     problem = problems.get(config.problem_type, REGRESSION if config.num_labels == 1 else SINGLE_LABEL)
     names = None if problem is REGRESSION else tuple(config.id2label[index] for index in range(config.num_labels))
-    columns, test = arguments.text_columns or getattr(config, "text_columns", None), own_source(arguments, "test")
-    columns = find_text_columns(test.read(columns or ()), columns, arguments.label_column, test.named)
+    columns = arguments.text_columns or getattr(config, "text_columns", None)
+    table, where = read_part(arguments, "test", columns or ())
+    columns = find_text_columns(table, columns, arguments.label_column, where)
     metric = arguments.metric or problem.metric
     return Task(arguments.task_label or OWN_TASK, OWN_TASK, columns, names, problem.name, metric)
 

@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import datasets
@@ -27,56 +26,72 @@ LABELS_SHOWN = 20  # in a message
 TEXTS = pa.list_(pa.list_(pa.string()))  # candidates, each of one or two segments
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where rows of a task are: a file, or a split of a dataset on the Hub (or of a folder of data files).
+# Where rows are --------------------------------------------------------------------------------------------------------
 
-    ``argument`` names it in messages.
-    """
 
-    argument: str
-    file: str | None = None
-    dataset: str | None = None
-    config: str | None = None
-    split: str | None = None
-    cache_dir: str | None = None
-    token: str | None = field(default=None, repr=False)
+def read_part(arguments: GlueArguments, part: str, text_columns: Sequence[str]) -> tuple[pa.Table, str]:
+    """All rows of a part of one's own task, train, validation or test, and how messages call it."""
+    if file := getattr(arguments, f"{part}_file"):
+        return _read_file(f"{part}_file", file, text_columns)
+    split = getattr(arguments, f"{part}_split") or part
+    rows, where = _read_dataset(arguments, arguments.dataset_name, arguments.dataset_config_name, split)
+    table = rows.with_format("arrow")[:]
+    for name, feature in rows.features.items():
+        if names := getattr(getattr(feature, "feature", feature), "names", None):
+            table = _with_column(table, name, _class_names(table[name], names))
+    return _checked(table, where, text_columns)
 
-    @property
-    def named(self) -> str:
-        """How messages call it."""
-        if self.file:
-            return f"{self.argument} {self.file!r}"
-        return f"split {self.split!r} of dataset {self.dataset!r}" + (f" ({self.config})" if self.config else "")
 
-    def read(self, text_columns: Sequence[str] = (), *, named_classes: bool = True) -> pa.Table:
-        """All rows; ``named_classes``: with the names of a Hub dataset's classes in the place of their numbers."""
-        table = read_rows(self.file, self.argument) if self.file else self._read_dataset(named_classes)
-        if not len(table):
-            raise ValueError(f"{self.named} holds no rows. Name one with rows.")
-        for name in set(text_columns) & set(table.column_names):
-            column = table[name]
-            if pa.types.is_dictionary(column.type):
-                column = column.cast(pa.string())
-            if self.file and extension(self.file) in SEPARATORS:  # in which an empty text and none are written alike
-                column = column.cast(pa.string()).fill_null("")
-            table = table.set_column(table.column_names.index(name), name, column)
-        return table
+def read_benchmark(arguments: GlueArguments, task: Task, config: str, split: str) -> tuple[pa.Table, str]:
+    """All rows of a split of a benchmark, with numbers of classes, and how messages call it."""
+    data_dir = arguments.data_dir
+    if data_dir is None:
+        rows, where = _read_dataset(arguments, HUB_DATASETS[task.benchmark], config, split)
+        return _checked(rows.with_format("arrow")[:], where, task.columns)
+    folders = [Path(data_dir, task.benchmark, config)]
+    if task.benchmark != "xnli" or Path(data_dir).name == "xnli":  # a folder "de" could be anyone's
+        folders.append(Path(data_dir, config))
+    for folder in folders:
+        if (folder / f"{split}.jsonl").is_file():
+            return _read_file("data_dir", str(folder / f"{split}.jsonl"), task.columns)
+    raise FileNotFoundError(
+        f"data_dir {data_dir!r} does not hold {split}.jsonl of {config!r} for the task {task.name}: looked for it in "
+        f"{' and '.join(map(str, folders))}. Choose other --tasks, --languages or splits, or leave --data_dir out."
+    )
 
-    def _read_dataset(self, named_classes: bool) -> pa.Table:
-        settings = {"split": self.split, "token": self.token, "cache_dir": cache_of(self.dataset, self.cache_dir)}
-        try:
-            rows = datasets.load_dataset(self.dataset, self.config, **settings)
-        except RuntimeError as error:
-            if "scripts are no longer supported" not in str(error):
-                raise
-            # The Hub keeps a Parquet copy of datasets whose own files are a script.
-            rows = datasets.load_dataset(self.dataset, self.config, revision="refs/convert/parquet", **settings)
-        table = rows.with_format("arrow")[:]
-        for name, feature in rows.features.items() if named_classes else ():
-            if names := getattr(getattr(feature, "feature", feature), "names", None):
-                table = table.set_column(table.column_names.index(name), name, _class_names(table[name], names))
-        return table
+
+def _read_file(argument: str, file: str, text_columns: Sequence[str]) -> tuple[pa.Table, str]:
+    table, is_csv = read_rows(file, argument), extension(file) in SEPARATORS
+    return _checked(table, f"{argument} {file!r}", text_columns, has_gaps=is_csv)
+
+
+def _read_dataset(arguments: GlueArguments, name: str, config: str | None, split: str) -> tuple[datasets.Dataset, str]:
+    where = f"split {split!r} of dataset {name!r}" + (f" ({config})" if config else "")
+    settings = {"split": split, "token": arguments.token, "cache_dir": cache_of(name, arguments.cache_dir)}
+    try:
+        return datasets.load_dataset(name, config, **settings), where
+    except RuntimeError as error:
+        if "scripts are no longer supported" not in str(error):
+            raise
+        # The Hub keeps a Parquet copy of datasets whose own files are a script.
+        return datasets.load_dataset(name, config, revision="refs/convert/parquet", **settings), where
+
+
+def _with_column(table: pa.Table, name: str, column: pa.ChunkedArray) -> pa.Table:
+    return table.set_column(table.column_names.index(name), name, column)
+
+
+def _checked(
+    table: pa.Table, where: str, text_columns: Sequence[str], *, has_gaps: bool = False
+) -> tuple[pa.Table, str]:
+    """A table with rows, whose texts are plain ones; ``has_gaps``: of a file in which an empty text and none are alike."""
+    if not len(table):
+        raise ValueError(f"{where} holds no rows. Name one with rows.")
+    for name in set(text_columns) & set(table.column_names):
+        if has_gaps or pa.types.is_dictionary(table[name].type):
+            column = table[name].cast(pa.string())
+            table = _with_column(table, name, column.fill_null("") if has_gaps else column)
+    return table, where
 
 
 def _class_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArray:
@@ -86,32 +101,6 @@ def _class_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArr
         return pa.chunked_array([pa.DictionaryArray.from_arrays(numbers, pa.array(names))])
     lists = [None if row is None else [names[number] for number in row] for row in column.to_pylist()]
     return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
-
-
-def own_source(arguments: GlueArguments, part: str) -> Source:
-    """Where the rows of a part of one's own task are: train, validation or test."""
-    if file := getattr(arguments, f"{part}_file"):
-        return Source(f"{part}_file", file=file)
-    split = getattr(arguments, f"{part}_split") or part
-    hub = {"config": arguments.dataset_config_name, "cache_dir": arguments.cache_dir, "token": arguments.token}
-    return Source(f"{part}_split", dataset=arguments.dataset_name, split=split, **hub)
-
-
-def _benchmark_source(task: Task, arguments: GlueArguments, config: str, split: str) -> Source:
-    data_dir = arguments.data_dir
-    if data_dir is None:
-        hub = {"config": config, "cache_dir": arguments.cache_dir, "token": arguments.token}
-        return Source("tasks", dataset=HUB_DATASETS[task.benchmark], split=split, **hub)
-    folders = [Path(data_dir, task.benchmark, config)]
-    if task.benchmark != "xnli" or Path(data_dir).name == "xnli":  # a folder "de" could be anyone's
-        folders.append(Path(data_dir, config))
-    for folder in folders:
-        if (folder / f"{split}.jsonl").is_file():
-            return Source("data_dir", file=str(folder / f"{split}.jsonl"))
-    raise FileNotFoundError(
-        f"data_dir {data_dir!r} does not hold {split}.jsonl of {config!r} for the task {task.name}: looked for it in "
-        f"{' and '.join(map(str, folders))}. Choose other --tasks, --languages or splits, or leave --data_dir out."
-    )
 
 
 def column_of(table: pa.Table, name: str, where: str, flag: str = "--label_column") -> pa.ChunkedArray:
@@ -142,7 +131,8 @@ def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, d
         ``texts`` (`to_texts`) and ``label`` (`labels_of`).
     """
     if task.benchmark == OWN_TASK:
-        train, validation = (_rows(task, [own_source(arguments, part)], arguments) for part in ("train", "validation"))
+        parts = [read_part(arguments, part, task.columns) for part in ("train", "validation")]
+        train, validation = (_rows(task, [part], arguments.label_column) for part in parts)
         return train, {"validation": validation}
     train_split = arguments.train_split or "train"
     scored = (arguments.validation_split,) if arguments.validation_split else task.evaluation_splits
@@ -153,19 +143,19 @@ def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, d
         )
 
     def load(config: str, splits: Sequence[str]) -> datasets.Dataset:
-        return _rows(task, [_benchmark_source(task, arguments, config, split) for split in splits], arguments)
+        tables = [read_benchmark(arguments, task, config, split) for split in splits]
+        return _rows(task, tables, arguments.label_column)
 
     train = load(task.train_language or task.name, [train_split])
     return train, {name: load(name, scored) for name in task.languages} or {"validation": load(task.name, scored)}
 
 
-def _rows(task: Task, sources: Sequence[Source], arguments: GlueArguments) -> datasets.Dataset:
-    """The rows of sources that have labels: of others there is nothing to learn or score."""
+def _rows(task: Task, tables: Sequence[tuple[pa.Table, str]], label_column: str) -> datasets.Dataset:
+    """The rows of tables that have labels: of others there is nothing to learn or score."""
     texts, labels = [], []
-    for source in sources:
-        table, where = source.read(task.columns, named_classes=task.benchmark == OWN_TASK), source.named
+    for table, where in tables:
         texts += to_texts(task, table, where)
-        found = labels_of(task, column_of(table, arguments.label_column, where), where)
+        found = labels_of(task, column_of(table, label_column, where), where)
         missing = found.count(None)
         if missing == len(found):
             raise ValueError(

@@ -15,7 +15,7 @@ from headless_trainer.fine_tuning import task_rows
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments
 from headless_trainer.fine_tuning.own_task import own_task
 from headless_trainer.fine_tuning.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL
-from headless_trainer.fine_tuning.task_rows import labels_of, load_task, own_source
+from headless_trainer.fine_tuning.task_rows import labels_of, load_task
 
 
 def write(path, rows) -> str:
@@ -246,7 +246,6 @@ def test_a_dataset_of_the_hub_keeps_the_order_of_its_classes(monkeypatch):
     features = {"text": datasets.Value("string"), "label": CLASSES}
     asked = hub(monkeypatch, features, text=["a", "b", "c"], label=[2, 0, -1])
     hub_settings = {"dataset_name": "me/mine", "dataset_config_name": "small", "cache_dir": "cache", "token": "secret"}
-    assert "secret" not in repr(own_source(GlueArguments(**hub_settings), "train"))
     task, rows, _ = loaded(**hub_settings)
     assert task.label_names == ("negative", "neutral", "fine")
     assert rows == {"texts": [[["a"]], [["b"]]], "label": [2, 0]}
