@@ -7,6 +7,7 @@ saving and loading ask `CandidateHead`, so another score is a change here alone.
 Letters used in shapes: K predicted positions, U candidates, D width, V vocabulary size.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from .trunk import probe, probe_ids
+from .trunk import infer_task, probe, probe_ids
 
 # Submodules of a trunk whose names begin so are the head's own. Beside a model that left its run they lie in a file of their
 # own, since clients that load the trunk know nothing of them.
@@ -52,6 +53,7 @@ class CandidateHead:
     """
 
     def __init__(self, trunk: PreTrainedModel):
+        self.trunk = trunk
         self.embedding, self.matrix = trunk.get_input_embeddings(), candidate_matrix(trunk)
         self.size = self.embedding.num_embeddings
         name = type(trunk).__name__
@@ -116,7 +118,14 @@ class CandidateHead:
             )
 
     def finish_weights(self, folder: Path, leaves_run: bool) -> None:
-        """Move the matrix out of the weights in a folder that leaves its run, into a file of its own."""
+        """Move the matrix out of the weights in a folder that leaves its run, into a file of its own.
+
+        The configuration of a decoder says that a head is not tied: a client that loads the folder as a language model then
+        says that its head is new, and does not take the embeddings for one.
+        """
+        config = PreTrainedConfig.get_config_dict(folder)[0]
+        if infer_task(self.trunk) == "clm":
+            (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}, indent=2) + "\n")
         if not (self.own and leaves_run):
             return
         weights = load_file(folder / SAFE_WEIGHTS_NAME)

@@ -22,6 +22,7 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
     DataCollatorForLanguageModeling,
     EarlyStoppingCallback,
@@ -213,6 +214,18 @@ def test_a_trainer_gives_the_language_model_that_its_trunk_implies(tmp_path):
     model = run.language_model()
     torch.testing.assert_close(model(ids).logits, attach_lm_head(tmp_path)(ids).logits)
     assert model.base_model is not run.model and model.can_generate()
+
+
+def test_a_headless_folder_is_not_taken_for_a_language_model_in_silence(tmp_path):
+    """A tied head would be E, which scores log p - log q."""
+    run = tiny_trainer(tmp_path, task="clm", save_strategy="steps", save_steps=1)
+    run.train()
+    run.save_model()
+    for folder in (tmp_path, tmp_path / "checkpoint-1"):
+        _, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+        assert report["missing_keys"] == {"lm_head.weight"}
+        _, report = AutoModel.from_pretrained(folder, output_loading_info=True)
+        assert not report["missing_keys"]
 
 
 @pytest.mark.parametrize("kind, said", [("llama", True), ("gpt2", False), ("gpt_neox", False)])
