@@ -53,20 +53,20 @@ def test_every_command_has_its_module_and_its_script(name):
     assert f"from headless_trainer.cli.{MODULES[name]} import main" in script.read_text()
 
 
-def test_a_command_answers_signals_before_it_imports_what_takes_seconds():
-    modules = [f"headless_trainer.cli.{name}" for name in MODULES.values()]
-    code = f"import importlib, sys\nfor name in {modules}:\n    importlib.import_module(name)\n"
-    code += "print({'torch', 'transformers', 'numpy'} & set(sys.modules))"
-    end = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert end.stdout == "set()\n", end.stderr
+USAGE = "from headless_trainer.cli import main\nfor name in ('--help', 'presets', 'launch-config'): main.main([name])"
+HELP = "from headless_trainer.cli import main\nmain.main(['pretrain', '--help'])"
+MODULES_ALONE = "\n".join(f"import headless_trainer.cli.{name}" for name in MODULES.values())
 
 
-def test_lists_and_usage_need_no_torch():
-    """They answer at once: torch and transformers take seconds to import."""
-    code = "import sys\nfrom headless_trainer.cli import main\nfor name in ('--help', 'presets', 'launch-config'):\n"
-    code += "    main.main([name])\nprint({'torch', 'transformers', 'numpy'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("set()\n")
+@pytest.mark.parametrize("code, absent", [
+    (MODULES_ALONE, {"torch", "transformers", "numpy"}),  # a command answers signals before it imports them
+    (USAGE, {"torch", "transformers", "numpy"}), (HELP, {"torch", "datasets", "matplotlib"}),
+])  # fmt: skip
+def test_what_takes_seconds_to_import_is_imported_late(code, absent):
+    report = f"atexit.register(lambda: print({absent} & {{name for name, module in sys.modules.items() if module}}))"
+    code = f"import atexit, sys\n{report}\n{code}"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert ended.stdout.endswith("set()\n") and ended.stderr == "" and ended.returncode == 0
 
 
 def options_of(command: str) -> list[type]:
@@ -101,15 +101,6 @@ def test_help_has_a_line_for_each_flag_of_ours_and_help_all_for_every_flag(capsy
     lines = shown["--help"].splitlines()
     assert len(lines) <= 80 and "--help-all" in lines[-1]
     assert all(line.split(maxsplit=1)[1:] for line in lines if line.startswith("  --"))  # each with its text
-
-
-def test_help_imports_no_torch():
-    """It takes seconds."""
-    code = "import sys\nfrom headless_trainer.cli import main\ntry:\n    main.main(['pretrain', '--help'])\n"
-    code += "finally:\n    print([name for name in ('torch', 'datasets', 'matplotlib') if sys.modules.get(name)])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.endswith("[]\n") and "--learning_rate" in done.stdout
-    assert done.returncode == 0 and done.stderr == ""
 
 
 def test_an_unknown_command_names_the_nearest():
