@@ -15,11 +15,7 @@ results.md with its tables and pictures. The same command goes on where it was i
 the one that was cut short starts over.
 """
 
-import logging
-
 from ..runtime.signals import ended_by_signals
-
-logger = logging.getLogger("headless_trainer")
 
 
 @ended_by_signals("To go on: the same command, which skips the runs that are finished")
@@ -36,7 +32,9 @@ def main(argv: list[str] | None = None) -> None:
         grid, rows = (None, None) if arguments.report_only else prepare(arguments, training)
     with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
         if grid is not None:
-            run(grid)
+            from ..fine_tuning.runs import run_grid
+
+            run_grid(grid)
     with errors_in_one_line(FloatingPointError, ValueError, OSError):
         from ..fine_tuning import grid_report, predictions
 
@@ -67,29 +65,6 @@ def prepare(arguments, training) -> tuple:
         return None, predictions.prepare(arguments, training)
     made = grid.prepare(arguments, training)
     return made, predictions.read_rows(arguments, made.runs[0].task) if training.do_predict else None
-
-
-def run(grid) -> None:
-    """Train and score what is left, and say what is best."""
-    from ..fine_tuning.runs import run_grid
-    from ..runtime.processes import on_first_process
-
-    run_grid(grid)
-    on_first_process(lambda: finish(grid))
-
-
-def finish(grid) -> None:
-    """Choose learning rates, name the models that are kept, and add the scores to the cards of local models."""
-    from ..fine_tuning.classifier_card import add_grid_results
-    from ..fine_tuning.runs import best_models, choose_rates
-
-    if grid.arguments.learning_rates:
-        choose_rates(grid)
-    if grid.arguments.is_own_task:
-        for name, folder in best_models(grid).items():
-            if folder is not None and folder.is_dir():
-                logger.info("%s: its best model is in %s", name, folder)
-    add_grid_results(grid)
 
 
 if __name__ == "__main__":

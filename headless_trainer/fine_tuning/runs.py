@@ -16,9 +16,10 @@ from pathlib import Path
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from ..runtime.processes import on_first_process
 from .classification import ClassificationTrainer
 from .classification_rows import EncodedRows, encode_rows
-from .classifier_card import write_classifier_card
+from .classifier_card import add_grid_results, write_classifier_card
 from .classifiers import load_classifier
 from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run
@@ -33,7 +34,7 @@ BEST = "best"  # the folder of the best model of all seeds
 
 
 def run_grid(grid: Grid) -> None:
-    """Train and score what is left of a grid; each result is written as soon as it is there."""
+    """Train and score what is left of a grid, and say what is best; each result is written as soon as it is there."""
     done = len(grid.runs) - len(grid.pending)
     if done:
         logger.info("%s of %s runs are finished already: they are skipped.", done, len(grid.runs))
@@ -59,6 +60,18 @@ def run_grid(grid: Grid) -> None:
             logger.info("%s: %.4g after epoch %s (%.0f s)", run, score, best, seconds)
             bar.update()
     bar.close()
+    on_first_process(lambda: finish(grid))
+
+
+def finish(grid: Grid) -> None:
+    """Choose learning rates, name the models that are kept, and add the scores to the cards of local models."""
+    if grid.arguments.learning_rates:
+        choose_rates(grid)
+    if grid.arguments.is_own_task:
+        for name, folder in best_models(grid).items():
+            if folder is not None and folder.is_dir():
+                logger.info("%s: its best model is in %s", name, folder)
+    add_grid_results(grid)
 
 
 def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRows]) -> dict:
