@@ -38,19 +38,32 @@ def checkpoint(tmp_path, clm_tokenizer):
     return tmp_path / "trunk", trunk.eval(), counts
 
 
-def implied_logits(trunk, ids, bias):
-    with torch.no_grad():
-        return trunk(ids).last_hidden_state @ trunk.wte.weight.T + bias
+IDS = torch.tensor([[7, 30, 200]])
 
 
-@pytest.mark.parametrize("init", ["prior", "embeddings"])
-def test_counts_of_the_checkpoint(tmp_path, checkpoint, init):
+@torch.no_grad()
+def implied_logits(trunk, bias):
+    return trunk(IDS).last_hidden_state @ trunk.wte.weight.T + bias
+
+
+@torch.no_grad()
+def logits_of(folder):
+    return AutoModelForCausalLM.from_pretrained(folder).eval()(IDS).logits
+
+
+def make_head(folder, output, *flags):
+    main([str(argument) for argument in ("--model_name_or_path", folder, "--output_dir", output, *flags)])
+    return output
+
+
+@pytest.mark.parametrize("init, drawn", [("prior", 0.0), ("prior", 0.6), ("embeddings", 0.0)])
+def test_the_head_is_what_the_pretraining_implies(tmp_path, checkpoint, init, drawn):
     folder, trunk, counts = checkpoint
-    main(["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "lm"), "--init", init])
-    model, ids = AutoModelForCausalLM.from_pretrained(tmp_path / "lm").eval(), torch.tensor([[7, 30, 200]])
-    want = implied_logits(trunk, ids, log_prior(counts) if init == "prior" else 0.0)
-    with torch.no_grad():
-        torch.testing.assert_close(model(ids).logits, want, rtol=1e-4, atol=1e-4)
+    save_token_counts(folder, counts, {"candidates": 100.0, "drawn_candidates": 100 * drawn})
+    prior = ((1 - drawn) * log_prior(counts).exp() + drawn / len(counts)).log()
+    want = implied_logits(trunk, prior if init == "prior" else 0.0)
+    got = logits_of(make_head(folder, tmp_path / "lm", "--init", init))
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_half(tmp_path, checkpoint, monkeypatch):
@@ -66,38 +79,28 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half(tmp_path, checkpoint, m
     assert not [path for path in (tmp_path / "lm").rglob("*") if path.name != ".lock"]
 
 
-def test_counts_of_a_corpus(tmp_path, checkpoint, text_file):
+def test_counts_of_a_corpus_keep_the_share_of_drawn_candidates(tmp_path, checkpoint, text_file):
     folder, trunk, counts = checkpoint
-    flags = ["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "lm")]
-    main([*flags, "--counts_from", "corpus", "--train_file", str(text_file), "--max_seq_length", "16"])
-    model, ids = AutoModelForCausalLM.from_pretrained(tmp_path / "lm").eval(), torch.tensor([[7, 30, 200]])
-    with torch.no_grad():
-        added = model(ids).logits - implied_logits(trunk, ids, 0.0)
-    torch.testing.assert_close(added[0, 0], added[0, 2], rtol=1e-4, atol=1e-4)  # the same log q at every position
-    assert added.exp().sum(-1).allclose(torch.ones(3), rtol=1e-3)
-    assert not added[0, 0].allclose(log_prior(counts), atol=0.1)
+    flags = ["--counts_from", "corpus", "--train_file", text_file, "--max_seq_length", "16"]
+    priors = {}
+    for name, drawn in (("targets", 0.0), ("mixture", 60.0)):
+        save_token_counts(folder, counts, {"candidates": 100.0, "drawn_candidates": drawn})
+        logits = logits_of(make_head(folder, tmp_path / name, *flags))
+        priors[name] = (logits - implied_logits(trunk, 0.0)).exp()
+    torch.testing.assert_close(
+        priors["targets"][0, 0], priors["targets"][0, 2], rtol=1e-4, atol=1e-6
+    )  # at each position
+    assert priors["targets"].sum(-1).allclose(torch.ones(3), rtol=1e-3)
+    assert not priors["targets"][0, 0].log().allclose(log_prior(counts), atol=0.1)
+    torch.testing.assert_close(priors["mixture"], 0.4 * priors["targets"] + 0.6 / len(counts), rtol=1e-3, atol=1e-6)
 
 
 def test_counts_of_a_corpus_are_those_of_what_can_be_predicted(tmp_path, encoder, text_file):
-    folder, _, counts = encoder
-    flags = ["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "mlm"), "--max_seq_length", "16"]
-    main([*flags, "--counts_from", "corpus", "--train_file", str(text_file), "--line_by_line", "true"])
-    bias = AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm").get_output_embeddings().bias
+    flags = ["--max_seq_length", "16", "--counts_from", "corpus", "--train_file", text_file, "--line_by_line", "true"]
+    model = AutoModelForMaskedLM.from_pretrained(make_head(encoder[0], tmp_path / "mlm", *flags))
+    bias = model.get_output_embeddings().bias
     # [CLS] and [SEP], of each line, are never predicted: like the other special tokens they get what the rarest token gets.
     assert bias[:5].max() <= bias.min() + 1e-5
-
-
-def test_counts_of_a_corpus_keep_the_share_of_drawn_candidates(tmp_path, checkpoint, text_file):
-    folder, trunk, counts = checkpoint
-    ids, priors = torch.tensor([[7, 30, 200]]), {}
-    for name, drawn in (("targets", 0.0), ("mixture", 60.0)):
-        save_token_counts(folder, counts, {"candidates": 100.0, "drawn_candidates": drawn})
-        flags = ["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / name)]
-        main([*flags, "--counts_from", "corpus", "--train_file", str(text_file), "--max_seq_length", "16"])
-        with torch.no_grad():
-            logits = AutoModelForCausalLM.from_pretrained(tmp_path / name).eval()(ids).logits
-        priors[name] = (logits - implied_logits(trunk, ids, 0.0)).exp()
-    torch.testing.assert_close(priors["mixture"], 0.4 * priors["targets"] + 0.6 / len(counts), rtol=1e-3, atol=1e-6)
 
 
 def refused(*argv) -> str:
@@ -139,16 +142,6 @@ def test_counts_of_another_vocabulary_are_refused(tmp_path, checkpoint):
     assert f"token_counts is {len(counts) - 1} long and the embedding has {len(counts)} rows" in text
 
 
-def test_the_head_is_what_the_pretraining_implies(tmp_path, checkpoint):
-    folder, trunk, counts = checkpoint
-    save_token_counts(folder, counts, {"candidates": 100.0, "drawn_candidates": 60.0})
-    main(["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "lm")])
-    model, ids = AutoModelForCausalLM.from_pretrained(tmp_path / "lm").eval(), torch.tensor([[7, 30, 200]])
-    prior = (0.4 * log_prior(counts).exp() + 0.6 / len(counts)).log()
-    with torch.no_grad():
-        torch.testing.assert_close(model(ids).logits, implied_logits(trunk, ids, prior), rtol=1e-4, atol=1e-4)
-
-
 # Fine-tuning -------------------------------------------------------------------------------------------------------------
 
 FAST = ["--max_seq_length", "16", "--per_device_train_batch_size", "8", "--disable_tqdm", "true", "--use_cpu"]
@@ -156,19 +149,15 @@ FAST += ["--validation_split_percentage", "20", "--save_strategy", "no", "--lear
 
 
 def tune(folder, output, text_file, *flags):
-    argv = ["--model_name_or_path", folder, "--output_dir", output, "--train_file", text_file, *FAST, *flags]
-    main([str(argument) for argument in argv])
+    make_head(folder, output, "--train_file", text_file, *FAST, *flags)
     return AutoModelForCausalLM.from_pretrained(output).eval()
 
 
 def test_zero_steps_of_learning_leave_the_free_head(tmp_path, checkpoint, text_file):
     folder, trunk, counts = checkpoint
-    model = tune(folder, tmp_path / "lm", text_file, "--do_train", "--max_steps", "2", "--learning_rate", "0")
-    ids = torch.tensor([[7, 30, 200]])
-    with torch.no_grad():
-        torch.testing.assert_close(
-            model(ids).logits, implied_logits(trunk, ids, log_prior(counts)), rtol=1e-4, atol=1e-4
-        )
+    tune(folder, tmp_path / "lm", text_file, "--do_train", "--max_steps", "2", "--learning_rate", "0")
+    want = implied_logits(trunk, log_prior(counts))
+    torch.testing.assert_close(logits_of(tmp_path / "lm"), want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("init", ["prior", "embeddings"])
@@ -229,7 +218,7 @@ def test_an_encoder_fills_masks_without_training(tmp_path, encoder, dtype):
     folder, trunk, counts = encoder
     trunk.to(dtype).save_pretrained(folder)
     trunk.float()
-    main(["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "mlm")])
+    make_head(folder, tmp_path / "mlm")
     fill = pipeline("fill-mask", str(tmp_path / "mlm"), top_k=300)
     found = {answer["token"]: answer["score"] for answer in fill("the miller [MASK] the river.")}
     ids = fill.tokenizer("the miller [MASK] the river.", return_tensors="pt").input_ids
@@ -244,8 +233,7 @@ def test_an_encoder_fills_masks_without_training(tmp_path, encoder, dtype):
 
 def test_an_encoder_is_fine_tuned(tmp_path, encoder, text_file):
     folder, _, _ = encoder
-    argv = ["--model_name_or_path", folder, "--output_dir", tmp_path / "mlm", "--train_file", text_file, *FAST]
-    main([str(argument) for argument in (*argv, "--do_train", "--max_steps", "3", "--do_eval")])
+    make_head(folder, tmp_path / "mlm", "--train_file", text_file, *FAST, "--do_train", "--max_steps", "3", "--do_eval")
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm")
     assert torch.equal(model.get_output_embeddings().weight, model.get_input_embeddings().weight)
     assert "eval_cross_entropy" in json.loads((tmp_path / "mlm" / "eval_results.json").read_text())
@@ -266,5 +254,5 @@ def test_layers_that_nothing_trained_need_training(tmp_path, mlm_tokenizer, text
     save_token_counts(folder, torch.arange(300), {})
     flags = ["--model_name_or_path", folder, "--output_dir", tmp_path / "mlm"]
     assert "fine-tune it, with `headless-trainer lm-head --do_train`" in refused(*flags)
-    main([str(argument) for argument in (*flags, "--train_file", text_file, *FAST, "--do_train", "--max_steps", "2")])
+    make_head(folder, tmp_path / "mlm", "--train_file", text_file, *FAST, "--do_train", "--max_steps", "2")
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm").config.embedding_size == 8
