@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Is a tied embedding nearer to the input or to the output matrix of an untied model, and which role trains it?
+"""Is a tied embedding nearer to the input or to the output matrix of an untied model?
 
     python studies/tying.py --train_file corpus.txt.gz --output_dir runs/recipe
 
@@ -7,9 +7,8 @@ After arXiv 2603.26663. The matrix of each tied decoder of `studies/recipe.py` o
 the same ``--output_dir`` is compared with both matrices of the untied one of the same seed: mean cosine between the rows of a
 token as they are, after the best rotation (orthogonal Procrustes) and after the best linear map of one to the other; and the
 share of common tokens among the ten nearest of each. Only tokens that were targets ten times take part: the rows of others are
-near their first values. Beside it the share of the embedding's gradient that came from its output role; and, on held-out rows,
-what the embedding and each layer have added to the residual stream that the last norm reads: their projection on it, over its
-length.
+near their first values. Beside it, on held-out rows, what the embedding and each layer have added to the residual stream that
+the last norm reads: their projection on it, over its length.
 """
 
 import itertools
@@ -31,7 +30,6 @@ from headless_trainer.tables import markdown
 LEAST = 10
 NEIGHBOURS = 10
 ROWS = 64
-SHARE = "output share of the gradient"
 
 
 def main() -> None:
@@ -41,7 +39,7 @@ def main() -> None:
     runs = {recipe: shared.best_runs(args, recipe) for recipe in (*args.recipes, args.untied)}
     steps = kept_by_all(itertools.chain.from_iterable(folders.values() for folders in runs.values()))
     found: dict[str, dict[int, dict[str, list[float]]]] = {}
-    for recipe, (before, step) in itertools.product(args.recipes, itertools.pairwise([0, *steps])):
+    for recipe, step in itertools.product(args.recipes, steps):
         row = found.setdefault(recipe, {}).setdefault(step, {})
         for seed, folder in runs[recipe].items():
             often = load_token_counts(folder)[0] >= LEAST
@@ -50,7 +48,6 @@ def main() -> None:
                 other = matrix(checkpoint(runs[args.untied][seed], step), role)[often]
                 for name, value in alignment(tied, other).items():
                     row.setdefault(f"{role}, {name}", []).append(value)
-            row.setdefault(SHARE, []).append(output_share(folder, before, step))
 
     def percents(values: list[float]) -> str:
         return shared.spread([100 * value for value in values], 1)
@@ -59,7 +56,7 @@ def main() -> None:
     rows = [(name, *(percents(row[last][name]) for row in found.values())) for name in found[args.recipes[0]][last]]
     table = [markdown(["compared", *found], rows)]
     if len(steps) > 1:
-        names = ("input, rotated", "output, rotated", SHARE)
+        names = ("input, rotated", "output, rotated")
         rows = [
             (recipe, f"{step:,}", *(percents(found[recipe][step][name]) for name in names))
             for recipe, step in itertools.product(found, steps)
@@ -157,14 +154,6 @@ def nearest(rows: Tensor) -> Tensor:
     unit = torch.nn.functional.normalize(rows, dim=-1)
     cosines = (unit @ unit.T).fill_diagonal_(-1)
     return cosines.topk(min(NEIGHBOURS, len(rows) - 1)).indices
-
-
-def output_share(folder: Path, before: int, step: int) -> float:
-    """Mean share of the embedding's gradient that came from its output role, over the logs of a run between two steps."""
-    name = "target_gradient_share"
-    return statistics.mean(
-        logs[name] for logs in shared.log_history(folder) if name in logs and before < logs["step"] <= step
-    )
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class PretrainingTrainer(Trainer):
     Attributes:
         head: what scores tokens, a `CandidateHead` or a `VocabularyHead`.
         window: figures since the last log; ``window.add(name, value)`` logs another.
-        roles: the embedding's two roles, and the gradient of each.
+        roles: the embedding's two roles in training.
         facts: what the model card says of the run.
         host: the exchange between processes that waits for no device.
         signal: whether SIGTERM or Ctrl-C ended the run.
@@ -213,16 +213,8 @@ class PretrainingTrainer(Trainer):
 
     def draw_step(self, batches: list[dict[str, Tensor]]) -> Step:
         """Inputs and targets of the micro-batches of one optimizer step, each with what it shares with the others."""
-        number = self.state.global_step
-        watched = (number + 1) % max(1, self.state.logging_steps) == 0
-        return draw_step(
-            batches,
-            self.make_targets,
-            self.candidates_of_step,
-            step=number,
-            device=self.args.device,
-            watched=watched,
-        )
+        step, device = self.state.global_step, self.args.device
+        return draw_step(batches, self.make_targets, self.candidates_of_step, step=step, device=device)
 
     def take_out(self, inputs: dict[str, Any]) -> tuple[dict[str, Any], MicroBatch]:
         """Inputs of the model, and the targets that were drawn for them; they are drawn now for a batch outside a run."""
@@ -235,7 +227,7 @@ class PretrainingTrainer(Trainer):
             (inputs,) = self.draw_step([inputs]).batches
         micro_batch = inputs[CARRIED]
         inputs = {name: value for name, value in inputs.items() if name != CARRIED}
-        self.roles.expect(inputs.get("attention_mask"), watched=micro_batch.watched)
+        self.roles.expect(inputs.get("attention_mask"))
         return inputs, micro_batch
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True):
@@ -301,7 +293,6 @@ class PretrainingTrainer(Trainer):
         if "loss" in logs:  # the log of training steps, and not that of an evaluation or of the end
             self.finite.read_all()
             logs.update(self.window.flush(self.args.device, self.sum_over_processes))
-            logs.update(self.roles.flush())
         super().log(logs, start_time)
 
     def sum_over_processes(self, values: Tensor) -> Tensor:

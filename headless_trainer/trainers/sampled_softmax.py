@@ -91,13 +91,11 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
             As `HeadlessTrainer.compute_loss`.
         """
         inputs, micro_batch = self.take_out(inputs)
-        watched = micro_batch.watched and self.head.projection.weight is self.embedding.weight
 
         def loss_sum(hidden, weight, bias):
             if not micro_batch.candidates:
                 return vocabulary_cross_entropy(hidden, micro_batch.target_ids, weight, bias, reduction="sum")
             vectors = embedding(micro_batch.looked_up, weight, sparse=self.rows is not None)  # (L, D)
-            vectors = self.roles.as_head(vectors) if watched else vectors
             bias = None if bias is None else bias[micro_batch.looked_up]
             losses = [
                 self.pool_loss(outputs, part, part.among(vectors), part.among(bias))

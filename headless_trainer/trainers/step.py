@@ -50,12 +50,11 @@ def draw_step(
     *,
     step: int,
     device: torch.device,
-    watched: bool,
 ) -> "Step":
     """Draw inputs, targets and candidates of the micro-batches of one optimizer step, from the batches of the collator.
 
     ``find_candidates`` goes from the ``(K,)`` target ids of each micro-batch to its pools and its divisor; the number of the
-    step decides what is masked; ``watched`` is that of `MicroBatch`.
+    step decides what is masked.
     """
     # On the host, which has the sizes of everything at once, while the device is still busy with the step before.
     hosts = [{name: sent(value, torch.device("cpu")) for name, value in batch.items()} for batch in batches]
@@ -63,7 +62,7 @@ def draw_step(
     predicted = [predictions(inputs.pop("labels")) for inputs in made]
     shares = find_candidates([target_ids for _, target_ids in predicted])
     micro_batches = [
-        MicroBatch.of(*each, pools, divisor, watched, _tokens(batch))
+        MicroBatch.of(*each, pools, divisor, _tokens(batch))
         for batch, each, (pools, divisor) in zip(hosts, predicted, shares, strict=True)
     ]
     carrying = [
@@ -258,7 +257,6 @@ class MicroBatch:
             candidates.
         divisor: of the sum of the losses of this forward, so that the sum over the step's forwards, averaged over the
             processes, is the loss of the step.
-        watched: whether the norms of gradients are taken in this forward.
         tokens: that enter the model, padding left out.
     """
 
@@ -267,7 +265,6 @@ class MicroBatch:
     looked_up: Tensor
     candidates: tuple[Candidates, ...]
     divisor: Tensor | float
-    watched: bool
     tokens: int
 
     @classmethod
@@ -277,7 +274,6 @@ class MicroBatch:
         target_ids: Tensor,
         pools: tuple[NegativePool, ...],
         divisor: Tensor | float,
-        watched: bool,
         tokens: int,
     ) -> "MicroBatch":
         # Looked up once: each look-up has a gradient as large as the embedding, and an exchange where it is in shards.
@@ -288,7 +284,7 @@ class MicroBatch:
         for ids, pool in zip(target_ids.tensor_split(max(1, len(pools))), pools, strict=False):
             lookup_index = None if len(pools) == 1 else torch.searchsorted(looked_up, pool.ids)
             candidates.append(Candidates(pool, pool.index_of(ids), lookup_index))
-        return cls(predicted, target_ids, looked_up, tuple(candidates), divisor, watched, tokens)
+        return cls(predicted, target_ids, looked_up, tuple(candidates), divisor, tokens)
 
     def to(self, device: torch.device) -> "MicroBatch":
         """The same on a device."""

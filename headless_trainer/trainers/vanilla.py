@@ -58,10 +58,8 @@ class VanillaTrainer(PretrainingTrainer):
             As `HeadlessTrainer.compute_loss`.
         """
         inputs, micro_batch = self.take_out(inputs)
-        watched = micro_batch.watched and self.head.projection.weight is self.embedding.weight
 
         def loss_sum(hidden, weight, bias):
-            weight = self.roles.as_head(weight) if watched else weight
             return vocabulary_cross_entropy(hidden, micro_batch.target_ids, weight, bias, reduction="sum")
 
         loss = self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor

@@ -1,7 +1,5 @@
 """studies/tying.py: how alike two embeddings are."""
 
-import json
-
 import pytest
 import torch
 from transformers import GPT2Config, GPT2Model
@@ -46,16 +44,9 @@ def test_shares_of_the_residual_stream(study):
     assert shares[2] == pytest.approx(0, abs=1e-6) and min(shares[0], shares[1], shares[3]) > 1e-4
 
 
-def test_along_the_training(study, tmp_path):
-    """Checkpoints that all runs have, and the mean of what was logged since the one before."""
+def test_checkpoints_that_all_runs_have(study, tmp_path):
     script = study("tying")
     for name, steps in (("a", (5, 10, 100)), ("b", (100, 10))):
         for step in steps:
             (tmp_path / name / f"checkpoint-{step}").mkdir(parents=True)
     assert script.kept_by_all([tmp_path / "a", tmp_path / "b"]) == [10, 100]
-    logs = [
-        {"step": step, "target_gradient_share": share} for step, share in ((5, 0.1), (10, 0.3), (20, 0.5), (30, 0.9))
-    ]
-    (tmp_path / "a" / "trainer_state.json").write_text(json.dumps({"log_history": [*logs, {"step": 30, "loss": 1.0}]}))
-    assert script.output_share(tmp_path / "a", 0, 10) == pytest.approx(0.2)
-    assert script.output_share(tmp_path / "a", 10, 30) == pytest.approx(0.7)

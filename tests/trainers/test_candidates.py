@@ -90,15 +90,6 @@ def test_a_step_is_that_of_every_candidate_written_out(tmp_path, settings, group
     assert_gradients(steps.kept, gradients, 1e-9)
 
 
-def test_the_share_of_each_role_is_over_all_groups(tmp_path):
-    """One look-up for all of them: with two, the norm would be that of the last alone."""
-    runs = [trainer(tmp_path / str(size), max_steps=1, pool_size=size) for size in (36, 35)]
-    for run in runs:
-        run.train()
-    whole, split = (run.state.log_history[0]["target_gradient_share"] for run in runs)
-    assert split == pytest.approx(whole, rel=0.1)
-
-
 def test_what_is_drawn_is_uniform_and_depends_on_seed_and_step_alone():
     drawn = draw_uniform(100_000, 50, seed=3, step=7)
     assert torch.equal(draw_uniform(100_000, 50, seed=3, step=7), drawn) and drawn.dtype == torch.long

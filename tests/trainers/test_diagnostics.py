@@ -141,7 +141,7 @@ def test_the_peak_is_not_that_of_the_process_that_started_it():
     assert 50 < float(shown.split()[-1]) < 1000 < peak_memory_mib(CPU)
 
 
-# Gradient shares -------------------------------------------------------------------------------------------------------
+# Roles of the embedding ------------------------------------------------------------------------------------------------
 
 
 class Toy(nn.Module):
@@ -170,38 +170,6 @@ def toy():
     toy = Toy()
     with toy.roles.told_apart():
         yield toy
-
-
-def test_gradient_shares_equal_the_norms_of_the_parts(toy):
-    norms = {}
-    for cut in ("input", "target"):
-        (grad,) = torch.autograd.grad(toy.loss(cut), toy.embedding.weight)
-        norms[cut] = grad.norm().item()
-    assert min(norms.values()) > 1e-3
-    toy.roles.watched = True
-    toy.loss().backward()
-    share = toy.roles.flush()["target_gradient_share"]
-    assert share == pytest.approx(norms["input"] / (norms["input"] + norms["target"]), rel=1e-5)
-    assert 0.05 < share < 0.95
-
-
-def test_gradient_shares_are_taken_once_when_asked_for_and_leave_the_gradient_alone(toy):
-    (plain,) = torch.autograd.grad(toy.loss(), toy.embedding.weight)
-    for cut in ("input", "target"):  # of the two roles, the other one is missing
-        toy.roles.watched = True
-        toy.loss(cut).backward()
-        assert toy.roles.flush() == {}
-        toy.loss().backward()  # and what was not asked for does not count
-    toy.roles.watched = True
-    (watched,) = torch.autograd.grad(toy.loss(), toy.embedding.weight)
-    assert plain.any() and torch.equal(watched, plain)
-    assert set(toy.roles.flush()) == {"target_gradient_share"} and not toy.roles.watched
-    toy.loss().backward()
-    assert toy.roles.flush() == {}
-    toy.roles.watched = True
-    with torch.no_grad():
-        toy.loss()  # an evaluation in between
-    assert toy.roles.flush() == {}
 
 
 def test_only_the_gradient_of_the_inputs_is_scaled(toy):

@@ -161,16 +161,15 @@ def test_logs_name_what_was_trained(tmp_path, mlm_tokenizer):
     assert log["pool_tokens"] <= log["pool_size"]
     assert log["random_guess_loss"] == pytest.approx(torch.tensor(log["pool_size"]).log().item())
     assert 0 <= log["loss_floor"] < log["loss"]
-    assert 0 < log["target_gradient_share"] < 1
     assert log["tokens_per_second"] > 0 and log["peak_memory_mib"] > 0 and log["train_seconds"] > 0
 
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 def test_the_roles_of_a_tied_matrix_are_those_of_two_matrices(tmp_path, task, tokenizer):
-    """Their share of the gradient, and its scale for the inputs: from the same network with the two apart."""
+    """The scale of the gradient for the inputs, from the same network with the two apart."""
     settings = {"task": task, "objective": "vanilla", "max_steps": 1, "max_grad_norm": 0.0, "save_strategy": "no"}
     settings |= {"train_sampling_strategy": "sequential", "per_device_train_batch_size": 4}
-    found, shares = [], []
+    found = []
     for scale, tied in ((4.0, True), (1.0, True), (1.0, False)):
         model, gradients = tiny_model(task, len(tokenizer), "vanilla"), Gradients()
         if not tied:
@@ -181,15 +180,12 @@ def test_the_roles_of_a_tied_matrix_are_those_of_two_matrices(tmp_path, task, to
         )  # fmt: skip
         run.train()
         found.append(gradients.kept)
-        shares.append(run.state.log_history[0].get("target_gradient_share"))
     scaled, plain, apart = found
     name = next(name for name in apart if name.endswith(("wte.weight", "word_embeddings.weight")))
     head = next(gradient for key, gradient in apart.items() if key.endswith(("lm_head.weight", "decoder.weight")))
     assert min(apart[name].norm(), head.norm()) > 1e-3
     torch.testing.assert_close(scaled[name], head + 4 * apart[name], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(plain[name], head + apart[name], rtol=1e-4, atol=1e-6)
-    want = (head.norm() / (head.norm() + apart[name].norm())).item()
-    assert shares[1] == pytest.approx(want, rel=1e-4) and 0.01 < want < 0.99 and shares[2] is None
 
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])

@@ -26,7 +26,6 @@ REASONS = {
     ("masking_utils.py", "find_packed_sequence_indices"): "of another library",
 }
 SPARSE = {("sparse_adamw.py", "*"): "the rows of a step are found on the device, their last step is kept on the host"}
-WATCHED = {("roles.py", "_keep_input"): "in the step before a log alone"}
 
 
 class Waits(TorchDispatchMode, TrainerCallback):
@@ -113,14 +112,13 @@ CASES = {
     "vanilla mlm": {"objective": "vanilla"},
     "vanilla clm": {"objective": "vanilla", "task": "clm"},
     "sparse": {"sparse_embedding_updates": True},
-    "watched": {"logging_steps": 1},
     "no clipping": {"max_grad_norm": 0.0},
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_waits_for_nothing_else(tmp_path, name):
-    allowed = REASONS | {"sparse": SPARSE, "watched": WATCHED}.get(name, {})
+    allowed = REASONS | {"sparse": SPARSE}.get(name, {})
     found = waits_of(tmp_path, Waits(), **CASES[name])
     assert not {place for place in found if place not in allowed and (place[0], "*") not in allowed}
 
@@ -140,7 +138,7 @@ def test_a_wait_is_seen(tmp_path, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_on_a_gpu_waits_for_nothing_else(tmp_path, name):
-    allowed = {file for file, _ in REASONS | {"sparse": SPARSE, "watched": WATCHED}.get(name, {})}
+    allowed = {file for file, _ in REASONS | {"sparse": SPARSE}.get(name, {})}
     found = waits_of(tmp_path, DeviceWaits(), use_cpu=False, **CASES[name])
     assert not {file for file, _ in found} - allowed
 
