@@ -192,6 +192,8 @@ def tiny_trainer(folder, **settings):
 class Table:
     """A head whose vectors are the rows of a table."""
 
+    softcap = None
+
     def __init__(self, weight, bias=None):
         self.weight, self._bias, self.size = weight, bias, len(weight)
 

@@ -45,12 +45,15 @@ class CandidateHead:
         matrix: the matrix for candidates of a trunk that has one, else None.
         own: submodules of the trunk that score candidates alone, that matrix among them, by name.
         size: V.
+        softcap: None: scores have no bound.
 
     Raises:
         ValueError: if the trunk's output and its embedding differ in width and no projection of the trunk makes up for it, or
             if the trunk was trained with a matrix for candidates that was not loaded with it: its embedding would score in
             that one's place.
     """
+
+    softcap = None
 
     def __init__(self, trunk: PreTrainedModel):
         self.trunk = trunk

@@ -9,8 +9,9 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from .trunk import probe, probe_ids
 
-# Settings that change the logits after the projection: a loss on the projection alone would be another loss.
-LOGIT_TRANSFORMS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
+# Settings that change the logits after the projection.
+SOFTCAP = "final_logit_softcapping"
+LOGIT_TRANSFORMS = (SOFTCAP, "logits_scaling", "logit_scale", "lm_head_multiplier")
 
 
 def find_projection(model: PreTrainedModel, of_trunk: bool = False) -> nn.Linear:
@@ -23,23 +24,56 @@ def find_projection(model: PreTrainedModel, of_trunk: bool = False) -> nn.Linear
     Raises:
         ValueError: if the model has none, changes its logits after it or, ``of_trunk``, its inputs before it.
     """
-    name, projection = type(model).__name__, model.get_output_embeddings()
-    if not isinstance(projection, nn.Linear):
-        raise ValueError(f"model {name} has no vocabulary projection: give a ...ForMaskedLM or ...ForCausalLM.")
-    settings = {setting: getattr(model.config, setting, None) for setting in LOGIT_TRANSFORMS}
-    found = [f"{setting}={value}" for setting, value in settings.items() if value not in (None, 1, 1.0)]
-    reads_trunk, gives_logits = (True, True) if is_deepspeed_zero3_enabled() else _place_in_head(projection, model)
-    if found or not gives_logits:
+    projection, scale, softcap = find_head(model)
+    if scale != 1.0 or softcap is not None:
+        raise _changes_logits(model)
+    if of_trunk and not (is_deepspeed_zero3_enabled() or _reads_trunk(projection, model)):
         raise ValueError(
-            f"model {name} has {found[0] if found else 'a head'} that changes its logits after the "
-            "projection: use --objective headless, or a model whose head ends in one projection."
-        )
-    if of_trunk and not reads_trunk:
-        raise ValueError(
-            f"model {name} has layers between its trunk and its vocabulary projection, which headless pretraining does not "
-            "train and which cannot be set to return what they read: fine-tune it, with `headless-trainer lm-head --do_train`."
+            f"model {type(model).__name__} has layers between its trunk and its vocabulary projection, which headless "
+            "pretraining does not train and which cannot be set to return what they read: fine-tune it, with "
+            "`headless-trainer lm-head --do_train`."
         )
     return projection
+
+
+def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
+    """The vocabulary projection of a language model, and what its forward makes of the scores that the projection returns.
+
+    Returns:
+        The projection; the factor that multiplies its scores (Cohere, Granite); the soft cap that bounds them (Gemma 2), of
+        which ``softcap * tanh(scores / softcap)`` are the logits, or None.
+
+    Raises:
+        ValueError: if the model has no projection, or changes its logits in another way.
+    """
+    projection = model.get_output_embeddings()
+    if not isinstance(projection, nn.Linear):
+        raise ValueError(
+            f"model {type(model).__name__} has no vocabulary projection: give a ...ForMaskedLM or ...ForCausalLM."
+        )
+    settings = {name: getattr(model.config, name, None) for name in LOGIT_TRANSFORMS}
+    if is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward: nothing can be tried
+        if any(value not in (None, 1, 1.0) for value in settings.values()):
+            raise _changes_logits(model)
+        return projection, 1.0, None
+    passed, logits = watch_projection(projection, model)
+    if len(passed) == 1 and passed[0][1].shape == logits.shape:
+        scores, softcap = passed[0][1].to(logits.dtype), settings[SOFTCAP]
+        if torch.equal(scores, logits):
+            return projection, 1.0, None
+        if softcap and torch.allclose(softcap * torch.tanh(scores / softcap), logits, rtol=1e-4):
+            return projection, 1.0, softcap
+        scale = ((scores.double() * logits).sum() / scores.double().square().sum()).item()
+        if projection.bias is None and torch.allclose(scale * scores, logits, rtol=1e-4):
+            return projection, scale, None
+    raise _changes_logits(model)
+
+
+def _changes_logits(model: PreTrainedModel) -> ValueError:
+    return ValueError(
+        f"model {type(model).__name__} changes its logits after the projection: use --objective headless, or a model whose "
+        "head ends in one projection."
+    )
 
 
 def check_head_is_known(model: PreTrainedModel, unexpected: Collection[str], source: str) -> None:
@@ -61,14 +95,9 @@ def check_head_is_known(model: PreTrainedModel, unexpected: Collection[str], sou
         )
 
 
-def _place_in_head(projection: nn.Linear, model: PreTrainedModel) -> tuple[bool, bool]:
-    """Whether a projection reads what the trunk returns, and returns the logits, whatever its settings are called."""
-    passed, logits = watch_projection(projection, model)
-    if len(passed) != 1:
-        return False, False
-    read, returned = passed[0]
-    hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
-    return torch.equal(read, hidden), torch.equal(returned.to(logits.dtype), logits)
+def _reads_trunk(projection: nn.Linear, model: PreTrainedModel) -> bool:
+    read, _ = watch_projection(projection, model)[0][0]
+    return torch.equal(read, probe(model.base_model, probe_ids(model)).last_hidden_state)
 
 
 def watch_projection(projection: nn.Linear, model: PreTrainedModel) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:

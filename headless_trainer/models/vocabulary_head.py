@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from ..runtime.manifest import TRAINED_NAME
 from .fold import fold_bias, fold_head_bias
-from .projection import find_projection
+from .projection import SOFTCAP, find_head
 
 Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -32,15 +32,18 @@ class VocabularyHead:
 
     Attributes:
         projection: the vocabulary projection.
+        scale: factor of its scores, which `within` and `hidden` hand over in its inputs.
+        softcap: bound of its scores, which a loss applies; None for none.
         size: V.
         added_bias: whether the projection was given a bias that the model's class does not know.
 
     Raises:
-        ValueError: if the model has no vocabulary projection or changes its logits after it.
+        ValueError: if the model has no vocabulary projection, or changes its logits in a way that `find_head` does not know.
     """
 
     def __init__(self, model: PreTrainedModel):
-        self.model, self.projection = model, find_projection(model)
+        self.model = model
+        self.projection, self.scale, self.softcap = find_head(model)
         self.added_bias = False
         self.size = self.projection.out_features
         # Of the call under way: where tokens are predicted, until the positions are picked, and what is computed there.
@@ -82,8 +85,9 @@ class VocabularyHead:
         """
         self._predicted, self._compute = predicted, compute
         try:
-            with self._projecting_by(self._project):
-                return model(**inputs).logits
+            with self._projecting_by(self._project), self._uncapped():
+                result = model(**inputs).logits
+            return result if self.scale == 1.0 else result / self.scale  # which the model has multiplied it by
         finally:
             self._predicted = self._compute = None
 
@@ -119,6 +123,18 @@ class VocabularyHead:
         finally:
             del self.projection.forward
 
+    @contextmanager
+    def _uncapped(self) -> Iterator[None]:
+        """Within it the model does not cap what its projection returns, which is a loss there."""
+        if self.softcap is None:
+            yield
+            return
+        setattr(self.model.config, SOFTCAP, None)
+        try:
+            yield
+        finally:
+            setattr(self.model.config, SOFTCAP, self.softcap)
+
     def _select(self, module: nn.Module, args: tuple, output):
         # Compiled, the positions are picked at the projection: here, each new number of them would compile the rest again.
         if self._predicted is not None and not torch.compiler.is_compiling():
@@ -129,4 +145,6 @@ class VocabularyHead:
     def _project(self, hidden: Tensor) -> Tensor:
         if self._predicted is not None:  # compiled, or a forward that goes past its own trunk, such as OPT's
             hidden, self._predicted = hidden.flatten(0, 1)[self._predicted], None
-        return self._compute(hidden.flatten(0, -2), self.projection.weight, self.projection.bias)
+        hidden = hidden.flatten(0, -2)
+        hidden = hidden if self.scale == 1.0 else hidden * self.scale
+        return self._compute(hidden, self.projection.weight, self.projection.bias)

@@ -75,6 +75,7 @@ def candidate_loss(
     log_weights: Tensor,
     *,
     bias: Tensor | None = None,
+    softcap: float | None = None,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
@@ -89,6 +90,7 @@ def candidate_loss(
         candidates: ``(U, D)`` vectors of the pool's tokens.
         log_weights: ``(U,)`` logarithm of how much each counts.
         bias: ``(U,)`` added to the scores of the candidates; None for plain dot products.
+        softcap: bound c of these scores s, of which ``c * tanh(s / c)`` count; None for none.
         reduction: as in `cwt_loss`.
         backend: as in `cwt_loss`.
 
@@ -103,11 +105,15 @@ def candidate_loss(
             f"hidden has width {hidden.shape[-1]} but the embeddings have width {candidates.shape[-1]}. "
             "Pass an embed that projects them to the same width."
         )
+    if softcap is None:
+        bias = log_weights if bias is None else log_weights + bias.to(log_weights)
     losses = vocabulary_cross_entropy(  # the candidates are its vocabulary
         hidden,
         target_index,
         candidates,
-        log_weights if bias is None else log_weights + bias.to(log_weights),
+        bias,
+        softcap=softcap,
+        log_weights=None if softcap is None else log_weights,
         reduction=reduction,
         backend=backend,
     )
@@ -121,6 +127,8 @@ def vocabulary_cross_entropy(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
+    softcap: float | None = None,
+    log_weights: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
@@ -134,6 +142,8 @@ def vocabulary_cross_entropy(
         target_ids: ``(K,)`` int64 token to predict at each of them.
         weight: ``(V, D)``.
         bias: ``(V,)``.
+        softcap: as in `candidate_loss`.
+        log_weights: ``(V,)`` without a gradient, added to the scores below their bound.
         reduction: ``mean``, ``sum`` or ``none``.
         backend: as in `cwt_loss`.
 
@@ -165,10 +175,12 @@ def vocabulary_cross_entropy(
         bias = hidden.new_zeros(weight.shape[0], dtype=_widen(hidden).dtype)
     with torch.autocast(device_type, enabled=False):
         if backend == "dense":
-            return F.cross_entropy(_scores(hidden, weight, bias), target_ids, reduction=reduction)
+            scores = capped(_scores(hidden, weight, bias), softcap)
+            scores = scores if log_weights is None else scores + log_weights
+            return F.cross_entropy(scores, target_ids, reduction=reduction)
         if not torch.is_grad_enabled():  # where a Function is still asked for the gradients of its inputs
             hidden, weight, bias = hidden.detach(), weight.detach(), bias.detach()
-        total = _ChunkedCrossEntropy.apply(hidden, weight, bias, target_ids, rows)
+        total = _ChunkedCrossEntropy.apply(hidden, weight, bias, target_ids, rows, softcap, log_weights)
         return total / hidden.shape[0] if reduction == "mean" else total
 
 
@@ -222,7 +234,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: int) -> Tensor:
+    def forward(
+        ctx,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        rows: int,
+        softcap: float | None,
+        log_weights: Tensor | None,
+    ) -> Tensor:
         wide = _widen(hidden).dtype
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         total = hidden.new_zeros((), dtype=wide)
@@ -231,7 +252,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias, dtype=wide) if needs_bias else None
         for start in range(0, hidden.shape[0], rows):
             chunk, own = hidden[start : start + rows], targets[start : start + rows, None]
-            scores = _scores(chunk, weight, bias)  # (rows, U)
+            scores = capped(_scores(chunk, weight, bias), softcap)  # (rows, U)
+            slope = None if softcap is None else 1 - (scores / softcap).square()
+            scores = scores if log_weights is None else scores + log_weights
             scores -= scores.amax(dim=-1, keepdim=True)  # in place from here on: one buffer a chunk, one exponential
             total -= scores.gather(1, own).sum(dtype=wide)
             partition = scores.exp_().sum(dim=-1, keepdim=True)
@@ -240,6 +263,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 continue
             residual = scores.div_(partition)  # probabilities, and minus one at the target
             residual.scatter_add_(1, own, residual.new_full(own.shape, -1.0))
+            residual = residual if slope is None else residual.mul_(slope)
             if needs_bias:
                 grad_bias += residual.sum(dim=0)
             residual = residual.to(hidden.dtype)
@@ -261,13 +285,18 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             None if grad is None else (grad * grad_output[None]).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         ]
-        return *grads, None, None
+        return *grads, None, None, None, None
 
 
 def _scores(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if hidden.dtype in LOW_PRECISION:
         return (hidden @ weight.T).float() + bias
     return torch.addmm(bias.to(hidden.dtype), hidden, weight.T)
+
+
+def capped(scores: Tensor, softcap: float | None) -> Tensor:
+    """Scores within plus and minus ``softcap``, where there is one."""
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
 def _widen(values: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ..objective.losses import capped
 from ..objective.masking import IGNORE_INDEX
 from ..objective.negatives import NegativePool
 from .held_out import COUNTS, HeldOutRows
@@ -27,6 +28,7 @@ class Head(Protocol):
     """What scores tokens: `CandidateHead` or `VocabularyHead`."""
 
     size: int  # V
+    softcap: float | None  # bound of the scores
 
     def vectors(self, ids: Tensor) -> Tensor: ...
 
@@ -104,6 +106,7 @@ def vocabulary_scores(
         for part in (slice(first, first + height) for first in range(0, len(hidden), height)):
             plain = hidden[part] @ vectors.T  # (height, n)
             plain = plain if bias is None else plain + bias
+            plain = capped(plain, head.softcap)
             own = target_ids[part] - start
             inside = (own >= 0) & (own < len(ids))
             if apart is not None:

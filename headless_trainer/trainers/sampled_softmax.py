@@ -94,7 +94,9 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
 
         def loss_sum(hidden, weight, bias):
             if not micro_batch.candidates:
-                return vocabulary_cross_entropy(hidden, micro_batch.target_ids, weight, bias, reduction="sum")
+                return vocabulary_cross_entropy(
+                    hidden, micro_batch.target_ids, weight, bias, softcap=self.head.softcap, reduction="sum"
+                )
             vectors = embedding(micro_batch.looked_up, weight, sparse=self.rows is not None)  # (L, D)
             bias = None if bias is None else bias[micro_batch.looked_up]
             losses = [
@@ -111,7 +113,8 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         pool = part.pool
         expected = pool.targets * self.frequency[pool.ids] + self.args.sampled_negatives / self.head.size
         log_weights = pool.log_counts() - expected.log()
-        return candidate_loss(outputs, part.target_index, vectors, log_weights, bias=bias, reduction="sum")
+        options = {"bias": bias, "softcap": self.head.softcap, "reduction": "sum"}
+        return candidate_loss(outputs, part.target_index, vectors, log_weights, **options)
 
     def candidates_of_step(self, targets):
         share = self.args.softmax_share

@@ -60,7 +60,9 @@ class VanillaTrainer(PretrainingTrainer):
         inputs, micro_batch = self.take_out(inputs)
 
         def loss_sum(hidden, weight, bias):
-            return vocabulary_cross_entropy(hidden, micro_batch.target_ids, weight, bias, reduction="sum")
+            return vocabulary_cross_entropy(
+                hidden, micro_batch.target_ids, weight, bias, softcap=self.head.softcap, reduction="sum"
+            )
 
         loss = self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor
         return (loss, {}) if return_outputs else loss

@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from headless_trainer.models.projection import find_projection
 from headless_trainer.models.trunk import check_causal, find_trunk, infer_task
 from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.objective.losses import vocabulary_cross_entropy
+from headless_trainer.trainers.evaluation import vocabulary_scores
 from headless_trainer.trainers.step import CARRIED
 
 ROWS, LENGTH = 8, 12
@@ -206,30 +208,44 @@ def test_embedding_and_output_widths_that_differ_are_refused():
 GEMMA2 = LLAMA | {"query_pre_attn_scalar": 8, "vocab_size": 300}
 
 
-@pytest.mark.parametrize(
-    ("model_type", "settings", "named"),
-    [
-        ("gemma2", GEMMA2, r"final_logit_softcapping=30\.0"),
-        ("granite", LLAMA | {"vocab_size": 300, "logits_scaling": 8.0}, r"logits_scaling=8\.0"),
-        ("cohere", LLAMA | {"vocab_size": 300}, r"logit_scale=0\.0625"),
-        # a name that is not in the table: found because the logits are not what the projection returns
-        ("deberta-v2", ENCODER | DEBERTA | {"vocab_size": 300, "legacy": False}, "a head"),
-    ],
-)
-def test_vanilla_refuses_heads_that_change_their_logits(model_type, settings, named):
-    lm_class = AutoModelForMaskedLM if model_type == "deberta-v2" else AutoModelForCausalLM
-    model = lm_class.from_config(AutoConfig.for_model(model_type, **settings))
-    with pytest.raises(ValueError, match=f"model {type(model).__name__} has {named} that"):
+def test_vanilla_refuses_a_head_with_layers_after_its_projection():
+    model = AutoModelForMaskedLM.from_config(
+        AutoConfig.for_model("deberta-v2", **ENCODER | DEBERTA | {"vocab_size": 300, "legacy": False})
+    )
+    with pytest.raises(ValueError, match="model DebertaV2ForMaskedLM changes its logits after the projection"):
         VocabularyHead(model)
 
 
 @pytest.mark.parametrize(
-    ("model_type", "settings"),
-    [("gemma2", GEMMA2 | {"final_logit_softcapping": None}), ("granite", LLAMA | {"vocab_size": 300})],
+    ("model_type", "settings", "scale", "softcap"),
+    [
+        ("gemma2", GEMMA2 | {"final_logit_softcapping": 2.0}, 1.0, 2.0),
+        ("granite", LLAMA | {"vocab_size": 300, "logits_scaling": 0.25}, 4.0, None),
+        ("cohere", LLAMA | {"vocab_size": 300, "logit_scale": 3.0}, 3.0, None),
+    ],
 )
-def test_vanilla_takes_them_once_the_setting_is_off(model_type, settings):
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings))
-    assert VocabularyHead(model).projection is model.lm_head
+def test_scaled_and_capped_heads_are_trained_as_they_are(model_type, settings, scale, softcap):
+    """Loss and every gradient, whole and in chunks, and the scores of an evaluation, from the model's own logits."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings), dtype=torch.float64)
+    model.lm_head.weight.data.normal_(std=0.5)  # scores that a cap bends
+    head, ids = VocabularyHead(model), torch.arange(40).reshape(2, 20)
+    assert head.scale == pytest.approx(scale, rel=1e-6) and head.softcap == softcap
+    positions, targets = torch.arange(1, 40, 3), torch.arange(50, 63)
+    logits = model(input_ids=ids).logits.flatten(0, 1)[positions]
+    want = torch.nn.functional.cross_entropy(logits, targets)
+    gradients = torch.autograd.grad(want, [*model.parameters()])
+    for backend in ("dense", "chunked"):
+        compute = partial(vocabulary_cross_entropy, softcap=head.softcap, backend=backend)
+        loss = head.within(model, {"input_ids": ids}, positions, lambda h, w, b: compute(h, targets, w, b))  # noqa: B023
+        assert loss.item() == pytest.approx(want.item(), rel=1e-7)
+        for found, gradient in zip(torch.autograd.grad(loss, [*model.parameters()]), gradients, strict=True):
+            torch.testing.assert_close(found, gradient, rtol=1e-5, atol=1e-9)
+    hidden = head.hidden(model, {"input_ids": ids}, positions).detach()
+    assert vocabulary_scores(hidden, targets, head)["cross_entropy"].mean().item() == pytest.approx(
+        want.item(), rel=1e-5
+    )
+    torch.testing.assert_close(model(input_ids=ids).logits.flatten(0, 1)[positions], logits)  # an ordinary model again
 
 
 def test_vanilla_refuses_a_trunk(tmp_path, clm_tokenizer):

@@ -16,6 +16,7 @@ from builders import (
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from headless_trainer import SampledSoftmaxTrainer
+from headless_trainer.objective import losses
 from headless_trainer.objective.losses import candidate_loss, vocabulary_cross_entropy
 from headless_trainer.objective.negatives import draw_uniform
 from headless_trainer.objective.prior import log_prior
@@ -110,6 +111,23 @@ def test_with_every_token_as_often_as_it_is_expected_it_is_the_exact_softmax():
     bias = torch.randn(VOCAB, generator=generator, dtype=torch.float64)
     want = vocabulary_cross_entropy(hidden, targets, weight, bias)
     assert abs(candidate_loss(hidden, targets, weight, nothing, bias=bias) - want) < 1e-12
+
+
+@pytest.mark.parametrize("backend", ["dense", "chunked"])
+def test_weights_lie_outside_a_soft_cap(backend, monkeypatch):
+    """Loss and every gradient from each candidate's capped score, written out."""
+    monkeypatch.setattr(losses, "MIN_CHUNK_ROWS", 2)
+    monkeypatch.setattr(losses, "CHUNK_ELEMENTS", 1)
+    generator = torch.Generator().manual_seed(0)
+    parts = [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((6, 8), (9, 8), (9,), (9,))]
+    targets, log_weights = torch.tensor([0, 3, 3, 8, 5, 1]), parts.pop()
+    hidden, candidates, bias = (part.requires_grad_() for part in parts)
+    scores = 2 * torch.tanh((hidden @ candidates.T + bias) / 2)
+    want = ((scores + log_weights).logsumexp(1) - scores[range(6), targets]).mean()
+    found = candidate_loss(hidden, targets, candidates, log_weights, bias=bias, softcap=2.0, backend=backend)
+    assert abs(found - want) < 1e-12
+    for gradient, wanted in zip(*(torch.autograd.grad(each, parts) for each in (found, want)), strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])
