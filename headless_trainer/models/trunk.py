@@ -41,6 +41,22 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
     return trunk
 
 
+def without_adapter(model: nn.Module) -> nn.Module:
+    """The model that an adapter of peft is in, adapter and all, or the model itself where there is none.
+
+    Raises:
+        ValueError: if the adapter adds positions to each row, which predict no token.
+    """
+    if not hasattr(model, "get_base_model"):
+        return model
+    if model.active_peft_config.is_prompt_learning:
+        raise ValueError(
+            f"model is a {type(model).__name__} with prompts that are learned ({model.active_peft_config.peft_type.value}), "
+            "which stand before the tokens of each row: use an adapter inside the layers, such as LoRA."
+        )
+    return model.get_base_model()
+
+
 def _runs(trunk: PreTrainedModel) -> bool:
     """Whether a trunk does without its pooler. LayoutLM and SqueezeBERT call it whatever it is."""
     try:

@@ -33,7 +33,7 @@ from ..corpus.row_order import SimilarLengthSampler, row_lengths
 from ..corpus.streaming import PackedStream
 from ..hub.pushes import HubPushes
 from ..models.padding_row import free_padding_row
-from ..models.trunk import check_causal, find_trunk, infer_task, layer_matrices
+from ..models.trunk import check_causal, find_trunk, infer_task, layer_matrices, without_adapter
 from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
 from ..refusals import PRETRAINING, refuse
@@ -115,21 +115,23 @@ class PretrainingTrainer(Trainer):
                     "install a version that it is tested with (constraints.txt)."
                 )
         check_devices(args)
-        self.task = args.task = args.task or infer_task(model)
+        inner = without_adapter(model)
+        self.task = args.task = args.task or infer_task(inner)
         refuse(args, PRETRAINING)  # again, since the task is known
         check_optimizer(args, kwargs)
-        check_rows(model, args)
-        if args.muon_learning_rate and not layer_matrices(find_trunk(model)):
+        check_rows(inner, args)
+        if args.muon_learning_rate and not layer_matrices(find_trunk(inner)):
             raise ValueError(
                 f"muon_learning_rate is {args.muon_learning_rate} but no linear layer of the model is trained: leave it out."
             )
         if self.task == "clm":
-            check_causal(find_trunk(model))
+            check_causal(find_trunk(inner))
         processing_class = kwargs.get("processing_class")
-        self.make_targets = TargetMaker(self.task, model, processing_class, args)
+        self.make_targets = TargetMaker(self.task, inner, processing_class, args)
         collate = WithoutTexts(data_collator) if data_collator else PaddingCollator(processing_class)
         super().__init__(model, args, collate, **kwargs)
-        free_padding_row(self.model, processing_class, args.seed)
+        if inner is model:  # an adapter leaves the embedding as it is
+            free_padding_row(self.model, processing_class, args.seed)
         self.embedding = self.model.get_input_embeddings()
         self.roles = EmbeddingRoles(self.embedding, args.input_grad_scale)
         # Of all training that the model has behind it, this run's and that of the checkpoint it was loaded from.

@@ -18,7 +18,7 @@ from torch.nn.functional import embedding
 
 from ..arguments import HeadlessTrainingArguments
 from ..corpus.packing import target_counts
-from ..models.trunk import find_trunk, infer_task
+from ..models.trunk import find_trunk, infer_task, without_adapter
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import candidate_loss, vocabulary_cross_entropy
 from ..objective.prior import log_prior
@@ -42,7 +42,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
     What leaves the run is the model that came: its class, its head, its tying; nothing has to be added to its scores.
 
     Args:
-        model: a ``...ForMaskedLM`` or ``...ForCausalLM``.
+        model: as that of `VanillaTrainer`.
         args: the settings, with ``objective="sampled_softmax"``.
         data_collator: as that of `HeadlessTrainer`.
         token_counts: ``(V,)`` int64 occurrences of each token as a target in the training data; by default those of
@@ -63,10 +63,11 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         **kwargs,
     ):
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
-        find_trunk(model)
-        self.head = VocabularyHead(model)
+        language_model = without_adapter(model)
+        find_trunk(language_model)
+        self.head = VocabularyHead(language_model)
         if isinstance(args, HeadlessTrainingArguments):
-            args.task = args.task or infer_task(model)
+            args.task = args.task or infer_task(language_model)
             if args.sampled_negatives is None:
                 args.sampled_negatives = min(DRAWN, int(LARGEST_SHARE * self.head.size))
         super().__init__(model, args, data_collator, **kwargs)

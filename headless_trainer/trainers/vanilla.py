@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ..models.fold import FOLD
-from ..models.trunk import find_trunk
+from ..models.trunk import find_trunk, without_adapter
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import vocabulary_cross_entropy
 from ..objective.prior import candidate_log_prior
@@ -17,7 +17,7 @@ class VanillaTrainer(PretrainingTrainer):
     """`Trainer` with cross-entropy over the vocabulary, at the predicted positions alone, with the cheapest exact head.
 
     Args:
-        model: a ``...ForMaskedLM`` or ``...ForCausalLM``.
+        model: a ``...ForMaskedLM`` or ``...ForCausalLM``, or one in an adapter of peft, which alone is trained and saved.
         args: the settings, with ``objective="vanilla"``.
         data_collator: as that of `HeadlessTrainer`.
         token_counts: ``(V,)`` int64 occurrences of each token in the training data, for ``args.head_bias="prior"``.
@@ -39,9 +39,12 @@ class VanillaTrainer(PretrainingTrainer):
         **kwargs,
     ):
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
-        find_trunk(model)
-        self.head = VocabularyHead(model)
+        language_model = without_adapter(model)
+        find_trunk(language_model)
+        self.head = VocabularyHead(language_model)
         if getattr(args, "head_bias", "none") == "prior":
+            if language_model is not model:
+                raise ValueError("head_bias is 'prior' but an adapter of peft holds no head: leave it out.")
             if getattr(model.config, FOLD, None):
                 raise ValueError("head_bias is 'prior' but the head of the model holds log q already: leave it out.")
             if token_counts is None:

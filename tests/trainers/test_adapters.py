@@ -1,0 +1,71 @@
+"""Adapters of peft under the objectives that keep a model's own head."""
+
+import pytest
+import torch
+from builders import VOCAB, Tokenizer, labelled_rows, make_trainer, tiny_model
+
+peft = pytest.importorskip("peft")
+TASKS = {"clm": ["c_attn"], "mlm": ["query", "value"]}
+
+
+def trainer(folder, objective, task, **settings):
+    torch.manual_seed(0)
+    config = peft.LoraConfig(r=2, target_modules=TASKS[task], fan_in_fan_out=task == "clm", init_lora_weights=False)
+    settings = {
+        "objective": objective, "task": task, "max_steps": 4, "save_steps": 2, "learning_rate": 1e-2,
+        "train_sampling_strategy": "sequential", "per_device_train_batch_size": 4,
+    } | settings  # fmt: skip
+    counts = {"token_counts": torch.ones(VOCAB, dtype=torch.long)} if objective == "sampled_softmax" else {}
+    rows, model = labelled_rows(task, empty=False), peft.get_peft_model(tiny_model(task, objective="vanilla"), config)
+    return make_trainer(folder, model, rows, settings, eval_dataset=rows, processing_class=Tokenizer(), **counts)
+
+
+@pytest.mark.parametrize("objective", ["vanilla", "sampled_softmax"])
+@pytest.mark.parametrize("task", TASKS)
+def test_an_adapter_alone_is_trained_saved_and_resumed(tmp_path, objective, task):
+    run = trainer(tmp_path / "a", objective, task)
+    before = {name: weight.clone() for name, weight in run.model.named_parameters()}
+    run.train()
+    changed = {name for name, weight in run.model.named_parameters() if not torch.equal(weight, before[name])}
+    assert changed == {name for name in before if ".lora_" in name}
+    run.save_model()
+    assert (tmp_path / "a" / "adapter_config.json").is_file() and not (tmp_path / "a" / "model.safetensors").exists()
+    ids = torch.arange(5, 15)[None]
+    want = run.model.eval()(input_ids=ids).logits
+    read = peft.PeftModel.from_pretrained(tiny_model(task, objective="vanilla"), tmp_path / "a").eval()
+    torch.testing.assert_close(read(input_ids=ids).logits, want)
+    again = trainer(tmp_path / "b", objective, task)
+    again.train(str(tmp_path / "a" / "checkpoint-2"))
+    torch.testing.assert_close(again.model.eval()(input_ids=ids).logits, want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_loss_and_the_gradients_are_those_of_the_merged_logits(tmp_path, task):
+    run = trainer(tmp_path, "vanilla", task, max_steps=1, max_grad_norm=0.0, save_strategy="no")
+    loss, count = 0.0, 0
+    for row in labelled_rows(task, empty=False)[:4]:
+        scores, labels = run.model(input_ids=row["input_ids"][None]).logits[0], row["labels"]
+        scores, labels = (scores[:-1], labels[1:]) if task == "clm" else (scores, labels)
+        loss, count = (
+            loss + torch.nn.functional.cross_entropy(scores, labels, reduction="sum"),
+            count + (labels >= 0).sum(),
+        )
+    run.train()
+    assert run.state.log_history[0]["loss"] == pytest.approx((loss / count).item(), rel=1e-5)
+
+
+def test_what_an_adapter_cannot_do_is_refused(tmp_path):
+    model = tiny_model("clm", objective="vanilla")
+    prompts = peft.get_peft_model(model, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    with pytest.raises(ValueError, match="prompts that are learned .PROMPT_TUNING."):
+        make_trainer(tmp_path, prompts, labelled_rows("clm", empty=False), {"objective": "vanilla"})
+    config = peft.LoraConfig(target_modules=["lm_head"])
+    with pytest.raises(ValueError, match="GPT2LMHeadModel has no vocabulary projection"):
+        head = peft.get_peft_model(tiny_model("clm", objective="vanilla"), config)
+        make_trainer(tmp_path, head, labelled_rows("clm", empty=False), {"objective": "vanilla"})
+    with pytest.raises(ValueError, match="sparse_embedding_updates is True but the embedding of model .* is frozen"):
+        trainer(tmp_path, "sampled_softmax", "clm", sparse_embedding_updates=True)
+    with pytest.raises(ValueError, match="head_bias is 'prior' but an adapter"):
+        trainer(tmp_path, "vanilla", "clm", head_bias="prior")
+    with pytest.raises(ValueError, match="model must be a transformers PreTrainedModel"):
+        trainer(tmp_path, "headless", "clm")
