@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
         def train(recipe: str, rows: int, seed: int) -> float:
             return shared.pretrain(of_size(args, rows), recipe, rate_of(args, rows), seed)
 
-        shared.in_turn(args, lambda run: train(*run), runs)
+        shared.mapped(args, lambda run: train(*run), runs)
     report(args, runs)
 
 

@@ -69,9 +69,9 @@ def main(argv: list[str] | None = None) -> None:
         shared.flags_of(recipe)
     shared.prepare(args)
     pairs = itertools.product(args.seeds, recipes)
-    shared.in_turn(args, lambda pair: shared.pretrain(args, pair[1], args.rate, pair[0]), pairs)
+    shared.mapped(args, lambda pair: shared.pretrain(args, pair[1], args.rate, pair[0]), pairs)
     tunings = itertools.product(args.seeds, steps_of(args), TUNED)
-    shared.in_turn(args, lambda tuning: fine_tune(args, *tuning), tunings)
+    shared.mapped(args, lambda tuning: fine_tune(args, *tuning), tunings)
     places = itertools.product(args.seeds, steps_of(args))
     tuned = {place: {init: held_out(tuning_dir(args, *place, init)) for init in TUNED} for place in places}
     models = [model for place, curves in tuned.items() for model in models_at(args, *place, curves)]

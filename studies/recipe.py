@@ -37,7 +37,7 @@ def main() -> None:
         shared.flags_of(recipe)
     if not args.report_only:
         shared.prepare(args)
-        shared.in_turn(args, lambda recipe: search(args, recipe), args.recipes)
+        shared.mapped(args, lambda recipe: search(args, recipe), args.recipes)
     report(args)
 
 

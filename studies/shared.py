@@ -247,8 +247,10 @@ def tokenizer_of(args) -> str:
     return str(args.tokenizer_name or args.output_dir / f"{args.task}_tokenizer")
 
 
-def prepare(args) -> None:
+def prepare(args, also: Iterable[Path] = ()) -> None:
     """Train the tokenizer, where it is not one that has a name or is there already; at --scale cpu make the rows, too.
+
+    The tokenizer sees the files of ``also``, too.
 
     Runs that start side by side would both make them otherwise.
     """
@@ -261,7 +263,8 @@ def prepare(args) -> None:
     if not args.tokenizer_name and not (Path(tokenizer_of(args)) / "tokenizer.json").is_file():
         settings = {"kind": args.settings.get("tokenizer_type", "bpe"), "vocab_size": args.vocab_size}
         settings |= {"task": args.task, "max_seq_length": data.max_seq_length}
-        train_tokenizer(load_texts(data)["train"], **settings).save_pretrained(tokenizer_of(args))
+        seen = data if not also else dataclasses.replace(data, train_file=[*data.train_file, *map(str, also)])
+        train_tokenizer(load_texts(seen)["train"], **settings).save_pretrained(tokenizer_of(args))
     if args.scale == "cpu":
         token_rows(data, AutoTokenizer.from_pretrained(tokenizer_of(args)), "train", 1)
 
@@ -388,10 +391,10 @@ def best_rate(args, runs: dict[float, dict[int, Path]]) -> tuple[float, dict[flo
     return min(losses, key=losses.get), losses
 
 
-def in_turn(args, function: Callable, items: Iterable) -> None:
-    """Call a function with each of the items, ``--jobs`` of them at a time."""
+def mapped(args, function: Callable, items: Iterable) -> list:
+    """What a function returns for each of the items, ``--jobs`` of them at a time."""
     with ThreadPoolExecutor(args.jobs) as pool:
-        list(pool.map(function, items))
+        return list(pool.map(function, items))
 
 
 def best_runs(args, recipe: str) -> dict[int, Path]:

@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
     if not args.report_only:
         for size in args.vocab_sizes:
             shared.prepare(of_size(args, size))
-        shared.in_turn(args, lambda run: train(args, *run), runs)
+        shared.mapped(args, lambda run: train(args, *run), runs)
     report(args, runs)
 
 

@@ -46,13 +46,15 @@ def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
         return file.get_tensor("token_counts"), totals
 
 
-def counts_beside(model, rows: int) -> tuple[Tensor, dict[str, float]]:
+def counts_beside(model, rows: int, objective: str) -> tuple[Tensor, dict[str, float]]:
     """What `save_token_counts` wrote beside the checkpoint that a model was loaded from; ``(rows,)`` zeros if it did not.
 
-    The Hub is not asked. Tokens that were added to the embedding since were never seen.
+    The Hub is not asked. Tokens that were added to the embedding since were never seen. Another objective had no such
+    negatives: headless pretraining that goes on from its model starts without counts.
     """
     counts, source = torch.zeros(rows, dtype=torch.long), getattr(model, "name_or_path", None)
-    if source and Path(source, TOKEN_COUNTS_NAME).is_file():
+    of_another = objective == "headless" and source and read_settings(source).get("objective", objective) != objective
+    if source and Path(source, TOKEN_COUNTS_NAME).is_file() and not of_another:
         saved, totals = load_token_counts(source)
         counts[: len(saved)] = saved[:rows]
         return counts, totals

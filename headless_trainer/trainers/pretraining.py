@@ -135,7 +135,7 @@ class PretrainingTrainer(Trainer):
         self.embedding = self.model.get_input_embeddings()
         self.roles = EmbeddingRoles(self.embedding, args.input_grad_scale)
         # Of all training that the model has behind it, this run's and that of the checkpoint it was loaded from.
-        counts, self.loaded_totals = counts_beside(self.model, self.embedding.num_embeddings)
+        counts, self.loaded_totals = counts_beside(self.model, self.embedding.num_embeddings, args.objective)
         self.token_counts = self.carried_by_first(counts)
         self.window = TrainingWindow(args.world_size)
         self.facts = RunFacts()

@@ -152,6 +152,19 @@ def test_token_counts_are_those_of_the_targets_and_are_saved(tmp_path, clm_token
     assert all(torch.equal(weights[name], loaded[name]) for name in weights)
 
 
+def test_counts_go_on_from_a_headless_model_and_not_from_a_vanilla_one(tmp_path, clm_tokenizer):
+    """log q is that of the negatives, and cross-entropy has none."""
+    for objective, carried in (("headless", True), ("vanilla", False)):
+        folder = tmp_path / objective
+        run = trainer_for(folder, "clm", clm_tokenizer, objective=objective)
+        run.train()
+        run.save_model()
+        before = load_token_counts(folder)[0]
+        model = AutoModel.from_pretrained(folder)
+        again = make_trainer(tmp_path / "again", model, token_rows(clm_tokenizer), {}, processing_class=clm_tokenizer)
+        assert before.any() and torch.equal(again.token_counts, before * carried)
+
+
 def test_logs_name_what_was_trained(tmp_path, mlm_tokenizer):
     run = trainer_for(tmp_path, "mlm", mlm_tokenizer, max_steps=1)
     run.train()
