@@ -146,6 +146,10 @@ class HeadlessTrainingArguments(TrainingArguments):
         help="headless (contrastive weight tying), sampled_softmax (the model's own head on candidates, for a checkpoint that "
         "is trained on), or vanilla (its head over the vocabulary).",
     )
+    trainer: str | None = HfArg(
+        default=None,
+        help="module:Class, a subclass of the objective's trainer, with a loss of its own (examples/own_loss.py).",
+    )
     task: Literal["mlm", "clm"] | None = HfArg(
         default=None, help="Masked (mlm) or next (clm) token prediction. From the model's class by default."
     )

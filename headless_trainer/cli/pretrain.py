@@ -6,7 +6,6 @@
     accelerate launch -m headless_trainer.cli.pretrain paper_decoder_headless --output_dir runs/pythia
 
 The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file; flags override it.
-Without --dataset_name and --train_file, the documentation on this machine is the corpus.
 """
 
 from ..runtime.signals import ended_by_signals

@@ -1,6 +1,9 @@
 """From arguments to a trained, saved and evaluated model: what the scripts that train on text have in common."""
 
+import importlib
 import logging
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -28,6 +31,31 @@ from ..trainers.vanilla import VanillaTrainer
 logger = logging.getLogger(__name__)
 
 TRAINERS = {"headless": HeadlessTrainer, "sampled_softmax": SampledSoftmaxTrainer, "vanilla": VanillaTrainer}
+
+
+def trainer_class(args: HeadlessTrainingArguments) -> type[PretrainingTrainer]:
+    """The class that ``args.trainer`` names, a subclass of the trainer of ``args.objective``, or that one.
+
+    Raises:
+        ValueError: if there is none of that name, or it is no such subclass.
+    """
+    base = TRAINERS[args.objective]
+    if args.trainer is None:
+        return base
+    module, _, name = args.trainer.partition(":")
+    sys.path.insert(0, os.getcwd())  # where `python -m` looks, too
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"trainer is {args.trainer!r}, which is not there ({error}): give module:Class.") from error
+    finally:
+        sys.path.pop(0)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ValueError(
+            f"trainer is {args.trainer!r}, which is no subclass of {base.__name__}, the trainer of objective "
+            f"{args.objective!r}: derive it from that, or set the objective of its own base."
+        )
+    return found
 
 
 @lost_processes_named()
@@ -61,6 +89,7 @@ def make_trainer(
         check_writable(model_args.cache_dir, "cache_dir")
     config = loading.load_config(model_args)
     args.task = args.task or infer_task(config)
+    kind = trainer_class(args)
     check_run(model_args, data_args, args)
     from_scratch = model_args.model_name_or_path is None
     loading.check_length(config, data_args.max_seq_length, from_scratch=from_scratch)
@@ -101,7 +130,7 @@ def make_trainer(
             seed=args.seed if args.data_seed is None else args.data_seed,
         )
 
-    trainer = TRAINERS[args.objective](
+    trainer = kind(
         model,
         args,
         token_counts=token_counts,

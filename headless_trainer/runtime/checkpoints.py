@@ -85,7 +85,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def save_settings(folder: str | Path, args: TrainingArguments, trainer: str) -> None:
     """Write the training arguments and the name of the trainer's class; tokens are masked by `TrainingArguments.to_dict`."""
-    content = json.dumps({"trainer": trainer} | args.to_dict(), indent=2, default=str)
+    content = json.dumps(args.to_dict() | {"trainer": trainer}, indent=2, default=str)
     write_whole(Path(folder) / SETTINGS_NAME, f"{content}\n".encode())
 
 

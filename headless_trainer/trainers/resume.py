@@ -23,7 +23,7 @@ from ..runtime.manifest import TRAINED_NAME, read_facts
 logger = logging.getLogger(__name__)
 
 # With another value it would be another run.
-REFUSED = ("objective", "task", "optim", "sparse_embedding_updates", "head_bias")
+REFUSED = ("trainer", "objective", "task", "optim", "sparse_embedding_updates", "head_bias")
 # Another order of the rows, or other masks: the place in the data would not be that of the checkpoint.
 REFUSED_WITH_PLACE = ("seed", "data_seed", "train_sampling_strategy", "dataloader_drop_last")
 # What the optimizer's state brings back, whatever the arguments say.
@@ -57,7 +57,7 @@ def check_run(trainer, checkpoint: str, settings_too: bool = True) -> None:
         ValueError: if it would not be the same run, or would lose its place in the data.
     """
     if settings_too:
-        check_settings(checkpoint, trainer.args)
+        check_settings(checkpoint, trainer)
     if trainer.args.ignore_data_skip:
         return
     facts, processes = read_facts(checkpoint), trainer.args.world_size
@@ -134,14 +134,16 @@ def rows_a_step(args) -> int:
     return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
 
 
-def check_settings(checkpoint: str, args) -> None:
+def check_settings(checkpoint: str, trainer) -> None:
     """Log which settings are not those of the checkpoint, a line each.
 
     Raises:
         ValueError: if one of them makes another run, with its value there and here.
     """
-    before = read_settings(checkpoint)
-    now = {name: getattr(value, "value", value) for name, value in vars(args).items()}
+    before, args = read_settings(checkpoint), trainer.args
+    now = {name: getattr(value, "value", value) for name, value in vars(args).items()} | {
+        "trainer": type(trainer).__name__
+    }
     for settings in (before, now):
         if settings.get("data_seed") is None:
             settings["data_seed"] = settings.get("seed")
