@@ -92,6 +92,7 @@ def make_trainer(
     kind = trainer_class(args)
     check_run(model_args, data_args, args)
     from_scratch = model_args.model_name_or_path is None
+    came_in = None if from_scratch or config.dtype == loading.MASTER_DTYPE else config.dtype
     loading.check_length(config, data_args.max_seq_length, from_scratch=from_scratch)
     loading.check_model(model_args, config)
     set_seed(args.seed)
@@ -139,7 +140,7 @@ def make_trainer(
         processing_class=tokenizer,
         **({"drawn_share": drawn_share} if drawn_share else {}),
     )
-    trainer.old_eval_dataset = rows.get("old")
+    trainer.old_eval_dataset, trainer.saved_dtype = rows.get("old"), came_in
     if resume:  # now, so that another run, or a place which cannot be found, is said before training
         trainer.check_resume(resume)
     trainer.facts.model_args, trainer.facts.data_args = model_args, data_args

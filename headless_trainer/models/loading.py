@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -23,6 +24,7 @@ from ..corpus.tokenization import train_tokenizer
 from ..runtime import sources
 from ..runtime.checkpoint_aside import model_aside
 from .candidate_head import candidate_matrix, forget_head, load_trunk, own_modules, untie
+from .fold import FOLD
 from .projection import check_head_is_known
 
 logger = logging.getLogger(__name__)
@@ -169,8 +171,19 @@ def load_model(
             )
         model.resize_token_embeddings(len(tokenizer))
     if untied and candidate_matrix(model) is None:  # it goes on from what it was trained to score with
-        untie(model, model.get_input_embeddings().weight)
+        untie(model, _scored_with(model, VANILLA_CLASSES[task], args, options))
     return model
+
+
+def _scored_with(trunk: PreTrainedModel, auto_class, args: ModelArguments, options: dict) -> Tensor:
+    """The matrix that a checkpoint scored tokens with: that of its own head, where it has one that is not tied."""
+    embedding = trunk.get_input_embeddings().weight
+    if not any("LM" in name for name in trunk.config.architectures or ()) or getattr(trunk.config, FOLD, None):
+        return embedding
+    config = AutoConfig.from_pretrained(args.model_name_or_path, **hub_arguments(args))  # as it came
+    model = auto_class.from_pretrained(args.model_name_or_path, **options | {"config": config})
+    head = model.get_output_embeddings()
+    return embedding if head is None or head.weight.shape != embedding.shape else head.weight
 
 
 def check_model(args: ModelArguments, config: PreTrainedConfig) -> None:

@@ -177,7 +177,8 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None)
     last = next(map(str, checkpoints_in(folder)), None)
     if not resume_from_checkpoint and (last or (folder / "model.safetensors").is_file()):
         found = last or str(folder / "model.safetensors")
-        remedy = "Pass --resume_from_checkpoint last to go on, or choose" if last else "Choose"
+        goes_on = 'To go on: --resume_from_checkpoint last, or train(resume_from_checkpoint="last"). Or choose'
+        remedy = goes_on if last else "Choose"
         raise ValueError(f"output_dir {str(folder)!r} already holds {found!r}. {remedy} another --output_dir.")
     check_writable(folder)
 

@@ -90,6 +90,7 @@ class PretrainingTrainer(Trainer):
         signal: whether SIGTERM or Ctrl-C ended the run.
         rows: updates of the embedding as rows, None where it is updated as a whole.
         stream: the stream that is read, None where the rows are in memory.
+        saved_dtype: what the model that leaves the run is stored in, None for what it is trained in.
         old_eval_dataset: rows of what the model was trained on before, which `evaluate` scores too, as ``eval_old_...``.
         hub: pushes to the Hub, None where nothing is pushed, and in all processes but the main one.
         evaluation: the one under way, else None.
@@ -102,6 +103,7 @@ class PretrainingTrainer(Trainer):
     has_evaluation_pool = False
     hub: HubPushes | None = None
     old_eval_dataset: Any = None
+    saved_dtype: torch.dtype | None = None
 
     def __init__(self, model=None, args: HeadlessTrainingArguments | None = None, data_collator=None, **kwargs):
         if not isinstance(args, HeadlessTrainingArguments):

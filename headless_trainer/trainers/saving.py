@@ -1,11 +1,13 @@
 """Writing checkpoints, and the model that leaves a run."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import SchedulerType, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
@@ -102,9 +104,23 @@ def write_model(trainer, folder: Path, leaves_run: bool) -> None:
         trainer.save_weights(str(folder))
         if args.should_save and (leaves_run or not trainer.is_sharded):
             trainer.head.finish_weights(folder, leaves_run)
+    if args.should_save and leaves_run and trainer.saved_dtype is not None:
+        _store_as(folder, trainer.saved_dtype)
     if args.should_save:
         save_token_counts(folder, counts, totals)
         save_settings(folder, args, type(trainer).__name__)
+
+
+def _store_as(folder: Path, dtype: torch.dtype) -> None:
+    """Round the weights in a folder, which were saved as they are trained, and let its configuration say so."""
+    for path in folder.glob("*.safetensors"):
+        weights = {
+            name: value.to(dtype) if value.is_floating_point() else value for name, value in load_file(path).items()
+        }
+        save_file(weights, path, metadata={"format": "pt"})
+    config = folder / "config.json"
+    values = json.loads(config.read_text(encoding="utf-8")) | {"dtype": str(dtype).removeprefix("torch.")}
+    config.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def run_totals(trainer) -> dict[str, float]:

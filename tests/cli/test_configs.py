@@ -26,9 +26,11 @@ def parse(name: str, *flags: str) -> tuple[ModelArguments, DataArguments, Headle
 def test_every_preset_parses_alone(name):
     model, data, training = parse(name)
     assert training.output_dir == f"runs/{name}"  # no two presets share a folder
-    assert training.objective == ("vanilla" if name.endswith("vanilla") else "headless")
+    adapts = name.startswith("adapt_")
+    objective = "sampled_softmax" if adapts else "vanilla" if name.endswith("vanilla") else "headless"
+    assert training.objective == objective
     assert training.task in ("mlm", "clm")
-    own_text = name == "demo" or name.startswith("recipe_")  # which take the reader's
+    own_text = name == "demo" or name.startswith(("recipe_", "adapt_"))  # which take the reader's
     assert own_text or data.dataset_name or data.train_file
 
 

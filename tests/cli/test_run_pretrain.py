@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from builders import tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
@@ -49,6 +50,23 @@ def test_a_folder_that_another_process_writes_to_is_refused_before_the_corpus_is
         fcntl.flock(file, fcntl.LOCK_EX)
         said = refused(*QUICK, *DECODER, "--train_file", tmp_path / "missing.txt", "--output_dir", tmp_path)
     assert "is being written to by another process (.lock). Wait for it, end it, or choose another" in said
+
+
+@pytest.mark.parametrize("objective", ["sampled_softmax", "headless"])
+def test_what_leaves_is_stored_as_what_came(tmp_path, text_file, clm_tokenizer, objective):
+    base, out = tmp_path / "base", tmp_path / "run"
+    tiny_model("clm", len(clm_tokenizer), "vanilla").to(torch.bfloat16).save_pretrained(base)
+    clm_tokenizer.save_pretrained(base)
+    flags = "--max_steps 2 --save_strategy steps --save_steps 1 --max_seq_length 16 --per_device_train_batch_size 4 --use_cpu"
+    flags = [*flags.split(), "--objective", objective, "--learning_rate", "1e-2", "--train_file", str(text_file)]
+    main([*flags, "--model_name_or_path", str(base), "--output_dir", str(out)])
+    kind = AutoModel if objective == "headless" else AutoModelForCausalLM
+    left = kind.from_pretrained(out, dtype="auto")
+    trained = kind.from_pretrained(out / "checkpoint-2", dtype="auto")
+    assert left.dtype == torch.bfloat16 and trained.dtype == torch.float32  # a run that resumes has lost nothing
+    for name, weight in trained.named_parameters():
+        assert torch.equal(left.get_parameter(name), weight.to(torch.bfloat16))
+    assert (load_token_counts(out)[0] > 0).any()
 
 
 @pytest.mark.parametrize("task, flags", [("clm", DECODER), ("mlm", ENCODER)])

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from headless_trainer.arguments import HeadlessTrainingArguments, ModelArguments
+from headless_trainer.models.candidate_head import candidate_matrix
 from headless_trainer.models.loading import check_length, find_tokenizer, load_config, load_model, load_tokenizer
 from headless_trainer.models.trunk import find_trunk
 from headless_trainer.runtime import sources
@@ -101,6 +102,16 @@ def test_tie_word_embeddings(given, tied, clm_tokenizer):
     settings = {"model_type": "gpt_neox", "config_overrides": TINY, "tie_word_embeddings": given}
     model = loaded(clm_tokenizer, "vanilla", **settings)
     assert (model.lm_head.weight is model.get_input_embeddings().weight) is tied
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_untied_candidates_go_on_from_what_the_checkpoint_scored_with(tied, tmp_path, clm_tokenizer):
+    settings = {"model_type": "gpt_neox", "config_overrides": TINY, "tie_word_embeddings": tied}
+    model = loaded(clm_tokenizer, "vanilla", **settings)
+    model.save_pretrained(tmp_path)
+    trunk = loaded(clm_tokenizer, "headless", model_name_or_path=str(tmp_path), tie_word_embeddings=False)
+    assert torch.equal(candidate_matrix(trunk).weight, model.lm_head.weight)
+    assert torch.equal(model.get_input_embeddings().weight, model.lm_head.weight) == tied
 
 
 # Lengths -----------------------------------------------------------------------------------------------------------------
