@@ -3,6 +3,7 @@
 import functools
 import io
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import IterableDataset
-from xxhash import xxh32_intdigest
+from xxhash import xxh3_128, xxh32_intdigest
 
 from .files import opened, read_tables
 
@@ -23,6 +24,7 @@ RAW = pa.schema({"text": pa.string(), "position": pa.uint32()})
 _SEARCHED = 10_000  # characters before the end of a piece where white space is looked for
 _BOUNDARY = re.compile(r"(?<=\S)[ \n\t\r]")  # where words of most tokenizers end
 _READ_AT_ONCE = 1_000_000  # characters
+_END_BYTES = 2**16  # of a file, that tell it from others
 _ROWS_AT_ONCE = 1_000  # that are read from a source
 _DOCUMENTS_AT_ONCE = 10_000
 _BATCH_BYTES = 1_000_000  # of text that is a Python object
@@ -189,6 +191,20 @@ class TextStream:
     def __init__(self, files: list[File] | IterableDataset, *, held_out: bool = False, share: float = 0.0):
         self.files = shards(files) if isinstance(files, IterableDataset) else files
         self.held_out, self.share = held_out, share
+
+    def fingerprint(self) -> str | None:
+        """Digest of the files' names, order and sizes and of both ends of each; None where they are no files here."""
+        digest = xxh3_128()
+        for path in (getattr(file, "args", [None])[0] for file in self.files):
+            if not isinstance(path, Path):
+                return None
+            with path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                digest.update(f"{path.name}\n{size}\n".encode())
+                for start in (0, max(0, size - _END_BYTES)):
+                    file.seek(start)
+                    digest.update(file.read(_END_BYTES))
+        return digest.hexdigest()
 
     def blocks(self, file: int, size: int, first: int = 0) -> Iterator[pa.ChunkedArray]:
         """Texts of one file, those left of every ``size`` documents in it, from the block with the number ``first`` on.

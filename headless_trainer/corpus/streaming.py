@@ -76,6 +76,7 @@ class PackedStream(torch.utils.data.IterableDataset):
         seed: int = 0,
     ):
         self.texts = texts if isinstance(texts, TextStream) else TextStream(texts)
+        self.fingerprint = self.texts.fingerprint()  # now: a file that is changed later is another one
         self.tokenizer = tokenizer
         self.max_seq_length, self.line_by_line, self.share_rows = max_seq_length, line_by_line, share_rows
         self.shuffle_buffer_size, self.seed = shuffle_buffer_size, seed
@@ -95,6 +96,7 @@ class PackedStream(torch.utils.data.IterableDataset):
             "number of processes": self.processes,
             "dataloader_num_workers": len(self.places),
             "number of files": len(self.texts.files),
+            "digest of the files": self.fingerprint,
             "validation_split_percentage": 100 * self.texts.share,
             "max_seq_length": self.max_seq_length,
             "line_by_line": self.line_by_line,

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -248,6 +249,10 @@ class StopOnSignal(TrainerCallback):
     def given_back(self) -> Iterator[None]:
         """Around a training run, after which signals do what they did before, however it ended."""
         self.number, self._heard, self._interrupt = 0, 0, None
+        if threading.current_thread() is not threading.main_thread():
+            logger.warning(
+                "Training runs in a thread, where SIGTERM and Ctrl-C are not caught: they end it without a checkpoint."
+            )
         with self._handlers:
             yield
         if self._heard and not self.number:  # after the last step

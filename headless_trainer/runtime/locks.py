@@ -4,6 +4,7 @@ import atexit
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 LOCK_NAME = ".lock"
 _until_exit = ExitStack()
+_threads: dict[Path, int] = {}  # of this process, by the lock that they hold
 atexit.register(_until_exit.close)
 
 
@@ -29,7 +31,7 @@ def alone_until_exit(folder: str | Path, name: str = LOCK_NAME) -> None:
 def alone_in(folder: str | Path, name: str = LOCK_NAME) -> Iterator[None]:
     """Context in which no other run writes to a folder. Of several processes the first one holds its lock, for all of them.
 
-    A process may enter it again for the same folder. Another run that holds it is named, in a ValueError on every process.
+    A thread may enter it again for the same folder. Another run that holds it is named, in a ValueError on every process.
     Where the file system has no locks there is a warning and nothing else. The file says who holds it, and goes at the end.
     """
     path = Path(folder).resolve() / name
@@ -39,14 +41,18 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME) -> Iterator[None]:
         yield
     finally:
         if file_lock.lock_counter == 1:
+            _threads.pop(path, None)
             path.unlink(missing_ok=True)  # before it is released: afterwards it may be another's
         file_lock.release()
 
 
 def _take(file_lock: FileLock, path: Path) -> None:
     try:
+        if _threads.get(path, threading.get_ident()) != threading.get_ident():
+            raise Timeout(str(path))
         path.parent.mkdir(parents=True, exist_ok=True)
         file_lock.acquire()
+        _threads[path] = threading.get_ident()
     except Timeout:
         holder = path.read_text(errors="replace")[:200].strip() or "another process"
         raise ValueError(

@@ -116,6 +116,7 @@ class PretrainingTrainer(Trainer):
                     f"transformers {transformers.__version__} has no Trainer.{name}, which this trainer extends: "
                     "install a version that it is tested with (constraints.txt)."
                 )
+        args.output_dir = os.path.abspath(args.output_dir)  # wherever the process goes during the run
         check_devices(args)
         inner = without_adapter(model)
         self.task = args.task = args.task or infer_task(inner)

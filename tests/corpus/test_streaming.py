@@ -12,10 +12,12 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader
 
 from headless_trainer import PackedStream
+from headless_trainer.arguments import DataArguments
 from headless_trainer.corpus import streaming
 from headless_trainer.corpus.collator import PaddingCollator
 from headless_trainer.corpus.documents import TextStream
 from headless_trainer.corpus.streaming import PLACE, Place, collate_placed
+from headless_trainer.corpus.texts import load_texts
 
 DOCUMENTS = [f"document {i}" + " word" * (i % 5) for i in range(50)]
 
@@ -221,6 +223,31 @@ def test_batches_of_workers_go_on_in_turn(clm_tokenizer, workers):
         resumed.load_state_dict(packed.state_dict())
         assert taken(resumed, 40 - count) == whole[count:]
         assert resumed.state_dict()["next_reader"] == (40 % workers if workers else 0)
+
+
+def test_a_stream_goes_on_over_the_same_files_alone(tmp_path, clm_tokenizer):
+    """Names, order, sizes and contents, wherever the folder is."""
+
+    def state(folder, texts):
+        (tmp_path / folder).mkdir()
+        paths = [tmp_path / folder / f"{number}.txt" for number in range(len(texts))]
+        for path, text in zip(paths, texts, strict=True):
+            path.write_text(text)
+        args = DataArguments(train_file=[str(tmp_path / folder)], validation_split_percentage=20, streaming=True)
+        made = stream(clm_tokenizer, load_texts(args)["train"])
+        return made, made.state_dict()
+
+    lines = ["".join(f"{document}\n" for document in DOCUMENTS[start::2]) for start in (0, 1)]
+    _, saved = state("a", lines)
+    state("same", lines)[0].load_state_dict(saved)
+    word = lines[0].split()[0]
+    others = {"order": lines[::-1], "content": [lines[0].replace(word, word[::-1].swapcase()), lines[1]]}
+    for name, texts in others.items():
+        assert list(map(len, texts)) in (list(map(len, lines)), list(map(len, lines))[::-1])
+        with pytest.raises(
+            ValueError, match="digest of the files is .* but the stream of the checkpoint was read with"
+        ):
+            state(name, texts)[0].load_state_dict(saved)
 
 
 def test_a_stream_ends_where_it_finds_less_than_a_row(clm_tokenizer):

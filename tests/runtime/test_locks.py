@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import processes
@@ -89,6 +90,16 @@ def test_a_process_may_enter_again(tmp_path):
             pass
         assert (tmp_path / "a" / LOCK_NAME).read_text().startswith(f"process {os.getpid()} on ")
     assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_a_second_thread_is_refused_and_the_first_may_enter_again(tmp_path):
+    with alone_in(tmp_path), ThreadPoolExecutor(1) as pool:
+        with alone_in(tmp_path), pytest.raises(ValueError, match=f"is being written to by process {os.getpid()} on "):
+            pool.submit(alone_in(tmp_path).__enter__).result()
+        assert (tmp_path / LOCK_NAME).is_file()
+    assert not (tmp_path / LOCK_NAME).exists()
+    with ThreadPoolExecutor(1) as pool:  # which is free again
+        pool.submit(lambda: alone_in(tmp_path).__enter__()).result()
 
 
 def test_without_locks_there_is_a_warning(tmp_path, monkeypatch, caplog):

@@ -4,6 +4,7 @@ Settings and parameters of the constructor: tests/cli/test_refusals.py.
 """
 
 import inspect
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -244,3 +245,24 @@ def test_rows_that_kept_their_text_train_with_a_collator_of_transformers(tmp_pat
     given = {"train_dataset": rows, "eval_dataset": rows, "processing_class": mlm_tokenizer}
     run = HeadlessTrainer(tiny_model("mlm", len(mlm_tokenizer)), args, collate, **given)
     assert run.train().global_step == 1 and run.evaluate()["eval_predicted_tokens"] > 0
+
+
+def test_a_run_in_a_thread_says_that_signals_end_it(tmp_path, clm_tokenizer, caplog):
+    run = trainer_for(tmp_path, "clm", clm_tokenizer, max_steps=1)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run.train).result()
+    assert "SIGTERM and Ctrl-C are not caught" in caplog.text and run.state.global_step == 1
+    caplog.clear()
+    trainer_for(tmp_path / "main", "clm", clm_tokenizer, max_steps=1).train()
+    assert "not caught" not in caplog.text
+
+
+def test_a_run_stays_in_its_folder_wherever_the_process_goes(tmp_path, clm_tokenizer, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = trainer_for("run", "clm", clm_tokenizer, max_steps=2, save_strategy="steps", save_steps=1)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run.train()
+    run.save_model()
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert {"checkpoint-1", "checkpoint-2", "model.safetensors"} <= {path.name for path in (tmp_path / "run").iterdir()}
