@@ -1,0 +1,16 @@
+"""The figures of README.md and docs/ are those of the results.json files that they round."""
+
+import figures
+
+
+def test_pages_have_the_figures_of_their_results():
+    found = figures.check()
+    assert sum(len(quote.figures) for quote in found) > 400
+    assert not [(quote.page, quote.text, quote.fault) for quote in found if quote.fault]
+
+
+def test_a_figure_that_is_not_its_result_s_is_found():
+    found = figures.check(lambda page: figures.read(page).replace("**223.7 (0.9)**", "**222.7 (0.9)**"))
+    lacking, unchecked = [quote for quote in found if quote.fault]
+    assert lacking.figures[1].text == "223.7 (0.9)" and lacking.figures[1].source.endswith("recipe_32k/results.json")
+    assert "222.7 (0.9)" in unchecked.text and not unchecked.figures
