@@ -2,8 +2,10 @@
 
 import datetime
 import itertools
+import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -164,6 +166,28 @@ def _wait(store: torch.distributed.Store, key: str, seconds: float, other: str) 
             )
     if fault:
         raise ConnectionError(f"{other} {fault}. To go on, start all processes again with the same command.")
+
+
+@contextmanager
+def ended_with_launcher() -> Iterator[None]:
+    """Within it one of several processes whose launcher ends gets SIGTERM, which the launcher could no longer send."""
+    if not several():
+        yield
+        return
+    launcher, done = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(1):
+            if os.getppid() != launcher:
+                signals.say(f"The launcher of process {torch.distributed.get_rank()} has ended, and so does this run.")
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def is_lost_connection(error: BaseException) -> bool:

@@ -47,7 +47,7 @@ from ..runtime.checkpoints import (
 )
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_in
-from ..runtime.processes import HostExchange, lost_processes_named
+from ..runtime.processes import HostExchange, ended_with_launcher, lost_processes_named
 from ..runtime.signals import with_following_workers
 from . import resume, saving
 from .evaluation import Evaluation
@@ -461,6 +461,7 @@ class PretrainingTrainer(Trainer):
         check_output_dir(self.args.output_dir, checkpoint)
         if self.stream is not None:
             self.stream.begin()
+        resume.check_same_rows(self)
         if checkpoint is not None:
             self.check_resume(checkpoint)
             resume.load_totals(self, checkpoint)
@@ -478,6 +479,7 @@ class PretrainingTrainer(Trainer):
                 around.push(lambda kind, error, traceback: kind and self.hub.stop())
             around.enter_context(self.signal.given_back())
             around.enter_context(lost_processes_named())
+            around.enter_context(ended_with_launcher())
             around.enter_context(self.roles.told_apart())
             if self.rows is not None:
                 around.enter_context(self.rows.updated_as_rows())

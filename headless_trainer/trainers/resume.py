@@ -19,6 +19,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..runtime.checkpoints import check_processes, load_token_counts, read_settings
 from ..runtime.manifest import TRAINED_NAME, read_facts
+from ..runtime.processes import on_first_process
 
 logger = logging.getLogger(__name__)
 
@@ -174,6 +175,18 @@ def row_facts(rows) -> dict[str, Any]:
     for index in np.unique(np.linspace(0, len(rows) - 1, _PROBES).astype(int)).tolist():
         digest.update(np.asarray(rows[index]["input_ids"], np.int64).tobytes() + b"|")
     return {ROWS: [len(rows), digest.hexdigest()[:16]]}
+
+
+def check_same_rows(trainer) -> None:
+    """Refuse, on every process, training rows that are not those of the first process: each reads its part of them."""
+    own = row_facts(trainer.train_dataset)
+    if trainer.stream is not None:
+        own = trainer.stream.stream.settings()
+    if trainer.host.largest(int(own != on_first_process(lambda: own))):
+        raise ValueError(
+            "train_dataset does not have the same rows on all processes, which share them out: name the same data on each "
+            "machine, in the same order, and draw nothing from it before the trainer that a seed does not decide."
+        )
 
 
 def check_rows(facts: Mapping[str, Any], rows) -> None:

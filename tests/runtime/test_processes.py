@@ -295,6 +295,19 @@ def test_sigterm_from_the_launcher_reaches_workers_too_and_leaves_a_checkpoint(t
 
 
 @pytest.mark.slow
+def test_processes_end_when_their_launcher_is_killed(tmp_path, text_file):
+    job = Job(tmp_path, text_file)
+    process = job.start("run", "--max_steps", "100000", "--save_steps", "40", "--logging_steps", "40")
+    wait_for_checkpoint(job, process, "run")
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    assert not psutil.wait_procs(started, timeout=60)[1]
+    log = (tmp_path / "log").read_text()
+    assert "The launcher of process 0 has ended" in log and "Stopped by SIGTERM with a checkpoint" in log, log
+    assert find_fault(checkpoints_in(tmp_path / "run")[0]) is None
+
+
+@pytest.mark.slow
 def test_a_process_that_hangs_ends_the_job_after_the_timeout(tmp_path, text_file):
     job = Job(tmp_path, text_file)
     job.environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = "5"

@@ -1,11 +1,13 @@
 """Negatives of all processes: the gradient of several processes is that of one process with the whole batch."""
 
 import os
+from contextlib import nullcontext
 
 import processes
 import pytest
 import torch
 from builders import Gradients, Tokenizer, assert_gradients, labelled_rows, make_trainer, tiny_model
+from datasets import Dataset
 
 from headless_trainer import NegativePool
 
@@ -83,6 +85,22 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
             len(NegativePool.from_targets(row["labels"][row["labels"] >= 0])) for row in labelled_rows(task, empty)
         ]
         assert 0 < exchanged[0] <= (count - 1) * 16 * sum(distinct)
+
+
+def _train_on_own_rows(rank: int, folder: str) -> None:
+    for changed in (False, True):
+        ids = torch.arange(80).reshape(8, 10) % VOCAB
+        ids[3, 3] += changed * rank
+        rows = Dataset.from_dict({"input_ids": ids.tolist()})
+        settings = {"task": "clm", "max_steps": 1, "save_strategy": "no"}
+        run = make_trainer(folder, tiny_model("clm", VOCAB), rows, settings, processing_class=Tokenizer(VOCAB))
+        with pytest.raises(ValueError, match="not have the same rows on all processes") if changed else nullcontext():
+            run.train()
+
+
+@pytest.mark.slow
+def test_processes_with_different_rows_are_refused_on_each(tmp_path):
+    processes.run(_train_on_own_rows, 2, str(tmp_path))
 
 
 def test_one_process_has_the_pool_of_its_step(tmp_path):
