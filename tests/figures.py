@@ -2,7 +2,7 @@
 
 `figures.jinja` quotes the pages line by line, with an expression on a results.json where a page has a figure; ``no file: ``
 comes before a quote, or the head of a table, whose figures nothing was kept of. A row of a table with figures must be in one
-or the other.
+or the other, or say "no file" itself.
 """
 
 import itertools
@@ -128,13 +128,13 @@ def check(read: Callable[[str], str] = read) -> list[Quote]:
         text = read(page)
         tables = [[plain(row) for row in block.splitlines()] for block in text.split("\n\n") if block.startswith("|")]
         # The first two rows of a table are its head and a line.
-        left = {row for table in tables for row in table[2:] if re.search(r"\d", row)}
+        left = {row for table in tables for row in table[2:] if re.search(r"\d", row) and "no file" not in row}
         text = plain(text)
         for quote in expected:
             words = plain(quote.text.removeprefix(NO_FILE))
             for table in tables:
                 hit = {row for row in table if words in row}
-                left -= set(table) if hit and quote.text.startswith(NO_FILE) else hit
+                left -= set(table) if table[0] in hit else hit
             found.append(quote if words in text else quote._replace(fault="the page does not say so"))
         found += [Quote(page, row, [], "a row that nothing checks") for row in sorted(left)]
     return found
