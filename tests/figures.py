@@ -18,8 +18,6 @@ from typing import NamedTuple
 import jinja2
 import numpy as np
 
-from headless_trainer.reporting.run_comparison import first_reaching
-
 ROOT = Path(__file__).parents[1]
 NO_FILE = "no file: "
 
@@ -65,8 +63,8 @@ def mean_curve(recipe: dict, key: str) -> list[float]:
 
 def share(recipe: dict, baseline: dict, axis: str = "tokens") -> float:
     """Percent of a baseline's tokens or seconds after which the mean curve of a recipe is as good as the baseline's end."""
-    curve = zip(mean_curve(recipe, "tokens_seen"), mean_curve(recipe, "eval_cross_entropy"), strict=True)
-    reached = first_reaching(curve, np.log(baseline["perplexity"]).mean())
+    gains = [-loss for loss in mean_curve(recipe, "eval_cross_entropy")]  # np.interp reads rising curves
+    reached = np.interp(-np.log(baseline["perplexity"]).mean(), gains, mean_curve(recipe, "tokens_seen"))
     return 100 * reached / recipe["tokens"] * recipe[axis] / baseline[axis]
 
 
