@@ -1,0 +1,25 @@
+"""A hook of mkdocs: README.md, the pages of studies/ and examples/ and their pictures are part of the site."""
+
+from pathlib import Path
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parents[1]
+PATTERNS = ("CONTRIBUTING.md", "studies/README.md", "studies/results/*/results.*", "examples/items/**/*.md")
+
+
+def on_files(files, config):
+    outside = {"index.md": ROOT / "README.md"}
+    for pattern in PATTERNS:
+        found = (path for path in ROOT.glob(pattern) if path.suffix in (".md", ".png", ".json"))
+        outside |= {path.relative_to(ROOT).as_posix(): path for path in found}
+    for name, path in outside.items():
+        files.append(File.generated(config, name, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Links between folders of the repository, as they stand on the site, where docs/ is the root."""
+    if page.file.abs_src_path.startswith(config.docs_dir):
+        return markdown.replace("](../", "](")
+    return markdown.replace("docs/tour.ipynb", "walkthroughs.md").replace("](docs/", "](").replace("../docs/", "../")
