@@ -11,7 +11,6 @@ On one GPU it takes at most nine minutes and leaves accelerator.json and acceler
   installed (torch's, Liger's, Cut Cross-Entropy), each with its error against float64
 - steps: whole training steps with growing batches until the memory ends: trunk alone, headless, vanilla with the fastest of
   those heads, and as transformers computes it
-- between: the time between two steps of a training loop, and where the host waits for the device
 
 Every part is a process of its own with its share of the time. What fails is named on the page, and the rest runs.
 """
@@ -30,14 +29,12 @@ import sys
 import tempfile
 import time
 import traceback
-import warnings
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
 # Shares of the time. What a part leaves is for those after it.
-PARTS = {"parity": 0.25, "loss": 0.3, "steps": 0.35, "between": 0.1}
+PARTS = {"parity": 0.25, "loss": 0.35, "steps": 0.4}
 FILE = "accelerator"
 RESTARTS = 5  # of a part that lost its device, each without what was under way then
 
@@ -385,102 +382,6 @@ def trunk_operations(problem, device: str) -> float:
     return counter.get_total_flops() / ids.numel()
 
 
-LOOPS = {
-    "gpu": dict(model="bert-base", vocab_size=50304, length=512, bf16=True, batch_size=32, count=40),
-    "cpu": dict(model="tiny-encoder", vocab_size=2000, length=32, bf16=False, batch_size=4, count=12),
-}
-
-
-def between(part: Part) -> None:
-    """Training loops of our trainers and of transformers' own, logging every tenth step."""
-    import torch
-    import transformers
-    from step import config_of, tokenizer_of, zipf_ids
-    from transformers import AutoModel, AutoModelForMaskedLM
-
-    from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
-
-    problem = argparse.Namespace(**LOOPS[part.scale])
-    on_gpu = part.device == "cuda"
-
-    class Clock(transformers.TrainerCallback):
-        """When steps begin and end: on the device's own clock where it has one, so that nothing waits for it."""
-
-        def __init__(self):
-            self.begun, self.ended, self.waits, self.watching = [], [], Counter(), contextlib.ExitStack()
-
-        def mark(self):
-            if not on_gpu:
-                return time.perf_counter()
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            return event
-
-        def on_step_begin(self, args, state, control, **kwargs):
-            self.begun.append(self.mark())
-            if on_gpu and state.global_step == problem.count - 12:  # a tenth of them logs: from one log to the next
-                self.caught = self.watching.enter_context(warnings.catch_warnings(record=True))
-                warnings.simplefilter("always")
-                torch.cuda.set_sync_debug_mode("warn")
-
-        def on_step_end(self, args, state, control, **kwargs):
-            self.ended.append(self.mark())
-            if on_gpu and state.global_step == problem.count - 1:
-                torch.cuda.set_sync_debug_mode("default")
-                self.watching.close()
-                for warning in self.caught:
-                    if "synchronizing" in str(warning.message):
-                        place = "/".join(Path(warning.filename).parts[-3:])
-                        self.waits[f"{place}:{warning.lineno}"] += 1
-
-        def figures(self) -> dict:
-            if on_gpu:
-                torch.cuda.synchronize()
-                apart = lambda first, second: first.elapsed_time(second)  # noqa: E731
-            else:
-                apart = lambda first, second: 1e3 * (second - first)  # noqa: E731
-            steps = [apart(*pair) for pair in zip(self.begun, self.ended, strict=True)][5:]
-            pauses = [apart(*pair) for pair in zip(self.ended[:-1], self.begun[1:], strict=True)][5:]
-            return {
-                "step_ms": statistics.median(steps), "between_ms": statistics.median(pauses), "between_most_ms": max(pauses),
-                "between_share": sum(pauses) / (sum(steps) + sum(pauses)), "waits_in_11_steps": dict(self.waits),
-            }  # fmt: skip
-
-    ids = zipf_ids(problem, problem.batch_size * problem.count)
-    rows, tokenizer = [{"input_ids": row} for row in ids], tokenizer_of(problem)
-    kinds = {
-        "headless": (HeadlessTrainer, AutoModel, {"objective": "headless"}),
-        "headless, negatives step": (HeadlessTrainer, AutoModel, {"objective": "headless", "negatives": "step"}),
-        "headless, rows": (HeadlessTrainer, AutoModel, {"objective": "headless", "sparse_embedding_updates": True}),
-        "our vanilla": (VanillaTrainer, AutoModelForMaskedLM, {"objective": "vanilla"}),
-        "transformers": (transformers.Trainer, AutoModelForMaskedLM, None),
-    }
-    part.found["facts"]["loop"] = f"{problem.model}, {problem.batch_size} x {problem.length} tokens"
-    for name, (kind, model_class, settings) in kinds.items():
-        if name in part.without or part.has(loop=name):
-            continue
-        if part.late():
-            return
-        with part.attempt(name), tempfile.TemporaryDirectory() as folder:
-            common = {
-                "max_steps": problem.count, "per_device_train_batch_size": problem.batch_size, "bf16": problem.bf16,
-                "logging_steps": 10, "save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": not on_gpu,
-            }  # fmt: skip
-            collate = {}
-            if settings is None:
-                args = transformers.TrainingArguments(folder, **common)
-                collate["data_collator"] = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
-            else:
-                args = HeadlessTrainingArguments(folder, task="mlm", **common, **settings)
-            torch.manual_seed(0)
-            clock, model = Clock(), model_class.from_config(config_of(problem))
-            trainer = kind(model, args, train_dataset=rows, processing_class=tokenizer, callbacks=[clock], **collate)
-            trainer.pop_callback(transformers.PrinterCallback)
-            with clock.watching:
-                trainer.train()
-            part.add(loop=name, **clock.figures())
-
-
 # All parts ---------------------------------------------------------------------------------------------------------------
 
 
@@ -619,9 +520,6 @@ COLUMNS = {
               ("head", "head", ""), ("ms", "ms", ",.1f"), ("low", "least", ",.1f"), ("high", "most", ",.1f"),
               ("over_headless", "over headless", ".2f"), ("tokens_per_second", "tokens/s", ",.0f"), ("gib", "peak GiB", ".1f"),
               ("trunk_share", "trunk's work, of the matrix rate", ".1%")],
-    "between": [("loop", "loop", ""), ("step_ms", "step ms", ",.2f"), ("between_ms", "between ms", ",.2f"),
-                ("between_most_ms", "most", ",.2f"), ("between_share", "share", ".1%"),
-                ("waits_in_11_steps", "waits in 11 steps", "")],
 }  # fmt: skip
 WORDS = {
     "parity": "Figures must not be above their bounds.",
@@ -629,7 +527,6 @@ WORDS = {
     "figures did not fit into the memory.",
     "steps": "Forward, backward, clipping, AdamW; methods in turn, medians. A row without figures did not fit into the memory "
     "that the methods still there leave. The trunk's work is the same for all methods, so its share compares them.",
-    "between": "From the end of a step to the start of the next: data, targets, logs.",
 }
 
 
@@ -666,8 +563,6 @@ def page(report: dict) -> str:
 def cell(value, form: str) -> str:
     if value is None:
         return ""
-    if isinstance(value, dict):
-        return ", ".join(f"{key} ({count})" for key, count in sorted(value.items(), key=lambda item: -item[1]))
     return {True: "yes", False: "NO"}[value] if isinstance(value, bool) else format(value, form)
 
 
