@@ -192,7 +192,7 @@ def parse_yaml(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ValueError(f"{where}{line}, is neither YAML nor JSON: {error.problem}.") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{where}, is neither YAML nor JSON: {error}.") from error
 
 
@@ -220,13 +220,22 @@ def _as_flags(values: dict) -> list[str]:
 class Yaml(yaml.SafeLoader):
     """YAML as people mean it: ``no`` and ``off`` are words (``eval_strategy: no``), and ``1e-4`` is a number.
 
-    No name stands twice in a mapping: YAML would take the last value, and nobody would see which.
+    No name stands twice in a mapping: YAML would take the last value, and nobody would see which. No alias stands for an
+    earlier value: nested ones make a file of a few lines larger than any memory.
     """
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if first in "tTfF" or not tag.endswith(":bool")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            alias = self.peek_event()
+            raise yaml.composer.ComposerError(
+                problem=f"*{alias.anchor} stands for an earlier value, write it out", problem_mark=alias.start_mark
+            )
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         for place, (name, _) in enumerate(node.value):

@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, LMHeadArguments, ModelArguments
-from headless_trainer.command_line import parse_args
+from headless_trainer.command_line import parse_args, parse_yaml
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 
 ALL = [ModelArguments, DataArguments, HeadlessTrainingArguments]
@@ -199,6 +199,9 @@ def test_tokens_are_not_shown(tmp_path, kind):
 def test_a_name_that_stands_twice_in_a_file_is_an_error(write):
     with pytest.raises(ValueError, match=r"line 3, .*'max_steps' stands twice, give it once"):
         parse(write("max_steps: 5\nlearning_rate: 1.0\nmax_steps: 6\n"))
+    for text, said in (("a: &x [1]\nb: *x\n", "line 2, .*x stands for an earlier value"), ("[" * 3000, "recursion")):
+        with pytest.raises(ValueError, match=said):
+            parse_yaml(text, "a file")
     with pytest.raises(ValueError, match="'n_layer' stands twice"):
         parse(write("config_overrides:\n  n_layer: 1\n  n_layer: 2\n"))
 
