@@ -38,6 +38,28 @@ COMMON = (
     "learning_rate", "bf16", "eval_strategy", "resume_from_checkpoint", "push_to_hub",
 )  # fmt: skip
 CONFIG_SUFFIXES = (".json", ".yaml", ".yml")
+# Flags of transformers' run_mlm.py, run_clm.py and run_glue.py, and of its earlier versions, that have another way here.
+INSTEAD = {
+    "keep_linebreaks": "documents are lines; those of --sample_by paragraph or document keep the line breaks within them",
+    "pad_to_max_length": "rows are packed full, or with --line_by_line padded to the longest of a batch; leave it out",
+    "use_fast_tokenizer": "tokenizers are always the fast ones; leave it out",
+    "use_auth_token": "use --token",
+    "low_cpu_mem_usage": "transformers loads so by itself; leave it out",
+    **dict.fromkeys(
+        ("dtype", "torch_dtype"),
+        "weights are trained in float32 and saved in the dtype they came in; --bf16 true computes in bfloat16",
+    ),
+    "overwrite_output_dir": "no run is written over; go on with --resume_from_checkpoint last, or name another --output_dir",
+    "warmup_ratio": "give --warmup_steps a share of the steps, below 1",
+    "evaluation_strategy": "use --eval_strategy",
+    "no_cuda": "use --use_cpu",
+    "per_gpu_train_batch_size": "use --per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "use --per_device_eval_batch_size",
+    "group_by_length": "use --train_sampling_strategy group_by_length",
+    "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR",
+    "save_safetensors": "weights are always saved as safetensors; leave it out",
+    "max_predict_samples": "cut the --test_file to the rows that are wanted",
+}
 PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "cli" / "presets").glob("*.yaml"))}
 
 
@@ -80,6 +102,8 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         raise ValueError(f"{unknown[0]!r} belongs to no argument: one that takes a single value was given several.")
     if unknown:
         flag = unknown[0].partition("=")[0]
+        if instead := INSTEAD.get(flag.lstrip("-").replace("-", "_")):
+            raise ValueError(f"There is no {flag}: {instead}.")
         nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.0)
         raise ValueError(f"Unknown argument {flag!r}. The nearest known one is {nearest[0]!r}; --help-all lists all.")
     try:

@@ -144,10 +144,7 @@ def test_config_overrides_as_pairs_and_as_json():
 # Names and choices
 
 
-@pytest.mark.parametrize(
-    ("wrong", "nearest"),
-    [("max_step", "max_steps"), ("sequence_length_max", "max_seq_length"), ("evaluation_strategy", "eval_strategy")],
-)
+@pytest.mark.parametrize(("wrong", "nearest"), [("max_step", "max_steps"), ("sequence_length_max", "max_seq_length")])
 def test_an_unknown_name_suggests_the_nearest(write, wrong, nearest):
     for argv in ([f"--{wrong}", "1"], [f"--{wrong}=1"], [write({wrong: 1})]):
         with pytest.raises(ValueError, match=f"Unknown argument '--{wrong}'. The nearest known one is '--{nearest}'"):
