@@ -5,6 +5,7 @@ EXTRAS ?= dev,eval
 WORKERS ?= 4
 
 BIN := $(VENV)/bin
+BASE := $(VENV)/.base
 INSTALLED := $(VENV)/.installed
 # Every worker computes: with more threads each than one, they fight over the cores.
 PYTEST_OPTIONS := -m pytest -n auto --maxprocesses $(WORKERS)
@@ -16,10 +17,9 @@ PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST_OPTIONS)
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED)  ## pretrain a small decoder headless, then with a vocabulary head for the same time
-	test -f runs/demo/model.safetensors || $(BIN)/python run_pretrain.py demo \
-		$(if $(wildcard runs/demo/checkpoint-*),--resume_from_checkpoint last)
-	$(BIN)/python studies/demo.py demo
+demo: $(BASE)  ## pretrain a small decoder headless, then with a vocabulary head for the same time
+	rm -rf runs/demo runs/demo_vanilla
+	$(BIN)/python studies/demo.py --output_dir runs/demo
 
 test: $(INSTALLED)  ## run the quick tests
 	$(PYTEST)
@@ -50,7 +50,7 @@ bench: $(INSTALLED)  ## run every benchmark
 # A torch built for this machine's accelerator is not replaced: the environment sees the packages of $(PYTHON), and the pinned
 # torch gives way to that version. The .pth line is for a $(PYTHON) that is itself a virtual environment, whose packages
 # --system-site-packages leaves out. Any other machine gets the pinned torch, from the package index that pip is set up with.
-$(INSTALLED): setup.cfg pyproject.toml constraints.txt
+$(BASE): setup.cfg pyproject.toml constraints.txt
 	set -e; \
 	torch=$$($(PYTHON) -c 'import torch; print(torch.__version__ if torch.version.cuda or torch.version.hip else "")' 2>/dev/null || true); \
 	if [ -n "$$torch" ]; then \
@@ -62,6 +62,10 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt
 		$(PYTHON) -m venv $(VENV); \
 		cp constraints.txt $(VENV)/constraints.txt; \
 	fi
+	$(BIN)/python -m pip install --quiet --no-compile --constraint $(VENV)/constraints.txt --editable .
+	touch $@
+
+$(INSTALLED): $(BASE)
 	$(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 

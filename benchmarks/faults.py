@@ -12,8 +12,9 @@ to all of its processes at once, as launchers and schedulers send it. Every life
 that were whole before must be there unchanged, but for those that --save_total_limit lets go; after a SIGTERM there must be
 a new one. At the end weights and losses must be those of the run that was never disturbed, bit for bit.
 
-Then every file of a checkpoint is damaged in turn, and the one before it must be resumed from; a second run is started in
-the folder of a first; and files cannot grow beyond a limit, as on a full disk, at a checkpoint and at the last save.
+Then every file of a checkpoint is damaged in turn, and the one before it must be resumed from; a stream is resumed over other
+files; a second run is started in the folder of a first, by another process and by another thread; the launcher of two processes
+is killed, and they must end, with a checkpoint; and files cannot grow beyond a limit, as on a full disk.
 
 Exit status 0 if all of that held.
 """
@@ -57,7 +58,7 @@ VARIANTS = {
     "stream": (DECODER, 1, ["--streaming", "--shuffle_buffer_size", "50", "--dataloader_num_workers", "1"]),
     "processes": (DECODER, 2, []),
 }
-ATTACKS = ("kill", "signal", "damage", "second run", "full disk")
+ATTACKS = ("kill", "signal", "damage", "changed files", "second run", "launcher", "full disk")
 
 
 def main() -> None:
@@ -86,10 +87,11 @@ def main() -> None:
         calm.mkdir()
         if "damage" in args.attacks:
             damage_files(calm, args.flips, random.Random(args.seed), table)
-        if "second run" in args.attacks:
-            start_twice(calm, table)
-        if "full disk" in args.attacks:
-            fill_disk(calm, table)
+        others = {
+            "changed files": change_files, "second run": start_twice, "launcher": kill_launcher, "full disk": fill_disk
+        }  # fmt: skip
+        for attack in (attack for attack in others if attack in args.attacks):
+            others[attack](calm, table)
     print(f"\n{table}\n\n{time.monotonic() - started:.0f} s in all")
     sys.exit(not table.all_held)
 
@@ -329,6 +331,35 @@ def damage_files(folder: Path, flips: int, moments: random.Random, table: Table)
     assert checkpoint_to_resume("auto", folder / "damaged") == str(newest)
 
 
+def change_files(folder: Path, table: Table) -> None:
+    """A stream that goes on over a file that is not what it was is refused."""
+    run = Run(folder, "stream", SAVE_STEPS)
+    assert run.start(folder / "stream").wait() == 0, run.said()
+    text, run.command = (folder / "lines.txt").read_text(), [*run.command, "--max_steps", 2 * SAVE_STEPS]
+    ways = {"cut": text[:-40], "longer": text + "w001\n", "a word changed": "w999" + text[4:], "same": text}
+    for way, changed in ways.items():
+        (folder / "lines.txt").write_text(changed)
+        status = run.start(folder / "stream").wait()
+        refused = status == 1 and "digest of the files is" in run.said() and "Traceback" not in run.said()
+        table.add(f"a stream over its file, {way}", "stream", refused if way != "same" else status == 0)
+
+
+def kill_launcher(folder: Path, table: Table) -> None:
+    """Processes whose launcher is killed end by themselves, with a checkpoint."""
+    run, output = Run(folder, "processes", 1000 * STEPS_A_LIFE), folder / "orphans"
+    process = run.start(output)
+    while not checkpoints_in(output):
+        assert process.poll() is None, run.said()
+        time.sleep(0.01)
+    orphans = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    left = psutil.wait_procs(orphans, 60)[1]
+    held = not left and "Stopped by SIGTERM with a checkpoint" in run.said()
+    table.add("the launcher killed", "processes", held and find_fault(checkpoints_in(output)[0]) is None)
+    for each in left:
+        each.kill()
+
+
 def start_twice(folder: Path, table: Table) -> None:
     """A second run in the folder of a first is refused, by the number of the first one's process; the first one goes on."""
     run, other = Run(folder, "rows", 10 * STEPS_A_LIFE), Run(folder, "rows", 10 * STEPS_A_LIFE)
@@ -344,6 +375,15 @@ def start_twice(folder: Path, table: Table) -> None:
         print(f"second run {number + 1}: {other.said().strip().splitlines()[-1]}", flush=True)
     send(first, signal.SIGKILL)
     first.wait()
+    code = "import sys, threading; from headless_trainer.cli.pretrain import main; "
+    code += (
+        "two = [threading.Thread(target=main, args=(sys.argv[1:],)) for _ in range(2)]; [each.start() for each in two]"
+    )
+    start = run.command.index("run_pretrain.py")
+    threads = [sys.executable, "-c", code, *run.command[start + 1 :], "--output_dir", folder / "threads"]
+    done = subprocess.run([*map(str, threads)], cwd=ROOT, env=run.environment, capture_output=True, text=True)
+    held = find_fault(checkpoints_in(folder / "threads")[0]) is None and "is being written to by" in done.stderr
+    table.add("a second run in a thread", "rows", held)
     third = run.start(folder / "shared")
     held = third.wait() == 0 and find_fault(checkpoints_in(folder / "shared")[0]) is None
     table.add("a run after the first one was killed", "rows", held)

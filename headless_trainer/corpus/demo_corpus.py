@@ -29,7 +29,7 @@ PACKAGES = (
     "sklearn", "networkx", "sympy", "matplotlib",
 )  # fmt: skip
 MIN_CHARACTERS = 100  # shorter docstrings are mostly "Return the name." and the like
-MAX_CHARACTERS = 25_000_000  # no further package is begun beyond this, which takes about 15 s to read
+MAX_CHARACTERS = 6_000_000  # no further package is begun beyond this, which takes a few seconds to read
 _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "testing", "idlelib", "lib2to3", "__pycache__"}
 
 

@@ -1,0 +1,61 @@
+"""studies/demo.py, small: both runs, the table and what is left."""
+
+import re
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+@pytest.mark.slow
+def test_the_demo(study, tmp_path, text_file, capsys, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    sizes = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32,max_position_embeddings=64"
+    flags = ["--train_file", str(text_file), "--vocab_size", "320", "--max_seq_length", "16", "--max_steps", "8"]
+    flags += [
+        "--per_device_train_batch_size",
+        "4",
+        "--use_cpu",
+        "--preprocessing_num_workers",
+        "1",
+        "--disable_tqdm",
+        "true",
+    ]
+    folder = tmp_path / "demo"
+    study("demo").main([*flags, "--config_overrides", sizes, "--output_dir", str(folder)])
+    shown = capsys.readouterr().out
+    rows = re.findall(r"^\| (.+?) \| (.*?) \| (.*?) \| ([\d,]+) \|$", shown, re.MULTILINE)
+    names = ["token frequencies alone", "headless, with its free head", "with a vocabulary head"]
+    assert [row[0] for row in rows] == names and all(float(row[3].replace(",", "")) > 1 for row in rows)
+    assert (folder / "comparison.png").stat().st_size > 1000 and "It writes: 'Return the" in shown
+    model, tokenizer = (kind.from_pretrained(folder / "lm") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    assert model(**tokenizer("the", return_tensors="pt", return_token_type_ids=False)).logits.shape[-1] == len(
+        tokenizer
+    )
+    assert Path(f"{folder}_vanilla", "model.safetensors").is_file()
+
+
+def test_the_clock_ends_the_run_and_brings_the_rates_down(study, monkeypatch):
+    demo, now = study("demo"), [0.0]
+    monkeypatch.setattr(demo.time, "perf_counter", lambda: now[0])
+    clock, group, rates, control = demo.Clock(10.0, warmup=0.1), {"initial_lr": 2.0}, [], None
+
+    class Control:
+        should_training_stop = should_evaluate = False
+
+    class Optimizer:
+        param_groups = [group]
+
+    stops, evaluations = [], []
+    for _ in range(10):
+        control = Control()
+        clock.on_step_begin(None, None, control, optimizer=Optimizer)
+        rates.append(group["lr"])
+        now[0] += 1.0
+        clock.on_step_end(None, None, control)
+        now[0] += 100.0  # evaluation and logs do not count
+        stops.append(control.should_training_stop)
+        evaluations.append(control.should_evaluate)
+    assert stops == [False] * 9 + [True]
+    assert rates[0] == pytest.approx(0.2) and max(rates) == rates[1] < 2 and rates[1:] == sorted(rates[1:])[::-1]
+    assert [number for number, each in enumerate(evaluations, 1) if each] == [3, 5, 8, 10]
