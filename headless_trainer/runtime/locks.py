@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 LOCK_NAME = ".lock"
 _until_exit = ExitStack()
 _threads: dict[Path, int] = {}  # of this process, by the lock that they hold
+_one_at_a_time = threading.Lock()
 atexit.register(_until_exit.close)
 
 
@@ -36,7 +37,8 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME) -> Iterator[None]:
     """
     path = Path(folder).resolve() / name
     file_lock = FileLock(path, timeout=1, thread_local=False, fallback_to_soft=False, is_singleton=True)
-    on_first_process(lambda: _take(file_lock, path))
+    with _one_at_a_time:
+        on_first_process(lambda: _take(file_lock, path))
     try:
         yield
     finally:
