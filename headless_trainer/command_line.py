@@ -94,7 +94,12 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
                 f"Preset {path.stem!r} is for another command: it sets {others[0]!r}, which this one does not have. "
                 "`headless-trainer presets` lists those of each command."
             )
-        argv = _as_flags(values) + argv[1:]
+        argv = argv[1:]
+        for flag in [flag for flag, value in itertools.pairwise(argv) if value == "null" and flag in known]:
+            place = argv.index(flag)
+            argv[place : place + 2] = []  # takes the file's value back
+            values.pop(flag.removeprefix("--"), None)
+        argv = _as_flags(values) + argv
     unknown = parser.parse_known_args(argv)[1]  # now, since what a class of arguments refuses would hide them
     if unknown and (unknown[0] in PRESETS or Path(unknown[0]).suffix in CONFIG_SUFFIXES):
         raise ValueError(f"Preset or configuration file {unknown[0]!r} must be the first argument; flags follow it.")

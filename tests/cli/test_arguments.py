@@ -193,6 +193,14 @@ def test_tokens_are_not_shown(tmp_path, kind):
         assert SECRET not in f"{arguments.to_dict()} {arguments.to_sanitized_dict()} {arguments.to_json_string()}"
 
 
+def test_null_takes_a_value_of_a_file_back(write):
+    path = write("muon_learning_rate: 1e-3\nlearning_rate: 2.0\nwarmup_steps: null\n")
+    assert parse(path)[-1].muon_learning_rate == 1e-3
+    for flags in (["--muon_learning_rate", "null"], ["--learning_rate", "null", "--muon_learning_rate", "null"]):
+        training = parse(path, *flags)[-1]
+        assert training.muon_learning_rate is None and training.learning_rate == (5e-5 if len(flags) > 2 else 2.0)
+
+
 def test_a_name_that_stands_twice_in_a_file_is_an_error(write):
     with pytest.raises(ValueError, match=r"line 3, .*'max_steps' stands twice, give it once"):
         parse(write("max_steps: 5\nlearning_rate: 1.0\nmax_steps: 6\n"))
