@@ -210,25 +210,14 @@ def steps(part: Part) -> None:
     import torch
 
     dtype = torch.bfloat16 if part.scale == "gpu" else torch.float32
-    rate = matrix_rate(dtype, part.device, 8192 if part.scale == "gpu" else 1024)
-    part.found["facts"] |= {"dtype": str(dtype).removeprefix("torch."), "matrix rate, TFLOP/s": round(rate / 1e12, 3)}
+    part.found["facts"]["dtype"] = str(dtype).removeprefix("torch.")
     problems = STEPS[part.scale]
     for index, problem in enumerate(problems):
         if part.late():
             return
         now = time.monotonic()
-        sweep(part, argparse.Namespace(**problem), rate, now + (part.deadline - now) / (len(problems) - index))
+        sweep(part, argparse.Namespace(**problem), now + (part.deadline - now) / (len(problems) - index))
         gc.collect()
-
-
-def matrix_rate(dtype, device: str, size: int) -> float:
-    """Floating-point operations a second of a product of two square matrices of random numbers, the median of ten."""
-    import torch
-    from step import timed
-
-    first, second = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    seconds = [timed(lambda _: first @ second, None, torch.device(device)) for _ in range(13)][3:]
-    return 2 * size**3 / statistics.median(seconds)
 
 
 class ChosenHead:
@@ -236,9 +225,10 @@ class ChosenHead:
 
     head = None
 
-    def __call__(self, hidden, target_ids, weight, bias=None, *, reduction="mean", backend="auto"):
+    def __call__(self, hidden, target_ids, weight, bias=None, *, softcap=None, reduction="mean"):
         import torch
 
+        assert softcap is None  # kernels that are compared have none
         if torch.is_autocast_enabled(hidden.device.type):
             dtype = torch.get_autocast_dtype(hidden.device.type)
             hidden, weight = hidden.to(dtype), weight.to(dtype)
@@ -247,7 +237,7 @@ class ChosenHead:
             return self.head(hidden, target_ids, weight, bias, reduction=reduction)
 
 
-def sweep(part: Part, problem, rate: float, deadline: float) -> None:
+def sweep(part: Part, problem, deadline: float) -> None:
     """Steps of one model at batches that double until no method fits or the time is over."""
     import torch
     from loss import alternate, heads
@@ -256,9 +246,6 @@ def sweep(part: Part, problem, rate: float, deadline: float) -> None:
     device, name = torch.device(part.device), f"{problem.model}, V = {problem.vocab_size:,}"
     chosen, all_heads = ChosenHead(), heads(part.device)[0]
     chosen.head = all_heads["cross_entropy"]
-    work = None
-    with part.attempt(f"{name}: operations of the trunk"):
-        work = trunk_operations(problem, part.device)
     with (
         mock.patch("headless_trainer.trainers.vanilla.vocabulary_cross_entropy", chosen),
         tempfile.TemporaryDirectory() as folder,
@@ -318,7 +305,6 @@ def sweep(part: Part, problem, rate: float, deadline: float) -> None:
                     low=1e3 * min(values), high=1e3 * max(values), tokens_per_second=ids.numel() / middle,
                     over_headless=statistics.median(ratios) if "headless" in seconds else None,
                     gib=peaks[method] / 2**30 if part.device == "cuda" else None,
-                    trunk_share=work * ids.numel() / middle / rate if work else None,
                 )  # fmt: skip
             for method in too_large:
                 part.add(**where, method=method, fits=False)
@@ -365,21 +351,6 @@ def peak_of(step, batch, device) -> int:
     step(batch)
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
-
-
-def trunk_operations(problem, device: str) -> float:
-    """Floating-point operations of the trunk's forward and backward, for each token of a row of the problem's length."""
-    from step import config_of, zipf_ids
-    from torch.utils.flop_counter import FlopCounterMode
-    from transformers import AutoModel
-
-    model = AutoModel.from_config(config_of(problem)).to(device)
-    if getattr(model, "pooler", None) is not None:
-        model.pooler = None
-    ids = zipf_ids(problem, 1).to(device)
-    with FlopCounterMode(display=False) as counter:
-        model(input_ids=ids).last_hidden_state.sum().backward()
-    return counter.get_total_flops() / ids.numel()
 
 
 # All parts ---------------------------------------------------------------------------------------------------------------
@@ -518,15 +489,14 @@ COLUMNS = {
              ("embedding_error", "d embedding", ".1e")],
     "steps": [("model", "model", ""), ("V", "V", ","), ("length", "length", ""), ("batch", "batch", ""), ("method", "step", ""),
               ("head", "head", ""), ("ms", "ms", ",.1f"), ("low", "least", ",.1f"), ("high", "most", ",.1f"),
-              ("over_headless", "over headless", ".2f"), ("tokens_per_second", "tokens/s", ",.0f"), ("gib", "peak GiB", ".1f"),
-              ("trunk_share", "trunk's work, of the matrix rate", ".1%")],
+              ("over_headless", "over headless", ".2f"), ("tokens_per_second", "tokens/s", ",.0f"), ("gib", "peak GiB", ".1f")],
 }  # fmt: skip
 WORDS = {
     "parity": "Figures must not be above their bounds.",
     "loss": "Forward and backward, methods in turn, medians. Errors are relative to float64 of the same inputs. A row without "
     "figures did not fit into the memory.",
     "steps": "Forward, backward, clipping, AdamW; methods in turn, medians. A row without figures did not fit into the memory "
-    "that the methods still there leave. The trunk's work is the same for all methods, so its share compares them.",
+    "that the methods still there leave.",
 }
 
 

@@ -12,7 +12,7 @@ costs nothing: what no objective can be cheaper than. "transformers" is ...ForMa
 run it: logits at every position. "rows": AdamW on the rows that a step reads. --pool_size adds headless steps whose predictions
 share pools of that size. Peak memory is that of three steps in a process of their own: with Python and its libraries on a CPU,
 of tensors alone on a GPU. --figure draws time and memory against the batch size, as figure 3 of the paper. Models of the Hub
-have random weights, their own vocabulary and, with --layers, fewer layers.
+have random weights and their own vocabulary.
 """
 
 import argparse
@@ -59,7 +59,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="bert-small")
     parser.add_argument("--vocab_size", type=int, help="that of the model, or 50,304")
-    parser.add_argument("--layers", type=int, help="instead of those of the model")
     parser.add_argument("--batch_size", type=int, nargs="+", default=[8])
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=9)
@@ -134,8 +133,7 @@ def zipf_counts(args) -> torch.Tensor:
 
 def config_of(args):
     _, model_type, overrides = MODELS[args.model]
-    layers = {"num_hidden_layers": args.layers} if getattr(args, "layers", None) else {}
-    return AutoConfig.for_model(model_type, vocab_size=args.vocab_size, **overrides | layers)
+    return AutoConfig.for_model(model_type, vocab_size=args.vocab_size, **overrides)
 
 
 def tokenizer_of(args) -> PreTrainedTokenizerFast:

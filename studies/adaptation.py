@@ -32,15 +32,17 @@ def main() -> None:
     args = shared.at_scale(parser.parse_args(), max_steps=200, vocab_size=16_000)
     args.settings |= {"model_type": args.model_type} if args.model_type else {}
     shared.prepare(args, also=args.new_files)
-    bases = dict(zip(args.seeds, shared.mapped(args, lambda seed: base(args, seed), args.seeds), strict=True))
+    bases = {seed: args.output_dir / f"base_{seed}" for seed in args.seeds}
+    old = {"train_file": args.settings["train_file"]}
+    shared.mapped(args, lambda seed: run(args, bases[seed], seed, EXACT, args.base_rate, args.base_steps, **old), bases)
     rows = []
     for new in args.new_files:
         grid = [(objective, rate, args.max_steps) for objective, rate in itertools.product(OBJECTIVES, args.rates)]
-        rows += results(args, new, bases, grid)
-        best = {objective: min(of(rows, new, objective), key=lambda row: row["new"][0]) for objective in OBJECTIVES}
-        seconds = {objective: sum(row["seconds"]) for objective, row in best.items()}
-        steps = {each: round(args.max_steps * seconds[EXACT] / seconds[each]) for each in OBJECTIVES[1:]}
-        rows += results(args, new, bases, [(each, best[each]["rate"], steps[each]) for each in steps])
+        found = results(args, new, bases, grid)
+        best = {each["objective"]: each for each in sorted(found, key=lambda row: -row["new"][0])}  # the last one stays
+        pace = {each: sum(row["seconds"]) for each, row in best.items()}
+        steps = {each: round(args.max_steps * pace[EXACT] / pace[each]) for each in OBJECTIVES[1:]}
+        rows += found + results(args, new, bases, [(each, best[each]["rate"], steps[each]) for each in steps])
     head = ("new texts", "objective", "rate", "steps", "perplexity of the new texts", "of the old ones", "seconds")
     cells = [
         (row["texts"], row["objective"], f"{row['rate']:g}", row["steps"])
@@ -49,13 +51,6 @@ def main() -> None:
     ]
     table = [markdown(head, cells), "", f"Mean over {len(args.seeds)} bases, in brackets its standard error."]
     shared.write_results(args.results_dir or args.output_dir, rows, table, runs=bases.values())
-
-
-def base(args, seed: int) -> Path:
-    """Folder of the model that everything goes on from."""
-    folder = args.output_dir / f"base_{seed}"
-    run(args, folder, seed, EXACT, args.base_rate, args.base_steps, train_file=args.settings["train_file"])
-    return folder
 
 
 def results(args, new: Path, bases: dict[int, Path], settings: list[tuple[str, float, int]]) -> list[dict]:
@@ -80,11 +75,6 @@ def results(args, new: Path, bases: dict[int, Path], settings: list[tuple[str, f
         | {name: [found[(objective, rate, steps), seed][name] for seed in bases] for name in ("new", "old", "seconds")}
         for objective, rate, steps in settings
     ]
-
-
-def of(rows: list[dict], new: Path, objective: str) -> list[dict]:
-    """The rows of one objective on one text."""
-    return [row for row in rows if row["texts"] == new.name and row["objective"] == objective]
 
 
 def run(args, folder: Path, seed: int, objective: str, rate: float, steps: int, **more) -> dict | None:

@@ -119,4 +119,4 @@ def test_its_run_on_a_cpu(tmp_path):
     assert all(max(row["loss_error"], row["outputs_error"], row["embedding_error"]) < 1e-5 for row in exact)
     methods = [row["method"] for row in exact]
     assert not methods or {"K x U, cwt_loss (auto)", "K x K, the paper's form", "K x V, cross_entropy"} <= set(methods)
-    assert all(row["tokens_per_second"] > 0 and row["trunk_share"] > 0 for row in parts["steps"]["rows"])
+    assert all(row["tokens_per_second"] > 0 for row in parts["steps"]["rows"])

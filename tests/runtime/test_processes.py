@@ -178,8 +178,12 @@ class TestTheFirstProcessFirst:
 def kill_the_first(rank: int, port: int, log: Path) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.distributed.init_process_group("gloo")
+    store = torch.distributed.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.set("past the start", b"")
     try:
         with first_process_first(SimpleNamespace(process_index=rank, local_process_index=rank, ddp_timeout=600)):
+            store.wait(["past the start"])  # killed earlier, it would take the store from the start of the other
             os.kill(os.getpid(), signal.SIGKILL)
     except ConnectionError as error:
         log.write_text(str(error))
