@@ -12,7 +12,7 @@ PYTEST_OPTIONS := -m pytest -n auto --maxprocesses $(WORKERS)
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST_OPTIONS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu test-no-extras test-lowest check format bench
+.PHONY: help demo test test-slow test-gpu test-no-extras test-lowest coverage check format bench
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: $(INSTALLED)  ## run the quick tests
 test-slow: $(INSTALLED)  ## run the tests that train longer or start several processes
 	$(PYTEST) -m slow
 
+coverage: $(INSTALLED)  ## run the quick tests, and print what share of the package's lines they run
+	$(PYTEST) --cov headless_trainer --cov-report term
+
 test-gpu: $(INSTALLED)  ## run the tests that need a GPU, one after the other
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m gpu
 
@@ -36,9 +39,10 @@ test-no-extras: $(VENV)-no-extras/.installed  ## run the quick tests with what i
 test-lowest: $(VENV)-lowest/.installed  ## run the quick tests with the lowest direct versions that setup.cfg allows
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python $(PYTEST_OPTIONS)
 
-check: $(INSTALLED)  ## lint and check the format
+check: $(INSTALLED)  ## lint, check the format and the types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: $(INSTALLED)  ## format, and fix what lint can fix
 	$(BIN)/ruff check --fix .

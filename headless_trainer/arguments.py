@@ -65,7 +65,7 @@ class ModelArguments(LoadingArguments):
     license: str | None = HfArg(default=None, help="Licence of the weights, for the card: apache-2.0, mit, other.")
     language: list[str] | None = HfArg(default=None, help="Languages of the texts, for the card, as codes: en fr.")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         refuse(self, MODEL)
 
     def parsed_config_overrides(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class DataArguments:
     preprocessing_num_workers: int | None = HfArg(default=None, help="Processes that tokenize. One a core by default.")
     overwrite_cache: bool = HfArg(default=False, help="Tokenize again instead of reusing earlier work.")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         refuse(self, DATA)
 
 
@@ -189,12 +189,12 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     eval_pool_size: int = HfArg(default=4096, help="headless: held-out targets that are fixed candidates.")
     eval_full_vocabulary: bool = HfArg(default=True, help="headless: evaluation also ranks the whole vocabulary.")
-    bf16: bool_or_auto = HfArg(
+    bf16: bool_or_auto = HfArg(  # type: ignore[valid-type]
         default=False,
         metadata={"nargs": "?", "const": True},
         help="Products in bfloat16. auto: where a CUDA GPU has it, and in float32 elsewhere.",
     )
-    fp16: bool_or_auto = HfArg(
+    fp16: bool_or_auto = HfArg(  # type: ignore[valid-type]
         default=False,
         metadata={"nargs": "?", "const": True},
         help="Products in float16. auto: on a CUDA GPU, unless bf16 is on, and in float32 elsewhere.",
@@ -211,7 +211,7 @@ class HeadlessTrainingArguments(TrainingArguments):
 
     refusals = PRETRAINING
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.metric_for_best_model is not None and self.greater_is_better is None:
             # TrainingArguments takes all names but those in "loss" for better when greater, perplexity too; a figure of a
             # user's own is left to it.

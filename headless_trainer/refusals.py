@@ -227,7 +227,7 @@ MODEL = (
     *outside(
         "license",
         "be one of the Hub's names, such as apache-2.0, mit, cc-by-4.0 or other",
-        lambda name: re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", name),
+        lambda name: bool(re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", name)),
     ),
     *outside(
         "language",

@@ -100,8 +100,9 @@ def show_p(p_value: float, adjusted: float, form: str = ".2g") -> str:
 def mean_difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
     """Return the mean difference of paired scores, ``(N,)`` each, and the ends of its interval by the t-distribution."""
     differences = _scores(first) - _scores(second)
+    middle = float(differences.mean())
     half = stats.sem(differences) * stats.t.ppf((1 + LEVEL) / 2, len(differences) - 1)
-    return tuple(float(differences.mean() + side * half) for side in (0, -1, 1))
+    return middle, middle - float(half), middle + float(half)
 
 
 def _scores(values: Sequence[float]) -> np.ndarray:

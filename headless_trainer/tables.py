@@ -6,8 +6,8 @@ from typing import Any
 
 def markdown(
     head: Sequence[str], rows: Iterable[Sequence[Any]], left: int | None = None, *, aligned: bool = False
-) -> str | None:
-    """Return a Markdown table, or None without rows.
+) -> str:
+    """Return a Markdown table, or an empty string without rows.
 
     Args:
         head: headings of the columns.
@@ -19,7 +19,7 @@ def markdown(
     left = len(head) if left is None else left
     cells = [[f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     if not cells:
-        return None
+        return ""
     table = [list(head), *cells]
     table.insert(1, ["---"] * left + ["---:"] * (len(head) - left))
     if aligned:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import headless_trainer
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "headless_trainer"
 # Dotted names below the package, its sub-packages' own empty modules left out.
@@ -182,3 +184,14 @@ def test_machine_paths_are_recognised():
 def test_no_file_names_a_place_of_one_machine(path):
     found = MACHINE_PATH.search(path.read_text(encoding="utf-8"))
     assert found is None, f"{path.relative_to(ROOT)} names {found.group()!r}..., a place of one machine."
+
+
+def test_type_checkers_see_what_can_be_imported():
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    names = {
+        each.asname: f"{node.module}"
+        for node in ast.walk(stub)
+        if isinstance(node, ast.ImportFrom)
+        for each in node.names
+    }
+    assert names == headless_trainer._EXPORTS

@@ -12,7 +12,7 @@ def test_a_table():
         markdown(("a", "b"), [("x", 0.25), ("yy", 1200)], left=1)
         == "| a | b |\n| --- | ---: |\n| x | 0.25 |\n| yy | 1200 |"
     )
-    assert markdown(("a", "b"), []) is None
+    assert markdown(("a", "b"), []) == ""
 
 
 def test_columns_line_up():

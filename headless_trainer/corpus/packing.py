@@ -292,7 +292,7 @@ def target_counts(
     task: str,
     tokenizer: PreTrainedTokenizerBase,
     isolate_documents: bool = False,
-) -> torch.LongTensor:
+) -> torch.Tensor:
     """Count how often each id can be a target, ``(V,)``.
 
     For ``mlm`` any token but the special ones can be, for ``clm`` any but the first of a row, and with ``isolate_documents``

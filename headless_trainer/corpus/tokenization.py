@@ -4,7 +4,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -104,7 +104,7 @@ def _trained_wordpiece(reader: "_Reader", vocab_size: int, specials: list[str]) 
     """The trainer meets the letters that continue a word in the order of a hash table, which differs from run to run, and
     breaks ties between merges by it. So they are passed to it as special tokens, which in the end they must not be."""
 
-    def untrained(**vocabulary) -> Tokenizer:
+    def untrained(**vocabulary: Any) -> Tokenizer:
         backend = Tokenizer(models.WordPiece(unk_token="[UNK]", **vocabulary))
         backend.normalizer = normalizers.BertNormalizer(lowercase=False)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

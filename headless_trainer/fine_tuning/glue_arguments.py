@@ -47,7 +47,9 @@ VALUES = (
         lambda rates: len({f"{rate:g}" for rate in rates if 0 < rate < 1}) >= max(2, len(rates)),
     ),
     *outside(
-        "task_label", "be of letters, digits, _ and -", lambda name: re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII)
+        "task_label",
+        "be of letters, digits, _ and -",
+        lambda name: bool(re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII)),
     ),
     Refusal(
         "text_columns",

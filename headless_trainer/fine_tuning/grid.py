@@ -91,7 +91,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         Run(model, task, seed, run_path(output_dir, loss, model.name, task.name, seed, rate), rate)
         for task in tasks
         for model in models
-        for rate in arguments.learning_rates or [None]
+        for rate in (arguments.learning_rates or (None,))
         for seed in arguments.seeds
     ]
     pending = [run for run in runs if not run.path.is_file()]

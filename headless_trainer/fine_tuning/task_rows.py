@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import datasets
@@ -183,11 +183,11 @@ def to_texts(task: Task, table: pa.Table, where: str) -> list[list[list[str]]]:
         if column.null_count or not fits(column.type):
             row = f"row {pc.index(pc.is_null(column), True).as_py()} of " if column.null_count else ""
             raise ValueError(f"{row}the column {name!r} of {where} must hold {expected}, got {column.type}.")
-    candidates = {"segments": lambda *segments: [[*segments]], "wic": _marked, "copa": _sentences}[task.form]
+    forms: dict[str, Callable] = {"segments": lambda *segments: [[*segments]], "wic": _marked, "copa": _sentences}
     texts = []
     for row, values in enumerate(zip(*(table[name].to_pylist() for name in needed), strict=True)):
         try:
-            texts.append(candidates(*values))
+            texts.append(forms[task.form](*values))
         except ValueError as error:
             raise ValueError(f"row {row} of {where} {error}") from error
     return texts

@@ -10,6 +10,7 @@ Letters used in shapes: K predicted positions, U candidates, D width, V vocabula
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import torch
 from huggingface_hub import hf_hub_download
@@ -184,7 +185,7 @@ def give(trunk: PreTrainedModel, name: str, values: Tensor) -> nn.Embedding:
         values = values.to(weight.device, weight.dtype, copy=True)
         trunk.add_module(name, nn.Embedding.from_pretrained(values, freeze=False))
         setattr(trunk.config, MARK, True)
-    return trunk.get_submodule(name)
+    return cast(nn.Embedding, trunk.get_submodule(name))
 
 
 @torch.no_grad()

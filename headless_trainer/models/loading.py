@@ -177,7 +177,7 @@ def load_model(
 
 def _scored_with(trunk: PreTrainedModel, auto_class, args: ModelArguments, options: dict) -> Tensor:
     """The matrix that a checkpoint scored tokens with: that of its own head, where it has one that is not tied."""
-    embedding = trunk.get_input_embeddings().weight
+    embedding: Tensor = trunk.get_input_embeddings().weight
     if not any("LM" in name for name in trunk.config.architectures or ()) or getattr(trunk.config, FOLD, None):
         return embedding
     config = AutoConfig.from_pretrained(args.model_name_or_path, **hub_arguments(args))  # as it came

@@ -29,7 +29,7 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
             f"model {name} is an encoder-decoder, which headless_trainer does not pretrain: its decoder reads another "
             "embedding than its encoder. Use an encoder (BERT, ModernBERT, ...) or a decoder (GPT-NeoX, Llama, ...)."
         )
-    trunk = model.base_model
+    trunk: PreTrainedModel = model.base_model
     if not isinstance(trunk.get_input_embeddings(), nn.Embedding):
         raise ValueError(
             f"model {name} has no token embedding (torch.nn.Embedding), so there is nothing to contrast with."

@@ -4,6 +4,7 @@ Letters used in shapes: K predicted positions, U distinct target tokens, D width
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -235,7 +236,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx,
+        ctx: Any,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor,
@@ -264,14 +265,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             residual = scores.div_(partition)  # probabilities, and minus one at the target
             residual.scatter_add_(1, own, residual.new_full(own.shape, -1.0))
             residual = residual if slope is None else residual.mul_(slope)
-            if needs_bias:
+            if grad_bias is not None:
                 grad_bias += residual.sum(dim=0)
             residual = residual.to(hidden.dtype)
-            if needs_hidden:
+            if grad_hidden is not None:
                 torch.mm(residual, weight, out=grad_hidden[start : start + rows])
-            if needs_weight and hidden.dtype == wide:
+            if grad_weight is not None and hidden.dtype == wide:
                 grad_weight.addmm_(residual.T, chunk)
-            elif needs_weight:
+            elif grad_weight is not None:
                 grad_weight += residual.T @ chunk
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.dtypes = hidden.dtype, weight.dtype, bias.dtype
@@ -279,7 +280,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_output: Tensor):
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         # With a dimension, grad_output takes part in type promotion: accelerators round a scalar to bfloat16 first.
         grads = [
             None if grad is None else (grad * grad_output[None]).to(dtype)

@@ -1,6 +1,7 @@
 """Muon for the matrices of a trunk, and another optimizer for everything else, as one optimizer."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,8 +33,8 @@ class MuonAnd(torch.optim.Optimizer):
         matrices: Iterable[nn.Parameter],
         muon_lr: float,
         other: type[torch.optim.Optimizer],
-        **kwargs,
-    ):
+        **kwargs: Any,
+    ) -> None:
         chosen = {id(parameter) for parameter in matrices}
         groups: dict[bool, list[dict]] = {True: [], False: []}
         for group in params:
@@ -47,7 +48,7 @@ class MuonAnd(torch.optim.Optimizer):
         defaults = {"lr": self.other.defaults["lr"]}
         super().__init__([*self.other.param_groups, *self.muon.param_groups], defaults)
 
-    def step(self, closure: Callable | None = None):
+    def step(self, closure: Callable | None = None) -> Any:
         """One step of both, with the gradients of the closure where one is given."""
         loss = self.other.step(closure)
         self.muon.step()

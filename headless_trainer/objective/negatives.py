@@ -50,7 +50,8 @@ class NegativePool:
         if not isinstance(targets, Tensor):
             batches = [batch.reshape(-1) for batch in targets]
             targets = torch.cat(batches) if batches else torch.empty(0, dtype=torch.long)
-        return cls(*torch.unique(targets, return_counts=True), targets.numel())
+        ids, counts = torch.unique(targets, return_counts=True)
+        return cls(ids, counts, targets.numel())
 
     @classmethod
     def merged(cls, ids: Tensor, counts: Tensor) -> "NegativePool":

@@ -6,9 +6,11 @@ Letters used in shapes: V vocabulary size, D width, U distinct tokens of a step.
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
 
 # What a skipped step may still move a row by, relative to the first one skipped: far below the rounding of float32.
 NEGLIGIBLE = 1e-12
@@ -50,7 +52,7 @@ class SparseAdamW(torch.optim.AdamW):
         ValueError: if an embedding is not among the parameters or a setting has no such sum.
     """
 
-    def __init__(self, params, *, embeddings: Sequence[nn.Parameter], **kwargs):
+    def __init__(self, params: ParamsT, *, embeddings: Sequence[nn.Parameter], **kwargs: Any) -> None:
         super().__init__(params, **kwargs)
         self.embeddings = tuple(embeddings)
         # A scaler of float16 would leave the check for infinities to the fused kernel, which does not see the rows.
@@ -62,7 +64,8 @@ class SparseAdamW(torch.optim.AdamW):
             for name in ("amsgrad", "maximize"):
                 if group[name]:
                     raise ValueError(f"{name} is True, which SparseAdamW does not support: leave it out.")
-            check_settings(*group["betas"], group["eps"])
+            beta1, beta2 = group["betas"]
+            check_settings(beta1, beta2, group["eps"])
 
     # State -------------------------------------------------------------------------------------------------------------
 
@@ -97,7 +100,7 @@ class SparseAdamW(torch.optim.AdamW):
     # Steps -------------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def step(self, closure: Callable | None = None):
+    def step(self, closure: Callable | None = None) -> Any:
         """One step of AdamW: everything else by the parent, the embeddings on the rows of their gradients."""
         loss = None
         if closure is not None:

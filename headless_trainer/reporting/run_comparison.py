@@ -152,7 +152,7 @@ def _reached(configurations: Configurations) -> list[str]:
         for axis in AXES:
             points = zip(leading[axis], leading[CROSS_ENTROPY], strict=True)
             shares.append(first_reaching(points, end[CROSS_ENTROPY]) / end[axis])
-        parts.append("{:.0%} of the tokens and {:.0%} of the training time of {}".format(*shares, name))
+        parts.append(f"{shares[0]:.0%} of the tokens and {shares[1]:.0%} of the training time of {name}")
     return [f"For the final perplexity of the others, {best} needs {_listed(parts)}."]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 
@@ -47,7 +47,7 @@ def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
         return file.get_tensor("token_counts"), totals
 
 
-def counts_beside(model, rows: int, objective: str) -> tuple[Tensor, dict[str, float]]:
+def counts_beside(model: nn.Module, rows: int, objective: str) -> tuple[Tensor, dict[str, float]]:
     """What `save_token_counts` wrote beside the checkpoint that a model was loaded from; ``(rows,)`` zeros if it did not.
 
     The Hub is not asked. Tokens that were added to the embedding since were never seen. Another objective had no such

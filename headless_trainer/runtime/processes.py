@@ -134,8 +134,12 @@ def _telling(store: torch.distributed.Store, key: str) -> Iterator[None]:
             due = time.monotonic() + 1
             store.set(key, str(next(steps)))
 
+    def update_told(bar: tqdm, count: float | None = 1) -> bool | None:
+        made_progress()
+        return update(bar, count)
+
     _listeners.append(tell)
-    tqdm.update = lambda bar, count=1: made_progress() or update(bar, count)
+    tqdm.update = update_told
     try:
         yield
     finally:

@@ -11,9 +11,11 @@ Letters used in shapes: K predicted positions, U distinct candidates, D width, V
 """
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..arguments import HeadlessTrainingArguments
@@ -22,18 +24,19 @@ from ..models.fold import has_no_free_head, unfold
 from ..models.lm_head import attach_lm_head
 from ..models.trunk import check_causal, find_trunk, infer_task
 from ..objective.losses import candidate_loss
+from ..objective.negatives import NegativePool
 from ..objective.prior import candidate_log_prior, drawn_share_of
 from ..refusals import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
 from .sparse_rows import check_rows
-from .step import CandidatePools, Candidates, Step, TargetMaker
+from .step import CandidatePools, Candidates, Shares, Step, TargetMaker
 from .window import TrainingWindow
 
 logger = logging.getLogger(__name__)
 
 
-def check_trainable(model, tokenizer, args: HeadlessTrainingArguments) -> None:
+def check_trainable(model: nn.Module, tokenizer: Any, args: HeadlessTrainingArguments) -> None:
     """Everything a trainer refuses about a model and its tokenizer, for scripts that have long work to do before it.
 
     Raises:
@@ -86,13 +89,13 @@ class HeadlessTrainer(PretrainingTrainer):
 
     def __init__(
         self,
-        model=None,
+        model: nn.Module | None = None,
         args: HeadlessTrainingArguments | None = None,
-        data_collator=None,
+        data_collator: Callable | None = None,
         *,
         token_counts: Tensor | None = None,
-        **kwargs,
-    ):
+        **kwargs: Any,
+    ) -> None:
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
         if getattr(args, "objective", "headless") != "headless":
             raise ValueError(f"args.objective is {args.objective!r}: use its own trainer, or leave it out.")
@@ -120,7 +123,9 @@ class HeadlessTrainer(PretrainingTrainer):
                 )
             self.token_counts = self.carried_by_first(token_counts.cpu().long())
 
-    def compute_loss(self, model, inputs, return_outputs: bool = False, num_items_in_batch=None):
+    def compute_loss(
+        self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor | tuple[Tensor, dict]:
         """Contrastive Weight Tying: each output must pick its own target among the targets of its pool.
 
         Returns:
@@ -155,7 +160,7 @@ class HeadlessTrainer(PretrainingTrainer):
         counts = self.all_token_counts().cpu()
         return attach_lm_head(self.model, counts, drawn_share=self._drawn_share(), head_class=self.head_class)
 
-    def candidates_of_step(self, targets):
+    def candidates_of_step(self, targets: list[Tensor]) -> Shares:
         return self.pools(targets, self.state.global_step)
 
     def log_step(self, step: Step) -> None:
@@ -165,7 +170,7 @@ class HeadlessTrainer(PretrainingTrainer):
             for part in each.candidates:
                 count_pool(self.window, part, each.divisor, self.args.sampled_negatives or 0)
 
-    def evaluation_scores(self, hidden, target_ids, pool):
+    def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:
         scores = pool_scores(hidden, target_ids, self.head, pool)
         if not self.args.eval_full_vocabulary:
             return scores

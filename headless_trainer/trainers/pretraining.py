@@ -10,20 +10,21 @@ Letters used in shapes: B rows, T tokens in a row, K predicted positions, V voca
 import logging
 import math
 import os
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import transformers
 from accelerate.data_loader import DataLoaderShard
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from ..arguments import HeadlessTrainingArguments, with_settings
 from ..cards.facts import RunFacts
@@ -105,7 +106,13 @@ class PretrainingTrainer(Trainer):
     old_eval_dataset: Any = None
     saved_dtype: torch.dtype | None = None
 
-    def __init__(self, model=None, args: HeadlessTrainingArguments | None = None, data_collator=None, **kwargs):
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: HeadlessTrainingArguments | None = None,
+        data_collator: Callable | None = None,
+        **kwargs: Any,
+    ) -> None:
         if not isinstance(args, HeadlessTrainingArguments):
             raise ValueError(
                 f"args must be HeadlessTrainingArguments, got {type(args).__name__}: it takes every TrainingArguments name."
@@ -183,14 +190,16 @@ class PretrainingTrainer(Trainer):
             loader.device = None  # batches stay on the host until their targets are drawn
         return with_following_workers(loader)
 
-    def _get_train_sampler(self, train_dataset=None):
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         rows = self.train_dataset if train_dataset is None else train_dataset
         if self.args.train_sampling_strategy != "group_by_length" or not hasattr(rows, "__len__"):
             return super()._get_train_sampler(rows)
         # The parent's has another order in a run that resumes in a later epoch.
         return SimilarLengthSampler(self, row_lengths(rows, self.args.length_column_name))
 
-    def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
+    def get_batch_samples(
+        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
+    ) -> tuple[list, Tensor | int | None]:
         """Draw the targets of all micro-batches of the coming optimizer step, and what their losses have in common."""
         self.window.start_step()
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
@@ -221,7 +230,7 @@ class PretrainingTrainer(Trainer):
         step, device = self.state.global_step, self.args.device
         return draw_step(batches, self.make_targets, self.candidates_of_step, step=step, device=device)
 
-    def take_out(self, inputs: dict[str, Any]) -> tuple[dict[str, Any], MicroBatch]:
+    def take_out(self, inputs: dict) -> tuple[dict[str, Any], MicroBatch]:
         """Inputs of the model, and the targets that were drawn for them; they are drawn now for a batch outside a run."""
         if CARRIED not in inputs:
             if self.is_in_train:
@@ -235,20 +244,20 @@ class PretrainingTrainer(Trainer):
         self.roles.expect(inputs.get("attention_mask"))
         return inputs, micro_batch
 
-    def autocast_smart_context_manager(self, cache_enabled: bool | None = True):
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:
         """What a loss is computed in: accelerate casts inside the model's forward alone, and candidates are scored outside."""
         return self.accelerator.autocast()
 
     # Backward, clipping, update ----------------------------------------------------------------------------------------
 
-    def training_step(self, model, inputs, num_items_in_batch=None):
+    def training_step(self, model: nn.Module, inputs: dict, num_items_in_batch: Any = None) -> Tensor:
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.finite.watch(self.state.global_step + 1, loss, "The loss")
         if self.rows is not None and self.args.world_size > 1 and self.accelerator.sync_gradients:
             self.window.add("row_exchange_bytes", self.rows.average(self.accelerator.gather))
         return loss
 
-    def create_optimizer(self, model=None) -> torch.optim.Optimizer:
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         rate = self.args.muon_learning_rate
         if self.optimizer is not None or (self.rows is None and rate is None):
             return super().create_optimizer(model)
@@ -263,10 +272,10 @@ class PretrainingTrainer(Trainer):
             self.rows.use(optimizer if rate is None else optimizer.other)
         return optimizer
 
-    def _clip_grad_norm(self, model):
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor | float:
         return super()._clip_grad_norm(model) if self.rows is None else self._clip_rows_too(self.args.max_grad_norm)
 
-    def _get_grad_norm(self, model, grad_norm=None):
+    def _get_grad_norm(self, model: nn.Module, grad_norm: float | None = None) -> float | None:
         if self.rows is not None and grad_norm is None:
             grad_norm = self._clip_rows_too(math.inf)
         grad_norm = super()._get_grad_norm(model, grad_norm)
@@ -305,13 +314,13 @@ class PretrainingTrainer(Trainer):
 
     # Evaluation --------------------------------------------------------------------------------------------------------
 
-    def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
             raise ValueError("eval_dataset is None: pass one to the trainer or to evaluate.")
         return self.get_test_dataloader(self.eval_dataset[dataset] if isinstance(dataset, str) else dataset)
 
-    def get_test_dataloader(self, test_dataset) -> DataLoader:
+    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
         args, size = self.args, self.args.eval_batch_size
         if args.accelerator_config.split_batches:
             size = max(1, size // args.world_size)
@@ -319,13 +328,17 @@ class PretrainingTrainer(Trainer):
         rows = HeldOutRows(test_dataset, size, args.process_index, args.world_size)
         return held_out_loader(rows, collate, args)
 
-    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         if eval_dataset is None and self.old_eval_dataset is not None:
             metrics |= super().evaluate(self.old_eval_dataset, ignore_keys, f"{metric_key_prefix}_old")
         return metrics
 
-    def evaluation_loop(self, dataloader, description: str, *args, metric_key_prefix: str = "eval", **kwargs):
+    def evaluation_loop(
+        self, dataloader: DataLoader, description: str, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+    ) -> EvalLoopOutput:
         if self.rows is not None:
             self.rows.catch_up()
         kwargs["metric_key_prefix"] = metric_key_prefix
@@ -340,18 +353,20 @@ class PretrainingTrainer(Trainer):
         return output._replace(num_samples=rows)
 
     @torch.no_grad()
-    def prediction_step(self, model, inputs, prediction_loss_only: bool, ignore_keys=None):
+    def prediction_step(
+        self, model: nn.Module, inputs: dict, prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[Tensor | None, None, None]:
         return self.evaluation.score(model, inputs), None, None
 
     # Saving ------------------------------------------------------------------------------------------------------------
 
-    def _save_checkpoint(self, model, trial) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self.finite.read_all()
         self.finite.check_weights(self.model, self.state.global_step)
         with self.checkpoints.writing():
             super()._save_checkpoint(model, trial)
 
-    def _get_output_dir(self, trial) -> str:
+    def _get_output_dir(self, trial: Any) -> str:
         aside = self.checkpoints.aside
         return super()._get_output_dir(trial) if aside is None else str(aside.aside)
 
@@ -411,7 +426,7 @@ class PretrainingTrainer(Trainer):
     def all_token_counts(self) -> Tensor:
         return self.sum_over_processes(self.token_counts.to(self.args.device))
 
-    def create_model_card(self, *args, **kwargs) -> None:
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """`save_model` has written it: the parent's, which scripts ask for at their end, would take its place."""
 
     # The Hub -----------------------------------------------------------------------------------------------------------
@@ -424,7 +439,7 @@ class PretrainingTrainer(Trainer):
             self.hub_model_id = self.hub.repo
             self.add_callback(self.hub)
 
-    def push_to_hub(
+    def push_to_hub(  # type: ignore[override] # it returns when the pushes that wait are done, without their commits
         self,
         commit_message: str = "End of training",
         blocking: bool = True,
@@ -439,12 +454,12 @@ class PretrainingTrainer(Trainer):
             self.save_model()
         self._push(commit_message, revision, blocking=blocking)
 
-    def _push(self, *args, **kwargs) -> None:
+    def _push(self, *args: Any, **kwargs: Any) -> None:
         if self.hub is not None:
             self.callback_handler.on_push_begin(self.args, self.state, self.control)
             self.hub.push_run(*args, **kwargs)
 
-    def hyperparameter_search(self, *args, **kwargs):
+    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise ValueError(
             "hyperparameter_search makes the model anew for each trial, and this trainer keeps the embedding, the token counts "
             "and the place in the data of one: make a model, a trainer and an output_dir for each setting."
@@ -452,11 +467,15 @@ class PretrainingTrainer(Trainer):
 
     # Beginning, or going on --------------------------------------------------------------------------------------------
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, trial=None, ignore_keys_for_eval=None):
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
+    ) -> TrainOutput:
         with alone_in(self.args.output_dir):
             return self._train_alone(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
-    def _train_alone(self, resume_from_checkpoint: str | bool | None, trial, ignore_keys_for_eval):
+    def _train_alone(
+        self, resume_from_checkpoint: str | bool | None, trial: Any, ignore_keys_for_eval: Any
+    ) -> TrainOutput:
         checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
         check_output_dir(self.args.output_dir, checkpoint)
         if self.stream is not None:
@@ -489,7 +508,7 @@ class PretrainingTrainer(Trainer):
             self.finite.read_all()
             return result
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         if not self.is_sharded and resume.load_trained_weights(model or self.model, resume_from_checkpoint):
             return
         super()._load_from_checkpoint(resume_from_checkpoint, model)

@@ -10,10 +10,12 @@ V vocabulary size.
 """
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from ..arguments import HeadlessTrainingArguments
@@ -21,11 +23,12 @@ from ..corpus.packing import target_counts
 from ..models.trunk import find_trunk, infer_task, without_adapter
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import candidate_loss, vocabulary_cross_entropy
+from ..objective.negatives import NegativePool
 from ..objective.prior import log_prior
 from ..refusals import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import vocabulary_scores
 from .pretraining import PretrainingTrainer
-from .step import CandidatePools, Candidates, Step, mean_of_step
+from .step import CandidatePools, Candidates, Shares, Step, mean_of_step
 
 # Tokens drawn in a step by default, and their largest share of the vocabulary. Without any, tokens that the texts never have
 # gain probability; more cost time (docs/results.md).
@@ -55,13 +58,13 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
 
     def __init__(
         self,
-        model=None,
+        model: nn.Module | None = None,
         args: HeadlessTrainingArguments | None = None,
-        data_collator=None,
+        data_collator: Callable | None = None,
         *,
         token_counts: Tensor | None = None,
-        **kwargs,
-    ):
+        **kwargs: Any,
+    ) -> None:
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
         language_model = without_adapter(model)
         find_trunk(language_model)
@@ -85,7 +88,9 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         self.frequency = log_prior(token_counts).exp().to(args.device)
         self.pools = CandidatePools(args, self.head.size, self.host)
 
-    def compute_loss(self, model, inputs, return_outputs: bool = False, num_items_in_batch=None):
+    def compute_loss(
+        self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor | tuple[Tensor, dict]:
         """Softmax over the candidates of each pool by the model's own head, or over the vocabulary where there is no pool.
 
         Returns:
@@ -93,7 +98,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         """
         inputs, micro_batch = self.take_out(inputs)
 
-        def loss_sum(hidden, weight, bias):
+        def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             if not micro_batch.candidates:
                 return vocabulary_cross_entropy(
                     hidden, micro_batch.target_ids, weight, bias, softcap=self.head.softcap, reduction="sum"
@@ -117,7 +122,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         options = {"bias": bias, "softcap": self.head.softcap, "reduction": "sum"}
         return candidate_loss(outputs, part.target_index, vectors, log_weights, **options)
 
-    def candidates_of_step(self, targets):
+    def candidates_of_step(self, targets: list[Tensor]) -> Shares:
         share = self.args.softmax_share
         if share and self.state.global_step >= (1 - share) * self.state.max_steps:
             return mean_of_step(self, targets)
@@ -140,6 +145,6 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
                 )
         super().log(logs, start_time)
 
-    def evaluation_scores(self, hidden, target_ids, pool):
+    def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:
         scores = vocabulary_scores(hidden, target_ids, self.head, apart=self.unseen)
         return {"loss": scores["cross_entropy"], "unseen_token_mass": scores.pop("apart")} | scores

@@ -1,16 +1,21 @@
 """The baseline: the same trunk, data, masks, logs and evaluation, with a vocabulary head."""
 
-from torch import Tensor
+from collections.abc import Callable
+from typing import Any
 
+from torch import Tensor, nn
+
+from ..arguments import HeadlessTrainingArguments
 from ..models.fold import FOLD
 from ..models.trunk import find_trunk, without_adapter
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import vocabulary_cross_entropy
+from ..objective.negatives import NegativePool
 from ..objective.prior import candidate_log_prior
 from ..refusals import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import vocabulary_scores
 from .pretraining import PretrainingTrainer
-from .step import mean_of_step
+from .step import Shares, mean_of_step
 
 
 class VanillaTrainer(PretrainingTrainer):
@@ -30,14 +35,14 @@ class VanillaTrainer(PretrainingTrainer):
 
     def __init__(
         self,
-        model=None,
-        args=None,
-        data_collator=None,
+        model: nn.Module | None = None,
+        args: HeadlessTrainingArguments | None = None,
+        data_collator: Callable | None = None,
         *,
         token_counts: Tensor | None = None,
         drawn_share: float = 0.0,
-        **kwargs,
-    ):
+        **kwargs: Any,
+    ) -> None:
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
         language_model = without_adapter(model)
         find_trunk(language_model)
@@ -54,7 +59,9 @@ class VanillaTrainer(PretrainingTrainer):
             self.head.start_bias(candidate_log_prior(token_counts, drawn_share))
         super().__init__(model, args, data_collator, **kwargs)
 
-    def compute_loss(self, model, inputs, return_outputs: bool = False, num_items_in_batch=None):
+    def compute_loss(
+        self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor | tuple[Tensor, dict]:
         """Cross-entropy over the vocabulary, the mean over the predictions of the optimizer step on all processes.
 
         Returns:
@@ -62,7 +69,7 @@ class VanillaTrainer(PretrainingTrainer):
         """
         inputs, micro_batch = self.take_out(inputs)
 
-        def loss_sum(hidden, weight, bias):
+        def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             return vocabulary_cross_entropy(
                 hidden, micro_batch.target_ids, weight, bias, softcap=self.head.softcap, reduction="sum"
             )
@@ -70,9 +77,9 @@ class VanillaTrainer(PretrainingTrainer):
         loss = self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor
         return (loss, {}) if return_outputs else loss
 
-    def candidates_of_step(self, targets):
+    def candidates_of_step(self, targets: list[Tensor]) -> Shares:
         return mean_of_step(self, targets)
 
-    def evaluation_scores(self, hidden, target_ids, pool):
+    def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:
         scores = vocabulary_scores(hidden, target_ids, self.head)
         return {"loss": scores["cross_entropy"]} | scores
