@@ -80,8 +80,8 @@ def add_grid_results(grid) -> None:
 
 
 @never_raises
-def write_classifier_card(folder: Path, run, model: PreTrainedModel, result: dict) -> None:
-    """Write the card of a fine-tuned model that is saved in a folder. Never raises: a failure is a warning."""
+def write_classifier_card(folder: Path, called: str, run, model: PreTrainedModel, result: dict) -> None:
+    """Write the card of a fine-tuned model, under its name on the Hub or that of its folder. Never raises."""
     task, settings = run.task, result["settings"] | {"learning_rate": result["learning_rate"], "seed": run.seed}
     hub_name, config = settings["dataset_name"], settings["dataset_config_name"]
     if task.benchmark != OWN_TASK:
@@ -103,7 +103,7 @@ def write_classifier_card(folder: Path, run, model: PreTrainedModel, result: dic
         "title": title,
         "task": name,
         "is_choice": task.is_multiple_choice,
-        "usage": card_facts.usage_facts(folder.name, model, run.model.tokenizer) | usage,
+        "usage": card_facts.usage_facts(called, model, run.model.tokenizer) | usage,
         "training": {
             "data": {"Texts": texts},
             "loss": LOSS_TITLES["squared_error" if task.problem is REGRESSION else result["loss"]],
@@ -113,4 +113,4 @@ def write_classifier_card(folder: Path, run, model: PreTrainedModel, result: dic
     }
     options = {"causal": False, "model_args": ModelArguments(model_name_or_path=run.model.source), "dataset": hub_name}
     options |= {"results": glue_results([result]), "facts": facts, "model_name": title}
-    write_card(folder, folder.name, "classifier", model, run.model.tokenizer, **options)
+    write_card(folder, called, "classifier", model, run.model.tokenizer, **options)

@@ -32,7 +32,6 @@ _INSTEAD = {
     "label_smoothing_factor": "its losses have none",
     "train_sampling_strategy": "batches are always of similar length",
     "eval_do_concat_batches batch_eval_metrics prediction_loss_only include_for_metrics": "all predictions of a set are scored",
-    "push_to_hub": "--save_models writes models, and `hf upload me/name FOLDER .` pushes one",
     "seed": "--seeds names one or several",
 }
 DECIDED = tuple(Refusal(names, f"`headless-trainer glue` sets it: {instead}") for names, instead in _INSTEAD.items())
@@ -195,6 +194,8 @@ class GlueArguments(LoadingArguments):
         """Refuse a grid without models or tasks; not when the arguments are made, since a report needs neither."""
         named = {name: getattr(self, name) for name in ("tasks", "train_file", "dataset_name")}
         alone, do_predict = self.is_prediction_only, training.do_predict
+        if training.push_to_hub and not alone:
+            self.save_models = self.save_models or "best"  # which is what is pushed
         rows_are_named = alone or (self.is_own_task and (self.test_file or self.dataset_name))
         wrong = None
         if not self.model_name_or_path:
@@ -205,6 +206,8 @@ class GlueArguments(LoadingArguments):
             wrong = "do_predict is True but no rows are named: add --test_file to a task of your own, or to a fine-tuned model"
         elif do_predict and self.kept_models == "none" and not alone:
             wrong = "do_predict is True but save_models is 'none', so no model is left to predict: drop one of the two"
+        elif training.push_to_hub and self.kept_models == "none":
+            wrong = "push_to_hub is True but no model is kept that could be pushed: leave it out, or --save_models none"
         elif sum(map(bool, named.values())) != 1 and not alone:
             wrong = ", ".join(f"{name} is {value!r}" for name, value in named.items())
             wrong += ": give one of them, such as --tasks paper"

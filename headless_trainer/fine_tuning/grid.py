@@ -9,6 +9,7 @@ from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..corpus.packing import first_rows
+from ..hub.pushes import repository_name
 from ..models.loading import check_length
 from ..runtime.checkpoints import TOKEN_COUNTS_NAME, check_writable, load_token_counts
 from ..runtime.launch import check_devices
@@ -84,6 +85,11 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     check_writable(output_dir)
     found = read_runs(output_dir) + read_runs(output_dir, candidates=True)
     models = load_models(arguments, tasks)
+    if training.push_to_hub:
+        repository_name(training.hub_model_id, training.output_dir)
+        if len(models) * len(tasks) > 1:
+            found = f"the grid has {len(models)} models and {len(tasks)} tasks"
+            raise ValueError(f"push_to_hub is True but {found}: give one of each, or push a kept model by `hf upload`.")
     fingerprints = {model.name: model.weights for model in models}
     loss = arguments.loss or (tasks[0].problem.losses[0] if arguments.is_own_task else "balanced")
     check_settings(found, loss, run_settings(arguments, training), fingerprints, training.output_dir)

@@ -16,6 +16,8 @@ from pathlib import Path
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from ..arguments import with_settings
+from ..hub.pushes import HubPushes, repository_name
 from ..runtime.processes import on_first_process
 from .classification import ClassificationTrainer
 from .classification_rows import EncodedRows, encode_rows
@@ -64,7 +66,7 @@ def run_grid(grid: Grid) -> None:
 
 
 def finish(grid: Grid) -> None:
-    """Choose learning rates, name the models that are kept, and add the scores to the cards of local models."""
+    """Choose learning rates, name the models that are kept, add the scores to the cards of local models, push the best one."""
     if grid.arguments.learning_rates:
         choose_rates(grid)
     if grid.arguments.is_own_task:
@@ -72,6 +74,11 @@ def finish(grid: Grid) -> None:
             if folder is not None and folder.is_dir():
                 logger.info("%s: its best model is in %s", name, folder)
     add_grid_results(grid)
+    if grid.training.push_to_hub:
+        (folder,) = best_models(grid).values()
+        name = repository_name(grid.training.hub_model_id, grid.training.output_dir)
+        with with_settings(grid.training, output_dir=str(folder), hub_model_id=name):
+            HubPushes(grid.training).push_run("End of fine-tuning")
 
 
 def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRows]) -> dict:
@@ -105,13 +112,15 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
         "versions": {name: metadata.version(name) for name in PACKAGES},
     }
     if trainer.args.should_save and (folder := keep_model(run, result, grid.arguments.kept_models)):
-        write_classifier_card(folder, run, trainer.model, result)
+        name = (grid.training.push_to_hub and grid.training.hub_model_id) or folder.name
+        write_classifier_card(folder, name, run, trainer.model, result)
     return result
 
 
 def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrainer:
     """The trainer of one run: its model with a new head, both from the run's seed."""
     task, args = run.task, copy.copy(grid.training)
+    args.push_to_hub = False  # the best model is pushed at the end of the grid
     config = copy.deepcopy(run.model.configs[task.num_labels])
     config.num_labels = task.num_labels
     if task.id2label:

@@ -254,6 +254,8 @@ def test_metadata_are_what_the_hub_takes_and_the_text_is_whole(here, name):
         assert result.task_type in ("text-generation", "fill-mask")
     inherits = name.startswith("decoder") or name.startswith("tuned") and "encoder" not in name or name == "embeddings"
     assert (data.get("license"), data.get("language")) == (("mit", ["en"]) if inherits else (None, None))
+    limitations = text.partition("## Limitations and bias\n")[2].partition("\n## ")[0]
+    assert "stereotypes" in limitations and limitations.count("\n- ") >= 2
     # All is whole, and nothing is private.
     assert TOKEN not in text and str(here) not in text
     assert not re.search(r"(?<![\w.])/(?!/)[a-z]+/", re.sub(r"https://\S+", "", text)), "a path"

@@ -177,6 +177,19 @@ def test_a_saved_model_is_that_of_the_best_epoch(tmp_path, data, encoders, monke
     assert model.classifier.weight.equal(weights[0])
 
 
+def test_the_best_model_is_pushed(tmp_path, encoders, data, hub):
+    run(
+        encoders[0], tmp_path, "--tasks", "cola", "--data_dir", data, "--seeds", 0, 1, "--learning_rate", 0.1,
+        "--push_to_hub", "--hub_model_id", "me/cola",
+    )  # fmt: skip
+    best, pushed = tmp_path / "balanced/run_checkpoint-5/cola/best", hub.files("me/cola")
+    assert hub.repositories["me/cola"].messages == ["End of fine-tuning"]
+    assert pushed["model.safetensors"] == (best / "model.safetensors").read_bytes()
+    assert "tokenizer.json" in pushed and b'model="me/cola"' in pushed["README.md"]
+    with pytest.raises(SystemExit, match="push_to_hub is True but the grid has 2 models and 1 tasks: give one of each"):
+        run(encoders, tmp_path / "two", "--tasks", "cola", "--data_dir", data, "--push_to_hub")
+
+
 @pytest.mark.parametrize(
     "flags, label, metric, lower, loss",
     [
