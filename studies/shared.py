@@ -52,6 +52,7 @@ SOFTWARE = software()
 BASES = {
     "headless": [],
     "headless untied": ["--tie_word_embeddings", "false"],
+    "sampled softmax untied": ["--objective", "sampled_softmax", "--tie_word_embeddings", "false"],
     "vanilla tied": ["--objective", "vanilla", "--tie_word_embeddings", "true"],
     "vanilla untied": ["--objective", "vanilla", "--tie_word_embeddings", "false"],
 }
