@@ -39,6 +39,7 @@ KINDS = {
     "distilbert": ("distilbert", {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}),
     "bert": ("bert", WIDTH),
     "pythia": ("gpt_neox", WIDTH),
+    "gemma": ("gemma3_text", {**WIDTH, "head_dim": 8, "num_key_value_heads": 1}),
     "gpt2": ("gpt2", {"n_embd": 16, "n_layer": 1, "n_head": 2}),
     "t5": ("t5", {}),  # for its tokenizer
     "afriteva": ("t5", {}),
