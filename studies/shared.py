@@ -64,6 +64,10 @@ INGREDIENTS = {
     "pools of 2048": ["--pool_size", "2048"],
     "4096 uniform": ["--sampled_negatives", "4096"],
     **{f"input gradients x {scale}": ["--input_grad_scale", f"{scale}"] for scale in (2, 3, 5, 10)},
+    **{
+        f"counts ^ {power}": ["--trainer", "studies.counts:Power" + power.replace(".", "")]
+        for power in ("0", "0.5", "1.5", "2")
+    },
     "masking 30 %": ["--mlm_probability", "0.3"],
     # Other trunks of --scale cpu.
     **{

@@ -1,0 +1,51 @@
+"""Candidates with weight ``count ** a`` in the loss, where the paper has a = 1: trainers for recipe.py's ``counts ^ a``.
+
+With other weights the scores learn something else: log p minus the log of the weight that a token is expected to have in a
+pool of K targets. The free head of an exponent therefore adds ``log E[n ** a]``, with n from a Poisson distribution of mean
+K q. For a = 1 that is log q up to a constant.
+"""
+
+import torch
+from torch import Tensor
+
+from headless_trainer import HeadlessTrainer
+from headless_trainer.objective.losses import candidate_loss
+
+MOST = 2000  # occurrences in one pool of a batch of 32 x 128: the most frequent token has some 250
+
+
+class CountsTrainer(HeadlessTrainer):
+    exponent = 1.0
+
+    def pool_loss(self, outputs, part, vectors, bias):
+        log_weights = self.exponent * part.pool.log_counts(outputs.dtype)
+        return candidate_loss(outputs, part.target_index, vectors, log_weights, bias=bias, reduction="sum")
+
+    def _prior(self) -> Tensor | None:
+        log_q = super()._prior()
+        targets = self.all_token_counts().sum() / max(1, self.state.global_step)  # K, of steps of one pool
+        return None if log_q is None else log_expected_weight(log_q + targets.log(), self.exponent)
+
+
+def log_expected_weight(log_mean: Tensor, exponent: float) -> Tensor:
+    """``(V,)`` log E[n ** exponent; n > 0] of counts n with Poisson distributions of mean ``exp(log_mean)``."""
+    n = torch.arange(1, MOST, dtype=torch.float64)
+    terms = exponent * n.log() - (n + 1).lgamma()
+    parts = log_mean.double()[:, None].split(4096)
+    return torch.cat([(n * part - part.exp() + terms).logsumexp(-1) for part in parts]).float()
+
+
+class Power0(CountsTrainer):
+    exponent = 0.0
+
+
+class Power05(CountsTrainer):
+    exponent = 0.5
+
+
+class Power15(CountsTrainer):
+    exponent = 1.5
+
+
+class Power2(CountsTrainer):
+    exponent = 2.0
