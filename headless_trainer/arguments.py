@@ -43,24 +43,27 @@ class ModelArguments(LoadingArguments):
     """Model and tokenizer."""
 
     model_name_or_path: str | None = HfArg(
-        default=None, help="Checkpoint (Hub name or folder) to continue from. Without it, weights are random at first."
+        default=None,
+        help="Checkpoint (Hub name or folder) to continue from. Without it, training starts from random weights.",
     )
-    model_type: str | None = HfArg(default=None, help="Architecture of random weights, such as bert or gpt_neox.")
-    config_name: str | None = HfArg(default=None, help="Configuration of random weights (Hub name or folder).")
+    model_type: str | None = HfArg(default=None, help="Architecture to train from random weights: bert, gpt_neox, ...")
+    config_name: str | None = HfArg(
+        default=None, help="Configuration to train from random weights (Hub name or folder)."
+    )
     config_overrides: str | None = HfArg(
         default=None, help="Changes to the configuration: hidden_size=192,num_hidden_layers=3 or a JSON object."
     )
     tie_word_embeddings: bool | None = HfArg(
         default=None,
-        help="vanilla: the head is the embedding. headless: with false, candidates have their own matrix. "
+        help="vanilla: the head shares the embedding's weights. headless: with false, candidates have a matrix of their own. "
         "The architecture's own choice by default.",
     )
     mask_token: str | None = HfArg(default=None, help="Mask token for a tokenizer that has none. Added if it is new.")
-    train_tokenizer: bool = HfArg(default=False, help="Train a tokenizer on the training texts, and save it too.")
+    train_tokenizer: bool = HfArg(default=False, help="Train a tokenizer on the training texts.")
     tokenizer_type: Literal["bpe", "wordpiece", "words"] = HfArg(
         default="bpe", help="Kind of tokenizer to train: byte-level bpe, wordpiece, or words (between spaces)."
     )
-    vocab_size: int = HfArg(default=32_000, help="Tokens in the tokenizer to train, specials included.")
+    vocab_size: int = HfArg(default=32_000, help="Vocabulary size of the tokenizer to train, special tokens included.")
     resize_embeddings: bool = HfArg(default=False, help="Add rows to a loaded embedding for a larger tokenizer.")
     license: str | None = HfArg(default=None, help="Licence of the weights, for the card: apache-2.0, mit, other.")
     language: list[str] | None = HfArg(default=None, help="Languages of the texts, for the card, as codes: en fr.")
@@ -88,44 +91,47 @@ class DataArguments:
     """Data."""
 
     dataset_name: str | None = HfArg(
-        default=None, help="Dataset on the Hub. Without it and train_file, the documentation on this machine is read."
+        default=None, help="Dataset on the Hub. Without it or train_file, the documentation on this machine is read."
     )
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of the dataset.")
     dataset_revision: str | None = HfArg(default=None, help="Branch, tag or commit of the dataset.")
     train_file: list[str] | None = HfArg(
-        default=None, help="Files, folders or globs of .txt, .csv, .tsv, .json, .jsonl or .parquet, each also as .gz."
+        default=None, help="Files, folders or globs: .txt, .csv, .tsv, .json, .jsonl, .parquet, also gzipped."
     )
     validation_file: list[str] | None = HfArg(
-        default=None, help="The same for the held-out part. Split off the training part by default."
+        default=None, help="The same, for evaluation. By default a part of the training documents is held out."
     )
     eval_old_file: list[str] | None = HfArg(
         default=None,
-        help="Files of the texts that the model was trained on before. Evaluation scores what is held out of them too, as "
-        "eval_old_...: what a model that is trained on forgets.",
+        help="Texts of the model's earlier training. Evaluation also scores their held-out part, as eval_old_..., which shows "
+        "what the model forgets.",
     )
-    text_column: str | None = HfArg(default=None, help="Column of the text. text, or the only one of text, by default.")
+    text_column: str | None = HfArg(default=None, help="Text column. Default: text, or the only text column.")
     sample_by: Literal["line", "paragraph", "document"] = HfArg(
-        default="line", help="What one document is in a .txt file: a line, a blank-line paragraph, the file."
+        default="line",
+        help="A document in a .txt file: each line, each paragraph (blank lines between), or the whole file.",
     )
     validation_split_percentage: float = HfArg(
         default=5.0,
-        help="Percentage of the documents held out when there is no validation part. A hash of its text decides "
-        "for each document, at least one is held out, and at least one is trained on.",
+        help="Percentage of documents held out if there is no validation data. A hash of the text decides for each "
+        "document; at least one is held out and at least one is trained on.",
     )
     streaming: bool = HfArg(default=False, help="Read while training instead of before it.")
     shuffle_buffer_size: int = HfArg(
-        default=10_000, help="Documents of a stream shuffled among each other. 0 for the order of the files."
+        default=10_000, help="Buffer, in documents, that shuffles a stream. 0 keeps the order of the files."
     )
     max_seq_length: int = HfArg(default=128, aliases=["--block_size"], help="Tokens in a row.")
     line_by_line: bool = HfArg(
         default=False,
-        help="One document a row, cut and padded, instead of packing documents into full rows. With isolate_documents as many "
-        "whole documents a row as fit, so that next to nothing is padded.",
+        help="One document per row, cut and padded, instead of documents packed into full rows. With isolate_documents, as "
+        "many whole documents per row as fit, with almost no padding.",
     )
-    max_train_samples: int | None = HfArg(default=None, help="Keep this many training rows.")
-    max_eval_samples: int | None = HfArg(default=None, help="Keep this many evaluation rows.")
-    preprocessing_num_workers: int | None = HfArg(default=None, help="Processes that tokenize. One a core by default.")
-    overwrite_cache: bool = HfArg(default=False, help="Tokenize again instead of reusing earlier work.")
+    max_train_samples: int | None = HfArg(default=None, help="Train on at most N rows.")
+    max_eval_samples: int | None = HfArg(default=None, help="Evaluate on at most N rows.")
+    preprocessing_num_workers: int | None = HfArg(
+        default=None, help="Processes that tokenize. One per core by default."
+    )
+    overwrite_cache: bool = HfArg(default=False, help="Tokenize again instead of reading the cache.")
 
     def __post_init__(self) -> None:
         refuse(self, DATA)
@@ -143,69 +149,72 @@ class HeadlessTrainingArguments(TrainingArguments):
 
     objective: Literal["headless", "sampled_softmax", "vanilla"] = HfArg(
         default="headless",
-        help="headless (contrastive weight tying), sampled_softmax (the model's own head on candidates, for a checkpoint that "
-        "is trained on), or vanilla (its head over the vocabulary).",
+        help="headless (contrastive weight tying), sampled_softmax (the model's own head on candidates, to continue a "
+        "checkpoint) or vanilla (its head over the vocabulary).",
     )
     trainer: str | None = HfArg(
         default=None,
-        help="module:Class, a subclass of the objective's trainer, with a loss of its own (examples/own_loss.py).",
+        help="module:Class, a subclass of the objective's trainer with a loss of your own (examples/own_loss.py).",
     )
     task: Literal["mlm", "clm"] | None = HfArg(
-        default=None, help="Masked (mlm) or next (clm) token prediction. From the model's class by default."
+        default=None,
+        help="mlm: predict masked tokens. clm: predict the next token. The model's class decides by default.",
     )
     negatives: Literal["micro_batch", "step", "world"] = HfArg(
-        default="micro_batch", help="Whose targets are candidates: of a micro_batch (the paper), a step, or the world."
+        default="micro_batch",
+        help="Whose targets are the candidates: a micro_batch's (the paper), a step's, or all processes' (world).",
     )
     pool_size: int | None = HfArg(
         default=None,
-        help="With negatives micro_batch: predictions that share a pool, at most. Smaller pools make the loss cheaper. "
-        "All of a forward by default.",
+        help="With negatives micro_batch: the most predictions that share a pool. Smaller pools make the loss cheaper. "
+        "Default: all predictions of a forward pass.",
     )
     sampled_negatives: int | None = HfArg(
         default=None,
-        help="Tokens drawn uniformly in each step as further candidates. None for headless by default; for sampled_softmax "
-        "4,096, or a quarter of a smaller vocabulary.",
+        help="Tokens drawn uniformly in each step as further candidates. Default: none for headless; for sampled_softmax "
+        "4,096, or a quarter of the vocabulary if that is less.",
     )
     softmax_share: float = HfArg(
-        default=0.0, help="sampled_softmax: share of the steps, at the end, that score the whole vocabulary."
+        default=0.0, help="sampled_softmax: score the whole vocabulary in this last share of the steps."
     )
-    mlm_probability: float = HfArg(default=0.15, help="Share of the tokens that are predicted (mlm).")
-    mask_replace_prob: float = HfArg(default=0.8, help="Share of the predicted tokens shown as the mask.")
-    random_replace_prob: float = HfArg(default=0.1, help="Share of the predicted tokens shown as another token.")
-    isolate_documents: bool = HfArg(default=False, help="Documents packed into one row do not see each other.")
-    input_grad_scale: float = HfArg(default=1.0, help="Multiplies the embedding's gradient from the input side.")
+    mlm_probability: float = HfArg(default=0.15, help="mlm: share of the tokens to predict.")
+    mask_replace_prob: float = HfArg(default=0.8, help="mlm: share of the predicted tokens replaced by the mask.")
+    random_replace_prob: float = HfArg(default=0.1, help="mlm: share of the predicted tokens replaced by a random one.")
+    isolate_documents: bool = HfArg(default=False, help="Documents packed into one row do not attend to each other.")
+    input_grad_scale: float = HfArg(default=1.0, help="Factor for the embedding's gradient from the input side.")
     muon_learning_rate: float | None = HfArg(
         default=None,
-        help="Update the matrices of the layers with Muon, at this learning rate. Everything else has --optim at "
-        "--learning_rate, on the same schedule. Without it --optim updates everything.",
+        help="Train the matrices of the layers with Muon at this learning rate, and everything else with --optim at "
+        "--learning_rate, on the same schedule. Without it, --optim trains everything.",
     )
     sparse_embedding_updates: bool = HfArg(
         default=False,
-        help="headless: AdamW touches only the rows of the embedding that a step reads. So the cost of a step does not "
-        "grow with the vocabulary.",
+        help="headless, sampled_softmax: AdamW updates only the embedding rows that a step reads. The cost of a step then does "
+        "not grow with the vocabulary.",
     )
     head_bias: Literal["none", "prior"] = HfArg(
-        default="none", help="vanilla clm: prior is a trained bias that starts at the log frequencies of tokens."
+        default="none",
+        help="vanilla clm: with prior, the head has a trained bias that starts at the tokens' log frequencies.",
     )
-    eval_pool_size: int = HfArg(default=4096, help="headless: held-out targets that are fixed candidates.")
+    eval_pool_size: int = HfArg(default=4096, help="headless: held-out targets in the fixed pool of evaluation.")
     eval_full_vocabulary: bool = HfArg(default=True, help="headless: evaluation also ranks the whole vocabulary.")
     bf16: bool_or_auto = HfArg(  # type: ignore[valid-type]
         default=False,
         metadata={"nargs": "?", "const": True},
-        help="Products in bfloat16. auto: where a CUDA GPU has it, and in float32 elsewhere.",
+        help="Mixed precision in bfloat16. auto: on a CUDA GPU that supports it.",
     )
     fp16: bool_or_auto = HfArg(  # type: ignore[valid-type]
         default=False,
         metadata={"nargs": "?", "const": True},
-        help="Products in float16. auto: on a CUDA GPU, unless bf16 is on, and in float32 elsewhere.",
+        help="Mixed precision in float16. auto: on a CUDA GPU, unless bf16 is on.",
     )
     optim: OptimizerNames | str = HfArg(default="adamw_torch_fused", help="The optimizer.")
-    remove_unused_columns: bool = HfArg(default=False, help="Drop the columns that the model's forward does not name.")
-    logging_first_step: bool = HfArg(default=True, help="Log after the first step too, unless logging_strategy is no.")
+    remove_unused_columns: bool = HfArg(default=False, help="Drop columns that the model's forward does not take.")
+    logging_first_step: bool = HfArg(default=True, help="Also log after the first step, unless logging_strategy is no.")
     logging_nan_inf_filter: bool = HfArg(default=False, help="Leave losses that are not finite out of the log.")
     report_to: list[str] = HfArg(
         default_factory=lambda: ["none"],
-        help="Trackers that get the logs: tensorboard, wandb, trackio, others of transformers, all, none.",
+        help="Trackers: tensorboard, wandb, trackio, any other that transformers supports, all, or none.",
     )
     hub_token: str | None = HfArg(default=None, repr=False, help="Hub token to push with. The stored login by default.")
 
@@ -247,20 +256,21 @@ class HeadlessTrainingArguments(TrainingArguments):
 
 @dataclass
 class LMHeadArguments(HeadlessTrainingArguments):
-    """How a headless checkpoint gets its language-modelling head, and how it is fine-tuned with ``do_train``.
+    """Language-modelling head, and its fine-tuning with ``do_train``.
 
     Defaults that differ from those of `HeadlessTrainingArguments`: ``objective`` is vanilla, the schedule is constant after
     its warm-up, as in the paper, and ``learning_rate`` is that of its section 4.2.
     """
 
-    objective: Literal["vanilla"] = HfArg(default="vanilla", help="Fine-tuned is with cross-entropy.")
+    objective: Literal["vanilla"] = HfArg(default="vanilla", help="Fine-tuning is with cross-entropy.")
     init: Literal["prior", "embeddings"] = HfArg(
-        default="prior", help="prior: E^T + log q. embeddings: E^T alone, as the paper starts its fine-tuning."
+        default="prior", help="prior: E^T + log q. embeddings: E^T alone, where the paper's fine-tuning starts."
     )
     counts_from: Literal["checkpoint", "corpus"] = HfArg(
-        default="checkpoint", help="Counts behind log q: those saved beside the checkpoint, or of the training texts."
+        default="checkpoint",
+        help="Token counts for log q: those saved with the checkpoint, or those of the training texts.",
     )
-    freeze_trunk: bool = HfArg(default=False, help="Fine-tune the head alone.")
+    freeze_trunk: bool = HfArg(default=False, help="Fine-tune only the head.")
     learning_rate: float = HfArg(default=1e-4, help="Peak learning rate.")
     lr_scheduler_type: str = HfArg(default="constant_with_warmup", help="Learning rate schedule.")
 

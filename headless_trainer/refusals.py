@@ -91,7 +91,7 @@ RANGES = (
     ),
     Refusal(
         "auto_find_batch_size",
-        "after a batch that did not fit, a run would begin again with the weights and counts it had: set a smaller "
+        "after a batch that did not fit, a run would restart with changed weights and counts: set a smaller "
         "per_device_train_batch_size, and more gradient_accumulation_steps for as many rows in a step",
     ),
     Refusal(
@@ -190,7 +190,7 @@ PRETRAINING = (
     ),
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
-        f"optim is another than AdamW: use --optim adamw_torch, or {LEAVE}",
+        f"optim is not AdamW: use --optim adamw_torch, or {LEAVE}",
         _is_not_adamw,
     ),
     Refusal(
@@ -217,7 +217,7 @@ PRETRAINING_PARAMETERS = {
 }
 CLASSIFICATION_PARAMETERS = {"compute_loss_func": "the loss is that of the parameter loss: leave it out"}
 MODEL = (
-    Refusal("config_name", f"model_type names a configuration too: {OF_TWO}", lambda args: args.model_type),
+    Refusal("config_name", f"model_type also names a configuration: {OF_TWO}", lambda args: args.model_type),
     Refusal(
         "config_name model_type config_overrides",
         f"model_name_or_path brings its own configuration: {OF_TWO}",
@@ -237,12 +237,12 @@ MODEL = (
     *outside("vocab_size", "be at least 300 (256 bytes and the special tokens)", lambda size: size >= 300),
 )
 DATA = (
-    Refusal("train_file", f"dataset_name is given too: {OF_TWO}", lambda args: args.dataset_name),
+    Refusal("train_file", f"dataset_name is also given: {OF_TWO}", lambda args: args.dataset_name),
     Refusal("validation_file", "train_file is not given: add it", lambda args: not args.train_file),
     *outside("validation_split_percentage", "be above 0 and below 100", lambda share: 0 < share < 100),
     Refusal(
         "max_train_samples",
-        "a stream has no first rows: say how much is trained on with --max_steps, and drop max_train_samples",
+        "a stream has no fixed rows: limit training with --max_steps instead",
         lambda args: args.streaming,
     ),
     *outside("shuffle_buffer_size", "not be negative", lambda size: size >= 0),

@@ -45,7 +45,7 @@ def save_card(folder: str | Path, facts: dict[str, Any], metadata: dict[str, Any
     """
     path = Path(folder) / CARD_NAME
     if path.is_file() and read_card(folder) is None:
-        logger.warning("%s is not a card of headless_trainer, so it is left as it is and no card is written.", path)
+        logger.warning("%s was not written by headless_trainer; it is kept, and no card is written.", path)
         return
     data = ModelCardData(**{name: value for name, value in metadata.items() if value is not None})
     card = ModelCard.from_template(data, template_path=str(TEMPLATE), **facts)

@@ -9,16 +9,15 @@
         --output_dir runs/new
     headless-trainer glue --report_only --output_dir runs/glue
 
-The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file of arguments; flags that
-follow override it. Each run leaves one JSON file, <output_dir>/<loss>/<model>/<task>/seed_<s>.json, and the grid leaves
-results.md with its tables and pictures. The same command goes on where it was interrupted: finished runs are skipped, and
-the one that was cut short starts over.
+The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file; flags override it. Each run
+writes one JSON file, <output_dir>/<loss>/<model>/<task>/seed_<s>.json, and the grid writes results.md with tables and pictures.
+Repeat an interrupted command to go on: it skips finished runs and starts the interrupted one over.
 """
 
 from ..runtime.signals import ended_by_signals
 
 
-@ended_by_signals("To go on: the same command, which skips the runs that are finished")
+@ended_by_signals("To go on: repeat the command; it skips the finished runs")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 

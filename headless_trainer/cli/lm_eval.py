@@ -5,9 +5,8 @@
     headless-trainer lm-eval --compare runs/decoder-lm runs/vanilla --tasks lambada_openai arc_easy --output_dir runs/zero-shot
     headless-trainer lm-eval --compare runs/zero-shot/runs__decoder-lm runs/zero-shot/runs__vanilla
 
-A task takes its documents from the Hub, or from a local file given with --data_files; its prompt and its metrics are the
-harness's either way. Results are written task by task in --output_dir: results.md, and a folder for each model. What a model
-has answered is kept there, and not asked again.
+A task reads its documents from the Hub, or from a local file named in --data_files; prompt and metrics are the harness's
+either way. --output_dir gets results.md and one folder per model, updated after each task. Answers are kept there and reused.
 """
 
 import json
@@ -20,7 +19,7 @@ from ..runtime.signals import ended_by_signals
 logger = logging.getLogger("headless_trainer")
 
 
-@ended_by_signals("To go on: the same command, which asks a model nothing twice")
+@ended_by_signals("To go on: repeat the command; it reuses the answers so far")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 
@@ -67,7 +66,7 @@ def evaluate(args) -> None:
             write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())
             write_whole(Path(args.output_dir, "comparison.json"), (json.dumps(rows, indent=2) + "\n").encode())
     if failures:
-        problem = "Failed, all else is scored and written; the same command tries again:"
+        problem = "Failed; everything else is scored and written. Repeat the command to try again:"
         sys.exit("\n".join([problem, *failures]))
 
 

@@ -1,20 +1,19 @@
-"""Make a language model of a headless checkpoint: with its free head, without training, or fine-tuned as in the paper.
+"""Turn a headless checkpoint into a language model: with its free head, untrained, or fine-tuned as in the paper.
 
     headless-trainer lm-head --model_name_or_path runs/decoder --output_dir runs/decoder-lm
     headless-trainer lm-head --model_name_or_path runs/bert --output_dir runs/bert-mlm
     headless-trainer lm-head --model_name_or_path someone/headless --counts_from corpus --train_file corpus.txt --output_dir lm
     headless-trainer lm-head paper_lm_head_text --model_name_or_path runs/decoder --output_dir runs/decoder-tuned
 
-The head is E^T + log q, q being how often each token was a target in the pretraining. A decoder becomes a causal language
-model, an encoder a masked one. The folder that is written generates, fills masks and scores in every client. With --do_train
-the head, and the trunk unless --freeze_trunk, is then trained with cross-entropy over the vocabulary on the corpus that the
-data arguments name; --do_eval measures it on held-out rows.
+The head is E^T + log q, where q is each token's share of the pretraining targets. A decoder becomes a causal language model,
+an encoder a masked one; the result generates, fills masks and scores in every client. --do_train then fine-tunes head and trunk
+(with --freeze_trunk only the head) with cross-entropy over the vocabulary; --do_eval measures the model on held-out rows.
 """
 
 from ..runtime.signals import ended_by_signals
 
 
-@ended_by_signals("To go on: the same command and --resume_from_checkpoint auto")
+@ended_by_signals("To go on: repeat the command with --resume_from_checkpoint auto")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 
@@ -45,7 +44,7 @@ def check_arguments(model_args, data_args, args) -> None:
     from ..refusals import Refusal, refuse
 
     if model_args.model_name_or_path is None:
-        raise ValueError("model_name_or_path is not given: name the headless checkpoint to make a language model of.")
+        raise ValueError("model_name_or_path is not given: name the headless checkpoint to turn into a language model.")
     if args.counts_from == "corpus" and not (data_args.train_file or data_args.dataset_name):
         raise ValueError("counts_from is 'corpus' but none is named: add --train_file or --dataset_name.")
     why = "the head is made of the checkpoint's own tokens: leave it out"

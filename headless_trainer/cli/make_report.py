@@ -5,10 +5,9 @@
     headless-trainer report runs/headless runs/vanilla --glue runs/glue --lm_eval runs/zero-shot --output_dir runs/report
     headless-trainer report runs/a runs/b --output_dir runs/report --title "A or B?"
 
-A run is the output folder of `headless-trainer pretrain` or `headless-trainer lm-head --do_train`, finished or not. The seeds
-of one configuration are written NAME=RUN1,RUN2: significance needs two. The report is <output_dir>/report.html, one file that
-needs no other and no network, with its pictures as PNGs beside it. The first argument may be a YAML or JSON file of arguments;
-flags that follow override it.
+A run is the output folder of `headless-trainer pretrain` or `headless-trainer lm-head --do_train`, finished or not. Write the
+seeds of one configuration as NAME=RUN1,RUN2; significance needs two or more. The report is <output_dir>/report.html, a single
+self-contained file, with its pictures as PNGs beside it. The first argument may be a YAML or JSON file; flags override it.
 """
 
 import itertools
@@ -19,7 +18,7 @@ from pathlib import Path
 from ..runtime.signals import ended_by_signals
 
 
-@ended_by_signals("The same command writes the report anew")
+@ended_by_signals("Repeat the command to write the report")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 
@@ -34,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
             raise OSError(f"{error}. Reports need an extra: pip install 'headless_trainer[eval]'") from error
         sentences = write_report(args.runs, args.output_dir, title=args.title, glue=args.glue, lm_eval=args.lm_eval)
     print("\n".join(textwrap.fill(sentence, 79, initial_indent="- ", subsequent_indent="  ") for sentence in sentences))
-    print(f"\n{Path(args.output_dir, PAGE_NAME)}, and its pictures as PNG beside it")
+    print(f"\n{Path(args.output_dir, PAGE_NAME)}, with its pictures as PNGs beside it")
 
 
 def with_flag_of_runs(argv: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ The first argument may be a preset (`headless-trainer presets` lists them) or a 
 from ..runtime.signals import ended_by_signals
 
 
-@ended_by_signals("To go on: the same command and --resume_from_checkpoint auto")
+@ended_by_signals("To go on: repeat the command with --resume_from_checkpoint auto")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 

@@ -52,7 +52,7 @@ def trainer_class(args: HeadlessTrainingArguments) -> type[PretrainingTrainer]:
         sys.path.pop(0)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ValueError(
-            f"trainer is {args.trainer!r}, which is no subclass of {base.__name__}, the trainer of objective "
+            f"trainer is {args.trainer!r}, which is not a subclass of {base.__name__}, the trainer of objective "
             f"{args.objective!r}: derive it from that, or set the objective of its own base."
         )
     return found
@@ -194,7 +194,7 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
     if trainer.signal.stopped:
         if trainer.is_world_process_zero():
             logger.warning(
-                "Stopped by %s with a checkpoint. To go on: the same command and --resume_from_checkpoint last",
+                "Stopped by %s with a checkpoint. To go on: repeat the command with --resume_from_checkpoint last",
                 NAMES[trainer.signal.number],
             )
         return

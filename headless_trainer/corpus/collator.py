@@ -63,8 +63,8 @@ class PaddingCollator:
     def _padded(self, name: str, values: list, lengths: np.ndarray) -> torch.Tensor:
         if np.ndim(values[0]) == 0:
             raise ValueError(
-                f"Column {name!r} has one value a row, such as {values[0]!r}, and not one for each token: it is not what the "
-                f"row's tokens are trained on, so remove it (dataset.remove_columns({name!r}))."
+                f"Column {name!r} has one value per row, such as {values[0]!r}, instead of one per token, so it cannot be a "
+                f"label of tokens: remove it (dataset.remove_columns({name!r}))."
             )
         padded = np.full((len(values), lengths.max()), self.fill[name], dtype=np.int64)  # (B, T)
         for i, (value, length) in enumerate(zip(values, lengths, strict=True)):

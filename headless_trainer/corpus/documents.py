@@ -48,7 +48,7 @@ def documents_in_file(path: Path, argument: str, sample_by: str, column: str | N
         kind = table[column].type
         if str(kind) not in (*TEXT_TYPES, "null"):
             raise ValueError(
-                f"text_column {column!r} does not hold text but {kind} in a part of {str(path)!r}. Mend it, or leave it out."
+                f"text_column {column!r} does not hold text but {kind} in a part of {str(path)!r}. Fix it, or leave it out."
             )
         yield from _cut_long(table[column])
 
@@ -161,7 +161,7 @@ def possible_share(files: list[File], share: float) -> float:
     if not found:
         raise ValueError("it holds no documents")
     if min(found) == max(found):
-        raise ValueError("it holds one document, or copies of one, only")
+        raise ValueError("it holds only one document, or copies of it")
     return min(max(share, (min(found) + 1) / 2**32), max(found) / 2**32)
 
 

@@ -159,7 +159,7 @@ def _csv_rows(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
     rows = csv.reader(chain(lines, iter(lambda: ended.append(True), None)), delimiter=separator)
     header = next(rows, [])
     if twice := [name for name in header if header.count(name) > 1]:
-        raise ValueError(f"its header names the column {_shown(twice[0])} {header.count(twice[0])} times: rename one")
+        raise ValueError(f"its header has the column {_shown(twice[0])} {header.count(twice[0])} times: rename one")
     yield header
     before = rows.line_num
     for row in rows:
@@ -183,9 +183,9 @@ def _json_records(file: io.TextIOBase) -> Iterator[dict]:
             try:
                 value = decode(value)
             except json.JSONDecodeError as error:
-                raise ValueError(f"row {number:,} is no JSON object on a line by itself ({error})") from error
+                raise ValueError(f"row {number:,} is not a JSON object on a line of its own ({error})") from error
         if not isinstance(value, dict):
-            raise ValueError(f"row {number:,} is no JSON object with names and values, but {_shown(value)}")
+            raise ValueError(f"row {number:,} is not a JSON object but {_shown(value)}")
         yield value
 
 
@@ -195,7 +195,7 @@ def _column(name: str, values: list) -> pa.Array:
     except OverflowError:  # integers of more than 64 bits, which are names rather than numbers
         return pa.array([str(value) if isinstance(value, int) else value for value in values])
     except (pa.ArrowException, UnicodeEncodeError) as error:
-        raise ValueError(f"the values of {name!r} do not go together ({error})") from error
+        raise ValueError(f"the values of {name!r} have different types ({error})") from error
 
 
 def _shown(value) -> str:
@@ -242,7 +242,7 @@ class _Unpacked(io.RawIOBase):
         self.count += size
         if self.count > max(self.most, _UNPACKED_AT_LEAST):
             raise ValueError(
-                f"it unpacks to more than {_MOST_UNPACKED} times its size, as no text does. Unpack it yourself"
+                f"it unpacks to more than {_MOST_UNPACKED} times its size, more than text does. Unpack it yourself"
             )
         return size
 

@@ -78,8 +78,8 @@ def tokenize_and_pack(
     """
     if share_rows and not DocumentEncoder(tokenizer).ends_documents:
         raise ValueError(
-            "isolate_documents is True with line_by_line but the tokenizer puts no eos or sep token after a document, by which "
-            "those of a row are told apart: use one that does, or leave isolate_documents out."
+            "isolate_documents is True with line_by_line but the tokenizer ends documents with neither eos nor sep, so "
+            "those in a row cannot be told apart: use one that does, or leave isolate_documents out."
         )
     settings = {"max_seq_length": max_seq_length, "line_by_line": line_by_line, "share_rows": share_rows}
     row_type = datasets.Sequence(datasets.Value("int32"), length=-1 if line_by_line else max_seq_length)
@@ -145,7 +145,7 @@ def _lines(batches: Iterable[Batch], max_seq_length: int) -> Iterator[Batch]:
         yield cut_documents(ids, lengths[lengths > 0], max_seq_length)
     if lost:
         logger.warning(
-            "line_by_line: %s of %s documents are longer than max_seq_length, %s. Of each the end is cut off, but for its "
+            "line_by_line: %s of %s documents are longer than max_seq_length, %s. Each is cut but keeps its "
             "last token: %s of %s tokens (%.1f %%) are lost.",
             *(f"{cut:,}", f"{documents:,}", max_seq_length, f"{lost:,}", f"{tokens:,}", 100 * lost / tokens),
         )

@@ -120,7 +120,7 @@ class PackedStream(torch.utils.data.IterableDataset):
             if value != (before := state["settings"].get(name)):
                 raise ValueError(
                     f"{name} is {value!r} but the stream of the checkpoint was read with {before!r}, in another order: resume "
-                    "with the same settings, or add --ignore_data_skip to begin the stream at its start."
+                    "with the same settings, or add --ignore_data_skip to start the stream from the beginning."
                 )
         self.next_reader = state["next_reader"]
         self.places = [Place(**place) for place in state["places"]]

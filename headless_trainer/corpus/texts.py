@@ -149,7 +149,7 @@ def _from_files(args: DataArguments) -> dict[str, _Part]:
         parts[name] = _Part(files, [stats, args.sample_by, column])
     if both := {path.resolve() for path in paths["train"]} & {path.resolve() for path in paths["validation"]}:
         logger.warning(
-            "train_file and validation_file both name %r: held-out figures are those of texts that are trained on",
+            "train_file and validation_file both name %r: held-out figures come from training texts",
             str(min(both)),
         )
     return parts
@@ -187,7 +187,7 @@ def _find_text_column(kinds: dict[str, str], text_column: str | None) -> str:
         raise ValueError(f"text_column must name one of the {len(texts)} text columns. The columns are: {listing}.")
     if len(kinds) == 1 and (wrong := next((each for each in ";\t|" if each in texts[0]), None)):
         raise ValueError(
-            f"The data has one column, {texts[0]!r}, whose name holds {wrong!r}: separate columns with commas, or name it "
+            f"The data has one column, {texts[0]!r}, whose name contains {wrong!r}: separate columns with commas, or name it "
             "with --text_column."
         )
     _say_column(texts[0])

@@ -28,10 +28,10 @@ _INSTEAD = {
     "eval_strategy eval_on_start": "every epoch is scored",
     "save_strategy enable_jit_checkpoint": "a run that was killed starts over, and --save_models keeps the best epoch's model",
     "load_best_model_at_end metric_for_best_model greater_is_better": "the epoch with the best score is reported and kept",
-    "resume_from_checkpoint": "the same command goes on with what is not finished",
-    "label_smoothing_factor": "its losses have none",
+    "resume_from_checkpoint": "repeat the command to go on with what is unfinished",
+    "label_smoothing_factor": "its losses have no smoothing",
     "train_sampling_strategy": "batches are always of similar length",
-    "eval_do_concat_batches batch_eval_metrics prediction_loss_only include_for_metrics": "all predictions of a set are scored",
+    "eval_do_concat_batches batch_eval_metrics prediction_loss_only include_for_metrics": "whole splits are scored",
     "seed": "--seeds names one or several",
 }
 DECIDED = tuple(Refusal(names, f"`headless-trainer glue` sets it: {instead}") for names, instead in _INSTEAD.items())
@@ -39,7 +39,7 @@ DECIDED = tuple(Refusal(names, f"`headless-trainer glue` sets it: {instead}") fo
 VALUES = (
     *outside("max_train_samples max_eval_samples early_stopping_patience", *ONE_OR_MORE),
     *outside("max_seq_length", "be at least 4", lambda length: length >= 4),
-    *outside("seeds", "hold different ones, none negative", lambda them: len({*them}) == len(them) and min(them) >= 0),
+    *outside("seeds", "be different and not negative", lambda them: len({*them}) == len(them) and min(them) >= 0),
     *outside(
         "learning_rates",
         "hold two or more different numbers above 0 and below 1",
@@ -47,12 +47,12 @@ VALUES = (
     ),
     *outside(
         "task_label",
-        "be of letters, digits, _ and -",
+        "hold only letters, digits, _ and -",
         lambda name: bool(re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII)),
     ),
     Refusal(
         "text_columns",
-        "it must hold one or two different columns, without that of the labels",
+        "it must hold one or two different columns, other than the label column",
         lambda args: (
             len(args.text_columns) > 2 or len({*args.text_columns, args.label_column}) <= len(args.text_columns)
         ),
@@ -63,7 +63,7 @@ KINDS = (
     Refusal(
         "loss data_dir languages train_split validation_split test_split dataset_config_name problem_type "
         "learning_rates early_stopping_patience max_train_samples max_eval_samples save_models ignore_mismatched_sizes",
-        "it is for a training, and without --train_file there are predictions alone: leave it out",
+        "it is for training, and without --train_file there are only predictions: leave it out",
         lambda args: args.is_prediction_only,
     ),
     Refusal(
@@ -83,7 +83,7 @@ KINDS = (
     ),
     Refusal(
         "train_file validation_file",
-        "the other of the two is not given: give both or neither",
+        "its counterpart is missing: give both or neither",
         lambda args: not (args.train_file and args.validation_file),
     ),
 )
@@ -91,7 +91,7 @@ KINDS = (
 
 @dataclass
 class GlueArguments(LoadingArguments):
-    """Models, tasks, data and what is reported."""
+    """Models, tasks, data and reports."""
 
     model_name_or_path: list[str] | None = HfArg(
         default=None, help="Checkpoints (folders or Hub names) to compare: encoders or decoders, headless or not."
@@ -99,22 +99,22 @@ class GlueArguments(LoadingArguments):
     tasks: list[str] | None = HfArg(
         default=None,
         aliases=["--task_name"],
-        help="Tasks and groups of them: cola, stsb, ...; glue, superglue, paper (table 1); xnli (train on English, score "
+        help="Tasks or groups of tasks: cola, stsb, ...; glue, superglue, paper (table 1); xnli (train on English, score "
         "every language), xnli_translate_train (train on each language), xnli_de (one of these).",
     )
     seeds: list[int] = HfArg(
-        default_factory=lambda: [0, 1, 2], help="Each task is trained once with each: new head, order, dropout."
+        default_factory=lambda: [0, 1, 2], help="One run of each task per seed: new head, order of the rows, dropout."
     )
     loss: Literal["balanced", "cross_entropy"] | None = HfArg(
         default=None,
-        help="balanced, the default: every class weighs the same in a step (the paper). cross_entropy: every row does. "
-        "Several labels and numbers have one loss, and take none of the two.",
+        help="balanced (the default, as in the paper): every class has the same weight in a step. cross_entropy: every row "
+        "has. Multi-label and regression tasks have a loss of their own and take neither.",
     )
     learning_rates: list[float] | None = HfArg(
-        default=None, help="Of your own task: rates to try, with every seed; the best mean validation score chooses."
+        default=None, help="Your own task: rates to try with every seed. The best mean validation score decides."
     )
     early_stopping_patience: int | None = HfArg(
-        default=None, help="A run ends after so many epochs without a better score on the validation rows."
+        default=None, help="Stop a run after this many epochs without a better validation score."
     )
     data_dir: str | None = HfArg(
         default=None, help="Folder with <task>/<split>.jsonl or <benchmark>/<task>/<split>.jsonl, instead of the Hub."
@@ -126,49 +126,52 @@ class GlueArguments(LoadingArguments):
         default=None, help="A task of your own: a .csv, .tsv, .jsonl, .json or .parquet to train on, also .gz."
     )
     validation_file: str | None = HfArg(
-        default=None, help="The same to score after each epoch, which chooses the epoch that is reported."
+        default=None, help="Rows scored after each epoch, in the same formats. The best epoch is reported."
     )
     dataset_name: str | None = HfArg(
-        default=None, help="A task of your own from a dataset of the Hub, in the place of files; see --train_split."
+        default=None, help="A task of your own from a Hub dataset instead of files; see --train_split."
     )
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of dataset_name.")
     test_file: str | None = HfArg(
-        default=None, help="Rows to predict with --do_predict. Alone: by a model that is fine-tuned already."
+        default=None,
+        help="Rows to predict with --do_predict. Without a training file, by a model that is already fine-tuned.",
     )
-    test_split: str | None = HfArg(default=None, help="The same of dataset_name, test by default.")
+    test_split: str | None = HfArg(default=None, help="Split of dataset_name to predict. test by default.")
     text_columns: list[str] | None = HfArg(
         default=None,
-        help="One or two columns of texts. sentence1 and sentence2 by default, else text, else the only one of text.",
+        help="One or two text columns. Default: sentence1 and sentence2, else text, else the only text column.",
     )
     label_column: str = HfArg(
-        default="label", help="Column to predict: names, numbers, true and false, or lists of labels."
+        default="label", help="Column to predict: class names, numbers, true or false, or lists of labels."
     )
     problem_type: Literal["single_label", "multi_label", "regression"] | None = HfArg(
         default=None,
-        help="What the labels are. By default lists are several labels (in a .csv: with commas, and this flag), numbers with a "
-        "fraction a regression, and all others classes.",
+        help="Default: multi_label for lists (in a .csv, comma-separated labels need this flag), regression for numbers with "
+        "a fraction, single_label for everything else.",
     )
     metric: str | None = HfArg(
         default=None,
-        help="Score of your own task, which chooses the best epoch: a name of scikit-learn's scorers, or a name or "
-        "path that `evaluate.load` takes. By default accuracy, of several labels macro_f1, of numbers spearmanr.",
+        help="Your own task: the score that decides the best epoch, a scikit-learn scorer or what `evaluate.load` takes. "
+        "Default: accuracy, macro_f1 for several labels, spearmanr for a regression.",
     )
     task_label: str | None = HfArg(default=None, help="Name of your own task in tables, cards and folders.")
     max_seq_length: int | None = HfArg(
         default=None,
-        help="Tokens kept of a row, both segments together: 128, and for predictions alone what the model was trained with.",
+        help="Tokens kept of a row, both segments together. Default: 128, or the trained length for predictions alone.",
     )
-    max_train_samples: int | None = HfArg(default=None, help="Train on the first so many rows of a task.")
-    max_eval_samples: int | None = HfArg(default=None, help="Score the first so many rows of a set.")
+    max_train_samples: int | None = HfArg(default=None, help="Train on the first N rows of a task.")
+    max_eval_samples: int | None = HfArg(default=None, help="Score the first N rows of a split.")
     save_models: Literal["best", "all", "none"] | None = HfArg(
         default=None,
         metadata={"nargs": "?", "const": "all"},  # without a value
-        help="Models to keep, each after its best epoch: the best seed's (`best`, the default for your own task), those of all "
-        "runs (in `seed_<s>`, also without a value), or none (the default for benchmarks).",
+        help="Models to keep, each at its best epoch: best (the best seed's; default for your own task), all (in seed_<s>) or "
+        "none (default for benchmarks). Without a value: all.",
     )
-    report_only: bool = HfArg(default=False, help="Train nothing: tables and pictures of what output_dir holds.")
+    report_only: bool = HfArg(
+        default=False, help="Train nothing; write the tables and pictures of the runs in output_dir."
+    )
     ignore_mismatched_sizes: bool = HfArg(
-        default=False, help="Replace a checkpoint's classifier that has another number of outputs."
+        default=False, help="Replace the checkpoint's classifier if its number of outputs differs."
     )
 
     def __post_init__(self):

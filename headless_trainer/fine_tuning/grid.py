@@ -148,7 +148,7 @@ def check_sources(arguments: GlueArguments, do_predict: bool = False) -> None:
         place = getattr(arguments, argument) or part
         if place in read:
             both = f"{read[place]} and {argument} are both {place!r}"
-            raise ValueError(f"{both}: scores would be those of rows seen before. Choose others.")
+            raise ValueError(f"{both}: the scores would come from training rows. Choose others.")
         read[place] = argument
 
 
@@ -185,7 +185,7 @@ def model_names(sources: list[str]) -> list[str]:
             raise ValueError(f"model_name_or_path names {source!r} twice: give each model once.")
         if names[-1] == ".." or "/" in names[-1]:  # results would be written somewhere else
             raise ValueError(
-                f"model_name_or_path {source!r} is no folder and no repository: name the checkpoint itself."
+                f"model_name_or_path {source!r} is neither a folder nor a repository: name the checkpoint itself."
             )
     return names
 

@@ -65,7 +65,7 @@ def find_problem(values: Sequence, given: str | None, where: str) -> Problem:
         if pointed or different > max(MOST_CLASSES, len(present) / ROWS_OF_CLASS):
             ambiguous = f"numbers such as {pointed[0]}" if pointed else f"{different:,} different whole numbers"
             raise ValueError(
-                f"labels of {where} are {ambiguous}, which may be classes or a figure: say which, with --problem_type "
+                f"labels of {where} are {ambiguous}, which may be classes or a number: choose with --problem_type "
                 "single_label or --problem_type regression."
             )
     found = MULTI_LABEL if are_lists else REGRESSION if has_fractions else SINGLE_LABEL

@@ -51,7 +51,7 @@ def read_rows(arguments: GlueArguments, task: Task) -> Rows:
     """The rows to predict, whose labels may be missing."""
     table, where = read_part(arguments, "test", task.columns)
     for name in {"prediction", "probabilities"} & set(table.column_names):
-        raise ValueError(f"{where} has a column {name!r}, the name of what is written: rename it.")
+        raise ValueError(f"{where} has a column {name!r}, which the output would overwrite: rename it.")
     texts, labels = to_texts(task, table, where), [None] * len(table)
     if arguments.label_column in table.column_names:
         labels = labels_of(task, table[arguments.label_column], where)
@@ -74,7 +74,7 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     config = classifiers.load_config(arguments, source)
     if not classifiers.has_classifier(config):
         raise ValueError(
-            f"model_name_or_path {source!r} has no classifier, and one of random weights would predict nothing: fine-tune it "
+            f"model_name_or_path {source!r} has no classifier, and random weights would predict nothing: fine-tune it "
             "first, with --train_file and --validation_file, or name the folder of a fine-tuned model (.../best)."
         )
     if arguments.max_seq_length:

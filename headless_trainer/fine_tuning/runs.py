@@ -39,7 +39,7 @@ def run_grid(grid: Grid) -> None:
     """Train and score what is left of a grid, and say what is best; each result is written as soon as it is there."""
     done = len(grid.runs) - len(grid.pending)
     if done:
-        logger.info("%s of %s runs are finished already: they are skipped.", done, len(grid.runs))
+        logger.info("%s of %s runs are already finished and are skipped.", done, len(grid.runs))
     args = grid.training
     hidden = args.disable_tqdm or args.process_index > 0 or not sys.stderr.isatty()
     bar = tqdm(total=len(grid.runs), initial=done, disable=hidden, smoothing=0)

@@ -138,8 +138,8 @@ def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, d
     scored = (arguments.validation_split,) if arguments.validation_split else task.evaluation_splits
     if train_split in scored:
         raise ValueError(
-            f"train_split and validation_split of {task.name} are both {train_split!r}: the score would be that of rows "
-            "trained on. Choose two splits."
+            f"train_split and validation_split of {task.name} are both {train_split!r}: the score would come from "
+            "training rows. Choose two splits."
         )
 
     def load(config: str, splits: Sequence[str]) -> datasets.Dataset:

@@ -64,7 +64,7 @@ def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
     found = Metric(name, _load(named_score.__file__, name) if ours else _load(metric))
     numbers = np.array([0.5, 1.25, 2.5, 3.75])
     if ours and problem is not REGRESSION and not found.value_or_fault(REGRESSION, numbers, numbers[::-1, None])[1]:
-        raise ValueError(f"metric is {metric!r}, a figure of numbers, and the labels are classes: choose another.")
+        raise ValueError(f"metric is {metric!r}, a score for numbers, and the labels are classes: choose another.")
     draw = np.random.default_rng(0)
     some = min(classes, 50)
     if problem is REGRESSION:  # positive, as some metrics ask

@@ -64,14 +64,14 @@ class CandidateHead:
         self.own = own_modules(trunk)
         if not self.own and getattr(trunk.config, MARK, False):
             raise ValueError(
-                f"model {name} was trained with a matrix of its own for candidates, which AutoModel does not load: give its "
-                "folder in place of the model, or load it with headless_trainer.models.candidate_head.load_trunk."
+                f"model {name} was trained with a matrix of its own for candidates, which AutoModel does not load: pass its "
+                "folder instead of the model, or load it with headless_trainer.models.candidate_head.load_trunk."
             )
         self._widen = _input_projection(trunk)
         if self.matrix is not None and self._widen is not None:
             raise ValueError(
-                f"tie_word_embeddings is False but model {name} widens its embeddings before its first layer, so that a "
-                "second matrix would have another width: leave tie_word_embeddings out."
+                f"tie_word_embeddings is False but model {name} widens its embeddings before its first layer, so a second "
+                "matrix would have a different width: leave tie_word_embeddings out."
             )
         if not is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
             self._check_widths(trunk)
@@ -112,7 +112,7 @@ class CandidateHead:
         if args.ddp_find_unused_parameters:
             raise ValueError(
                 "ddp_find_unused_parameters is True but the model has a matrix of its own for candidates "
-                "(tie_word_embeddings False), which would be taken for unused: leave ddp_find_unused_parameters out."
+                "(tie_word_embeddings False), which would count as unused: leave ddp_find_unused_parameters out."
             )
         args.ddp_find_unused_parameters = False
         if sharded:

@@ -77,7 +77,7 @@ def _changes_logits(model: PreTrainedModel) -> ValueError:
 
 
 def check_head_is_known(model: PreTrainedModel, unexpected: Collection[str], source: str) -> None:
-    """Refuse a language model whose file holds a weight of its head that its class leaves out: its scores would be others.
+    """Refuse a language model whose file holds a weight of its head that its class leaves out: its scores would be wrong.
 
     Args:
         model: as it was loaded.
@@ -90,7 +90,7 @@ def check_head_is_known(model: PreTrainedModel, unexpected: Collection[str], sou
     head = next(name for name, module in model.named_modules() if module is model.get_output_embeddings())
     if lost := [name for name in unexpected if name.startswith(f"{head}.")]:
         raise ValueError(
-            f"{source!r} holds {lost[0]}, which {type(model).__name__} leaves out, so its scores would be others: name a "
+            f"{source!r} holds {lost[0]}, which {type(model).__name__} leaves out, so its scores would be wrong: name a "
             "folder that this class wrote, such as that of the finished run."
         )
 

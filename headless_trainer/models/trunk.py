@@ -26,8 +26,8 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
     name = type(model).__name__
     if model.config.is_encoder_decoder:
         raise ValueError(
-            f"model {name} is an encoder-decoder, which headless_trainer does not pretrain: its decoder reads another "
-            "embedding than its encoder. Use an encoder (BERT, ModernBERT, ...) or a decoder (GPT-NeoX, Llama, ...)."
+            f"model {name} is an encoder-decoder, which headless_trainer does not pretrain: its encoder and decoder "
+            "have different inputs. Use an encoder (BERT, ModernBERT, ...) or a decoder (GPT-NeoX, Llama, ...)."
         )
     trunk: PreTrainedModel = model.base_model
     if not isinstance(trunk.get_input_embeddings(), nn.Embedding):

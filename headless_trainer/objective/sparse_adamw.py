@@ -207,7 +207,7 @@ def check_settings(beta1: float, beta2: float, eps: float) -> None:
     if not beta1 < math.sqrt(beta2):
         raise ValueError(
             f"adam_beta1 is {beta1} and adam_beta2 is {beta2}: with sparse_embedding_updates adam_beta1 must be below the "
-            "square root of adam_beta2, or the rows that a step does not touch would move faster and faster."
+            "square root of adam_beta2, or rows that a step does not touch would accelerate."
         )
     if not eps > 0:
         raise ValueError(f"adam_epsilon must be above 0 with sparse_embedding_updates, got {eps}.")

@@ -103,10 +103,10 @@ def group_runs(arguments: Sequence[str]) -> dict[str, list[Run]]:
         named.append((name, runs))
         places = [run.folder.resolve() for _, runs in named for run in runs]
         if len({*places}) < len(places):
-            raise ValueError(f"{argument!r} names a run that is given twice: name each run once.")
+            raise ValueError(f"{argument!r} names a run twice: name each run once.")
     shortest = iter(short_names([str(runs[0].folder) for name, runs in named if not name]))
     configurations: dict[str, list[Run]] = {}
     for name, runs in named:
         if configurations.setdefault(name := name or next(shortest), runs) is not runs:
-            raise ValueError(f"{name!r} is the name of two: name all its runs at once, {name}=RUN1,RUN2.")
+            raise ValueError(f"{name!r} is given to two groups: name all its runs at once, {name}=RUN1,RUN2.")
     return configurations

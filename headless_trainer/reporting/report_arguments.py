@@ -9,11 +9,11 @@ from transformers.hf_argparser import HfArg
 
 @dataclass
 class ReportArguments:
-    """Which runs are compared, with which scores, and where the report goes."""
+    """Runs, scores and the report."""
 
     runs: list[str] = HfArg(
-        help="Output folders of training runs, or NAME=RUN1,RUN2 for the seeds of one. --runs may be left out before "
-        "the first."
+        help="Output folders of training runs, or NAME=RUN1,RUN2 for the seeds of one. The flag itself is optional "
+        "in front of the first."
     )
     output_dir: str = HfArg(help="Folder of the report.")
     title: str = HfArg(default="Pretraining runs compared", help="Heading of the page.")

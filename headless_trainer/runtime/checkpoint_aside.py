@@ -49,7 +49,7 @@ def _not_written(what: Path, run_dir: Path, error: Exception) -> OSError:
     kept = f"The last whole checkpoint is {last!r}" if last else "No whole checkpoint was written before it"
     return OSError(
         f"{str(what)!r} could not be written to ({type(error).__name__}: {error}); {free:,.1f} MiB are free there. "
-        f"{kept}. Fix that, or make room, and start again{' with --resume_from_checkpoint auto' if last else ''}."
+        f"{kept}. Fix that or make room, then start again{' with --resume_from_checkpoint auto' if last else ''}."
     )
 
 
@@ -98,7 +98,7 @@ class CheckpointAside:
         if not self.is_main:
             return
         if part := missing_part(self.folder, names_in(self.folder), facts, model_only):
-            raise FileNotFoundError(f"it lacks {part}, which was not written or has been removed")
+            raise FileNotFoundError(f"it lacks {part}, which was never written or has been removed")
         write_manifest(self.folder, **facts)
         if self.final.exists():
             os.replace(self.final, self.aside / "replaced")  # killed here, `finish_interrupted` does the rest

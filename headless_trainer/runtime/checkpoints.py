@@ -115,7 +115,7 @@ def last_whole_checkpoint(folder: str | Path) -> str | None:
         fault = find_fault(path)
         if fault is None:
             return str(path)
-        logger.warning("Checkpoint %s is not whole, so it is passed over: %s.", path, fault)
+        logger.warning("Checkpoint %s is incomplete and is skipped: %s.", path, fault)
     return None
 
 
@@ -144,8 +144,8 @@ def _find_checkpoint(value: str | bool, output_dir: Path) -> str | None:
     if value not in ("last", "auto", True, "true", "True"):
         if fault := find_fault(value):
             raise ValueError(
-                f"resume_from_checkpoint {value!r} is not a whole checkpoint: {fault}. Name another one, or pass "
-                "--resume_from_checkpoint last for the last one that is whole."
+                f"resume_from_checkpoint {value!r} is not a complete checkpoint: {fault}. Name another one, or pass "
+                "--resume_from_checkpoint last for the last complete one."
             )
         return str(value)
     finish_interrupted(output_dir)
@@ -153,7 +153,7 @@ def _find_checkpoint(value: str | bool, output_dir: Path) -> str | None:
     if last is None and found:
         raise ValueError(
             f"resume_from_checkpoint is {value!r} but no checkpoint in output_dir {str(output_dir)!r} is whole "
-            f"({'; '.join(f'{path.name}: {find_fault(path)}' for path in found)}). Bring one back from a copy, or start anew "
+            f"({'; '.join(f'{path.name}: {find_fault(path)}' for path in found)}). Restore one from a backup, or start over "
             "in another --output_dir."
         )
     if last is None and value != "auto":
@@ -208,7 +208,7 @@ def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int, dee
     if old_rows != rows_a_step:
         raise ValueError(
             f"The checkpoint was written with {old_rows} rows a step (processes: {old_processes}) but this run has "
-            f"{rows_a_step} (processes: {processes}), so its place in the data would be another. Make processes times "
+            f"{rows_a_step} (processes: {processes}), so its place in the data would differ. Make processes times "
             f"per_device_train_batch_size times gradient_accumulation_steps {old_rows}, or start the data anew with "
             "--ignore_data_skip."
         )

@@ -216,6 +216,6 @@ def lost_processes_named() -> Iterator[None]:
         said = str(error).partition(". This is")[0].strip()  # gloo goes on with advice
         raise ConnectionError(
             f"Process {torch.distributed.get_rank()} (counted from 0) has lost the connection to another process, which has "
-            f"ended, or did not answer for --ddp_timeout seconds: its own last messages say why. The connection said: {said}. "
+            f"ended, or did not answer for --ddp_timeout seconds: its own last messages say why. The connection error: {said}. "
             "To go on, start all processes again with --resume_from_checkpoint auto."
         ) from error

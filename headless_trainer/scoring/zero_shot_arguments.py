@@ -10,7 +10,7 @@ from transformers.hf_argparser import HfArg
 
 @dataclass
 class ZeroShotArguments:
-    """Which models are scored, on which tasks, and where the results go."""
+    """Models, tasks and results."""
 
     model_name_or_path: list[str] | None = HfArg(
         default=None, help="Causal language models to score (Hub names or folders)."
@@ -21,42 +21,41 @@ class ZeroShotArguments:
         "accuracy for QASPER and fewer stereotypes as better.",
     )
     output_dir: str | None = HfArg(
-        default=None, help="Folder of the results. Needed unless two folders of results are compared."
+        default=None, help="Folder of the results. Required unless --compare names two folders of results."
     )
     compare: list[str] | None = HfArg(
-        default=None, help="Two models, scored now or earlier, or two folders of results: is one better than the other?"
+        default=None,
+        help="Test the difference between two models, scored now or earlier, or between two folders of results.",
     )
     significance: Literal["two_sided", "paper"] = HfArg(
         default="two_sided",
-        help="The t-test of --compare: paired by documents; or, with paper, on means and standard errors and one-tailed for "
-        "the better score, as in the paper's table 4, which of equal models finds one better in a tenth of the tasks.",
+        help="The t-test of --compare. two_sided: paired by document. paper: one-tailed for the better score, on means and "
+        "standard errors as in the paper's table 4; it calls one of two equal models better in a tenth of the tasks.",
     )
     data_files: list[str] | None = HfArg(
         default=None,
-        help="task=file items: local .jsonl, .json or .parquet documents in the place of a task's dataset.",
+        help="task=file pairs: local .jsonl, .json or .parquet documents that replace a task's dataset.",
     )
     include_path: str | None = HfArg(
         default=None, help="Folder with task definitions of your own, in the harness's YAML."
     )
     num_fewshot: int | None = HfArg(default=None, help="Solved examples in each prompt. The task's own by default.")
     limit: float | None = HfArg(
-        default=None, help="Score this many documents of each task, or this share if below 1. For trials."
+        default=None, help="Score this many documents of each task, or this share if below 1; for trial runs."
     )
     batch_size: str = HfArg(
         default="auto",
-        help="Inputs in a batch. auto: found by trying on an accelerator, 8 on a CPU.",
+        help="Inputs in a batch. auto: the largest that fits an accelerator, 8 on a CPU.",
     )
-    device: str | None = HfArg(default=None, help="Such as cuda:1. The accelerator if there is one by default.")
+    device: str | None = HfArg(default=None, help="For example cuda:1. Default: the accelerator, if there is one.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = HfArg(
         default="auto", help="Precision of the weights. auto: as they were saved."
     )
     max_length: int | None = HfArg(default=None, help="Longest input in tokens. The model's own by default.")
-    tokenizer_name: str | None = HfArg(default=None, help="Tokenizer. That of each model by default.")
-    seed: int | None = HfArg(
-        default=None, help="Seed of few-shot examples and shuffles. Those of the harness by default."
-    )
+    tokenizer_name: str | None = HfArg(default=None, help="Tokenizer. Each model's own by default.")
+    seed: int | None = HfArg(default=None, help="Seed of few-shot examples and shuffles. The harness's own by default.")
     bootstrap_iters: int = HfArg(
-        default=100_000, help="Resamples behind standard errors without a formula, such as perplexity's."
+        default=100_000, help="Bootstrap resamples for standard errors that have no formula, such as perplexity's."
     )
 
     def __post_init__(self):

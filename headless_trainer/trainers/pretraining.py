@@ -206,7 +206,7 @@ class PretrainingTrainer(Trainer):
         if len(batches) < num_batches:  # the parent makes no step of them, and their gradients would be in the next one
             if batches:
                 logger.warning(
-                    "train_dataset ended before it should, by its length: the last %s micro-batches are left out, since a step "
+                    "train_dataset ended before its length: the last %s micro-batches are left out, since a step "
                     "takes %s.",
                     len(batches),
                     num_batches,

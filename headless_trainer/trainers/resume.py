@@ -152,7 +152,7 @@ def check_settings(checkpoint: str, trainer) -> None:
     differ = {name: (before[name], now.get(name)) for name in before if before[name] != now.get(name)}
     place = () if args.ignore_data_skip else REFUSED_WITH_PLACE
     for name in (name for name in (*REFUSED, *place) if name in differ):
-        anew = ", or start the data anew with --ignore_data_skip" if name in place else ""
+        anew = ", or start the data over with --ignore_data_skip" if name in place else ""
         raise ValueError(
             f"{name} is {differ[name][1]!r} but the checkpoint {checkpoint!r} was written with {differ[name][0]!r}, so it "
             f"would not be the same run: set it to that{anew}."
@@ -185,7 +185,7 @@ def check_same_rows(trainer) -> None:
     if trainer.host.largest(int(own != on_first_process(lambda: own))):
         raise ValueError(
             "train_dataset does not have the same rows on all processes, which share them out: name the same data on each "
-            "machine, in the same order, and draw nothing from it before the trainer that a seed does not decide."
+            "machine, in the same order, and use no unseeded randomness on it before the trainer."
         )
 
 
@@ -195,5 +195,5 @@ def check_rows(facts: Mapping[str, Any], rows) -> None:
     if before and now and before != now:
         raise ValueError(
             f"The checkpoint was written with other training rows ({before[0]:,}; this run has {now[0]:,}), so its place in "
-            "them means nothing. Name the same data, or start the data anew with --ignore_data_skip."
+            "them means nothing. Name the same data, or start the data over with --ignore_data_skip."
         )

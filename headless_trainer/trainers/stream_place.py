@@ -44,8 +44,8 @@ class Passes(IterableDataset):
                 yield row
             if row is self and number:
                 raise ValueError(
-                    f"train_dataset has no length and gave no row in its pass {number + 1}, as rows that can be read once: "
-                    "give a dataset that starts again each time it is iterated over, or a max_steps that it has the rows for."
+                    f"train_dataset has no length and gave no rows in pass {number + 1}, as rows that can be read once: "
+                    "give a dataset that starts again each time it is iterated over, or a max_steps for which its rows suffice."
                 )
             if row is self:  # of a worker that has no share of it
                 return
@@ -122,6 +122,6 @@ class StreamPlace(TrainerCallback):
         if found is None:
             raise ValueError(
                 f"resume_from_checkpoint {checkpoint!r} holds no {names[0]}, for its run did not read a stream: resume it "
-                "without --streaming, or add --ignore_data_skip to begin the stream at its start."
+                "without --streaming, or add --ignore_data_skip to start the stream from the beginning."
             )
         self.stream.load_state_dict(json.loads(found.read_text(encoding="utf-8")))

@@ -299,7 +299,7 @@ def test_what_means_nothing_together(tmp_path, name, data, own, settings):
 
 @pytest.mark.parametrize("label", [1, np.int64(1), torch.tensor(1), 0.5])
 def test_a_label_of_the_row_is_refused(clm_tokenizer, label):
-    with pytest.raises(ValueError, match="Column 'labels' has one value a row, such as .*remove_columns.'labels'"):
+    with pytest.raises(ValueError, match="Column 'labels' has one value per row, such as .*remove_columns.'labels'"):
         PaddingCollator(clm_tokenizer)([{"input_ids": [5, 6, 7], "labels": label}] * 2)
 
 

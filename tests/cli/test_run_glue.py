@@ -286,7 +286,7 @@ def test_finished_runs_are_skipped_and_a_cut_one_starts_over(tmp_path, data, enc
         run(encoders, tmp_path / "cut", *flags)
     assert len(results(tmp_path / "cut")) == 2
     run(encoders, tmp_path / "cut", *flags)
-    assert begun == [0, 1, 0, 0, 1] and "2 of 4 runs are finished already" in caplog.text
+    assert begun == [0, 1, 0, 0, 1] and "2 of 4 runs are already finished" in caplog.text
     assert scores(results(tmp_path / "cut")) == scores(results(tmp_path / "whole"))
     run(encoders, tmp_path / "cut", *flags)
     assert len(begun) == 5
@@ -354,7 +354,7 @@ def test_names_of_models_tell_them_apart():
     with pytest.raises(ValueError, match="twice"):
         model_names(["bert", "./bert"])
     for source in ("/", "missing/..", "..//missing/../.."):  # results would be written outside of the output folder
-        with pytest.raises(ValueError, match="is no folder and no repository"):
+        with pytest.raises(ValueError, match="is neither a folder nor a repository"):
             model_names([source])
 
 

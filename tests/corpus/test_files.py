@@ -93,22 +93,22 @@ def test_files_without_rows(tmp_path):
 
 FAULTS = {
     "a.csv": [
-        (b"text,n,text\na,1,b\n", "its header names the column 'text' 2 times"),
+        (b"text,n,text\na,1,b\n", "its header has the column 'text' 2 times"),
         (b"text,n\na,1\n\nb\n", "line 4 ends a row of 1 cells, and the header has 2"),
         (b'text,n\na,1\n"b,2\nc,3\n', "a quotation mark after line 2 is never closed"),
         (b"text,n\ncaf\xe9,1\n", "can't decode byte 0xe9 in line 2. It may be WINDOWS-1252"),
         ("text,n\na,1\n".encode("utf-16"), "It may be UTF-16"),
     ],
     "a.json": [
-        (b"[1, 2]", "row 1 is no JSON object with names and values, but 1."),
+        (b"[1, 2]", "row 1 is not a JSON object but 1."),
         (b"[" * 100_000, "recursion"),
-        (b'{"text": "a"}\n7\n', "row 2 is no JSON object with names and values, but 7."),
+        (b'{"text": "a"}\n7\n', "row 2 is not a JSON object but 7."),
     ],
     "a.jsonl": [
-        (b'{"text": "a"}\n{"text": "b\n', "row 2 is no JSON object on a line by itself"),
-        (b'{"text": "a"}\n"' + b"x" * 5_000_000 + b'"\n', "row 2 is no JSON object with names and values, but 'xxx"),
-        (b'{"text": "a"}\n{"text": 1}\n', "the values of 'text' do not go together"),
-        (b'{"text": "\\ud800"}\n', "the values of 'text' do not go together"),
+        (b'{"text": "a"}\n{"text": "b\n', "row 2 is not a JSON object on a line of its own"),
+        (b'{"text": "a"}\n"' + b"x" * 5_000_000 + b'"\n', "row 2 is not a JSON object but 'xxx"),
+        (b'{"text": "a"}\n{"text": 1}\n', "the values of 'text' have different types"),
+        (b'{"text": "\\ud800"}\n', "the values of 'text' have different types"),
     ],
     "a.parquet": [(b"PAR1 and no more", "cannot be read as parquet")],
     "a.csv.gz": [

@@ -127,7 +127,7 @@ def test_documents_without_an_end_do_not_share_rows(cache):
     tokenizer.eos_token = None
     settings = {"max_seq_length": 64, "line_by_line": True, "cache_dir": cache}
     with pytest.raises(
-        ValueError, match="isolate_documents is True with line_by_line but the tokenizer puts no eos or sep"
+        ValueError, match="isolate_documents is True with line_by_line but the tokenizer ends documents with neither"
     ):
         tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, share_rows=True, **settings)
     assert len(tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, **settings)) == 60
@@ -276,7 +276,7 @@ def test_what_line_by_line_cuts_is_said(clm, cache, caplog):
     texts = Dataset.from_dict({"text": ["a b c d e f g h i j", "a", "a b c"]})
     whole = [len(clm(text)["input_ids"]) + 1 for text in texts["text"]]  # and the end
     limit = max(whole) - 3
-    said = f"1 of 3 documents are longer than max_seq_length, {limit}. Of each the end is cut off, but for its last token: 3 of"
+    said = f"1 of 3 documents are longer than max_seq_length, {limit}. Each is cut but keeps its last token: 3 of"
     tokenize_and_pack(texts, clm, max_seq_length=limit, line_by_line=True, cache_dir=cache)
     assert f"{said} {sum(whole)} tokens ({300 / sum(whole):.1f} %) are lost" in caplog.text
     caplog.clear()

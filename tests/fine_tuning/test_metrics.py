@@ -138,7 +138,7 @@ def of_kind(kind, metric: str) -> Task:
     [
         ("f1", MANY, [0, 1, 2, 3], "'f1', which is not for a single_label task of 4 classes .*multiclass"),
         ("accuracy", NUMBERS, [0.5, 1.5], "'accuracy', which is not for a regression task .*continuous"),
-        ("mean_squared_error", MANY, [0, 1, 2, 3], "a figure of numbers, and the labels are classes"),
+        ("mean_squared_error", MANY, [0, 1, 2, 3], "a score for numbers, and the labels are classes"),
         ("top_k_accuracy", BINARY, [0, 1], "it is 1 for right predictions and for wrong ones"),
         ("mean_squared_log_error", NUMBERS, [0.5, 1.5], "has no value on the 2 rows to score"),
         ("roc_auc", BINARY, [1, 1, 1], "has no value on the 3 rows to score"),

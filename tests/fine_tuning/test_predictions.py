@@ -202,8 +202,8 @@ def test_rows_with_labels_are_scored(trained, tmp_path, kind):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--loss", "balanced"], "loss is 'balanced' but it is for a training"),
-        (["--metric", "r2"], "metric is 'r2', a figure of numbers"),
+        (["--loss", "balanced"], "loss is 'balanced' but it is for training"),
+        (["--metric", "r2"], "metric is 'r2', a score for numbers"),
         (["--label_column", "id"], "row 0 of test_file .* has label 40, which must be of no"),
         (["--max_seq_length", "600"], "max_seq_length is 600 but the model has 512"),
     ],
@@ -222,8 +222,8 @@ def test_rows_to_predict_are_looked_at_before_anything_is_trained(models, tmp_pa
     command = ["--model_name_or_path", models["bert"], "--train_file", train, "--validation_file", dev, "--do_predict"]
     command += ["--text_columns", "text", "--output_dir", tmp_path / "out", "--test_file"]
     for rows, message in [
-        ([{"text": "a", "prediction": 1}], "has a column 'prediction', the name of what is written: rename it"),
-        ([{"text": "a", "probabilities": 1}], "has a column 'probabilities', the name of what is written"),
+        ([{"text": "a", "prediction": 1}], "has a column 'prediction', which the output would overwrite: rename it"),
+        ([{"text": "a", "probabilities": 1}], "has a column 'probabilities', which the output would overwrite"),
     ]:
         with pytest.raises(SystemExit, match=message):
             run(*command, write(tmp_path / "test.jsonl", rows))

@@ -134,7 +134,7 @@ def test_a_search_goes_on_and_further_seeds_may_change_the_choice(model, files, 
     (folder / "rate_0.01" / "seed_0.json").unlink()  # as if it had been cut short
     with caplog.at_level(logging.INFO, "headless_trainer"):
         run(model, files, tmp_path / "out", *flags, 0, 1)
-    assert "1 of 4 runs are finished already" in caplog.text
+    assert "1 of 4 runs are already finished" in caplog.text
     assert {read(folder / f"seed_{seed}.json")["learning_rate"] for seed in (0, 1)} == {1e-2}
     kept = BertForSequenceClassification.from_pretrained(folder / "best")
     assert kept.classifier.bias.tolist() == pytest.approx([0.01, 1.0])

@@ -264,7 +264,7 @@ def test_rows_that_are_not_those_of_the_task(tmp_path, name, rows, message):
         ("rte", {}, "does not hold train.jsonl of 'rte' .*glue/rte and .*/rte"),
         ("xnli", {}, "does not hold validation.jsonl of 'ar' for the task xnli: looked for it in .*/xnli/ar. "),
         ("cola", {"validation_split": "test"}, "does not hold test.jsonl of 'cola'"),
-        ("cola", {"train_split": "validation"}, "are both 'validation': the score would be that of rows trained on"),
+        ("cola", {"train_split": "validation"}, "are both 'validation': the score would come from training rows"),
     ],
 )
 def test_what_is_not_in_data_dir(tmp_path, name, settings, message):

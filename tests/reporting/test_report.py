@@ -119,7 +119,7 @@ def test_the_summary_says_who_is_best(tmp_path, two, capsys):
     ]
     shown = capsys.readouterr().out
     assert " ".join(shown.split()).startswith("- " + sentences[0]) and max(map(len, shown.splitlines()[:8])) < 80
-    assert "report.html, and its pictures as PNG beside it" in shown
+    assert "report.html, with its pictures as PNGs beside it" in shown
     assert write_report([str(path) for path in two], tmp_path / "again") == sentences
 
 
@@ -328,8 +328,8 @@ def test_groups_are_named_by_hand(tmp_path, two):
     same = [make_run(tmp_path / place / "run", input_grad_scale=heat) for place, heat in (("x", 1.0), ("y", 2.0))]
     assert [*group_runs(map(str, same))] == ["x/run", "y/run"]
     said = refused(tmp_path, f"a={two[0]}", f"a={two[1]}")
-    assert "'a' is the name of two: name all its runs at once, a=RUN1,RUN2" in said
-    assert "'vanilla' is the name of two" in refused(tmp_path, f"vanilla={two[0]}", two[1])
+    assert "'a' is given to two groups: name all its runs at once, a=RUN1,RUN2" in said
+    assert "'vanilla' is given to two groups" in refused(tmp_path, f"vanilla={two[0]}", two[1])
 
 
 # What runs lack ----------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class TestDamage:
             flip(tmp_path / f"checkpoint-{step}" / "optimizer.pt")
         run = trainer(tmp_path)
         run.train(resume_from_checkpoint=True)
-        assert "checkpoint-6 is not whole" in caplog.text and "optimizer.pt is not what was written" in caplog.text
+        assert "checkpoint-6 is incomplete" in caplog.text and "optimizer.pt is not what was written" in caplog.text
         assert [log["step"] for log in run.state.log_history if "loss" in log] == [1, 2, 3, 4, 5, 6]
         assert_equal(weights(tmp_path / "checkpoint-6"), want)
         assert all(find_fault(tmp_path / f"checkpoint-{step}") is None for step in (2, 4, 6))  # replaced
@@ -112,7 +112,7 @@ class TestOtherProcesses:
             trainer(tmp_path, gradient_accumulation_steps=2).train(resume_from_checkpoint=True)
         trainer(tmp_path, gradient_accumulation_steps=2, ignore_data_skip=True).train(resume_from_checkpoint=True)
         again = trainer(tmp_path, gradient_accumulation_steps=2, ignore_data_skip=True, max_steps=7)
-        with pytest.raises(ValueError, match="checkpoint-2' is not a whole checkpoint"):
+        with pytest.raises(ValueError, match="checkpoint-2' is not a complete checkpoint"):
             flip(tmp_path / "checkpoint-2" / "model.safetensors")
             again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 

@@ -250,10 +250,8 @@ def test_the_one_before_a_damaged_one_with_a_warning(tmp_path, caplog):
     cut(tmp_path / "checkpoint-10" / "model.safetensors")
     flip(tmp_path / "checkpoint-9" / "optimizer.pt")
     assert checkpoint_to_resume(True, tmp_path) == str(tmp_path / "checkpoint-2")
-    assert (
-        "checkpoint-10 is not whole, so it is passed over: model.safetensors has 91 bytes instead of 96" in caplog.text
-    )
-    assert "checkpoint-9 is not whole, so it is passed over: optimizer.pt is not what was written" in caplog.text
+    assert "checkpoint-10 is incomplete and is skipped: model.safetensors has 91 bytes instead of 96" in caplog.text
+    assert "checkpoint-9 is incomplete and is skipped: optimizer.pt is not what was written" in caplog.text
 
 
 def test_none_whole_is_an_error_that_names_each(tmp_path):
@@ -281,7 +279,7 @@ def test_a_named_one_is_never_exchanged_for_another(tmp_path):
     folder = checkpoint(tmp_path, 2)
     assert checkpoint_to_resume(str(folder), tmp_path) == str(folder)
     flip(folder / "model.safetensors")
-    with pytest.raises(ValueError, match=r"checkpoint-2' is not a whole checkpoint: model.safetensors.*last"):
+    with pytest.raises(ValueError, match=r"checkpoint-2' is not a complete checkpoint: model.safetensors.*last"):
         checkpoint_to_resume(str(folder), tmp_path)
     with pytest.raises(ValueError, match=r"checkpoint-3' is not .* not a folder"):
         checkpoint_to_resume(str(tmp_path / "checkpoint-3"), tmp_path)

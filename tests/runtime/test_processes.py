@@ -90,7 +90,7 @@ class TestLostProcesses:
         # The launcher ends the others, which does not keep it from being said.
         monkeypatch.setattr("time.sleep", lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
         message = (
-            rf"Process 2 .*lost the connection to another .* said: {said}\. To go on, .*--resume_from_checkpoint auto"
+            rf"Process 2 .*lost the connection to another .* error: {said}\. To go on, .*--resume_from_checkpoint auto"
         )
         with signals.raised(), pytest.raises(ConnectionError, match=message) as found, lost_processes_named():
             raise error
@@ -257,9 +257,7 @@ def test_a_killed_process_ends_the_job_which_goes_on_to_the_same_weights(tmp_pat
     path.write_bytes(path.read_bytes()[:-100])
     status, log = job.end(job.start("killed"))
     assert status == 0, log
-    assert (
-        log.count("is not whole") == 1 and f"{newest.name} is not whole, so it is passed over: optimizer.pt has" in log
-    )
+    assert log.count("is incomplete") == 1 and f"{newest.name} is incomplete and is skipped: optimizer.pt has" in log
     want, got = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
     assert want.keys() == got.keys() and all(torch.equal(want[name], got[name]) for name in want)
 

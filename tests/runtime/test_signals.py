@@ -233,7 +233,7 @@ def test_tokenizing_ends_with_one_line(tmp_path, text_file, monkeypatch, number,
     job.signal_group(number)
     assert job.end() == code
     *_, last = job.log().splitlines()
-    assert last == f"Stopped by {name}. To go on: the same command and --resume_from_checkpoint auto", job.log()
+    assert last == f"Stopped by {name}. To go on: repeat the command with --resume_from_checkpoint auto", job.log()
     assert "Traceback" not in job.log()
     assert not list((tmp_path / "cache").rglob("*.incomplete"))
     assert_gone(workers)
@@ -246,7 +246,7 @@ def test_training_ends_with_a_checkpoint_and_one_line(tmp_path, text_file, numbe
     started = job.wait_for(lambda: checkpoints_in(tmp_path / "run"))
     job.signal_group(number)
     assert job.end() == code
-    line = f"Stopped by {name} with a checkpoint. To go on: the same command and --resume_from_checkpoint last"
+    line = f"Stopped by {name} with a checkpoint. To go on: repeat the command with --resume_from_checkpoint last"
     assert ("A second Ctrl-C ends it at once" in job.log()) == (number == signal.SIGINT)
     assert job.log().count("Stopped by") == 1 and job.log().splitlines()[-1].endswith(line), job.log()
     assert "Traceback" not in job.log() and find_fault(checkpoints_in(tmp_path / "run")[0]) is None

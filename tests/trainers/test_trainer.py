@@ -259,7 +259,7 @@ def test_an_output_folder_is_never_overwritten_silently(tmp_path, clm_tokenizer)
     trainer_for(tmp_path, "clm", clm_tokenizer, **settings).train()
     with pytest.raises(ValueError, match="already holds '.*checkpoint-2'.*--resume_from_checkpoint"):
         trainer_for(tmp_path, "clm", clm_tokenizer, **settings).train()
-    with pytest.raises(ValueError, match="checkpoint-9' is not a whole checkpoint"):
+    with pytest.raises(ValueError, match="checkpoint-9' is not a complete checkpoint"):
         trainer_for(tmp_path, "clm", clm_tokenizer).train(resume_from_checkpoint=str(tmp_path / "checkpoint-9"))
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "model.safetensors").touch()
