@@ -23,8 +23,9 @@ def test_results_name_their_origin_and_no_machine_s_folders(folder):
     assert table.startswith(("|", "Held-out")) and f"- Command: {origin['Command']}\n" in table
     for name in ("results.json", "results.md"):
         assert not re.search(r"(?<![\w.])/(?:tmp|work|home|root|data|Users)/", (folder / name).read_text())
-    assert (folder / "results.png").stat().st_size < 300_000
-    assert {path.name for path in folder.iterdir()} == {"results.json", "results.md", "results.png"}
+    picture = folder / "results.png"  # of most studies
+    assert not picture.exists() or picture.stat().st_size < 300_000
+    assert {path.name for path in folder.iterdir()} - {picture.name} == {"results.json", "results.md"}
 
 
 def test_there_are_results():
