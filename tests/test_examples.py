@@ -85,7 +85,10 @@ def test_a_trainer_of_ones_own_on_the_command_line(tmp_path, corpus):
             "trainer is 'nowhere:Class', which is not there .No module named 'nowhere'.: give module:Class",
         ),
         ("examples.own_loss:Other", "which is not there .module 'examples.own_loss' has no attribute 'Other'"),
-        ("headless_trainer:VanillaTrainer", "is no subclass of HeadlessTrainer, the trainer of objective 'headless'"),
+        (
+            "headless_trainer:VanillaTrainer",
+            "is not a subclass of HeadlessTrainer, the trainer of objective 'headless'",
+        ),
     ],
 )
 def test_a_trainer_that_is_none(tmp_path, named, said):
