@@ -39,10 +39,11 @@ test-no-extras: $(VENV)-no-extras/.installed  ## run the quick tests with what i
 test-lowest: $(VENV)-lowest/.installed  ## run the quick tests with the lowest direct versions that setup.cfg allows
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python $(PYTEST_OPTIONS)
 
-check: $(INSTALLED)  ## lint, check the format and the types
+check: $(INSTALLED)  ## lint, check the format and the types, and build the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mkdocs build --strict --site-dir $(VENV)/site
 
 format: $(INSTALLED)  ## format, and fix what lint can fix
 	$(BIN)/ruff check --fix .

@@ -5,13 +5,19 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
-PATTERNS = ("CONTRIBUTING.md", "studies/README.md", "studies/results/*/results.*", "examples/items/**/*.md")
+PATTERNS = (
+    "CONTRIBUTING.md",
+    "CITATION.cff",
+    "studies/README.md",
+    "studies/results/*/results.*",
+    "examples/items/**/*.md",
+)
 
 
 def on_files(files, config):
     outside = {"index.md": ROOT / "README.md"}
     for pattern in PATTERNS:
-        found = (path for path in ROOT.glob(pattern) if path.suffix in (".md", ".png", ".json"))
+        found = (path for path in ROOT.glob(pattern) if path.suffix in (".md", ".png", ".json", ".cff"))
         outside |= {path.relative_to(ROOT).as_posix(): path for path in found}
     for name, path in outside.items():
         files.append(File.generated(config, name, abs_src_path=str(path)))

@@ -340,7 +340,7 @@ def change_files(folder: Path, table: Table) -> None:
     for way, changed in ways.items():
         (folder / "lines.txt").write_text(changed)
         status = run.start(folder / "stream").wait()
-        refused = status == 1 and "digest of the files is" in run.said() and "Traceback" not in run.said()
+        refused = status == 1 and "hash of the files is" in run.said() and "Traceback" not in run.said()
         table.add(f"a stream over its file, {way}", "stream", refused if way != "same" else status == 0)
 
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env python
 """A loss of one's own: candidates also have to be far from the output in proportion to a margin.
 
-    headless-trainer pretrain demo --trainer examples.own_loss:MarginTrainer
-    python examples/own_loss.py
+    headless-trainer pretrain demo --trainer examples.own_loss:MarginTrainer --train_file corpus.txt
+    python examples/own_loss.py --train_file corpus.txt
 
 The target's score is lowered by a margin before the softmax over the candidates, as CosFace does it with classes
 (https://arxiv.org/abs/1801.09414), so a target must win by that much. One method is overridden, one number is logged.
 """
+
+import sys
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -30,4 +32,4 @@ class MarginTrainer(HeadlessTrainer):
 if __name__ == "__main__":
     from headless_trainer.cli.pretrain import main
 
-    main(["demo", "--trainer", "own_loss:MarginTrainer", "--output_dir", "runs/own_loss"])
+    main(["demo", "--trainer", "own_loss:MarginTrainer", "--output_dir", "runs/own_loss", *sys.argv[1:]])

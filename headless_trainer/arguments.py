@@ -1,6 +1,5 @@
 """Argument dataclasses of the commands that train on text."""
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from transformers.training_args import OptimizerNames
 
 from .command_line import parse_yaml
 from .measures import higher_is_better
-from .refusals import DATA, HEAD, MODEL, PRETRAINING, STEPS, Refusal, refuse
+from .refusals import DATA, HEAD, MODEL, PRETRAINING, STEPS, Refusal, leave_out_unread, refuse
 from .runtime.launch import check_launch, computes_on_cpu, connect
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
@@ -43,20 +42,18 @@ class ModelArguments(LoadingArguments):
     """Model and tokenizer."""
 
     model_name_or_path: str | None = HfArg(
-        default=None,
-        help="Checkpoint (Hub name or folder) to continue from. Without it, training starts from random weights.",
+        default=None, help="Checkpoint (Hub name or folder) to continue from. Default: random weights."
     )
-    model_type: str | None = HfArg(default=None, help="Architecture to train from random weights: bert, gpt_neox, ...")
-    config_name: str | None = HfArg(
-        default=None, help="Configuration to train from random weights (Hub name or folder)."
+    model_type: str | None = HfArg(
+        default=None, help="Architecture to train from random weights, such as bert or gpt_neox."
     )
+    config_name: str | None = HfArg(default=None, help="Configuration for random weights (Hub name or folder).")
     config_overrides: str | None = HfArg(
         default=None, help="Changes to the configuration: hidden_size=192,num_hidden_layers=3 or a JSON object."
     )
     tie_word_embeddings: bool | None = HfArg(
         default=None,
-        help="vanilla: the head shares the embedding's weights. headless: with false, candidates have a matrix of their own. "
-        "The architecture's own choice by default.",
+        help="Share the input embedding with the head (headless: the candidates). Default: as the architecture does.",
     )
     mask_token: str | None = HfArg(default=None, help="Mask token for a tokenizer that has none. Added if it is new.")
     train_tokenizer: bool = HfArg(default=False, help="Train a tokenizer on the training texts.")
@@ -74,52 +71,42 @@ class ModelArguments(LoadingArguments):
     def parsed_config_overrides(self) -> dict[str, Any]:
         """``config_overrides`` as a dictionary; values are YAML: ``8`` an int, ``1e-2`` a float, ``true`` a bool."""
         text = (self.config_overrides or "").strip()
-        wrong = ValueError(f"config_overrides must be name=value,name=value or a JSON object, got {text!r}.")
+        said = f"config_overrides {text!r}"
         if text.startswith("{"):
-            try:
-                return json.loads(text)
-            except json.JSONDecodeError as error:
-                raise wrong from error
+            return parse_yaml(text, said)
         pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
         if not all(equals for _name, equals, _value in pairs):
-            raise wrong
-        return {name.strip(): parse_yaml(value, f"config_overrides {text!r}") for name, _, value in pairs}
+            raise ValueError(f"{said} must be name=value,name=value or a JSON object.")
+        return {name.strip(): parse_yaml(value, said) for name, _, value in pairs}
 
 
 @dataclass
 class DataArguments:
     """Data."""
 
-    dataset_name: str | None = HfArg(
-        default=None, help="Dataset on the Hub. Without it or train_file, the documentation on this machine is read."
-    )
+    dataset_name: str | None = HfArg(default=None, help="Dataset on the Hub.")
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of the dataset.")
     dataset_revision: str | None = HfArg(default=None, help="Branch, tag or commit of the dataset.")
     train_file: list[str] | None = HfArg(
         default=None, help="Files, folders or globs: .txt, .csv, .tsv, .json, .jsonl, .parquet, also gzipped."
     )
     validation_file: list[str] | None = HfArg(
-        default=None, help="The same, for evaluation. By default a part of the training documents is held out."
+        default=None,
+        help="Files, folders or globs for evaluation. By default a part of the training documents is held out.",
     )
     eval_old_file: list[str] | None = HfArg(
         default=None,
-        help="Texts of the model's earlier training. Evaluation also scores their held-out part, as eval_old_..., which shows "
-        "what the model forgets.",
+        help="Earlier training texts, to show what is forgotten. Their held-out part is scored too, as eval_old_....",
     )
     text_column: str | None = HfArg(default=None, help="Text column. Default: text, or the only text column.")
     sample_by: Literal["line", "paragraph", "document"] = HfArg(
-        default="line",
-        help="A document in a .txt file: each line, each paragraph (blank lines between), or the whole file.",
+        default="line", help="What is a document in a .txt file: a line, a paragraph, or the whole file."
     )
     validation_split_percentage: float = HfArg(
-        default=5.0,
-        help="Percentage of documents held out if there is no validation data. A hash of the text decides for each "
-        "document; at least one is held out and at least one is trained on.",
+        default=5.0, help="Documents held out without validation data, in percent."
     )
     streaming: bool = HfArg(default=False, help="Read while training instead of before it.")
-    shuffle_buffer_size: int = HfArg(
-        default=10_000, help="Buffer, in documents, that shuffles a stream. 0 keeps the order of the files."
-    )
+    shuffle_buffer_size: int = HfArg(default=10_000, help="Documents of a stream shuffled together. 0 for none.")
     max_seq_length: int = HfArg(default=128, aliases=["--block_size"], help="Tokens in a row.")
     line_by_line: bool = HfArg(
         default=False,
@@ -128,9 +115,7 @@ class DataArguments:
     )
     max_train_samples: int | None = HfArg(default=None, help="Train on at most N rows.")
     max_eval_samples: int | None = HfArg(default=None, help="Evaluate on at most N rows.")
-    preprocessing_num_workers: int | None = HfArg(
-        default=None, help="Processes that tokenize. One per core by default."
-    )
+    preprocessing_num_workers: int | None = HfArg(default=None, help="Processes that tokenize. Default: one per core.")
     overwrite_cache: bool = HfArg(default=False, help="Tokenize again instead of reading the cache.")
 
     def __post_init__(self) -> None:
@@ -141,28 +126,27 @@ class DataArguments:
 class HeadlessTrainingArguments(TrainingArguments):
     """Objective, and `transformers.TrainingArguments`.
 
-    Settings of ``TrainingArguments`` that stand below have another default. ``remove_unused_columns`` is False, because the
-    trainer makes the targets itself, and ``logging_nan_inf_filter``, because a loss that is not finite stops the run;
-    ``dataloader_pin_memory`` is False on a CPU. ``bf16`` and ``fp16`` also take "auto", and are then what it came to.
-    ``run_name`` is made of the last two folders of ``output_dir``. The help text of each field says what it does.
+    Settings of ``TrainingArguments`` that stand below have another default. ``dataloader_pin_memory`` is False on a CPU,
+    ``bf16`` and ``fp16`` also take "auto", and ``run_name`` is made of the last two folders of ``output_dir``.
     """
 
     objective: Literal["headless", "sampled_softmax", "vanilla"] = HfArg(
         default="headless",
-        help="headless (contrastive weight tying), sampled_softmax (the model's own head on candidates, to continue a "
-        "checkpoint) or vanilla (its head over the vocabulary).",
+        help="headless, sampled_softmax (head on candidates) or vanilla (whole vocabulary). headless is contrastive weight "
+        "tying; sampled_softmax continues a checkpoint with its own head.",
     )
     trainer: str | None = HfArg(
         default=None,
-        help="module:Class, a subclass of the objective's trainer with a loss of your own (examples/own_loss.py).",
+        help="module:Class, a subclass of the objective's trainer with your own loss. See examples/own_loss.py.",
     )
     task: Literal["mlm", "clm"] | None = HfArg(
         default=None,
-        help="mlm: predict masked tokens. clm: predict the next token. The model's class decides by default.",
+        help="mlm (predict masked tokens) or clm (predict the next token). The model's class decides by default.",
     )
     negatives: Literal["micro_batch", "step", "world"] = HfArg(
         default="micro_batch",
-        help="Whose targets are the candidates: a micro_batch's (the paper), a step's, or all processes' (world).",
+        help="Targets that serve as candidates: of a micro_batch, a step, or the world. micro_batch is the paper's; world is a "
+        "step on all processes.",
     )
     pool_size: int | None = HfArg(
         default=None,
@@ -184,8 +168,8 @@ class HeadlessTrainingArguments(TrainingArguments):
     input_grad_scale: float = HfArg(default=1.0, help="Factor for the embedding's gradient from the input side.")
     muon_learning_rate: float | None = HfArg(
         default=None,
-        help="Train the matrices of the layers with Muon at this learning rate, and everything else with --optim at "
-        "--learning_rate, on the same schedule. Without it, --optim trains everything.",
+        help="Train the layers' matrices with Muon at this learning rate. --optim trains everything else at --learning_rate, "
+        "on the same schedule; without this flag, everything.",
     )
     sparse_embedding_updates: bool = HfArg(
         default=False,
@@ -194,7 +178,7 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     head_bias: Literal["none", "prior"] = HfArg(
         default="none",
-        help="vanilla clm: with prior, the head has a trained bias that starts at the tokens' log frequencies.",
+        help="vanilla clm: with prior, a trained head bias that starts at log token frequencies.",
     )
     eval_pool_size: int = HfArg(default=4096, help="headless: held-out targets in the fixed pool of evaluation.")
     eval_full_vocabulary: bool = HfArg(default=True, help="headless: evaluation also ranks the whole vocabulary.")
@@ -222,14 +206,14 @@ class HeadlessTrainingArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         if self.metric_for_best_model is not None and self.greater_is_better is None:
-            # TrainingArguments takes all names but those in "loss" for better when greater, perplexity too; a figure of a
-            # user's own is left to it.
+            # TrainingArguments takes all names but those in "loss" for better when greater, perplexity too.
             self.greater_is_better = higher_is_better(self.metric_for_best_model)
         self._choose_precision()
         if self.logging_strategy == "no":  # which transformers does not ask of the first step
             self.logging_first_step = False
         with checked(self, self.refusals):
             super().__post_init__()
+            leave_out_unread(self)
             if self.label_names is None:
                 self.label_names = ["labels"]
         if self.report_to and self.run_name is None:
@@ -258,8 +242,7 @@ class HeadlessTrainingArguments(TrainingArguments):
 class LMHeadArguments(HeadlessTrainingArguments):
     """Language-modelling head, and its fine-tuning with ``do_train``.
 
-    Defaults that differ from those of `HeadlessTrainingArguments`: ``objective`` is vanilla, the schedule is constant after
-    its warm-up, as in the paper, and ``learning_rate`` is that of its section 4.2.
+    Learning rate and schedule are those of the paper's section 4.2.
     """
 
     objective: Literal["vanilla"] = HfArg(default="vanilla", help="Fine-tuning is with cross-entropy.")
@@ -268,7 +251,7 @@ class LMHeadArguments(HeadlessTrainingArguments):
     )
     counts_from: Literal["checkpoint", "corpus"] = HfArg(
         default="checkpoint",
-        help="Token counts for log q: those saved with the checkpoint, or those of the training texts.",
+        help="Token counts for log q: the checkpoint's, or those of the training texts.",
     )
     freeze_trunk: bool = HfArg(default=False, help="Fine-tune only the head.")
     learning_rate: float = HfArg(default=1e-4, help="Peak learning rate.")
@@ -276,10 +259,9 @@ class LMHeadArguments(HeadlessTrainingArguments):
 
     # Settings of the class above that mean nothing here.
     unread_flags = (
-        *("objective", "negatives", "pool_size", "sampled_negatives", "softmax_share", "sparse_embedding_updates"),
-        "head_bias",
-        *("eval_pool_size", "eval_full_vocabulary"),
-    )
+        "objective", "negatives", "pool_size", "sampled_negatives", "softmax_share", "sparse_embedding_updates", "head_bias",
+        "eval_pool_size", "eval_full_vocabulary",
+    )  # fmt: skip
     refusals = HEAD
 
 

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 
 # Names of the commands and what each does.
 COMMANDS = {
-    "pretrain": "pretrain an encoder or a decoder, or train one on: headless, by sampled softmax, or vanilla",
-    "lm-head": "make a language model of a headless checkpoint, without training or fine-tuned",
+    "pretrain": "pretrain or continue an encoder or a decoder: headless, with sampled softmax, or vanilla",
+    "lm-head": "turn a headless checkpoint into a language model, without training or fine-tuned",
     "lm-eval": "score language models by the LM Evaluation Harness, and compare two of them",
     "glue": "fine-tune and score on GLUE, SuperGLUE, XNLI or a task of your own",
     "report": "compare pretraining runs on one page",
@@ -32,33 +32,49 @@ LISTS = {
 }
 HELP_FLAGS = {"-h", "--help", "--help-all"}
 HELP_WIDTH, FLAG_WIDTH = 120, 28
+LONGEST_MESSAGE = 2_000  # characters: it may hold a word of a file
 # Settings of transformers that --help lists.
 COMMON = (
     "output_dir", "max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps",
     "learning_rate", "bf16", "eval_strategy", "resume_from_checkpoint", "push_to_hub",
 )  # fmt: skip
+# Those of them whose help begins with what matters less.
+REWORDED = {
+    "max_steps": "Optimizer steps to train, instead of num_train_epochs",
+    "gradient_accumulation_steps": "Forward passes on a device in one optimizer step",
+}
 CONFIG_SUFFIXES = (".json", ".yaml", ".yml")
-# Flags of transformers' run_mlm.py, run_clm.py and run_glue.py, and of its earlier versions, that have another way here.
+# What to use instead of flags of transformers' scripts and older releases, by the class of arguments that a command has:
+# DataArguments pretrain and lm-head, GlueArguments glue, TrainingArguments all three. docs/usage.md shows the table.
 INSTEAD = {
-    "keep_linebreaks": "documents are lines; those of --sample_by paragraph or document keep the line breaks within them",
-    "pad_to_max_length": "rows are packed full, or with --line_by_line padded to the longest of a batch; leave it out",
-    "use_fast_tokenizer": "tokenizers are always the fast ones; leave it out",
-    "use_auth_token": "use --token",
-    "low_cpu_mem_usage": "transformers loads so by itself; leave it out",
-    **dict.fromkeys(
-        ("dtype", "torch_dtype"),
-        "weights are trained in float32 and saved in the dtype they came in; --bf16 true computes in bfloat16",
-    ),
-    "overwrite_output_dir": "no run is written over; go on with --resume_from_checkpoint last, or name another --output_dir",
-    "warmup_ratio": "give --warmup_steps a share of the steps, below 1",
-    "evaluation_strategy": "use --eval_strategy",
-    "no_cuda": "use --use_cpu",
-    "per_gpu_train_batch_size": "use --per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "use --per_device_eval_batch_size",
-    "group_by_length": "use --train_sampling_strategy group_by_length",
-    "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR",
-    "save_safetensors": "weights are always saved as safetensors; leave it out",
-    "max_predict_samples": "cut the --test_file to the rows that are wanted",
+    "DataArguments": {
+        "keep_linebreaks": "each line is a document; --sample_by paragraph or document keeps line breaks",
+        "pad_to_max_length": "rows are packed full; with --line_by_line they are padded to the longest of their batch",
+        "overwrite_output_dir": "runs are never overwritten: use --resume_from_checkpoint last, or another --output_dir",
+        "group_by_length": "use --train_sampling_strategy group_by_length",
+    },
+    "GlueArguments": {
+        "text_column_names label_column_name metric_name": "use --text_columns, --label_column, --metric",
+        "max_predict_samples": "shorten the --test_file",
+        "config_name": "the configuration is the checkpoint's",
+        "overwrite_cache": "rows are tokenized anew by each command",
+        "pad_to_max_length": "rows are padded to the longest of their batch",
+        "overwrite_output_dir": "repeat the command to finish a grid, or use another --output_dir",
+        "group_by_length": "batches always hold rows of similar length",
+    },
+    "TrainingArguments": {
+        "use_fast_tokenizer": "all tokenizers are fast ones",
+        "low_cpu_mem_usage save_safetensors use_mps_device": "this is always so",
+        "dtype torch_dtype": "weights are trained in float32; --bf16 true computes in bfloat16",
+        "warmup_ratio": "use --warmup_steps with a share of the steps, below 1",
+        "evaluation_strategy": "use --eval_strategy",
+        "no_cuda": "use --use_cpu",
+        "per_gpu_train_batch_size per_gpu_eval_batch_size": "write per_device instead of per_gpu",
+        "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR",
+        "fp16_opt_level fp16_backend half_precision_backend": "--fp16 is torch's own mixed precision, without levels",
+        "adafactor": "use --optim adafactor",
+        "push_to_hub_token push_to_hub_model_id": "use --hub_token, --hub_model_id",
+    },
 }
 PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "cli" / "presets").glob("*.yaml"))}
 
@@ -67,23 +83,19 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
     """Parse ``[PRESET|config.yaml|config.json] [--flag value ...]`` into one instance of each dataclass.
 
     The file's keys become flags, so that files and flags share one check of types, choices and names; flags override it.
-
-    Args:
-        dataclass_types: argument dataclasses whose fields are the flags.
-        argv: command line without the program's name, ``sys.argv[1:]`` by default.
-
-    Raises:
-        ValueError: if a name is unknown (the nearest known one is suggested), the file is not a mapping or cannot be read as
-            YAML or JSON, or a value is not one that its argument takes.
-        FileNotFoundError: if the file does not exist.
+    A ValueError names an unknown argument with the nearest known one, a value that its argument does not take, and a file that
+    is no mapping.
     """
     from transformers import HfArgumentParser  # takes a second, which the list of commands can do without
 
     argv = list(sys.argv[1:] if argv is None else argv)
-    if HELP_FLAGS & set(argv):
-        print(help_text(dataclass_types, everything="--help-all" in argv))
-        sys.exit(0)
-    parser = HfArgumentParser(dataclass_types, allow_abbrev=False, usage=argparse.SUPPRESS)  # one line for 200 flags
+    if {"-h", "--help"} & set(argv):
+        print(help_text(dataclass_types))
+        sys.exit()
+    # No usage: it would have 200 flags.
+    parser = HfArgumentParser(dataclass_types, allow_abbrev=False, add_help=False, usage=argparse.SUPPRESS)
+    parser.error = lambda said, error=parser.error: error(said[:LONGEST_MESSAGE])
+    parser.add_argument("--help-all", action="help", help=argparse.SUPPRESS)
     known = [f"--{each.name}" for each in itertools.chain(*map(fields, dataclass_types)) if each.init]
     if argv and not argv[0].startswith("-"):
         path = find_config(argv[0])
@@ -107,10 +119,13 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         raise ValueError(f"{unknown[0]!r} belongs to no argument: one that takes a single value was given several.")
     if unknown:
         flag = unknown[0].partition("=")[0]
-        if instead := INSTEAD.get(flag.lstrip("-").replace("-", "_")):
-            raise ValueError(f"There is no {flag}: {instead}.")
-        nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.0)
-        raise ValueError(f"Unknown argument {flag!r}. The nearest known one is {nearest[0]!r}; --help-all lists all.")
+        kinds = {base.__name__ for kind in dataclass_types for base in kind.__mro__}
+        for names, instead in (row for kind, rows in INSTEAD.items() if kind in kinds for row in rows.items()):
+            if flag.lstrip("-").replace("-", "_") in names.split():
+                raise ValueError(f"There is no {flag}: {instead}.")
+        nearest = difflib.get_close_matches(flag.lstrip("-"), [name.lstrip("-") for name in known], n=1)
+        said = f" The nearest known one is '--{nearest[0]}'." if nearest else ""
+        raise ValueError(f"Unknown argument {flag!r}.{said} --help-all lists all.")
     try:
         parsed = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
     except json.JSONDecodeError as error:  # transformers names neither the argument nor the value
@@ -123,56 +138,40 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
     return tuple(parsed)
 
 
-def help_text(dataclass_types: list[type], everything: bool) -> str:
+def help_text(dataclass_types: list[type]) -> str:
     """Every flag of ours in one line, below its topic, and then the settings of transformers that most runs name.
 
-    Args:
-        dataclass_types: argument dataclasses whose fields are the flags. The first line of the docstring of the class that
-            declares a field is its topic; what a class names in ``unread_flags`` is left out.
-        everything: whether texts are whole, and nothing is left out.
+    The first line of the docstring of the class that declares a field is its topic; what a class names in ``unread_flags`` is
+    left out.
     """
-    groups: dict[str, list[Field]] = {}
+    groups: dict[str, list[str]] = {}
     inherited = []
     for kind in dataclass_types:
-        unread = () if everything else getattr(kind, "unread_flags", ())
+        unread = getattr(kind, "unread_flags", ())
         for field in (field for field in fields(kind) if field.init and field.name not in unread):
             owner = [base for base in kind.__mro__ if field.name in base.__dict__.get("__annotations__", ())][-1]
-            if owner.__module__.startswith("transformers."):
-                inherited += [field] if everything or field.name in COMMON else []
-            else:
-                groups.setdefault(owner.__doc__.partition("\n")[0].rstrip(".").replace("`", ""), []).append(field)
+            if not owner.__module__.startswith("transformers."):
+                topic = owner.__doc__.partition("\n")[0].rstrip(".").replace("`", "")
+                groups.setdefault(topic, []).append(_flag_line(field))
+            elif field.name in COMMON:
+                inherited.append(_flag_line(field))
     if inherited:
-        order = {name: place for place, name in enumerate(COMMON)}
-        groups["Training, by transformers"] = sorted(inherited, key=lambda field: order.get(field.name, len(order)))
-    blocks = [
-        "\n".join([f"{topic}:", *(_flag_line(each, everything) for each in group)]) for topic, group in groups.items()
-    ]
-    if not everything:
-        more = ", and every other setting of transformers" * bool(inherited)
-        blocks.append(f"--help-all has the whole texts of these{more}.")
-    return "\n\n".join(blocks)
+        groups["Training, by transformers"] = inherited
+    blocks = ["\n".join([f"{topic}:", *lines]) for topic, lines in groups.items()]
+    return "\n\n".join([*blocks, "--help-all lists every flag with its whole text."])
 
 
-def _flag_line(field: Field, everything: bool) -> str:
-    text = field.metadata.get("help", "").replace("%%", "%")
-    default = field.default if field.default is not MISSING else None
+def _flag_line(field: Field) -> str:
+    default = None if field.default is MISSING else field.default
     shown = "" if default in (None, False, "") else f" [{getattr(default, 'value', default)}]"
-    if everything:
-        flags = ", ".join([f"--{field.name}", *field.metadata.get("aliases", ())])
-        choices = ", ".join(each for each in get_args(field.type) if isinstance(each, str))
-        text = f"{flags}  {text}{choices and f' ({choices})'}{shown}"
-        return textwrap.fill(text, HELP_WIDTH, initial_indent="  ", subsequent_indent=" " * 8)
+    text = REWORDED.get(field.name) or field.metadata.get("help", "").replace("%%", "%")
     sentence = re.split(r"\.(?:\s|$)", text, maxsplit=1)[0]
     room = HELP_WIDTH - FLAG_WIDTH - 4 - len(shown)
     return f"  --{field.name:<{FLAG_WIDTH}}{textwrap.shorten(sentence, room, placeholder=' ...')}{shown}"
 
 
 def find_config(name: str) -> Path:
-    """The configuration file of this name, or the preset of this name where there is no such file.
-
-    Raises:
-        FileNotFoundError: if there is neither; the nearest preset is suggested.
-    """
+    """The configuration file of this name, or else the preset. FileNotFoundError suggests the nearest preset."""
     path = Path(name)
     if path.suffix in CONFIG_SUFFIXES and path.is_file():
         return path
@@ -188,8 +187,8 @@ def find_config(name: str) -> Path:
 def show_usage(text: str, argv: list[str] | None = None) -> None:
     """Print what a command is for, if its help is asked for; its flags follow, and the program ends.
 
-    The argument classes of transformers import torch, accelerate and peft where they are installed, which takes seconds, and
-    are the same without: a program that only prints its help does as if they were not there.
+    The argument classes of transformers import torch, accelerate and peft, which takes seconds, and are the same without: a
+    program that only prints its help does as if they were not there.
     """
     if HELP_FLAGS & set(sys.argv[1:] if argv is None else argv):
         print(text, flush=True)
@@ -200,29 +199,21 @@ def show_usage(text: str, argv: list[str] | None = None) -> None:
 
 @contextmanager
 def errors_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
-    """End the program on errors of these kinds with their message alone: a traceback would only scroll it away.
-
-    For what a user can fix; all other errors keep their traceback.
-    """
+    """End the program on errors of these kinds, which a user can fix, with their message in one line of bounded length."""
     try:
         yield
     except kinds as error:
-        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST_MESSAGE]}")
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """What a text in YAML, or in JSON, holds; ``where`` it stands is said if it is neither.
-
-    Raises:
-        ValueError: if it is neither, with the line and what is wrong there.
-    """
+    """Parse a text in YAML or JSON. ValueError says ``where`` it comes from and what is wrong if it is neither."""
     try:
         return yaml.load(text, Yaml)  # JSON is YAML
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ValueError(f"{where}{line}, is neither YAML nor JSON: {error.problem}.") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{where}, is neither YAML nor JSON: {error}.") from error
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{where}{line}, is neither YAML nor JSON: {problem or error}.") from error
 
 
 def _read_config(path: Path) -> dict:
@@ -249,8 +240,8 @@ def _as_flags(values: dict) -> list[str]:
 class Yaml(yaml.SafeLoader):
     """YAML as people mean it: ``no`` and ``off`` are words (``eval_strategy: no``), and ``1e-4`` is a number.
 
-    No name stands twice in a mapping: YAML would take the last value, and nobody would see which. No alias stands for an
-    earlier value: nested ones make a file of a few lines larger than any memory.
+    No name stands twice in a mapping, where YAML would take the last value. No alias stands for an earlier value: nested ones
+    make a file of a few lines larger than any memory.
     """
 
     yaml_implicit_resolvers = {

@@ -1,8 +1,7 @@
 """Figures of training runs that are shown beyond the logs, one row each: where, under which label, and which end is better.
 
-The console, the pictures, the cards, the report and the choice of the best checkpoint read these rows. A new figure is one
-call, ``trainer.window.add(name, value, divisor)``; a row here shows it, and one in docs/logs.md, which has every figure, says
-what it means.
+A new figure is one call, ``trainer.window.add(name, value, divisor)``; a row here shows it in the console, the pictures, the
+cards and the report, and one in docs/logs.md says what it means.
 """
 
 import math
@@ -12,64 +11,33 @@ from dataclasses import dataclass
 CONSOLE, PICTURE, RESULTS = "console", "loss.png", "results of the card"
 
 
-def compact(number: float) -> str:
-    """A count in at most six characters: 12,345, 123k, 1.23M."""
-    if number < 99_999.5:
-        return f"{number:,.0f}"
-    thousands = 1 if number < 999_500 else 2 if number < 999.5e6 else 3
-    return f"{number / 1000**thousands:.3g}{' kMG'[thousands]}"
-
-
 @dataclass(frozen=True)
 class Chart:
-    """A picture of the report, against tokens; of held-out figures also against time, and with columns in its tables.
+    """A picture of the report, against tokens; of held-out figures also against time, and with columns in its tables."""
 
-    Attributes:
-        slug: heading of its columns.
-        title: what is drawn.
-        unit: of its axis.
-        scale: from the value in the logs to the one that is drawn.
-        log: whether the value in the logs is the logarithm of what is drawn: differences are then ratios.
-        steady: whether the figure jumps around a level: a running median is drawn, on an axis from 0.
-        explained: a sentence under the picture.
-    """
-
-    slug: str
+    slug: str  # heading of its columns
     title: str
-    unit: str
-    scale: Callable[[float], float] = float
-    log: bool = False
-    steady: bool = False
-    explained: str = ""
+    unit: str  # of its axis
+    scale: Callable[[float], float] = float  # from the value in the logs to the one that is drawn
+    log: bool = False  # the value in the logs is the logarithm of what is drawn: differences are then ratios
+    steady: bool = False  # the figure jumps around a level: its axis is from 0
+    explained: str = ""  # a sentence under the picture
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure that is shown, or can choose the best checkpoint.
+    """A figure that is shown, or can choose the best checkpoint."""
 
-    Attributes:
-        name: in the logs; that of a held-out figure begins with ``eval_``.
-        short: label in a line of the console, and beside other held-out figures.
-        is_logged: whether a run with these `HeadlessTrainingArguments`, whose task is known, logs it.
-        better: ``higher`` or ``lower``; None where neither is, and the best checkpoint cannot be chosen by it.
-        shown: places, `CONSOLE` and so on.
-        label: elsewhere; the short one by default.
-        form: how a value is written.
-        unit: of the value in the logs, where it is neither a share nor a count.
-        line: style of its curve.
-        chart: of the report. Figures with the same one are drawn together.
-    """
-
-    name: str
-    short: str = ""
-    is_logged: Callable[..., bool] = lambda args: True
-    better: str | None = None
-    shown: tuple[str, ...] = ()
-    label: str = ""
+    name: str  # in the logs; that of a held-out figure begins with eval_
+    short: str = ""  # label in a line of the console, and beside other held-out figures
+    is_logged: Callable[..., bool] = lambda args: True  # by a run with these settings, whose task is known
+    better: str | None = None  # higher, lower, or None, where the best checkpoint cannot be chosen by it
+    shown: tuple[str, ...] = ()  # places: CONSOLE and so on
+    label: str = ""  # elsewhere; the short one by default
     form: Callable[[float], str] = "{:.4g}".format
-    unit: str = ""
-    line: str = "-"
-    chart: Chart | None = None
+    unit: str = ""  # of the value in the logs, where it is neither a share nor a count
+    line: str = "-"  # style of its curve
+    chart: Chart | None = None  # of the report; figures with the same one are drawn together
 
     @property
     def is_held_out(self) -> bool:
@@ -124,7 +92,7 @@ TRAINING = (
     Measure("loss", "loss", shown=(CONSOLE, PICTURE), chart=LOSS_CHART, **LOSS),
     Measure("loss_floor", "floor", _headless, shown=(CONSOLE, PICTURE), line="--", chart=LOSS_CHART, **LOSS),
     Measure("random_guess_loss", "random guess", _headless, shown=(PICTURE,), unit="nats", line=":"),
-    Measure("tokens_per_second", "tok/s", shown=(CONSOLE,), form=compact, chart=SPEED_CHART),
+    Measure("tokens_per_second", "tok/s", shown=(CONSOLE,), form="{:,.0f}".format, chart=SPEED_CHART),
     Measure("grad_norm", "grad", shown=(CONSOLE,), form="{:.3g}".format),
     Measure("peak_memory_mib", chart=MEMORY_CHART),
 )
@@ -148,16 +116,11 @@ MEASURES = TRAINING + EVALUATION
 
 
 def shown_in(place: str) -> list[Measure]:
-    """What a place shows, in its order."""
+    """Return what a place shows, in its order."""
     return [measure for measure in MEASURES if place in measure.shown]
 
 
 def higher_is_better(name: str) -> bool | None:
-    """Direction of a held-out figure by its name in the logs, which may hold the name of one of several datasets.
-
-    None for a figure of a user's own.
-    """
-    found = (
-        measure.better == "higher" for measure in EVALUATION if measure.better and name.endswith(measure.bare_name)
-    )
+    """Direction of a held-out figure by its name, which may hold that of a dataset; None for a figure of a user's own."""
+    found = (each.better == "higher" for each in EVALUATION if each.better and name.endswith(each.bare_name))
     return next(found, None)

@@ -7,30 +7,16 @@ way to a screen or into a notebook belongs to who calls us.
 import io
 from collections.abc import Sequence
 
-PANEL = (4.5, 3.6)  # inches
-
 
 class Series:
-    """Points that are drawn together.
+    """Points that are drawn together, in matplotlib's short form of a line and its marker.
 
-    Args:
-        x: positions.
-        y: values.
-        errors: half the length of a bar through each point, such as its standard error.
-        style: matplotlib's short form of a line and its marker.
-        look: what else ``Axes.plot`` takes, such as ``label``, ``color`` and ``linewidth``.
+    ``errors`` are half the lengths of bars through the points, such as standard errors, and ``look`` is what else ``Axes.plot``
+    takes, such as ``label``, ``color`` and ``linewidth``.
     """
 
     def __init__(self, x: Sequence, y: Sequence, style: str = "-", *, errors=None, **look):
         self.x, self.y, self.style, self.errors, self.look = list(x), list(y), style, errors, look
-
-    def draw(self, axis) -> None:
-        """Draw the points on an axis of matplotlib."""
-        look = {"markersize": 3} | self.look
-        if self.errors is None or not any(self.errors):
-            axis.plot(self.x, self.y, self.style, **look)
-        else:
-            axis.errorbar(self.x, self.y, self.errors, fmt=self.style, capsize=2, **look)
 
 
 class Panel:
@@ -43,61 +29,60 @@ class Panel:
 def curves(
     panels: Sequence[Panel],
     *,
-    size: tuple[float, float] = PANEL,
+    size: tuple[float, float] = (4.5, 3.6),
     columns: int | None = None,
     legend: str = "each",
     **shared,
 ):
-    """Draw panels.
+    """Draw panels, each of ``size`` inches, ``columns`` in a row or all, and return matplotlib's figure.
 
-    Args:
-        panels: from left to right, row by row.
-        size: width and height of a panel, in inches.
-        columns: panels in a row; all by default.
-        legend: whether labels stand in ``each`` panel, in the ``first``, or ``below`` all of them.
-        shared: ``sharex`` and ``sharey`` of ``pyplot.subplots``.
-
-    Returns:
-        matplotlib's figure, for `to_png`.
+    Labels stand in ``each`` panel, in the ``first``, or ``below`` all. ``shared`` are ``sharex`` and ``sharey`` of `subplots`.
     """
     from matplotlib.figure import Figure
 
     columns = min(columns or len(panels), len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(size[0] * columns, size[1] * rows))
-    axes = figure.subplots(rows, columns, squeeze=False, **shared)
-    for panel, axis in zip(panels, axes.flat, strict=False):
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **shared).ravel()
+    for panel, axis in zip(panels, axes, strict=False):
         for series in panel.series:
-            series.draw(axis)
+            look = {"markersize": 3} | series.look
+            if series.errors is None or not any(series.errors):
+                axis.plot(series.x, series.y, series.style, **look)
+            else:
+                axis.errorbar(series.x, series.y, series.errors, fmt=series.style, capsize=2, **look)
         axis.set(**panel.axis)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3, linewidth=0.5)
         for each in (axis.xaxis, axis.yaxis):
             if each.get_scale() == "log":
                 _plain_ticks(each)
-    for axis in axes.flat[len(panels) :]:
+    for axis in axes[len(panels) :]:
         axis.set_visible(False)
-    handles = [dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True)) for axis in axes.flat]
+    handles = [dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True)) for axis in axes]
     if legend == "below":
         found = {label: handle for own in handles for label, handle in own.items()}
         figure.legend(found.values(), found, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     else:
-        for axis, own in zip(axes.flat, handles if legend == "each" else handles[:1], strict=False):
+        for axis, own in zip(axes, handles if legend == "each" else handles[:1], strict=False):
             if own:
                 axis.legend(frameon=False, fontsize=8)
+    for text in figure.findobj(lambda artist: hasattr(artist, "set_parse_math")):
+        text.set_parse_math(False)  # names of runs and tasks, in which a dollar is a dollar
     return figure
 
 
 def to_png(figure) -> bytes:
     """Return a figure as PNG, the same bytes for the same picture."""
-    _style(figure)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=150, metadata={"Software": None})
     return file.getvalue()
 
 
 def in_short(value: float) -> str:
-    """A number with three digits at least: 0.0123, 12.3, 1,234, 11.8 M."""
-    if 1e6 <= abs(value) < 1e9:
-        return f"{value / 1e6:.3g} M"
+    """A number with three digits at least: 0.0123, 12.3, 1,234, 11.8 M, 1,500 M."""
+    if 1e6 <= abs(value) < 1e12:
+        return f"{in_short(value / 1e6)} M"
     return f"{value:,.0f}" if 100 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
@@ -110,12 +95,3 @@ def _plain_ticks(axis) -> None:
         axis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: in_short(value)))
     axis.set_minor_formatter(NullFormatter())
-
-
-def _style(figure) -> None:
-    for text in figure.findobj(lambda artist: hasattr(artist, "set_parse_math")):
-        text.set_parse_math(False)  # names of runs and tasks, in which a dollar is a dollar
-    for axis in figure.axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.3, linewidth=0.5)
-    figure.set_layout_engine("constrained")

@@ -1,33 +1,28 @@
 """What is refused before any work starts: a row for each setting and reason.
 
-A setting is refused where a number would be silently wrong or work would be lost. What transformers, accelerate or torch say
-well themselves is left to them. tests/cli/test_refusals.py names the settings of transformers that work here, so that one that
-a later version adds is judged before it is accepted.
+A setting is refused where a number would be silently wrong or work would be lost; the rest is left to the libraries.
+tests/cli/test_refusals.py names the settings of transformers that work here, so that one that a later version adds is judged.
 """
 
 import dataclasses
+import logging
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .measures import EVALUATION
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Refusal:
-    """A row of a table: settings that mean nothing, or nothing possible, under a condition.
+    """A row of a table: settings that mean nothing, or nothing possible, under a condition."""
 
-    Attributes:
-        names: of the settings, separated by spaces.
-        why: the reason and the remedy, as the end of a sentence that begins with the name and the value.
-        when: whether it holds for these arguments; it is asked only where the value is not the default.
-    """
-
-    names: str
-    why: str
-    when: Callable[[Any], bool] = lambda args: True
+    names: str  # of the settings, separated by spaces
+    why: str  # the reason and the remedy, as the end of a sentence that begins with the name and the value
+    when: Callable[[Any], bool] = lambda args: True  # of the arguments; asked where the value is not the default
 
 
 def outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refusal]:
@@ -36,24 +31,8 @@ def outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refu
         yield Refusal(name, f"it must {must}", lambda args, name=name: not fits(getattr(args, name)))
 
 
-def _optimizer(args) -> str:
-    return str(getattr(args.optim, "value", args.optim))
-
-
 def _is_not_adamw(args) -> bool:
-    return _optimizer(args) not in ("adamw_torch", "adamw_torch_fused")
-
-
-def _is_vanilla(args) -> bool:
-    return args.objective == "vanilla"
-
-
-def _keeps_head(args) -> bool:
-    return args.objective != "headless"
-
-
-def _cuts_weights(args) -> bool:
-    return bool(args.deepspeed_plugin is not None or args.fsdp)
+    return getattr(args.optim, "value", args.optim) not in ("adamw_torch", "adamw_torch_fused")
 
 
 def _parallel(args) -> bool:
@@ -67,6 +46,7 @@ def _has_no_decay(args) -> bool:
 
 
 LEAVE = "leave it out"
+UNREAD = f"losses, metrics and checkpoints here are made without it: {LEAVE}"
 OF_TWO = "drop one of the two"
 ONE_OR_MORE = "be at least 1", lambda value: value >= 1
 # Before transformers reads them: it takes 0 for logging_steps.
@@ -91,26 +71,12 @@ RANGES = (
     ),
     Refusal(
         "auto_find_batch_size",
-        "after a batch that did not fit, a run would restart with changed weights and counts: set a smaller "
-        "per_device_train_batch_size, and more gradient_accumulation_steps for as many rows in a step",
+        "a run would restart with changed weights and counts: set a smaller per_device_train_batch_size yourself",
     ),
     Refusal(
-        "optim_target_modules",
-        f"the optimizer does not read it: choose --optim galore_adamw or apollo_adamw, or {LEAVE}",
-        lambda args: not _optimizer(args).startswith(("galore", "apollo")),
+        "label_names", f"labels are in the column labels: {LEAVE}", lambda args: list(args.label_names) != ["labels"]
     ),
-    Refusal(
-        "optim_args",
-        f"the optimizer does not read it: set learning_rate, weight_decay and adam_..., or {LEAVE}",
-        lambda args: not _is_not_adamw(args) or _optimizer(args) == "adafactor",
-    ),
-    Refusal(
-        "label_names",
-        f"the labels are in the column labels: {LEAVE}",
-        lambda args: list(args.label_names) != ["labels"],
-    ),
-    Refusal("label_smoothing_factor", "no loss here has smoothed targets: leave it at 0"),
-    Refusal("average_tokens_across_devices", f"a step's loss is always the mean over all processes: {LEAVE}"),
+    Refusal("label_smoothing_factor average_tokens_across_devices", UNREAD),
 )
 PRETRAINING = (
     *RANGES,
@@ -132,14 +98,9 @@ PRETRAINING = (
         """--lr_scheduler_kwargs '{"num_decay_steps": 100}'""",
         _has_no_decay,
     ),
-    # What Trainer's own loss, sampler or metrics would read, and those here do not.
     Refusal("neftune_noise_alpha", f"its noise would reach the vectors of candidates too: {LEAVE}"),
-    Refusal("enable_jit_checkpoint", f"SIGTERM ends a run with a whole checkpoint without it: {LEAVE}"),
-    Refusal(
-        "include_for_metrics batch_eval_metrics eval_do_concat_batches",
-        f"it shapes what compute_metrics gets, and evaluation here sums figures of each token instead: {LEAVE}",
-    ),
     Refusal("remove_unused_columns", f"the targets are made from columns that the model does not take: {LEAVE}"),
+    Refusal("enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches do_predict", UNREAD),
     Refusal(
         "include_num_input_tokens_seen",
         "it would take tokens equal to the padding token for padding: read tokens_seen in the logs, or set 'all'",
@@ -150,24 +111,11 @@ PRETRAINING = (
         f"save_strategy is 'no', so there is none to load: set save_strategy and eval_strategy, or {LEAVE}",
         lambda args: args.save_strategy == "no",
     ),
-    Refusal("do_predict", f"there is no test part: score held-out rows with --do_eval, and {LEAVE}"),
     Refusal("parallelism_config", f"targets are drawn for whole rows: {LEAVE} tp, cp and sp sizes", _parallel),
-    # Ours, where another setting does not go with them.
-    Refusal("negatives pool_size sampled_negatives", f"objective 'vanilla' has no negatives: {OF_TWO}", _is_vanilla),
-    Refusal(
-        "eval_pool_size eval_full_vocabulary",
-        f"evaluation by the model's head is over the vocabulary: {LEAVE}",
-        _keeps_head,
-    ),
     *outside("softmax_share", "be at least 0 and below 1", lambda share: 0 <= share < 1),
     Refusal(
         "softmax_share",
-        f"only objective 'sampled_softmax' leaves tokens out until then: {OF_TWO}",
-        lambda args: args.objective != "sampled_softmax",
-    ),
-    Refusal(
-        "softmax_share",
-        f"sparse_embedding_updates is on, and a softmax over the vocabulary gives every row a gradient: {OF_TWO}",
+        f"sparse_embedding_updates has no gradient for every row: {OF_TWO}",
         lambda args: args.sparse_embedding_updates,
     ),
     Refusal(
@@ -175,18 +123,11 @@ PRETRAINING = (
         f"negatives is not 'micro_batch', and makes one pool of the targets of several forwards: {OF_TWO}",
         lambda args: args.negatives != "micro_batch",
     ),
-    Refusal(
-        "head_bias",
-        "only objective 'vanilla' starts a head: use --objective vanilla",
-        lambda args: not _is_vanilla(args),
-    ),
+    Refusal("head_bias", "only objective 'vanilla' starts a head: " + OF_TWO, lambda args: args.objective != "vanilla"),
     Refusal(
         "mlm_probability mask_replace_prob random_replace_prob",
         f"task is 'clm', which masks nothing: use --task mlm, or {LEAVE}",
         lambda args: args.task == "clm",
-    ),
-    Refusal(
-        "sparse_embedding_updates", "the head of objective 'vanilla' gives every row a gradient: " + OF_TWO, _is_vanilla
     ),
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
@@ -196,7 +137,7 @@ PRETRAINING = (
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
         f"it needs whole matrices, which DeepSpeed and fsdp cut into shards: start without them, or {LEAVE}",
-        _cuts_weights,
+        lambda args: args.deepspeed_plugin is not None or args.fsdp,
     ),
 )
 CLASSIFICATION = (
@@ -208,6 +149,12 @@ HEAD = (
     Refusal("head_bias", "--init says how the head starts: drop head_bias", lambda args: args.head_bias != "none"),
     Refusal("freeze_trunk", f"nothing is trained: add --do_train, or {LEAVE}", lambda args: not args.do_train),
 )
+# Settings that only some objectives read, and these objectives.
+OF_OBJECTIVES = {
+    "negatives pool_size sampled_negatives sparse_embedding_updates": ("headless", "sampled_softmax"),
+    "softmax_share": ("sampled_softmax",),
+    "eval_pool_size eval_full_vocabulary": ("headless",),
+}
 # Parameters of a trainer's constructor.
 PRETRAINING_PARAMETERS = {
     "model_init": "the loss is made from the model's own embedding, before training: make the model, and pass it as model",
@@ -224,27 +171,13 @@ MODEL = (
         lambda args: args.model_name_or_path,
     ),
     Refusal("tokenizer_name", f"train_tokenizer makes a new one: {OF_TWO}", lambda args: args.train_tokenizer),
-    *outside(
-        "license",
-        "be one of the Hub's names, such as apache-2.0, mit, cc-by-4.0 or other",
-        lambda name: bool(re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", name)),
-    ),
-    *outside(
-        "language",
-        "hold codes of ISO 639, such as en or deu",
-        lambda codes: all(re.fullmatch(r"[a-z]{2,3}|code|multilingual", code) for code in codes),
-    ),
     *outside("vocab_size", "be at least 300 (256 bytes and the special tokens)", lambda size: size >= 300),
 )
 DATA = (
     Refusal("train_file", f"dataset_name is also given: {OF_TWO}", lambda args: args.dataset_name),
     Refusal("validation_file", "train_file is not given: add it", lambda args: not args.train_file),
     *outside("validation_split_percentage", "be above 0 and below 100", lambda share: 0 < share < 100),
-    Refusal(
-        "max_train_samples",
-        "a stream has no fixed rows: limit training with --max_steps instead",
-        lambda args: args.streaming,
-    ),
+    Refusal("max_train_samples", "a stream has no fixed rows: set --max_steps instead", lambda args: args.streaming),
     *outside("shuffle_buffer_size", "not be negative", lambda size: size >= 0),
     *outside("max_seq_length", "be at least 2", lambda length: length >= 2),
     *outside("max_train_samples max_eval_samples preprocessing_num_workers", *ONE_OR_MORE),
@@ -252,37 +185,43 @@ DATA = (
 
 
 def refuse(args, table: Iterable[Refusal]) -> None:
-    """Refuse what a table says of a dataclass of arguments.
-
-    Raises:
-        ValueError: at the first row that holds, with the name, the value, the reason and the remedy.
-    """
-    fields = {field.name: field for field in dataclasses.fields(args)}
+    """Raise ValueError at the first row of a table that holds for a dataclass of arguments."""
+    defaults = _defaults(args)
     for row in table:
         for name in row.names.split():
-            value, field = getattr(args, name), fields[name]
-            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            if value is not None and value != default and row.when(args):
+            value = getattr(args, name)
+            if value is not None and value != defaults[name] and row.when(args):
                 raise ValueError(f"{name} is {getattr(value, 'value', value)!r} but {row.why}.")
 
 
-def refuse_parameters(given: Mapping[str, Any], table: Mapping[str, str]) -> None:
-    """Refuse parameters of a constructor.
+def leave_out_unread(args) -> None:
+    """Reset the settings that ``args.objective`` does not read, and say so: a baseline takes the flags of the run beside it."""
+    defaults, unread = _defaults(args), []
+    for names, objectives in OF_OBJECTIVES.items():
+        for name in names.split() if args.objective not in objectives else ():
+            if getattr(args, name) != defaults[name]:
+                unread.append(f"{name} {getattr(args, name)}")
+                setattr(args, name, defaults[name])
+    if unread and args.process_index == 0:
+        logger.warning("Objective %s does not read these settings: %s. Left out.", args.objective, ", ".join(unread))
 
-    Raises:
-        ValueError: if one of the table is given, with the reason and the remedy.
-    """
+
+def _defaults(args) -> dict[str, Any]:
+    return {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(args)
+    }
+
+
+def refuse_parameters(given: Mapping[str, Any], table: Mapping[str, str]) -> None:
+    """Raise ValueError if a parameter of a constructor is given that the table names."""
     for name, why in table.items():
         if given.get(name) is not None:
             raise ValueError(f"{name} is {given[name]!r} but {why}.")
 
 
 def check_best_metric(args) -> None:
-    """Refuse to choose the best checkpoint by what no evaluation reports, which transformers would say after the first one.
-
-    Raises:
-        ValueError: if ``metric_for_best_model`` is none of `evaluation_metrics`.
-    """
+    """Raise ValueError if ``metric_for_best_model`` is none of `evaluation_metrics`, before the first evaluation."""
     name, known = args.metric_for_best_model, evaluation_metrics(args)
     if name is not None and name.removeprefix("eval_") not in known:
         raise ValueError(f"metric_for_best_model is {name!r}, which is none of {', '.join(sorted(known))}.")

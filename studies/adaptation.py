@@ -29,8 +29,10 @@ def main() -> None:
     parser.add_argument("--base_steps", type=int, default=2000)
     parser.add_argument("--base_rate", type=float, default=4e-3)
     parser.add_argument("--model_type", help="instead of that of the scale, at the same size")
+    parser.add_argument("--untied", action="store_true", help="bases whose head has a matrix of its own")
     args = shared.at_scale(parser.parse_args(), max_steps=200, vocab_size=16_000)
     args.settings |= {"model_type": args.model_type} if args.model_type else {}
+    args.settings |= {"tie_word_embeddings": "false"} if args.untied else {}
     shared.prepare(args, also=args.new_files)
     bases = {seed: args.output_dir / f"base_{seed}" for seed in args.seeds}
     old = {"train_file": args.settings["train_file"]}

@@ -3,14 +3,21 @@
 
     python studies/demo.py --output_dir runs/demo
 
-Any flag of `headless-trainer pretrain demo` can be given. Both are scored on the same held-out documents, headless with its
-free head, and drawn; the headless one is saved as an ordinary causal language model, and writes.
+Any flag of `headless-trainer pretrain demo` can be given; without --train_file the texts are docstrings that are on the
+machine. Both are scored on the same held-out documents, headless with its free head, and drawn; the headless one is saved as
+an ordinary causal language model, and writes.
 """
 
+import importlib.util
+import inspect
+import json
 import logging
 import math
+import re
 import sys
+import sysconfig
 import time
+import zlib
 from pathlib import Path
 
 import torch
@@ -42,6 +49,33 @@ VANILLA = [
 ]
 
 
+# Of docstrings, which take a few seconds to read; shorter ones are mostly "Return the name." and the like.
+CHARACTERS, LEAST = 6_000_000, 100
+
+
+def docstrings(folder: Path) -> list[str]:
+    """Write docstrings of Python, torch and transformers, and return the flags that name them.
+
+    The files are read, not imported. Folders of source files are held out whole: docstrings of one folder resemble each other.
+    """
+    roots = [Path(sysconfig.get_paths()["stdlib"])]
+    roots += [Path(importlib.util.find_spec(name).origin).parent for name in ("torch", "transformers")]
+    sides, seen, size = {"train": [], "validation": []}, set(), 0
+    for path, place in ((path, path.relative_to(root)) for root in roots for path in sorted(root.rglob("*.py"))):
+        if size >= CHARACTERS or {"site-packages", "test", "tests"} & {*place.parts}:
+            continue
+        side = "train" if zlib.crc32(place.parent.as_posix().encode()) % 20 else "validation"
+        for text in re.findall(r'"""(.*?)"""', path.read_text("utf-8", "replace"), re.DOTALL):
+            if len(text := inspect.cleandoc(text)) >= LEAST and text not in seen:
+                seen.add(text)
+                size += len(text)
+                sides[side].append(json.dumps({"text": text}) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    for side, lines in sides.items():
+        (folder / f"{side}.jsonl").write_text("".join(lines), encoding="utf-8")
+    return [word for side in sides for word in (f"--{side}_file", str(folder / f"{side}.jsonl"))]
+
+
 class Clock(TrainerCallback):
     """Ends a run after so many seconds of training steps; until then its rates rise and fall as those of the preset do."""
 
@@ -64,6 +98,8 @@ class Clock(TrainerCallback):
 def main(argv: list[str] | None = None) -> None:
     argv = ["demo", *(sys.argv[1:] if argv is None else argv)]
     with errors_in_one_line(ValueError, OSError):
+        if not {"--train_file", "--dataset_name"} & {*argv}:
+            argv += docstrings(Path("runs", "docstrings"))
         headless, _ = make_trainer(*parse_args(KINDS, argv))
         logging.getLogger("headless_trainer").setLevel(logging.WARNING)
         transformers_logging.set_verbosity_error()

@@ -93,7 +93,7 @@ def model_arguments(description: str, *, recipes: bool = True) -> argparse.Argum
     """A parser with the settings that decide which pretrained models a study has. Studies with the same ones share them."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--train_file", nargs="+", help="the corpus; that of the scale by default, at cpu this documentation"
+        "--train_file", nargs="+", help="the corpus; that of the scale by default, of which cpu has none"
     )
     parser.add_argument("--output_dir", required=True, type=Path)
     parser.add_argument("--task", choices=["clm", "mlm"], default="clm")

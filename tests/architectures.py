@@ -25,15 +25,6 @@ class Architecture:
     settings: dict
 
 
-ENCODER = {
-    "hidden_size": WIDTH,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": 32,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
 DECODER = {
     "hidden_size": WIDTH,
     "num_hidden_layers": 2,
@@ -41,8 +32,8 @@ DECODER = {
     "intermediate_size": 24,
     "max_position_embeddings": 32,
 }
+ENCODER = DECODER | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 LLAMA = DECODER | {"num_key_value_heads": 1, "head_dim": 8}
-MODERN = {key: value for key, value in ENCODER.items() if not key.endswith("prob")}
 SMALL_IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 DISTILBERT = {"dim": WIDTH, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "max_position_embeddings": 32}
 DEBERTA = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
@@ -58,7 +49,7 @@ ARCHITECTURES = {
     "xlm-roberta": Architecture("mlm", "xlm-roberta", ENCODER),
     "distilbert": Architecture("mlm", "distilbert", DISTILBERT | NO_DROPOUT),
     "deberta-v2": Architecture("mlm", "deberta-v2", ENCODER | DEBERTA),
-    "modernbert": Architecture("mlm", "modernbert", MODERN | SMALL_IDS | {"cls_token_id": 2, "sep_token_id": 3}),
+    "modernbert": Architecture("mlm", "modernbert", DECODER | SMALL_IDS | {"cls_token_id": 2, "sep_token_id": 3}),
     "mpnet": Architecture("mlm", "mpnet", ENCODER),
     "roformer": Architecture("mlm", "roformer", ENCODER),
     "eurobert": Architecture("mlm", "eurobert", LLAMA | SMALL_IDS | {"mask_token_id": 4}),

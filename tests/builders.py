@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import tokenizers
 import torch
+from datasets import Dataset
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import (
     BertConfig,
@@ -19,9 +20,20 @@ from transformers import (
 )
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, SampledSoftmaxTrainer, VanillaTrainer
-from headless_trainer.fine_tuning.classification_rows import EncodedRows
+from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
+from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
+from headless_trainer.reporting.report_arguments import ReportArguments
+from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
 
 VOCAB = 50
+# The argument classes of the commands.
+OPTIONS = {
+    "pretrain": (ModelArguments, DataArguments, HeadlessTrainingArguments),
+    "lm-head": (ModelArguments, DataArguments, LMHeadArguments),
+    "glue": (GlueArguments, GlueTrainingArguments),
+    "lm-eval": (ZeroShotArguments,),
+    "report": (ReportArguments,),
+}
 QUIET = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "logging_steps": 1}
 
 
@@ -114,7 +126,8 @@ def token_rows(tokenizer, count: int = 24, lengths: tuple[int, ...] = (12,)) -> 
 def labelled_rows(task: str, empty: bool, count: int = 8, vocab_size: int = 40) -> list[dict]:
     """Rows of different lengths and numbers of targets; ``empty`` leaves the odd ones, a process's own, without any.
 
-    The task ``mask`` is mlm whose targets the trainer draws; ``drawn`` is clm with further negatives, ``own`` by the own head.
+    The task ``mask`` is mlm whose targets the trainer draws; ``drawn`` is clm with further negatives, ``own`` by the own head,
+    ``own rows`` and ``own mlm`` the same with sparse rows of its embedding.
     """
     generator = torch.Generator().manual_seed(3)
     made = []
@@ -122,7 +135,7 @@ def labelled_rows(task: str, empty: bool, count: int = 8, vocab_size: int = 40) 
         length = 9 - index % 4
         ids = torch.randint(1, vocab_size, (length,), generator=generator)
         labels = ids.clone()
-        if task == "mlm":
+        if task.endswith("mlm"):
             labels[torch.rand(length, generator=generator) < 0.6] = -100
         if empty and index % 2:
             labels[:] = -100
@@ -130,12 +143,12 @@ def labelled_rows(task: str, empty: bool, count: int = 8, vocab_size: int = 40) 
     return made
 
 
-def encoded_rows(labels, candidates: int = 1, seed: int = 0) -> EncodedRows:
+def encoded_rows(labels, candidates: int = 1, seed: int = 0) -> Dataset:
     """Rows to classify, of 2 to 9 random tokens, none of which is the padding token."""
     generator = np.random.default_rng(seed)
-    lengths = generator.integers(2, 10, size=len(labels) * candidates)
-    ids = generator.integers(1, VOCAB, size=lengths.sum()).astype(np.int32)
-    return EncodedRows(ids, None, lengths, candidates, np.array(labels))
+    lengths = generator.integers(2, 10, size=(len(labels), candidates))
+    ids = [[generator.integers(1, VOCAB, size=length).tolist() for length in own] for own in lengths]
+    return Dataset.from_dict({"input_ids": ids, "length": lengths.max(axis=1), "label": [*labels]})
 
 
 CLASSES = [0] * 20 + [1] * 9 + [2] * 3  # labels of 32 rows, of very unequal classes

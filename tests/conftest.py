@@ -161,9 +161,18 @@ def sharded(request, monkeypatch) -> None:
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A stand-in for the Hub, which this process and those started from here talk to."""
+    """A stand-in for the Hub, which this process and those started from here talk to; no push of this process outlives it."""
     from huggingface_hub import close_session, constants
 
+    from headless_trainer.hub.pushes import HubPushes
+
+    made, init = [], HubPushes.__init__
+
+    def record(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        made.append(self)
+
+    monkeypatch.setattr(HubPushes, "__init__", record)
     with StandIn() as server:
         for name, value in server.environment(tmp_path / "home").items():
             monkeypatch.setenv(name, value)
@@ -171,3 +180,7 @@ def hub(tmp_path, monkeypatch):
             monkeypatch.setattr(constants, name, value)  # read from the environment once
         close_session()  # which may have a proxy
         yield server
+        for pushes in made:
+            pushes.stop()
+    for pushes in made:
+        pushes._api._thread_pool.shutdown()  # those that the server left without an answer have ended by now

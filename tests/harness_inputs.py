@@ -103,7 +103,7 @@ def index_few_tasks(monkeypatch) -> None:
     from headless_trainer.scoring import harness_tasks
 
     manager, root = lm_eval.tasks.TaskManager, Path(lm_eval.tasks.__file__).parent
-    folders = [root / name for name in ("lambada", "arc", "qasper", "crows_pairs", "pubmedqa")]
+    folders = [root / name for name in ("lambada", "arc", "qasper", "crows_pairs")]
 
     def few(include_path=None, include_defaults=True):
         own = [include_path] if include_path else []

@@ -10,7 +10,7 @@ OVERRIDDEN = set(
     _clip_grad_norm _get_dataloader _get_eval_sampler _get_grad_norm _get_output_dir _get_train_sampler
     _load_best_model _load_from_checkpoint _push_from_checkpoint _save_checkpoint autocast_smart_context_manager
     call_model_init compute_loss create_model_card create_optimizer evaluate evaluation_loop get_batch_samples
-    get_eval_dataloader get_test_dataloader get_train_dataloader hyperparameter_search init_hf_repo log
+    init_hf_repo log
     prediction_step push_to_hub save_model save_state train training_step
     """.split()
 )
@@ -18,7 +18,6 @@ OVERRIDDEN = set(
 PRIVATE = {
     "transformers.Trainer": {
         "_clip_grad_norm": "the embedding's rows are clipped with the rest, and accelerate does not clip sparse gradients",
-        "_get_collator_with_removed_columns": "held-out rows have our loader, without the columns that the parent removes",
         "_get_dataloader": "the workers of all its loaders leave signals to the process that trains",
         "_get_eval_sampler": "rows are read in the order of their length",
         "_get_grad_norm": "a norm that is not finite stops the run before the update",
@@ -44,6 +43,9 @@ PRIVATE = {
     },
     "transformers.initialization": {
         "_is_hf_initialized": "tells a row that was read from one that was drawn",
+    },
+    "torch.utils.data.DataLoader": {
+        "_get_iterator": "workers start with signals blocked",
     },
     "torch.nn.parallel.DistributedDataParallel": {
         "_ddp_ignored": "what _set_params_and_buffers_to_ignore_for_model leaves on the weight is removed after training",

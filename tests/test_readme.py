@@ -76,15 +76,6 @@ def test_commands(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_launch_configurations(page):
-    text = page.read_text(encoding="utf-8")
-    named = set(re.findall(r"launch-config (\w+)", text)) - {"NAME"}
-    assert named <= set(LAUNCH_CONFIGS)
-    for path in re.findall(r"headless_trainer/cli/launch/[\w.]+", text):
-        assert (ROOT / path).is_file(), f"{page.name} names {path}, which is not there"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links(page):
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -107,18 +98,3 @@ def test_every_package_has_its_line():
     names = set(names) - {"__init__.py", "__pycache__/"}
     missing = [name for name in names if not re.search(rf"^  {re.escape(name)}\s", text, re.MULTILINE)]
     assert not missing, f"docs/development.md's file tree lacks {sorted(missing)}"
-
-
-def test_the_reader_of_commands():
-    text = "`python benchmarks/x.py --a_b 1 --c`, and\n```bash\naccelerate launch --n 2 run.py a.yaml --d  # --e\nls\n"
-    text += 'headless-trainer lm-head p --f 1\naccelerate launch --g "$(headless-trainer launch-config cpu)" \\\n'
-    text += (
-        "    -m headless_trainer.cli.pretrain demo --h\n```\n`headless-trainer presets`, `80bc52d: python old.py --i`"
-    )
-    assert commands(text) == [
-        ("run.py", ["d"], "a.yaml"),
-        ("run_lm_head.py", ["f"], "p"),
-        ("run_pretrain.py", ["h"], "demo"),
-        ("benchmarks/x.py", ["a_b", "c"], ""),
-        ("presets", [], ""),
-    ]

@@ -15,11 +15,6 @@ def test_a_table():
     assert markdown(("a", "b"), []) == ""
 
 
-def test_columns_line_up():
-    want = "| name  |    n |\n| ----- | ---: |\n| x     |   10 |\n| longe |    1 |"
-    assert markdown(("name", "n"), [("x", 10), ("longe", 1)], left=1, aligned=True) == want
-
-
 def drawn(figure):
     figure.canvas.draw()
     return figure.axes

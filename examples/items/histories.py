@@ -1,6 +1,6 @@
 """What users had, in the order of time: read from files, numbered, and split into training, validation and test."""
 
-import gzip
+import io
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
+from headless_trainer.corpus.files import opened
 
 logger = logging.getLogger("items")
 
@@ -60,9 +62,11 @@ def _read_table(path: str, columns: FileArguments) -> pd.DataFrame:
     if suffix == ".parquet":
         frame = pd.read_parquet(path)
     elif suffix == ".jsonl":
-        frame = pd.read_json(path, lines=True, dtype=False)
+        with opened(path) as file:
+            frame = pd.read_json(file, lines=True, dtype=False)
     elif suffix == ".csv":  # where what is empty is missing, and NA the name of an item
-        frame = pd.read_csv(path, dtype=as_text, keep_default_na=False, na_values=[""])
+        with opened(path) as file:
+            frame = pd.read_csv(file, dtype=as_text, keep_default_na=False, na_values=[""])
     else:
         raise ValueError(f"{path!r} ends in {suffix!r}: convert it to .parquet, .csv, .jsonl or .txt.")
     if missing := set(names) - set(frame.columns):
@@ -78,12 +82,8 @@ def _read_table(path: str, columns: FileArguments) -> pd.DataFrame:
 
 
 def _read_lines(path: str) -> pd.DataFrame:
-    with (
-        gzip.open(path, "rt", encoding="utf-8-sig")
-        if path.endswith(".gz")
-        else open(path, encoding="utf-8-sig") as file
-    ):
-        lines = [words for line in file if (words := line.split())]
+    with opened(path) as file:
+        lines = [words for line in io.TextIOWrapper(file, encoding="utf-8-sig") if (words := line.split())]
     users = [words[0] for words in lines]
     if len(set(users)) < len(users):
         raise ValueError(f"Two lines of {path!r} begin alike: a line is the name of one user, and then its items.")

@@ -69,6 +69,8 @@ def main(argv: list[str] | None = None) -> None:
             parser.error(f"{name} is not given")
     if not (arguments.output_file or arguments.vectors_dir):
         parser.error("neither output_file nor vectors_dir is given: name what is to be written")
+    if arguments.output_file and arguments.output_file.exists():
+        parser.error(f"output_file {arguments.output_file} exists: name a new one")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     trunk, log_q, items, tau = load(arguments.model_name_or_path)
     tau = tau if arguments.tau is None else arguments.tau

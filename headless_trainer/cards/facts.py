@@ -1,6 +1,7 @@
 """What model cards say: names, counts, settings, the machine and the libraries of a run, and how its model is used."""
 
 import dataclasses
+import datetime
 import importlib.metadata
 import inspect
 import json
@@ -23,7 +24,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..arguments import DataArguments, ModelArguments
 from ..tables import markdown
 
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 PACKAGES = ("headless_trainer", "torch", "transformers", "accelerate", "datasets", "tokenizers")
 # What decides the weights that come out. A list of what is shown, so that no token, path or account of a user ever is.
 ALWAYS_SHOWN = ("learning_rate", "lr_scheduler_type", "optim", "seed")
@@ -43,7 +43,7 @@ def count(number: float, noun: str) -> str:
 
 def on_hub(source: str | None) -> bool:
     """Whether a source of a model or a dataset is a name on the Hub, and not a folder here."""
-    return bool(source) and HUB_NAME.fullmatch(source) is not None and not Path(source).exists()
+    return bool(source) and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is not None and not Path(source).exists()
 
 
 def linked(source: str, kind: str = "") -> str:
@@ -60,17 +60,16 @@ def model_name(source: str | Path) -> str:
 
 def file_names(paths: Sequence[str]) -> str:
     """Names of files and folders, without their paths; of many, the first ones."""
-    names = [model_name(path) for path in paths]
-    return ", ".join(names[:5]) + (f" and {count(len(names) - 5, 'other')}" if len(names) > 5 else "")
+    more = f" and {count(len(paths) - 5, 'other')}" if len(paths) > 5 else ""
+    return ", ".join(map(model_name, paths[:5])) + more
 
 
 def data_name(args: DataArguments | None) -> str | None:
     """The training texts in a few words, without any path."""
     if args is None:
         return None
-    if args.dataset_name:
-        return args.dataset_name if on_hub(args.dataset_name) else model_name(args.dataset_name)
-    return file_names(args.train_file) if args.train_file else "the documentation on the machine that trained it"
+    named = [args.dataset_name] if args.dataset_name else args.train_file or []
+    return args.dataset_name if on_hub(args.dataset_name) else file_names(named) or None
 
 
 def saved_parameters(folder: Path) -> int:
@@ -83,14 +82,11 @@ def saved_parameters(folder: Path) -> int:
 
 
 def settings_table(args) -> str | None:
-    """A table of the settings that differ from the defaults of their class, and of a few that every reader looks for."""
-    defaults = {field.name: field.default for field in dataclasses.fields(args)}
-    rows = []
-    for name in SETTINGS:
-        value, default = (getattr(each, "value", each) for each in (getattr(args, name), defaults[name]))
-        if name in ALWAYS_SHOWN or (value != default and (value or default)):
-            rows.append((name, value))
-    return markdown(("setting", "value"), rows)
+    """A table of the settings that are not the defaults of their class, and of a few that every reader looks for."""
+    defaults = {field.name: getattr(field.default, "value", field.default) for field in dataclasses.fields(args)}
+    values = {name: getattr(getattr(args, name), "value", getattr(args, name)) for name in SETTINGS}
+    changed = {name for name, value in values.items() if value != defaults[name] and (value or defaults[name])}
+    return markdown(("setting", "value"), [each for each in values.items() if each[0] in {*ALWAYS_SHOWN, *changed}])
 
 
 @dataclasses.dataclass
@@ -102,7 +98,6 @@ class RunFacts:
 
 
 def environment(trainer, seconds: float) -> dict[str, str | None]:
-    """Machine, time in training steps, memory and versions of a whole run, by label."""
     memory = [logs["peak_memory_mib"] for logs in trainer.state.log_history if "peak_memory_mib" in logs]
     where = "device" if trainer.args.device.type == "cuda" else "process"
     return {
@@ -114,15 +109,12 @@ def environment(trainer, seconds: float) -> dict[str, str | None]:
 
 
 def duration(seconds: float) -> str:
-    """``0.043 s``, ``42 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    if seconds < 60:
-        return f"{seconds:.2g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    """``0:03:20``."""
+    return str(datetime.timedelta(seconds=round(seconds)))
 
 
 def hardware(device: torch.device, processes: int = 1) -> str:
-    """What a run computed on, such as ``2 x NVIDIA A100``, or ``CPU, 8 cores (AMD EPYC)``."""
+    """Describe what a run computed on, such as ``2 x NVIDIA A100``, or ``CPU, 8 cores (AMD EPYC)``."""
     if device.type != "cpu":
         return f"{processes} x {torch.cuda.get_device_name(device) if device.type == 'cuda' else device.type}"
     cores, known = os.cpu_count() or 1, Path("/proc/cpuinfo")
@@ -132,10 +124,7 @@ def hardware(device: torch.device, processes: int = 1) -> str:
 
 @cache
 def software() -> dict[str, str | None]:
-    """Versions of Python and of the packages behind a training run, and the commit, by label.
-
-    Asked once: what is changed while a run goes on is not what runs.
-    """
+    """Versions of Python and of the packages behind a training run, and the commit, by label, as they were when first asked."""
     found = {each.name: each.version for each in importlib.metadata.distributions()}
     packages = [f"{name} {found[name]}" for name in PACKAGES if name in found]  # not ours, in a checkout
     versions = ", ".join([f"Python {platform.python_version()}", *packages])
@@ -152,7 +141,7 @@ def commit() -> str | None:
 
 
 def usage_facts(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """What the lines of Python in a card need; ``name`` is what users call the model."""
+    """Return what the lines of Python in a card need; ``name`` is what users call the model."""
     # Without a LayerNorm that ends the trunk, log q has no place in an ordinary checkpoint, and a head has to be trained.
     folds = any(type(module) is nn.LayerNorm and module.bias is not None for module in model.modules())
     command = ["headless-trainer", "lm-head", "--model_name_or_path", name]
@@ -161,9 +150,9 @@ def usage_facts(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenize
     # A decoder would embed the types of tokens that some tokenizers make, or does not know them.
     typed = model.can_generate() or "token_type_ids" not in inspect.signature(model.forward).parameters
     lengths = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length]
-
     return {
         "name": json.dumps(name, ensure_ascii=False),
+        "is_path": "/" not in name or "/checkpoint-" in name,
         "options": ", return_token_type_ids=False" * (typed and "token_type_ids" in tokenizer.model_input_names),
         "command": shlex.join(command),
         # What stands before the first token of a text, in any language; a word where there is no such token.

@@ -1,36 +1,38 @@
 """Model cards of what was pretrained, or given a head, here: the README.md beside the weights."""
 
+import logging
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..arguments import DataArguments, LMHeadArguments, ModelArguments
 from ..measures import RESULTS, shown_in
 from ..models.candidate_head import candidate_matrix
 from ..models.fold import FOLD
+from ..models.trunk import without_adapter
 from ..runtime.checkpoints import load_token_counts
+from ..runtime.manifest import CARD_NAME
 from . import facts as card_facts
 from .file import OWN_TAG, finite, never_raises, read_card, results_table, save_card, six_digits
 
-SECTIONS = re.compile(r"^## (?:Pretraining|Fine-tuning)\b.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-PICTURES = re.compile(r"^!\[.*\]\(.*\)\n+", re.MULTILINE)
+logger = logging.getLogger(__name__)
+
+TEMPLATE = Path(__file__).with_name("model_card_template.md")
 PICTURE = "loss.png"
 WORDS = (card_facts.count, card_facts.linked, card_facts.data_name, card_facts.file_names)  # functions of the template
 HEADLESS_TAG = "contrastive-weight-tying"
+UNFILLED = "[More Information Needed]"  # in the form that peft leaves beside an adapter
 
 
-@never_raises
+@never_raises()
 def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[str, float] | None = None) -> None:
     """Write the card of what a `PretrainingTrainer` saved: README.md beside the weights, on the main process alone.
 
-    Results that were added to an earlier card of the folder are not kept, since they are those of other weights. A README.md
-    that someone else wrote is not touched. Never raises: a failure is a warning.
-
+    Results that were added to an earlier card of the folder are not kept, since they are those of other weights.
     ``metrics`` are those of the evaluation at the end of a run; by default what was logged at the step of these weights.
     """
     if not trainer.is_world_process_zero():
@@ -44,10 +46,10 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
     is_checkpoint = folder.name.startswith("checkpoint-")
     best = None if is_checkpoint or not args.load_best_model_at_end else state.best_global_step
     if metrics is None:
-        logged = [logs for logs in state.log_history if "eval_loss" in logs]
-        metrics = next((logs for logs in reversed(logged) if logs["step"] == (best or state.global_step)), {})
+        evaluated = {logs["step"]: logs for logs in state.log_history if "eval_loss" in logs}
+        metrics = evaluated.get(best or state.global_step, {})
     if kind != "free_head":
-        totals = load_token_counts(folder)[1]
+        totals, own = load_token_counts(folder)[1], type(trainer)
         facts["training"] = {
             "args": args,
             "state": state,
@@ -55,19 +57,29 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
             "data_args": run.data_args,
             "rows": len(trainer.train_dataset) if hasattr(trainer.train_dataset, "__len__") else None,
             "own_candidates": candidate_matrix(trainer.model) is not None,
+            "own_loss": None if own.__module__.startswith("headless_trainer.") else own.__name__,
             "settings": card_facts.settings_table(args),
             "picture": PICTURE if (folder / PICTURE).is_file() else None,
             "best": best,
         }
         facts["environment"] = card_facts.environment(trainer, totals["train_seconds"])
-    name, results = _name(folder, args), held_out_results(metrics, trainer.task, run.data_args, kind)
     model = trainer.accelerator.unwrap_model(trainer.model)
-    card = {"causal": trainer.task == "clm", "model_args": run.model_args, "results": results, "facts": facts}
-    card["dataset"] = run.data_args and run.data_args.dataset_name
-    write_card(folder, name, kind, model, trainer.processing_class, **card)
+    facts["adapter"] = getattr(model, "active_peft_config", None)
+    write_card(
+        folder,
+        _name(folder, args),
+        kind,
+        without_adapter(model),
+        trainer.processing_class,
+        causal=trainer.task == "clm",
+        model_args=run.model_args,
+        dataset=run.data_args and run.data_args.dataset_name,
+        results=held_out_results(metrics, trainer.task, run.data_args, kind),
+        facts=facts,
+    )
 
 
-@never_raises
+@never_raises()
 def write_card(
     folder: Path,
     name: str,
@@ -80,40 +92,44 @@ def write_card(
     dataset: str | None = None,
     results: Sequence[EvalResult] = (),
     facts: dict[str, Any],
-    **metadata,
+    model_name: str | None = None,
 ) -> None:
-    """Write a card, from what every kind of card has and what this one adds. Never raises: a failure is a warning.
+    """Write a card, from what every kind of card has and what this one adds; a README.md that someone else wrote is kept.
 
-    Args:
-        folder: of the model.
-        name: what users call the model: its name on the Hub, or its folder.
-        kind: trunk, vanilla, free_head, tuned or classifier.
-        model: what was saved.
-        tokenizer: that of the model; without one, no lines of Python are shown.
-        causal: whether a token sees those before it alone.
-        model_args: name the checkpoint that the model was made of; None where a trainer was made by hand.
-        dataset: that it was trained on.
-        results: its scores.
-        facts: names in the template, and metadata: arguments of `ModelCardData`, that this kind has, or has others for.
+    ``name`` is what users call the model, ``kind`` trunk, vanilla, free_head, tuned or classifier. Without a ``tokenizer`` no
+    Python is shown. ``model_args`` name the checkpoint that it comes from (None in a trainer made by hand), ``facts`` what this
+    kind adds to the template, ``model_name`` what the results in the metadata are of, if not ``name``.
     """
+    path = folder / CARD_NAME
+    if path.is_file() and read_card(folder) is None and UNFILLED not in path.read_text("utf-8", errors="replace"):
+        logger.warning("%s was not written by headless_trainer; it is kept.", path)
+        return
     if not isinstance(tokenizer, PreTrainedTokenizerBase):  # a trainer takes anything that pads
         tokenizer = None
-    results, source = finite(results), model_args.model_name_or_path if model_args else None
+    results, adapter = finite(results), facts.get("adapter")
+    source = model_args.model_name_or_path if model_args else adapter and adapter.base_model_name_or_path
     card, config = read_card(source) if source else None, folder / "config.json"
+    inherited = card.data.to_dict() if card else {}  # where the model was not given its own
+    headless = kind not in ("vanilla", "classifier") or HEADLESS_TAG in inherited.get("tags", ())
+    datasets = [*inherited.get("datasets", ()), *([dataset] if card_facts.on_hub(dataset) else [])]
     tasks = {"trunk": "feature-extraction", "classifier": "text-classification"}
-    data = _inherited_metadata(card, model_args, dataset) | {
-        "library_name": "transformers",
+    metadata = {
+        "library_name": "peft" if adapter else "transformers",
         "pipeline_tag": tasks.get(kind, "text-generation" if causal else "fill-mask"),
-        "model_name": name if results else None,
+        "model_name": (model_name or name) if results else None,
         "eval_results": results or None,
+        "license": model_args and model_args.license or inherited.get("license"),
+        "language": model_args and model_args.language or inherited.get("language"),
+        "base_model": source if card_facts.on_hub(source) else inherited.get("base_model"),
+        "datasets": list(dict.fromkeys(datasets)) or None,
+        "tags": [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG],
     }
-    headless = kind not in ("vanilla", "classifier") or HEADLESS_TAG in (card and card.data.tags or ())
-    data["tags"] = [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG]
     facts = {
         "title": " ".join(name.split()),
         "kind": kind,
         "causal": causal,
         "headless": headless,
+        "adapter": None,
         "base": card_facts.linked(source) if source else None,
         "model": model,
         "parameters": card_facts.saved_parameters(folder),
@@ -121,41 +137,21 @@ def write_card(
         "model_args": model_args,
         "usage": card_facts.usage_facts(name, model, tokenizer) if tokenizer is not None else None,
         "folded": config.is_file() and FOLD in config.read_text(encoding="utf-8"),
-        "earlier": card and earlier_sections(card.text, card_facts.model_name(source)),
-        "results": results and results_table(results),
+        "results": results_table(results),
         "environment": card_facts.software(),
         **{each.__name__: each for each in WORDS},
     } | facts
-    save_card(folder, facts, data | metadata)
-
-
-def _inherited_metadata(card, model_args: ModelArguments | None, dataset: str | None) -> dict[str, Any]:
-    """What a model has of the card of the checkpoint it was made of, where it was not given its own."""
-    inherited, source = card.data.to_dict() if card else {}, model_args and model_args.model_name_or_path
-    datasets = [*inherited.get("datasets", ()), *([dataset] if card_facts.on_hub(dataset) else [])]
-    return {
-        "license": model_args and model_args.license or inherited.get("license"),
-        "language": model_args and model_args.language or inherited.get("language"),
-        "base_model": source if card_facts.on_hub(source) else inherited.get("base_model"),
-        "datasets": list(dict.fromkeys(datasets)) or None,
-    }
+    data = ModelCardData(**metadata)
+    save_card(folder, ModelCard.from_template(data, template_path=str(TEMPLATE), **facts))
 
 
 def described_prior(has_prior: bool, args: LMHeadArguments, data_args: DataArguments | None) -> str | None:
-    """Where the log frequencies in a head come from, None if it has none."""
-    if not has_prior:
-        return None
-    return f"`{card_facts.data_name(data_args)}`" if args.counts_from == "corpus" else "its pretraining"
-
-
-def earlier_sections(text: str, name: str) -> str:
-    """What the card of the checkpoint ``name``, that a model comes from, says of its training, without its pictures."""
-    found = "\n".join(section.rstrip() + "\n" for section in SECTIONS.findall(PICTURES.sub("", text)))
-    return re.sub(r"^## (Pretraining|Fine-tuning)$", lambda m: f"{m[0]} of `{name}`", found, flags=re.MULTILINE).strip()
+    """Say where the log frequencies in a head come from; None if it has none."""
+    source = f"`{card_facts.data_name(data_args)}`" if args.counts_from == "corpus" else "its pretraining"
+    return source if has_prior else None
 
 
 def _name(folder: Path, args) -> str:
-    """What users call the model: its name on the Hub, or its folder, within that of its run if it is a checkpoint."""
     run = Path(args.output_dir).resolve()
     if folder.name.startswith("checkpoint-"):  # which is written aside, and renamed
         return f"{run.name}/{folder.name}"
@@ -166,14 +162,13 @@ def _name(folder: Path, args) -> str:
 def held_out_results(
     metrics: dict[str, float], task: str, data_args: DataArguments | None, kind: str
 ) -> list[EvalResult]:
-    """The held-out figures of a pretraining, or of its head, as results of the card's metadata."""
     hub = data_args is not None and card_facts.on_hub(data_args.dataset_name)
     described = f"held-out part of {card_facts.data_name(data_args)}" if data_args else "held-out data"
     if data_args and data_args.validation_file:
         described = card_facts.file_names(data_args.validation_file)
-    figures = [each for each in shown_in(RESULTS) if math.isfinite(metrics.get(each.name, math.nan))]
-    if any(each.name == "eval_perplexity" for each in figures):  # the cross-entropy exponentiated
-        figures = [each for each in figures if each.name != "eval_cross_entropy"]
+    figures = {each.name: each for each in shown_in(RESULTS) if math.isfinite(metrics.get(each.name, math.nan))}
+    if "eval_perplexity" in figures:  # the cross-entropy exponentiated
+        figures.pop("eval_cross_entropy", None)
     return [
         EvalResult(
             task_type="text-generation" if task == "clm" else "fill-mask",
@@ -186,5 +181,5 @@ def held_out_results(
             metric_value=six_digits(metrics[each.name]),
             metric_args={"predicted_tokens": metrics["eval_predicted_tokens"]},
         )
-        for each in figures
+        for each in figures.values()
     ]

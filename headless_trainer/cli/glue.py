@@ -10,14 +10,14 @@
     headless-trainer glue --report_only --output_dir runs/glue
 
 The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file; flags override it. Each run
-writes one JSON file, <output_dir>/<loss>/<model>/<task>/seed_<s>.json, and the grid writes results.md with tables and pictures.
+writes one JSON file, <output_dir>/<loss>/<model>/<task>/seed_<s>.json, and the grid writes results.md with tables.
 Repeat an interrupted command to go on: it skips finished runs and starts the interrupted one over.
 """
 
 from ..runtime.signals import ended_by_signals
 
 
-@ended_by_signals("To go on: repeat the command; it skips the finished runs")
+@ended_by_signals("To resume: repeat the command; it skips the finished runs")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 
@@ -27,43 +27,31 @@ def main(argv: list[str] | None = None) -> None:
 
     with errors_in_one_line(ValueError, OSError):
         arguments, training = parse_args([GlueArguments, GlueTrainingArguments], argv)
-        check_extra()
-        grid, rows = (None, None) if arguments.report_only else prepare(arguments, training)
+        try:  # better known now than after every model was loaded
+            import evaluate  # noqa: F401
+            import sklearn  # noqa: F401
+        except ImportError as error:
+            raise OSError(f"{error}. Fine-tuning needs an extra: pip install 'headless_trainer[eval]'") from error
+        from ..fine_tuning import grid, grid_report, predictions
+        from ..fine_tuning.runs import run_grid
+        from ..runtime import run_folder
+
+        planned = rows = None  # checked as a whole before the first run
+        run_folder.start_logging(training)
+        if arguments.is_prediction_only:
+            rows = predictions.prepare(arguments, training)
+        elif not arguments.report_only:
+            planned = grid.prepare(arguments, training)
+            rows = predictions.read_rows(arguments, planned.runs[0].task) if training.do_predict else None
     with errors_in_one_line(FloatingPointError, OSError):  # a loss that is not finite, a full disk
-        if grid is not None:
-            from ..fine_tuning.runs import run_grid
-
-            run_grid(grid)
+        if planned is not None:
+            run_grid(planned)
     with errors_in_one_line(FloatingPointError, ValueError, OSError):
-        from ..fine_tuning import grid_report, predictions
-
         if rows is not None:
-            predictions.run(rows if grid is None else predictions.of_grid(grid, rows), arguments, training)
+            predictions.run(rows if planned is None else predictions.of_grid(planned, rows), arguments, training)
         if training.process_index == 0 and not arguments.is_prediction_only:
             print(grid_report.write_report(training.output_dir))
         leave_together()
-
-
-def check_extra() -> None:
-    """Metrics and tables need these; better known now than after every model was loaded."""
-    try:
-        import evaluate  # noqa: F401
-        import scipy  # noqa: F401
-        import sklearn  # noqa: F401
-    except ImportError as error:
-        raise OSError(f"{error}. Fine-tuning needs an extra: pip install 'headless_trainer[eval]'") from error
-
-
-def prepare(arguments, training) -> tuple:
-    """The grid, checked as a whole before the first run, and the rows to predict; None for either where there is none."""
-    from ..fine_tuning import grid, predictions
-    from ..runtime import run_folder
-
-    run_folder.start_logging(training)
-    if arguments.is_prediction_only:
-        return None, predictions.prepare(arguments, training)
-    made = grid.prepare(arguments, training)
-    return made, predictions.read_rows(arguments, made.runs[0].task) if training.do_predict else None
 
 
 if __name__ == "__main__":

@@ -9,17 +9,14 @@ A task reads its documents from the Hub, or from a local file named in --data_fi
 either way. --output_dir gets results.md and one folder per model, updated after each task. Answers are kept there and reused.
 """
 
-import json
 import logging
 import sys
 from pathlib import Path
 
 from ..runtime.signals import ended_by_signals
 
-logger = logging.getLogger("headless_trainer")
 
-
-@ended_by_signals("To go on: repeat the command; it reuses the answers so far")
+@ended_by_signals("To resume: repeat the command; it reuses the answers so far")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 
@@ -33,12 +30,11 @@ def main(argv: list[str] | None = None) -> None:
 def evaluate(args) -> None:
     try:
         import lm_eval  # noqa: F401
-        import scipy  # noqa: F401
     except ImportError as error:
         raise OSError(f"{error}. Zero-shot scoring needs an extra: pip install 'headless_trainer[eval]'") from error
     from ..runtime.checkpoints import write_whole
     from ..runtime.run_folder import start_logging
-    from ..scoring.score_comparison import compare, comparison_table, score_table, short_names
+    from ..scoring.score_comparison import compare, comparison_table, score_table
     from ..scoring.score_store import RESULTS_NAME, folder_name
 
     start_logging()
@@ -59,15 +55,12 @@ def evaluate(args) -> None:
         print(f"\n{table}\n\nin {args.output_dir}: results.md, and a folder for each model")
     if compared and not failures:
         folders = [Path(each) if each in scored else Path(args.output_dir, folder_name(each)) for each in compared]
-        rows = compare(*folders, test=args.significance)
-        table = comparison_table(rows, short_names(compared))
+        table = comparison_table(compare(*folders), compared)
         print(f"\n{table}")
         if args.output_dir:
             write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())
-            write_whole(Path(args.output_dir, "comparison.json"), (json.dumps(rows, indent=2) + "\n").encode())
     if failures:
-        problem = "Failed; everything else is scored and written. Repeat the command to try again:"
-        sys.exit("\n".join([problem, *failures]))
+        sys.exit("\n".join(["Failed; all else is scored and written. Repeat the command to try again:", *failures]))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,9 @@
 import logging
 from pathlib import Path
 
-from ..cards.model_card import described_prior, write_card, write_model_card
+from ..cards.model_card import described_prior, write_card
 from ..corpus import packing, texts
 from ..hub.pushes import HubPushes
-from ..measures import RESULTS, shown_in
 from ..models import loading
 from ..models.candidate_head import load_trunk
 from ..models.lm_head import attach_lm_head
@@ -44,25 +43,24 @@ def make_language_model(model_args, data_args, args) -> None:
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
-    causal, folder = model.can_generate(), Path(args.output_dir)
-    facts = {"prior": described_prior(args.init == "prior", args, data_args)}
-    card = {"causal": causal, "model_args": model_args, "facts": facts}
+    folder, facts = Path(args.output_dir), {"prior": described_prior(args.init == "prior", args, data_args)}
+    card = {"causal": model.can_generate(), "model_args": model_args, "facts": facts}
     write_card(folder, folder.resolve().name, "free_head", model, tokenizer, **card)
-    kind = "causal" if causal else "masked"
-    logger.info("saved in %s: %s, an ordinary %s language model", args.output_dir, type(model).__name__, kind)
+    logger.info("saved in %s: %s, an ordinary language model", folder, type(model).__name__)
     if pushes is not None:
         pushes.push_run("Language modelling head")
 
 
 def pretraining_counts(model_args, args):
     """Counts beside the checkpoint, where they are asked for, and the share of drawn candidates in its pretraining."""
+    own = args.counts_from == "checkpoint"
     try:
         counts, totals = load_token_counts(model_args.model_name_or_path)
-    except FileNotFoundError:
-        if args.init == "prior" and args.counts_from == "checkpoint":
+    except FileNotFoundError:  # another's trunk
+        if args.init == "prior" and own:
             raise
-        counts, totals = None, {}  # another's trunk
-    return counts if args.counts_from == "checkpoint" else None, drawn_share_of(totals)
+        return None, 0.0
+    return counts if own else None, drawn_share_of(totals)
 
 
 def make_trainer(model_args, data_args, args):
@@ -81,16 +79,3 @@ def make_trainer(model_args, data_args, args):
 
     options = {"make_model": make_model, "token_counts": counts, "drawn_share": drawn_share}
     return training.make_trainer(model_args, data_args, args, **options)
-
-
-def evaluate(trainer) -> None:
-    """Save the model that starts the fine-tuning, and its held-out figures."""
-    trainer.save_model()
-    metrics = trainer.evaluate()
-    run_folder.finish(trainer, metrics)
-    write_model_card(trainer, metrics=metrics)
-    if trainer.hub is not None:
-        trainer.hub.push_run("Evaluation")
-    for each in shown_in(RESULTS):
-        if each.name in metrics:
-            logger.info("held out: %s %s", each.short_with_unit, each.form(metrics[each.name]))

@@ -13,7 +13,7 @@ an encoder a masked one; the result generates, fills masks and scores in every c
 from ..runtime.signals import ended_by_signals
 
 
-@ended_by_signals("To go on: repeat the command with --resume_from_checkpoint auto")
+@ended_by_signals("To resume: repeat the command with --resume_from_checkpoint auto")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 
@@ -30,35 +30,28 @@ def main(argv: list[str] | None = None) -> None:
             lm_head_steps.make_language_model(*arguments)
             return
         trainer, resume = lm_head_steps.make_trainer(*arguments)
-    # Not finite, a full disk, an optimizer that is not installed.
     with errors_in_one_line(FloatingPointError, OSError, ImportError):
         if trainer.args.do_train:
             training.train(trainer, resume)
         else:
-            lm_head_steps.evaluate(trainer)
+            training.finish(trainer, evaluate=True)
         leave_together(trainer.signal.exit_code)
 
 
 def check_arguments(model_args, data_args, args) -> None:
-    """Refuse what says two things at once."""
+    """Refuse a command without a checkpoint, and settings of a training that no flag asks for."""
     from ..refusals import Refusal, refuse
 
     if model_args.model_name_or_path is None:
         raise ValueError("model_name_or_path is not given: name the headless checkpoint to turn into a language model.")
-    if args.counts_from == "corpus" and not (data_args.train_file or data_args.dataset_name):
-        raise ValueError("counts_from is 'corpus' but none is named: add --train_file or --dataset_name.")
     why = "the head is made of the checkpoint's own tokens: leave it out"
     refuse(model_args, [Refusal("train_tokenizer tie_word_embeddings", why)])
-    if args.do_train:
-        return
-    names = "max_steps resume_from_checkpoint"
-    names += "" if args.do_eval else " num_train_epochs learning_rate muon_learning_rate"
-    refuse(args, [Refusal(names, "nothing is trained: add --do_train, or leave it out")])
-    if not args.do_eval:
-        names = "max_train_samples max_eval_samples validation_file"
-        names += "" if args.counts_from == "corpus" else " train_file dataset_name"
+    if not args.do_train:
+        names = "max_steps num_train_epochs learning_rate muon_learning_rate resume_from_checkpoint"
+        refuse(args, [Refusal(names, "nothing is trained: add --do_train, or leave it out")])
+    if not (args.do_train or args.do_eval or args.counts_from == "corpus"):
         why = "nothing is trained on or scored: add --do_train or --do_eval, or leave it out"
-        refuse(data_args, [Refusal(names, why)])
+        refuse(data_args, [Refusal("train_file dataset_name validation_file", why)])
 
 
 if __name__ == "__main__":

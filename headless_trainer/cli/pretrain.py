@@ -1,6 +1,6 @@
-"""Pretrain an encoder or a decoder, headless or vanilla.
+"""Pretrain or continue an encoder or a decoder: headless, with sampled softmax, or vanilla.
 
-    headless-trainer pretrain demo
+    headless-trainer pretrain demo --train_file 'corpus/*.txt'
     headless-trainer pretrain --model_type bert --train_file corpus/*.txt --train_tokenizer --output_dir runs/bert
     headless-trainer pretrain runs/bert.yaml --resume_from_checkpoint runs/bert/checkpoint-5000
     accelerate launch -m headless_trainer.cli.pretrain paper_decoder_headless --output_dir runs/pythia
@@ -11,7 +11,7 @@ The first argument may be a preset (`headless-trainer presets` lists them) or a 
 from ..runtime.signals import ended_by_signals
 
 
-@ended_by_signals("To go on: repeat the command with --resume_from_checkpoint auto")
+@ended_by_signals("To resume: repeat the command with --resume_from_checkpoint auto")
 def main(argv: list[str] | None = None) -> None:
     from ..command_line import errors_in_one_line, parse_args, show_usage
 

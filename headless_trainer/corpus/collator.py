@@ -25,29 +25,18 @@ class PaddingCollator:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None):
-        pad_token_id = getattr(tokenizer, "pad_token_id", None) or 0
         # Columns that hold one value for each token, and what stands in the padding. Others are left out.
         self.fill = {
-            "input_ids": pad_token_id,
+            "input_ids": getattr(tokenizer, "pad_token_id", None) or 0,
             "attention_mask": 0,
             "token_type_ids": 0,
-            "special_tokens_mask": 1,
-            "position_ids": 0,
-            "labels": -100,
         }
+        self.fill |= {"special_tokens_mask": 1, "position_ids": 0, "labels": -100}
 
     def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
-        """Collate rows.
+        """The columns of one value a token that all rows have, as int64 ``(B, T)``, T the length of the longest row.
 
-        Args:
-            rows: each with "input_ids" and optionally other columns of one value a token, as lists, arrays or tensors.
-
-        Returns:
-            int64 tensors ``(B, T)``, T the length of the longest row: the columns that all rows have, and
-            "attention_mask" if rows differ in length or came with one.
-
-        Raises:
-            ValueError: if a row is empty, or a column is not of one value for each of its row's ids.
+        "attention_mask" is among them if rows differ in length or came with one.
         """
         columns = [name for name in self.fill if all(name in row for row in rows)]
         if "input_ids" not in columns:
@@ -55,20 +44,16 @@ class PaddingCollator:
         lengths = np.array([len(row["input_ids"]) for row in rows])
         if lengths.min() == 0:
             raise ValueError(f"Row {lengths.argmin()} of the batch has no tokens. Drop empty rows from the dataset.")
-        batch = {name: self._padded(name, [row[name] for row in rows], lengths) for name in columns}
+        batch = {}
+        for name in columns:
+            padded = np.full((len(rows), lengths.max()), self.fill[name], dtype=np.int64)  # (B, T)
+            for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+                value = np.asarray(row[name])
+                if value.shape != (length,):
+                    given = f"{len(value)} values" if value.ndim else f"the one value {value}"
+                    raise ValueError(f"Column {name!r} of row {i} has {given} for {length} tokens: remove the column.")
+                padded[i, :length] = value
+            batch[name] = torch.from_numpy(padded)
         if lengths.min() < lengths.max() and "attention_mask" not in batch:
             batch["attention_mask"] = torch.from_numpy((np.arange(lengths.max()) < lengths[:, None]).astype(np.int64))
         return batch
-
-    def _padded(self, name: str, values: list, lengths: np.ndarray) -> torch.Tensor:
-        if np.ndim(values[0]) == 0:
-            raise ValueError(
-                f"Column {name!r} has one value per row, such as {values[0]!r}, instead of one per token, so it cannot be a "
-                f"label of tokens: remove it (dataset.remove_columns({name!r}))."
-            )
-        padded = np.full((len(values), lengths.max()), self.fill[name], dtype=np.int64)  # (B, T)
-        for i, (value, length) in enumerate(zip(values, lengths, strict=True)):
-            if len(value) != length:
-                raise ValueError(f"Column {name!r} of row {i} has {len(value)} values for {length} tokens.")
-            padded[i, :length] = value
-        return torch.from_numpy(padded)

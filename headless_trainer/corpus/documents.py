@@ -24,10 +24,10 @@ RAW = pa.schema({"text": pa.string(), "position": pa.uint32()})
 _SEARCHED = 10_000  # characters before the end of a piece where white space is looked for
 _BOUNDARY = re.compile(r"(?<=\S)[ \n\t\r]")  # where words of most tokenizers end
 _READ_AT_ONCE = 1_000_000  # characters
-_END_BYTES = 2**16  # of a file, that tell it from others
+_READ_BYTES, _MOST_HASHED = 2**20, 16 * 10**9  # at once, and of a stream's files: seconds, where all might take an hour
 _ROWS_AT_ONCE = 1_000  # that are read from a source
-_DOCUMENTS_AT_ONCE = 10_000
-_BATCH_BYTES = 1_000_000  # of text that is a Python object
+DOCUMENTS_AT_ONCE = 10_000
+BATCH_BYTES = 1_000_000  # of text that is a Python object: large enough to hide a hand-over, small enough to hold
 _BLOCK_BYTES = 64_000_000  # of text: a block ends before its documents are more
 _SEPARATORS = {"line": "\n", "paragraph": "\n\n", "document": None}
 
@@ -39,7 +39,7 @@ File = Callable[[], Iterator[Documents]]
 
 
 def documents_in_file(path: Path, argument: str, sample_by: str, column: str | None) -> Iterator[Documents]:
-    """Those of a file that ``argument`` names: in a column of its rows, or in its text, see `read_documents`."""
+    """Read the documents of a file that ``argument`` names: in a column of its rows, or in its text, see `read_documents`."""
     if column is None:
         with opened(path, argument) as raw:
             yield from read_documents(io.TextIOWrapper(raw, encoding="utf-8-sig"), sample_by)
@@ -54,7 +54,7 @@ def documents_in_file(path: Path, argument: str, sample_by: str, column: str | N
 
 
 def shards(dataset: IterableDataset, column: str = "text") -> list[File]:
-    """The shards of a dataset. To rename the column there would read row by row."""
+    """The shards of a dataset. Its column keeps its name, since `datasets` renames row by row."""
     dataset = dataset.with_format("arrow")
     return [functools.partial(_documents_in_shard, dataset, i, column) for i in range(dataset.num_shards)]
 
@@ -65,10 +65,7 @@ def _documents_in_shard(dataset: IterableDataset, index: int, column: str) -> It
 
 
 def read_documents(file: TextIO, sample_by: str) -> Iterator[Documents]:
-    """The documents of a text file in their order, some at a time, read in blocks of bounded size.
-
-    They end at a newline (``sample_by`` is ``line``), at a blank line (``paragraph``), or with the file (``document``).
-    """
+    """The documents of a text file, some at a time: its lines, its paragraphs (blank lines between), or all of it as one."""
     separator, rest, position = _SEPARATORS[sample_by], "", None
     while some := file.read(min(_READ_AT_ONCE, LONGEST)):
         *whole, rest = (rest + some).split(separator) if separator else [rest + some]
@@ -85,7 +82,6 @@ def read_documents(file: TextIO, sample_by: str) -> Iterator[Documents]:
 
 
 def _cut_long(texts: pa.ChunkedArray) -> Iterator[Documents]:
-    """Documents some at a time, in pieces where they are too long."""
     texts = texts.cast(pa.string())
     if (pc.max(pc.binary_length(texts)).as_py() or 0) <= LONGEST:
         yield texts, None
@@ -94,16 +90,13 @@ def _cut_long(texts: pa.ChunkedArray) -> Iterator[Documents]:
 
 
 def _cut(text: str, position: int | None) -> Documents:
-    """The pieces of a document, or of the end of one that has a position already."""
+    """The pieces of a document, or of the end of one that has a position."""
     cut = pieces(text)
     return cut, _position(cut[0]) if position is None and len(cut) > 1 else position
 
 
 def pieces(text: str) -> list[str]:
-    """A document in pieces of at most `LONGEST` characters, cut before white space if there is some near; "" is one piece.
-
-    Where a piece ends depends on the character after it, and on none behind that.
-    """
+    """A document in pieces of at most `LONGEST` characters, cut before white space near. No text behind that decides where."""
     found = []
     while len(text) > LONGEST:
         end = LONGEST
@@ -118,51 +111,25 @@ def _position(text: str) -> int:
     return xxh32_intdigest(text.lstrip(BYTE_ORDER_MARK).encode())
 
 
-def filled(documents: pa.Table) -> pa.Table:
-    """Those that are not empty, without byte-order marks, with which some editors begin a file."""
+def split(documents: pa.Table, share: float) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """The texts of those that are not empty, without byte-order marks: to train on, and held out.
+
+    A document is held out if its position, a hash of its text as UTF-8, is below ``share`` (0 to 1) of all there can be. So it
+    lies on the same side whatever else there is, in whatever order and files, in memory and in a stream, and so do all its
+    copies. The pieces of one that is too long have their position in a column: that of the first.
+    """
     texts = documents["text"]
-    if pc.any(pc.starts_with(texts, BYTE_ORDER_MARK)).as_py():
+    if pc.any(pc.starts_with(texts, BYTE_ORDER_MARK)).as_py():  # with which some editors begin a file
         texts = pc.utf8_ltrim(texts, BYTE_ORDER_MARK)
         documents = documents.set_column(0, "text", texts)
-    return documents.filter(pc.fill_null(pc.not_equal(pc.utf8_trim_whitespace(texts), ""), False))
-
-
-def positions(documents: pa.Table) -> np.ndarray:
-    """Where documents stand on the line that the split cuts: a hash of their text as UTF-8, uint32 ``(documents,)``.
-
-    Pieces of one that is too long, which have the column "position" filled, stand where the first of them does.
-    """
-    texts = documents["text"].cast(pa.binary()).to_pylist()
-    hashes = pa.array(np.fromiter(map(xxh32_intdigest, texts), np.uint32, len(texts)))
-    return pc.coalesce(documents["position"], hashes).to_numpy()
-
-
-def split(documents: pa.Table, share: float) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """The texts of those that are not empty: to train on, and held out.
-
-    A document is held out if its position, a hash of its text, is below ``share`` (0 to 1) of all there can be. So it lies
-    on the same side whatever else there is, in whatever order and files, in memory and in a stream, and so do all its copies.
-    """
-    documents = filled(documents)
+    documents = documents.filter(pc.fill_null(pc.not_equal(pc.utf8_trim_whitespace(texts), ""), False))
     texts = documents["text"]
     if share == 0:
         return texts, texts[:0]
-    held_out = pa.array(positions(documents) < share * 2**32)
+    encoded = texts.cast(pa.binary()).to_pylist()
+    hashes = pa.array(np.fromiter(map(xxh32_intdigest, encoded), np.uint32, len(encoded)))
+    held_out = pc.less(pc.coalesce(documents["position"], hashes), share * 2**32)
     return texts.filter(pc.invert(held_out)), texts.filter(held_out)
-
-
-def possible_share(files: list[File], share: float) -> float:
-    """The share nearest to ``share`` that leaves at least one document of the files on both sides.
-
-    Raises:
-        ValueError: if there is none, or all are the same one.
-    """
-    found = [place for table in TextStream(files).tables() for place in positions(filled(table)).tolist()]
-    if not found:
-        raise ValueError("it holds no documents")
-    if min(found) == max(found):
-        raise ValueError("it holds only one document, or copies of it")
-    return min(max(share, (min(found) + 1) / 2**32), max(found) / 2**32)
 
 
 def batches_by_size(sizes: np.ndarray, most_bytes: int, most: int) -> Iterator[tuple[int, int]]:
@@ -177,15 +144,9 @@ def batches_by_size(sizes: np.ndarray, most_bytes: int, most: int) -> Iterator[t
 
 
 class TextStream:
-    """The documents of files that are not empty and lie on one side of the split.
+    """The documents of files that are not empty and lie on one side of the `split`; those that are too long in `pieces`.
 
-    The side is that of `split`: files can be read in any order, by any process, and the same documents are held out. Each piece
-    of a document that is too long (see `pieces`) is a document, on the side of the first of them.
-
-    Args:
-        files: where the documents are: what reads them, or a dataset with the column "text".
-        held_out: the side of the split.
-        share: of the documents that are held out, 0 to 1.
+    ``files`` read the documents when called, or are datasets with the column "text"; ``share``, 0 to 1, is what is held out.
     """
 
     def __init__(self, files: list[File] | IterableDataset, *, held_out: bool = False, share: float = 0.0):
@@ -193,23 +154,24 @@ class TextStream:
         self.held_out, self.share = held_out, share
 
     def fingerprint(self) -> str | None:
-        """Digest of the files' names, order and sizes and of both ends of each; None where they are no files here."""
-        digest = xxh3_128()
-        for path in (getattr(file, "args", [None])[0] for file in self.files):
-            if not isinstance(path, Path):
-                return None
+        """Digest of the files' names, sizes, order and contents, from 16 GB on of parts of them; None if not all are local."""
+        paths, digest = [getattr(file, "args", [None])[0] for file in self.files], xxh3_128()
+        if not all(isinstance(path, Path) for path in paths):
+            return None
+        step = _READ_BYTES * max(1, sum(path.stat().st_size for path in paths) // _MOST_HASHED)
+        for path in paths:
             with path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 digest.update(f"{path.name}\n{size}\n".encode())
-                for start in (0, max(0, size - _END_BYTES)):
+                for start in range(0, size, step):
                     file.seek(start)
-                    digest.update(file.read(_END_BYTES))
+                    digest.update(file.read(_READ_BYTES))
         return digest.hexdigest()
 
     def blocks(self, file: int, size: int, first: int = 0) -> Iterator[pa.ChunkedArray]:
-        """Texts of one file, those left of every ``size`` documents in it, from the block with the number ``first`` on.
+        """Texts of one file, those left of every ``size`` documents or 64 MB in it, from the block ``first`` on.
 
-        What comes before is read but neither decoded nor filtered. A block ends early before its documents are more than 64 MB.
+        What comes before is read but neither decoded nor filtered.
         """
         for block in itertools.islice(self._raw_blocks(file, size), first, None):
             yield split(block, self.share)[self.held_out]
@@ -230,13 +192,13 @@ class TextStream:
     def tables(self) -> Iterator[pa.Table]:
         """All documents of both sides, some at a time, of the columns `RAW`."""
         for file in range(len(self.files)):
-            yield from self._raw_blocks(file, _DOCUMENTS_AT_ONCE)
+            yield from self._raw_blocks(file, DOCUMENTS_AT_ONCE)
 
     def batches(self) -> Iterator[list[str]]:
         """All documents, as many at a time as are encoded together."""
         for table in self.tables():
             texts = split(table, self.share)[self.held_out]
-            for start, stop in batches_by_size(pc.binary_length(texts).to_numpy(), _BATCH_BYTES, _DOCUMENTS_AT_ONCE):
+            for start, stop in batches_by_size(pc.binary_length(texts).to_numpy(), BATCH_BYTES, DOCUMENTS_AT_ONCE):
                 yield texts[start:stop].to_pylist()
 
     def __iter__(self) -> Iterator[dict[str, str]]:

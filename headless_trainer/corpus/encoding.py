@@ -24,10 +24,8 @@ _MAX_WORDS, _MAX_WORD_CHARACTERS = 500_000, 32_000_000  # about 100 MB for each 
 
 
 class DocumentEncoder:
-    """Token ids of documents, with the tokenizer's own special tokens and always with an end.
-
-    A document is encoded as ``tokenizer(document)`` does it. If that does not end in the sep or eos token and the
-    tokenizer has an eos token, it is appended.
+    """Token ids of documents: those of ``tokenizer(document)``, and the eos token, if there is one, where they end in neither
+    it nor the sep token.
 
     Text repeats its words, so for tokenizers that never join two words (byte-level BPE after GPT-2's pattern, BERT's)
     each distinct word is encoded once and looked up afterwards. All others, and documents that hold the text
@@ -38,13 +36,11 @@ class DocumentEncoder:
         self.tokenizer = tokenizer
         self.eos_token_id = tokenizer.eos_token_id
         self.closing_ids = [i for i in (tokenizer.sep_token_id, tokenizer.eos_token_id) if i is not None]
-        self.backend = None
-        if getattr(tokenizer, "is_fast", False) and getattr(tokenizer, "backend_tokenizer", None) is not None:
-            self.backend = tokenizer.backend_tokenizer
-            if self.backend.truncation or self.backend.padding:  # left over from an earlier call of the tokenizer
-                self.backend = Tokenizer.from_str(self.backend.to_str())
-                self.backend.no_truncation()
-                self.backend.no_padding()
+        self.backend = getattr(tokenizer, "backend_tokenizer", None)
+        if self.backend is not None and (self.backend.truncation or self.backend.padding):  # left over from a call
+            self.backend = Tokenizer.from_str(self.backend.to_str())
+            self.backend.no_truncation()
+            self.backend.no_padding()
         self._checked = False
 
     @functools.cached_property
@@ -59,11 +55,7 @@ class DocumentEncoder:
         return bool(closing) and closing[-1] in self.closing_ids
 
     def __call__(self, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode documents.
-
-        Returns:
-            The ids of all documents one after the other, int32 ``(tokens,)``, and how many each has, int64 ``(documents,)``.
-        """
+        """The ids of all documents one after the other, int32 ``(tokens,)``, and how many each has, int64 ``(documents,)``."""
         if self.by_word and not self._checked:
             self._check(documents)
         if not self.by_word:
@@ -79,7 +71,7 @@ class DocumentEncoder:
         return _gather(ids, lengths, order.argsort())
 
     def _check(self, documents: list[str]) -> None:
-        """Encode whole what is not the same word by word."""
+        """Compare the two ways on some documents, and encode whole where they differ."""
         self._checked = True
         sample = [text[: _SAMPLE[1]] for text in documents[: _SAMPLE[0]]]
         sample = [text for text in sample if self._is_plain(text)]
@@ -127,10 +119,8 @@ class DocumentEncoder:
         return not self._needs_nfc or unicodedata.is_normalized("NFC", document)
 
     def _frame(self) -> tuple[list[int], list[int]]:
-        """What goes before and after the ids of a document."""
-        encode = self.tokenizer if self.backend is None else self.backend.encode
-        probes = (encode("a", add_special_tokens=special) for special in (True, False))
-        whole, bare = (probe.ids if self.backend is not None else probe["input_ids"] for probe in probes)
+        """Return what goes before and after the ids of a document."""
+        whole, bare = (self.tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
         first = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
         opening, closing = whole[:first], whole[first + len(bare) :]
         if self.eos_token_id is not None and (not closing or closing[-1] not in self.closing_ids):
@@ -152,7 +142,12 @@ class DocumentEncoder:
         words_in_document = np.fromiter(map(len, words), np.int64, len(words))
         codes = np.fromiter(map(self._codes.__getitem__, itertools.chain.from_iterable(words)), np.int64)
         known = len(self._word_lengths)
-        self._encode_new_words()
+        if new := list(itertools.islice(reversed(self._codes), len(self._codes) - known))[::-1]:
+            encodings = self.backend.encode_batch_fast(new, add_special_tokens=False)
+            ids, lengths = _flatten([encoding.ids for encoding in encodings])
+            self._word_ids = np.append(self._word_ids, ids)
+            self._word_lengths = np.append(self._word_lengths, lengths)
+            self._word_characters += sum(map(len, new))
         if known > _ENOUGH_WORDS and len(self._codes) - known > 0.3 * len(codes):
             self.by_word = False  # words that rarely repeat, as in scripts without spaces: looking them up is useless
         ids, lengths = _gather(self._word_ids, self._word_lengths, codes)
@@ -160,17 +155,6 @@ class DocumentEncoder:
         if len(self._codes) > _MAX_WORDS or self._word_characters > _MAX_WORD_CHARACTERS:
             self._start_table()
         return ids, np.diff(token_ends)
-
-    def _encode_new_words(self) -> None:
-        known = len(self._word_lengths)
-        new = list(itertools.islice(reversed(self._codes), len(self._codes) - known))[::-1]
-        if not new:
-            return
-        encodings = self.backend.encode_batch_fast(new, add_special_tokens=False)
-        ids, lengths = _flatten([encoding.ids for encoding in encodings])
-        self._word_ids = np.append(self._word_ids, ids)
-        self._word_lengths = np.append(self._word_lengths, lengths)
-        self._word_characters += sum(map(len, new))
 
 
 def _flatten(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -21,19 +21,18 @@ from datasets.fingerprint import Hasher, update_fingerprint
 from transformers import PreTrainedTokenizerBase
 
 from ..runtime.signals import with_following_workers
-from .documents import TextStream, batches_by_size
+from .documents import BATCH_BYTES, DOCUMENTS_AT_ONCE, TextStream, batches_by_size
 from .encoding import DocumentEncoder
 from .row_cache import cache_folder, find_or_write
 
 logger = logging.getLogger(__name__)
 
-_BATCH_BYTES = 1_000_000  # of text for one step of a worker: large enough to hide the hand-over, small enough to hold
-_DOCUMENTS_AT_ONCE = 10_000
 _ROWS_AT_ONCE = 1_000
 _OPEN_ROWS = 64  # that documents share: enough for about 1 % of padding, few enough to hold
 _FIRST_ROWS = 1_000  # of a stream, in which unknown tokens are looked for
-# Shares of unknown tokens: from the first one on there is a warning, from the second one on an error.
-FEW_UNKNOWN, MOST_UNKNOWN = 0.01, 0.5
+FEW_UNKNOWN, MOST_UNKNOWN = 0.01, 0.5  # shares of unknown tokens: from there on a warning, and an error
+# Columns with a number for each token, from which `TargetMaker` finds the targets.
+_TOKEN_COLUMNS = ("input_ids", "labels", "attention_mask", "special_tokens_mask", "position_ids")
 
 Batch = tuple[np.ndarray, np.ndarray]
 """Ids one after the other, int32 ``(tokens,)``, and how they are divided: the length of each document, int64 ``(documents,)``,
@@ -51,22 +50,16 @@ def tokenize_and_pack(
     overwrite_cache: bool = False,
     cache_dir: str | None = None,
 ) -> Dataset | IterableDataset:
-    """Turn documents into rows of token ids.
+    """Encode documents (see `DocumentEncoder`), join them, and cut the result into rows of ``max_seq_length`` tokens.
 
-    Each document is encoded with the tokenizer's own special tokens and ends in its sep or eos token (see
-    `DocumentEncoder`). All documents are then joined, and the result is cut every ``max_seq_length`` tokens.
-
-    The rows are written to disk as they come, so neither texts nor tokens need to fit into memory, and are found again
-    by a later call with the same texts, tokenizer and settings. A damaged file is made again. A stream is encoded
-    while it is read, once and in order; for training there is `PackedStream`.
+    The rows are written to disk as they come, and found again by a later call with the same texts, tokenizer and settings.
+    A stream is encoded while it is read, once and in order; for training there is `PackedStream`.
 
     Args:
         texts: documents in the column "text".
-        tokenizer: its truncation and padding settings play no part.
-        max_seq_length: tokens in a row.
         line_by_line: one document a row instead, cut to ``max_seq_length`` tokens with its closing token kept.
         share_rows: line by line, as many whole documents a row as fit (see `shared_rows`), for a model that keeps them apart.
-        num_proc: processes that encode, one for each processor by default. Results do not depend on it.
+        num_proc: processes that encode, one for each processor by default.
         overwrite_cache: encode again even if the rows are on disk already.
         cache_dir: where the rows are kept, next to the texts by default.
 
@@ -78,8 +71,7 @@ def tokenize_and_pack(
     """
     if share_rows and not DocumentEncoder(tokenizer).ends_documents:
         raise ValueError(
-            "isolate_documents is True with line_by_line but the tokenizer ends documents with neither eos nor sep, so "
-            "those in a row cannot be told apart: use one that does, or leave isolate_documents out."
+            "isolate_documents is True with line_by_line but the tokenizer has no token that ends documents: leave it out."
         )
     settings = {"max_seq_length": max_seq_length, "line_by_line": line_by_line, "share_rows": share_rows}
     row_type = datasets.Sequence(datasets.Value("int32"), length=-1 if line_by_line else max_seq_length)
@@ -110,7 +102,6 @@ def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: s
 
 
 def _rows(batches: Iterable[Batch], *, max_seq_length: int, line_by_line: bool, share_rows: bool) -> Iterator[Batch]:
-    """Rows, some at a time, of encoded documents, some at a time."""
     if line_by_line:
         lines = _lines(batches, max_seq_length)
         if not share_rows:
@@ -137,7 +128,6 @@ def _rows(batches: Iterable[Batch], *, max_seq_length: int, line_by_line: bool, 
 
 
 def _lines(batches: Iterable[Batch], max_seq_length: int) -> Iterator[Batch]:
-    """One document a row."""
     documents = cut = tokens = lost = 0
     for ids, lengths in batches:
         documents, cut = documents + len(lengths), cut + np.count_nonzero(lengths > max_seq_length)
@@ -145,9 +135,8 @@ def _lines(batches: Iterable[Batch], max_seq_length: int) -> Iterator[Batch]:
         yield cut_documents(ids, lengths[lengths > 0], max_seq_length)
     if lost:
         logger.warning(
-            "line_by_line: %s of %s documents are longer than max_seq_length, %s. Each is cut but keeps its "
-            "last token: %s of %s tokens (%.1f %%) are lost.",
-            *(f"{cut:,}", f"{documents:,}", max_seq_length, f"{lost:,}", f"{tokens:,}", 100 * lost / tokens),
+            "line_by_line: %d of %d documents are longer than max_seq_length, %d, and cut: %.1f %% of all tokens are lost.",
+            *(cut, documents, max_seq_length, 100 * lost / tokens),
         )
 
 
@@ -161,7 +150,6 @@ def cut_documents(ids: np.ndarray, lengths: np.ndarray, max_seq_length: int) -> 
 
 
 def documents_of(batches: Iterable[Batch]) -> Iterator[np.ndarray]:
-    """Documents, or rows, one by one, ``(tokens,)`` each."""
     for ids, offsets in batches:
         for start, end in itertools.pairwise(offsets.tolist()):
             yield ids[start:end]
@@ -170,8 +158,7 @@ def documents_of(batches: Iterable[Batch]) -> Iterator[np.ndarray]:
 def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterator[np.ndarray]:
     """Whole documents, ``(tokens,)`` each and none longer than a row, in rows of ``max_seq_length`` tokens, nearly all full.
 
-    Each document goes to the row in which it leaves the least room, of `_OPEN_ROWS` that are being filled. Where it fits into
-    none of as many, the fullest is handed out.
+    Each goes to the row in which it leaves the least room, of `_OPEN_ROWS`; where it fits into none, the fullest is handed out.
     """
     open_rows: list[tuple[int, int, list[np.ndarray]]] = []  # sorted: room, number of the row, documents
     numbers = itertools.count()
@@ -193,36 +180,22 @@ def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterato
         yield np.concatenate(row)
 
 
-def _stream_rows(
-    texts: IterableDataset | TextStream, tokenizer: PreTrainedTokenizerBase, settings: dict
-) -> Iterator[dict]:
+def _stream_rows(texts: IterableDataset | TextStream, tokenizer: PreTrainedTokenizerBase, settings: dict):
     texts = texts if isinstance(texts, TextStream) else TextStream(texts)
     for ids in documents_of(_rows(map(DocumentEncoder(tokenizer), texts.batches()), **settings)):
         yield {"input_ids": ids}
 
 
-def available_processors() -> int:
-    # Not os.cpu_count(): a container or a job scheduler may allow only some of them.
+def available_processors() -> int:  # of which a container or a job scheduler may allow only some
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _ranges(texts: Dataset) -> Iterator[tuple[int, int]]:
-    """Beginning and end of the rows of the texts that are encoded together, about `_BATCH_BYTES`."""
-    first = 0
-    for batch in texts.data.to_batches():
-        column = batch.column(batch.schema.get_field_index("text"))
-        sizes = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-        for start, stop in batches_by_size(sizes, _BATCH_BYTES, _DOCUMENTS_AT_ONCE):
-            yield first + start, first + stop
-        first += len(batch)
-
-
 def _encoded_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_proc: int) -> Iterator[Batch]:
-    """Encode all documents, in order, in worker processes if the work is worth starting them."""
     if texts._indices is not None:  # rows that are found by number
         texts = texts.flatten_indices()
     texts = texts.with_format("arrow")
-    ranges = list(_ranges(texts))
+    sizes = pc.fill_null(pc.binary_length(texts.data.column("text")), 0).to_numpy()
+    ranges = list(batches_by_size(sizes, BATCH_BYTES, DOCUMENTS_AT_ONCE))
     workers = min(num_proc, len(ranges) // 4)
     workers = workers if workers > 1 else 0
     loader = torch.utils.data.DataLoader(
@@ -247,18 +220,14 @@ def _encode_range(texts: Dataset, encode: DocumentEncoder, places: tuple[int, in
 
 
 def check_token_ids(
-    dataset: Dataset | torch.utils.data.IterableDataset, num_embeddings: int, tokenizer: PreTrainedTokenizerBase
+    dataset: Dataset | IterableDataset, num_embeddings: int, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Make sure that every id has a row in the embedding, and that the tokenizer knows what it reads.
+    """Refuse ids without a row in the embedding, and a tokenizer that knows less than half of what it reads.
 
-    Ids beyond the embedding would fail on a device with an unreadable message. Where more than one token in a hundred is
-    unknown, a warning says so. Of a stream the tokenizer and the first rows are checked.
-
-    Raises:
-        ValueError: if an id is beyond the embedding, or more than half of the tokens are unknown.
+    More than one unknown token in a hundred is warned of. Of a stream the tokenizer and the first rows are checked.
     """
     if isinstance(dataset, Dataset):
-        largest, arrays = -1, (ids for ids, _ in _id_arrays(dataset))
+        largest, arrays = -1, (columns["input_ids"] for columns, _ in token_arrays(dataset.select_columns("input_ids")))
     else:
         largest = len(tokenizer) - 1
         arrays = (np.asarray(row["input_ids"]) for row in itertools.islice(dataset, _FIRST_ROWS))
@@ -270,54 +239,61 @@ def check_token_ids(
         if has_unknown:
             unknown += np.count_nonzero(ids == tokenizer.unk_token_id)
             tokens += len(ids) - np.count_nonzero(np.isin(ids, tokenizer.all_special_ids))
-    if largest >= num_embeddings:
+    if largest >= num_embeddings:  # which fails on a device with an unreadable message
         raise ValueError(
             f"The largest token id is {largest} but the embedding has {num_embeddings} rows (the tokenizer has "
             f"{len(tokenizer)} tokens). Pass --resize_embeddings, or use the tokenizer that matches the model."
         )
     share = unknown / max(1, tokens + unknown)
-    what = (
-        f"{share:.1%} of the tokens are unknown to the tokenizer ({tokenizer.unk_token}), and nothing is learnt of what they "
-        "were. Name texts and a tokenizer that fit each other, or train one on these texts, with a larger vocabulary."
-    )
-    if share > MOST_UNKNOWN:
-        raise ValueError(what)
     if share > FEW_UNKNOWN:
-        logger.warning("%s", what)
+        said = (
+            f"{share:.1%} of the tokens are unknown to the tokenizer ({tokenizer.unk_token}), and the model cannot learn "
+            "them. Use a tokenizer that fits the texts, or train one on them, with a larger vocabulary."
+        )
+        if share > MOST_UNKNOWN:
+            raise ValueError(said)
+        logger.warning(said)
 
 
 def target_counts(
-    dataset: Dataset,
-    num_embeddings: int,
-    task: str,
-    tokenizer: PreTrainedTokenizerBase,
-    isolate_documents: bool = False,
+    dataset: Dataset, num_embeddings: int, task: str, tokenizer: PreTrainedTokenizerBase, isolate: bool = False
 ) -> torch.Tensor:
-    """Count how often each id can be a target, ``(V,)``.
+    """How often each id can be a target, ``(V,)`` int64: what `TargetMaker` predicts in rows with these columns.
 
-    For ``mlm`` any token but the special ones can be, for ``clm`` any but the first of a row, and with ``isolate_documents``
-    but the first of each document.
+    For ``mlm`` any token but the special ones can be, for ``clm`` any but the first of a row, and with ``isolate`` but the
+    first of each document.
     """
     counts = np.zeros(num_embeddings, dtype=np.int64)
-    ends = [tokenizer.eos_token_id, tokenizer.sep_token_id] if isolate_documents else []
-    for ids, starts in _id_arrays(dataset):
-        predicted = np.ones(len(ids), dtype=bool)
+    ends = [tokenizer.eos_token_id, tokenizer.sep_token_id] if isolate else []
+    for columns, bounds in token_arrays(dataset):
+        ids = columns["input_ids"]
+        targets = columns.get("labels", ids)
+        predicted = targets != -100
+        if "labels" not in columns:
+            predicted &= columns.get("attention_mask", 1) != 0
+            if task == "mlm":
+                predicted &= columns.get("special_tokens_mask", 0) == 0
+                predicted &= ~np.isin(ids, tokenizer.all_special_ids)
         if task == "clm":
-            predicted[starts] = False
-            predicted[1:] &= ~np.isin(ids[:-1], [end for end in ends if end is not None])
-        counts += np.bincount(ids[predicted], minlength=num_embeddings)
-    if task == "mlm":
-        counts[[token for token in tokenizer.all_special_ids if token < num_embeddings]] = 0
+            predicted[bounds[:-1][np.diff(bounds) > 0]] = False
+            if "position_ids" in columns:
+                predicted &= columns["position_ids"] != 0
+            else:
+                predicted[1:] &= ~np.isin(ids[:-1], [end for end in ends if end is not None])
+        counts += np.bincount(targets[predicted], minlength=num_embeddings)
     return torch.from_numpy(counts)
 
 
-def _id_arrays(dataset: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """All ids, some rows at a time, and where rows start in them, without a Python object for any of them."""
-    for table in dataset.select_columns("input_ids").with_format("arrow").iter(batch_size=8192):
-        for chunk in table["input_ids"].chunks:
-            lengths = pc.list_value_length(chunk).to_numpy(zero_copy_only=False)
-            starts = (lengths.cumsum() - lengths)[lengths > 0]
-            yield chunk.flatten().to_numpy(zero_copy_only=False), starts
+def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
+    """Columns of tokens, some rows at a time, ``(tokens,)``, and where rows begin and the last ends, ``(rows + 1,)``.
+
+    No token is a Python object.
+    """
+    lists = [name for name in _TOKEN_COLUMNS if hasattr(dataset.features.get(name), "feature")]
+    for table in dataset.select_columns(lists).with_format("arrow").iter(batch_size=8192):
+        columns = {name: table[name].combine_chunks() for name in lists}
+        bounds = np.append(0, pc.list_value_length(columns["input_ids"]).to_numpy(zero_copy_only=False).cumsum())
+        yield {name: column.flatten().to_numpy(zero_copy_only=False) for name, column in columns.items()}, bounds
 
 
 def first_rows(dataset: Dataset | IterableDataset, count: int | None) -> Dataset | IterableDataset:

@@ -19,12 +19,12 @@ from ..runtime.processes import made_progress
 
 logger = logging.getLogger(__name__)
 
-_MARK = b"rows, xxh3_128: "  # after the rows, where readers of Arrow streams no longer look; then 16 bytes of checksum
+_MARK = b"rows, xxh3_128: "  # after the rows, where readers of Arrow streams no longer look; then the checksum
 _AT_ONCE = 16_000_000  # bytes that are checked at a time
 
 
 def cache_folder(cache_dir: str | None) -> Path:
-    """Where files lie that are found again: in the cache of ``datasets`` by default; its caching may be off."""
+    """Return the folder of cached files: by default in the cache of ``datasets``, even if its caching is off."""
     if not datasets.is_caching_enabled():
         return Path(get_temporary_cache_files_directory())
     return Path(cache_dir or datasets.config.HF_DATASETS_CACHE / "headless_trainer")
@@ -39,35 +39,25 @@ def find_or_write(
 ) -> list[datasets.Dataset]:
     """The rows of files in one folder, which are written first if one is missing or damaged, or ``anew``.
 
-    Of several runs one writes, and the others wait for it. A file has its name only when all of it is on the disk.
-
-    Args:
-        tables: of the next rows of each file, some at a time; those beyond the files are left out.
+    ``tables`` gives the next rows of each file, and of further ones. Of several runs one writes, and the others wait for it.
+    A file has its name only when all of it is on the disk.
     """
     anew = anew or not datasets.is_caching_enabled()
-    if anew or _must_write(paths):
+    if anew or not all(map(is_whole, paths)):
         paths[0].parent.mkdir(parents=True, exist_ok=True)
         waited = functools.partial(_watch, paths[0].with_name(paths[0].name + INCOMPLETE_NAME), set())
         with FileLock(f"{paths[0]}.lock").acquire(poll_interval=0.2, cancel_check=waited):
-            if anew or _must_write(paths):
+            if anew or not all(map(is_whole, paths)):
                 _write(paths, tables(), features.arrow_schema)
     return [datasets.Dataset.from_file(str(path)) for path in paths]
 
 
 def _watch(path: Path, sizes: set[int]) -> None:
-    """Called again and again while another run writes a file, which is progress as long as it grows."""
+    """Report progress if the file that another run writes has grown since the last call."""
     with suppress(FileNotFoundError):
         if (size := path.stat().st_size) not in sizes:
             sizes.add(size)
             made_progress()
-
-
-def _must_write(paths: list[Path]) -> bool:
-    faults = {path: fault_of(path) if path.exists() else "it is missing" for path in paths}
-    for path, fault in faults.items():
-        if fault and path.exists():
-            logger.warning("%s is made again: %s.", path, fault)
-    return any(faults.values())
 
 
 def _write(paths: list[Path], tables: Iterable[tuple[pa.Table, ...]], schema: pa.Schema) -> None:
@@ -90,19 +80,22 @@ def _writer(path: Path, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchStreamW
         os.fsync(file.fileno())
 
 
-def fault_of(path: Path) -> str | None:
-    """What is wrong with a file of rows, or None if it holds what was written. Reads all of it."""
+def is_whole(path: Path) -> bool:
+    """Whether a file of rows is there and holds what was written. Reads all of it."""
+    if not path.exists():
+        return False
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END) - len(_MARK) - xxhash.xxh3_128().digest_size
         file.seek(max(0, size))
         end = file.read()
-        if size < 0 or not end.startswith(_MARK):
-            return "it has no checksum: it is cut short"
-        return None if end == _MARK + _checksum(file, size) else "its contents do not have its checksum"
+        whole = end.startswith(_MARK) and end == _MARK + _checksum(file, size)
+    if not whole:
+        logger.warning("%s is damaged, and made again.", path)
+    return whole
 
 
 def _checksum(file, size: int) -> bytes:
-    """Of the first ``size`` bytes of a file, at the end of which it stands then."""
+    """Hash the first ``size`` bytes of a file, and leave it positioned after them."""
     checksum = xxhash.xxh3_128()
     file.seek(0)
     for start in range(0, size, _AT_ONCE):

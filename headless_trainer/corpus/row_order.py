@@ -8,17 +8,11 @@ import torch
 from datasets import Dataset
 from transformers import Trainer
 
-# Steps whose rows are sorted by length together. More would pad less, and shuffle less.
-SORTED_TOGETHER = 50
+SORTED_TOGETHER = 50  # steps whose rows are sorted by length together: more would pad less, and shuffle less
 
 
 def row_lengths(rows, length_column: str | None = None) -> np.ndarray:
-    """Tokens of each row, ``(N,)`` int64.
-
-    Args:
-        rows: by index, with "input_ids".
-        length_column: of a `datasets.Dataset`, where the lengths are if it has that column.
-    """
+    """Tokens of each row, ``(N,)`` int64: of "input_ids", or what the ``length_column`` of a `datasets.Dataset` says."""
     if not isinstance(rows, Dataset):
         return np.array([len(rows[index]["input_ids"]) for index in range(len(rows))])
     column = length_column if length_column in rows.column_names else "input_ids"
@@ -33,11 +27,9 @@ class SimilarLengthSampler(torch.utils.data.Sampler):
     """Row numbers in random order, but for rows of similar length being neighbours: little is padded.
 
     Rows are shuffled, sorted by length within groups of `SORTED_TOGETHER` optimizer steps (over all micro-batches and
-    processes), and cut into steps, which are shuffled. The order depends on seed and epoch alone. Rows that do not fill a step
-    are drawn before the sorting, so they are no longer and no shorter than others, and come last.
-
-    The epoch is the trainer's when a pass begins, parts of one included. It is no ``set_epoch``: that of several processes
-    which resume within a pass does not reach the sampler in accelerate.
+    processes), and cut into steps, which are shuffled. Rows that do not fill a step are drawn before the sorting, so they are
+    no longer and no shorter than others, and come last. The order depends on the seed and the trainer's epoch alone, since
+    ``set_epoch`` does not reach the sampler of processes that resume within a pass.
     https://github.com/huggingface/accelerate/blob/main/src/accelerate/data_loader.py
     """
 

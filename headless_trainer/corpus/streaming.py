@@ -22,45 +22,31 @@ _UNSHUFFLED_BLOCK = 1000  # documents that are read at a time when their order i
 
 
 class Place(NamedTuple):
-    """Where a reader of the stream stands: at the next token that it is going to hand out.
+    """Where a reader of the stream stands: at the next token that it is going to hand out."""
 
-    Attributes:
-        epoch: passes over the texts that it has finished.
-        file: of the files it reads in this pass, in their order.
-        block: of documents in the file.
-        document: of those in the block that are this reader's, in their shuffled order.
-        token: of the document; where documents share rows, how many rows of those that begin with it were handed out.
-    """
-
-    epoch: int = 0
-    file: int = 0
-    block: int = 0
-    document: int = 0
-    token: int = 0
+    epoch: int = 0  # passes over the texts that it has finished
+    file: int = 0  # of those it reads in this pass, in their order
+    block: int = 0  # of documents in the file
+    document: int = 0  # of those in the block that are this reader's, in their shuffled order
+    token: int = 0  # of the document; where documents share rows, rows handed out of those that begin with it
 
 
 class PackedStream(torch.utils.data.IterableDataset):
     """Rows of token ids, pass after pass over the texts, shuffled, and shared out to readers.
 
-    A reader is a worker process of the data loader, or the training process itself without workers; there are as many as
-    processes times workers. In each pass the order of the files is drawn again, and so is the order of the documents in every
-    block of ``shuffle_buffer_size``, from the seed and the block's place alone: no buffer has to be saved. With at least 16
-    files for each reader, whole files are shared out; with fewer every reader reads all of them and keeps every n-th document.
-    A document is read once in a pass, by one reader. Rows are cut across documents, blocks and passes, so nothing is left over.
+    A reader is a worker process of the data loader, or without workers the training process itself. In each pass the order of
+    the files is drawn again, and so is the order of the documents in every block of ``shuffle_buffer_size``, from the seed and
+    the block's place alone: no buffer has to be saved. With at least 16 files for each reader, whole files are shared out;
+    with fewer every reader reads all of them and keeps every n-th document. Rows are cut across documents, blocks and passes.
 
     Each row carries the `Place` after it. A batch thus knows where its reader stands, however far worker processes have read
     ahead, and a reader that starts at that place goes on with the next row: it reads the files up to its block again, without
     decoding or encoding what it skips.
 
-    A block ends early before it is more than 64 MB of text.
-
     Args:
         texts: documents, as `load_texts` gives them, or any stream with the column "text".
-        tokenizer: what encodes them, see `DocumentEncoder`.
-        max_seq_length: tokens in a row.
-        line_by_line: one document a row instead, cut to ``max_seq_length`` with its closing token kept.
-        share_rows: line by line, as many whole documents a row as fit, of those that are encoded at a time.
-        shuffle_buffer_size: documents shuffled among each other; 0 or 1 for the order of the files.
+        max_seq_length, line_by_line, share_rows: as in `tokenize_and_pack`; documents share a row if they are encoded together.
+        shuffle_buffer_size: documents shuffled among each other, 64 MB at most; 0 or 1 for the order of the files.
         seed: of the shuffling.
     """
 
@@ -88,15 +74,13 @@ class PackedStream(torch.utils.data.IterableDataset):
         self.places = [Place()] * workers
         self.next_reader = 0
 
-    # What a checkpoint holds of it ---------------------------------------------------------------------------------------
-
     def settings(self) -> dict[str, Any]:
-        """What decides the order of the rows: a place means something only under the same settings."""
+        """Return what decides the order of the rows: a place means something only under the same settings."""
         return {
             "number of processes": self.processes,
             "dataloader_num_workers": len(self.places),
             "number of files": len(self.texts.files),
-            "digest of the files": self.fingerprint,
+            "hash of the files": self.fingerprint,
             "validation_split_percentage": 100 * self.texts.share,
             "max_seq_length": self.max_seq_length,
             "line_by_line": self.line_by_line,
@@ -111,13 +95,9 @@ class PackedStream(torch.utils.data.IterableDataset):
         return {"settings": self.settings(), "next_reader": self.next_reader, "places": places}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken.
-
-        Raises:
-            ValueError: if the settings were others.
-        """
+        """Go on where `state_dict` was taken; ValueError if the settings were others."""
         for name, value in self.settings().items():
-            if value != (before := state["settings"].get(name)):
+            if value != (before := state["settings"].get(name, value)):  # an older one may lack it
                 raise ValueError(
                     f"{name} is {value!r} but the stream of the checkpoint was read with {before!r}, in another order: resume "
                     "with the same settings, or add --ignore_data_skip to start the stream from the beginning."
@@ -131,8 +111,6 @@ class PackedStream(torch.utils.data.IterableDataset):
         self.places[reader] = Place(*numbers)
         self.next_reader = (reader + 1) % len(self.places)
 
-    # Reading -----------------------------------------------------------------------------------------------------------------
-
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = torch.utils.data.get_worker_info()
         if worker is not None:
@@ -143,7 +121,7 @@ class PackedStream(torch.utils.data.IterableDataset):
             yield {"input_ids": ids, PLACE: (reader, *place)}
 
     def _rows(self, reader: int) -> Iterator[tuple[np.ndarray, Place]]:
-        """Rows of one reader from its place on, int32 ``(max_seq_length,)`` or shorter line by line, and the place after."""
+        """Rows of one reader from its place on, each int32 ``(tokens,)``, and the place after."""
         encode, place = DocumentEncoder(self.tokenizer), self.places[reader]
         carried = np.empty(0, np.int32)
         while True:
@@ -160,9 +138,8 @@ class PackedStream(torch.utils.data.IterableDataset):
                     carried = ids[len(ids) - len(ids) % self.max_seq_length :]
             if begun == Place(begun.epoch) and tokens < (1 if self.line_by_line else self.max_seq_length):
                 raise ValueError(
-                    f"max_seq_length is {self.max_seq_length} but one of the {self._readers} readers of the stream finds "
-                    f"{tokens} tokens in all texts, less than one row. Give more text, a smaller --max_seq_length, or fewer "
-                    "--dataloader_num_workers."
+                    f"max_seq_length is {self.max_seq_length} but a reader of the stream finds {tokens} tokens in all "
+                    "texts, less than one row. Give more text, a smaller --max_seq_length, or fewer --dataloader_num_workers."
                 )
             place = Place(begun.epoch + 1)
 
@@ -174,7 +151,6 @@ class PackedStream(torch.utils.data.IterableDataset):
             yield ids[end - self.max_seq_length : end], after
 
     def _lines(self, ids: np.ndarray, lengths: np.ndarray, place: Place) -> Iterator[tuple[np.ndarray, Place]]:
-        """A document a row, or several where they share rows."""
         filled = np.flatnonzero(lengths)
         rows = documents_of([cut_documents(ids, lengths[filled], self.max_seq_length)])
         after = [place._replace(document=place.document + number + 1) for number in filled.tolist()]
@@ -184,19 +160,16 @@ class PackedStream(torch.utils.data.IterableDataset):
             after.append(place._replace(document=place.document + len(lengths), token=0))
         yield from zip(rows, after, strict=False)
 
-    @property
-    def _readers(self) -> int:
-        return self.processes * len(self.places)
-
     def _documents(self, begun: Place, reader: int) -> Iterator[tuple[Place, list[str]]]:
-        """A reader's documents of one pass from ``begun`` on, some at a time, with the place of the first of them."""
+        """A reader's documents of one pass, some at a time, with the place of the first of them."""
+        readers = self.processes * len(self.places)
         number = self.process * len(self.places) + reader  # of the reader, among those of all processes
         files, is_shuffled = np.arange(len(self.texts.files)), self.shuffle_buffer_size > 1
         if is_shuffled:
             files = np.random.default_rng((0, self.seed, begun.epoch)).permutation(files)
-        by_file = len(files) >= _FILES_FOR_EACH_READER * self._readers
+        by_file = len(files) >= _FILES_FOR_EACH_READER * readers
         if by_file:
-            files = files[number :: self._readers]
+            files = files[number::readers]
         size = self.shuffle_buffer_size if is_shuffled else _UNSHUFFLED_BLOCK
         for file in range(begun.file, len(files)):
             first = begun.block if file == begun.file else 0
@@ -205,7 +178,7 @@ class PackedStream(torch.utils.data.IterableDataset):
                 if is_shuffled:
                     order = np.random.default_rng((1, self.seed, *place[:3])).permutation(order)
                 if not by_file:  # the one who gets the first document changes, so that small blocks go round as well
-                    order = order[(number - file - block) % self._readers :: self._readers]
+                    order = order[(number - file - block) % readers :: readers]
                 place = begun if place[:3] == begun[:3] else place
                 order = order[place.document :]
                 sizes = pc.binary_length(texts).to_numpy()[order]

@@ -1,10 +1,11 @@
 """Tokenizers trained on the run's own texts."""
 
+import functools
 import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -13,10 +14,7 @@ from ..runtime.processes import made_progress
 
 logger = logging.getLogger(__name__)
 
-# 77 million characters of English cost 15 s (bpe) to 19 s (wordpiece) of processor time, so nothing is cut off early.
-# What grows without bound is the table of distinct words, and it stops mattering for the merges long before this.
-MAX_TRAINING_CHARACTERS = 1_000_000_000
-
+_MOST_CHARACTERS = 1_000_000_000  # that are read: by then the growing table of distinct words no longer matters
 _READ_AT_ONCE = 64  # documents, which may be long
 _CLM_SPECIALS = {"eos_token": "<|endoftext|>", "pad_token": "<|pad|>"}
 _MLM_SPECIALS = {
@@ -32,9 +30,8 @@ def train_tokenizer(
     vocab_size: int = 32_000,
     task: Literal["clm", "mlm"] = "clm",
     max_seq_length: int = 512,
-    max_characters: int = MAX_TRAINING_CHARACTERS,
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on texts, read in order; the same texts give the same tokenizer.
+    """Train a tokenizer on the first billion characters of texts; the same texts give the same tokenizer.
 
     ``clm`` tokenizers add nothing to a document and know ``<|endoftext|>`` (beginning, end, unknown) and ``<|pad|>``.
     ``mlm`` tokenizers wrap a document as ``[CLS] document [SEP]`` and know ``[MASK]``.
@@ -46,7 +43,6 @@ def train_tokenizer(
         vocab_size: tokens to reach, specials included; with a warning there are fewer where the texts hold no more.
         task: what the model will predict.
         max_seq_length: tokens in a row, saved as ``model_max_length``.
-        max_characters: stop reading after this many characters.
 
     Raises:
         ValueError: if a choice is unknown, or the texts are empty.
@@ -59,11 +55,9 @@ def train_tokenizer(
         specials["unk_token"] = "[UNK]"  # an unknown word must not look like the end of a document
     if iter(texts) is texts and kind == "wordpiece":
         texts = list(texts)  # which reads its texts twice
-    reader = _Reader(texts, max_characters)
-    if kind == "wordpiece":
-        backend = _trained_wordpiece(reader, vocab_size, list(specials.values()))
-    else:
-        backend = _trained(kind, reader, vocab_size, list(specials.values()))
+    reader = _Reader(texts)
+    train = _trained_wordpiece if kind == "wordpiece" else functools.partial(_trained, kind)
+    backend = train(reader, vocab_size, list(specials.values()))
     if reader.characters == 0:
         raise ValueError("texts holds no characters: give train_tokenizer at least one document that is not empty.")
     if task == "mlm":
@@ -75,10 +69,7 @@ def train_tokenizer(
     else:
         specials = {"unk_token": "<|endoftext|>", "bos_token": "<|endoftext|>"} | specials
     if (reached := backend.get_vocab_size()) != vocab_size:
-        logger.warning(
-            "vocab_size is %d but the texts (%d characters) give the tokenizer %d tokens.",
-            vocab_size, reader.characters, reached,
-        )  # fmt: skip
+        logger.warning("vocab_size is %d but the texts give the tokenizer %d tokens.", vocab_size, reached)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, model_max_length=max_seq_length, clean_up_tokenization_spaces=False, **specials
     )
@@ -104,8 +95,8 @@ def _trained_wordpiece(reader: "_Reader", vocab_size: int, specials: list[str]) 
     """The trainer meets the letters that continue a word in the order of a hash table, which differs from run to run, and
     breaks ties between merges by it. So they are passed to it as special tokens, which in the end they must not be."""
 
-    def untrained(**vocabulary: Any) -> Tokenizer:
-        backend = Tokenizer(models.WordPiece(unk_token="[UNK]", **vocabulary))
+    def untrained(vocabulary: dict[str, int] | None = None) -> Tokenizer:
+        backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
         backend.normalizer = normalizers.BertNormalizer(lowercase=False)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.WordPiece()
@@ -114,15 +105,11 @@ def _trained_wordpiece(reader: "_Reader", vocab_size: int, specials: list[str]) 
     backend = untrained()
     # Scripts with thousands of characters must not use up the vocabulary.
     letters, continuing = _letters(reader, backend, limit=max(1, (vocab_size - len(specials)) // 4))
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        special_tokens=specials + continuing,
-        initial_alphabet=letters,
-        limit_alphabet=len(letters),
-        show_progress=False,
-    )
+    alphabet = {"initial_alphabet": letters, "limit_alphabet": len(letters)}
+    settings = {"vocab_size": vocab_size, "special_tokens": specials + continuing, "show_progress": False}
+    trainer = trainers.WordPieceTrainer(**settings, **alphabet)
     backend.train_from_iterator(reader, trainer)
-    backend = untrained(vocab=backend.get_vocab())
+    backend = untrained(backend.get_vocab())
     backend.add_special_tokens(specials)
     return backend
 
@@ -143,8 +130,8 @@ def _letters(reader: "_Reader", backend: Tokenizer, limit: int) -> tuple[list[st
 class _Reader:
     """Strings of an iterable in batches, and how many characters went through."""
 
-    def __init__(self, texts: Iterable, max_characters: int):
-        self.texts, self.max_characters, self.characters = texts, max_characters, 0
+    def __init__(self, texts: Iterable):
+        self.texts, self.characters = texts, 0
 
     def __iter__(self) -> Iterator[list[str]]:
         self.characters = 0
@@ -152,7 +139,7 @@ class _Reader:
             yield batch
             made_progress()
             self.characters += sum(map(len, batch))
-            if self.characters >= self.max_characters:
+            if self.characters >= _MOST_CHARACTERS:
                 logger.warning("The tokenizer is trained on the first %d characters.", self.characters)
                 return
 

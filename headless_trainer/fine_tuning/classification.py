@@ -3,8 +3,9 @@
 Letters used in shapes: N rows, C classes or candidates, T tokens.
 """
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import Trainer
 
@@ -40,7 +41,7 @@ class ClassificationTrainer(Trainer):
         model: a ``...ForSequenceClassification``; with one output for candidates and for numbers.
         loss: ``balanced`` (`losses.balanced_cross_entropy`) or ``cross_entropy``, for classes and candidates. Float labels
             have the loss of their kind: the binary cross-entropy, a mean over rows and labels, or the mean squared error.
-        kwargs: everything else `Trainer` takes. Datasets are `classification_rows.EncodedRows`.
+        kwargs: everything else `Trainer` takes. Datasets have the columns of `classification_rows.encode_rows`.
     """
 
     # compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
@@ -88,11 +89,11 @@ class ClassificationTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset=None):
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        return SimilarLengthSampler(self, dataset.lengths)
+        return SimilarLengthSampler(self, np.array(dataset["length"]))
 
     def _get_eval_sampler(self, eval_dataset):
         # Predictions leave in this order too, each beside its label: scores do not depend on it.
-        return longest_first(eval_dataset.lengths)
+        return longest_first(np.array(eval_dataset["length"]))
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
         """Count the rows of each class in all micro-batches of the coming optimizer step, on all processes."""
@@ -116,15 +117,18 @@ class ClassificationTrainer(Trainer):
             )
         return torch.bincount(labels, minlength=classes)
 
-    def scores(self, model: nn.Module, inputs: dict[str, Tensor], rows: int) -> Tensor:
-        """``(N, C)`` scores of the classes, of the candidates (one output for each) or, with C = 1, the number."""
-        logits = model(**{name: value for name, value in inputs.items() if name != "labels"}).logits
-        return logits.float().reshape(rows, -1)
-
     def compute_loss(self, model, inputs, return_outputs: bool = False, num_items_in_batch=None):
-        """This micro-batch's part of the loss of its optimizer step, in nats (a squared unit of the label for numbers)."""
+        """Return the micro-batch's part of its optimizer step's loss in training, the mean over its rows in evaluation.
+
+        It is in nats (a squared unit of the label for numbers). The logits are ``(N, C)``: of the classes, of the candidates
+        (one output for each) or, with C = 1, the number.
+        """
         labels = inputs["labels"]
-        scores = self.scores(model, inputs, len(labels))
+        logits = model(**{name: value for name, value in inputs.items() if name != "labels"}).logits
+        scores = logits.float().reshape(len(labels), -1)
+        if not model.training:  # every row weighs the same: class frequencies are those of a step
+            loss = problem_of(labels).loss_sum(scores, labels) / labels.numel()
+            return (loss, {"logits": scores}) if return_outputs else loss
         counts = self._count([inputs]) if self._counts is None else self._counts
         if self.loss == "balanced" and not labels.is_floating_point():
             loss = balanced_cross_entropy(scores, labels, counts)
@@ -142,15 +146,6 @@ class ClassificationTrainer(Trainer):
         self.finite.read_all()
         self.finite.check_weights(self.model, self.state.global_step)
         super()._save_checkpoint(model, trial)
-
-    def prediction_step(self, model, inputs, prediction_loss_only: bool, ignore_keys=None):
-        inputs = self._prepare_inputs(inputs)
-        labels = inputs["labels"]
-        with torch.no_grad(), self.compute_loss_context_manager():
-            scores = self.scores(model, inputs, len(labels))
-        # Every row weighs the same: class frequencies are those of a step.
-        loss = problem_of(labels).loss_sum(scores, labels) / labels.numel()
-        return (loss, None, None) if prediction_loss_only else (loss, scores, labels)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         folder = output_dir or self.args.output_dir

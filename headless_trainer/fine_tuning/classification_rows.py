@@ -3,65 +3,33 @@
 Letters used in shapes: N rows, C candidates of a row (1 but for multiple choice), T tokens.
 """
 
-import numpy as np
+import pyarrow as pa
 import torch
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..corpus.collator import PaddingCollator
-from .problems import SINGLE_LABEL, Problem
+from .tasks import Task
 
 # Rows encoded at once: enough for the tokenizer's threads, few enough that their Python lists stay small.
 ENCODED_AT_ONCE = 4096
-
-
-class EncodedRows(torch.utils.data.Dataset):
-    """Token ids of all rows, one after the other in one array: a tenth of the memory of lists, and nothing to decode.
-
-    ``candidate_lengths`` are tokens of each candidate, ``(N * C,)``; ``token_type_ids`` are None of a model without segments.
-
-    Attributes:
-        labels: ``(N,)`` int64 classes, ``(N, C)`` float32 of 0 and 1, or ``(N,)`` float32 numbers to predict.
-        lengths: ``(N,)`` int64 tokens of the longest candidate of each row.
-    """
-
-    def __init__(self, input_ids, token_type_ids, candidate_lengths, candidates: int, labels: np.ndarray):
-        columns = {"input_ids": input_ids, "token_type_ids": token_type_ids}
-        self._columns = {name: values for name, values in columns.items() if values is not None}
-        self._ends = np.cumsum(candidate_lengths)
-        self._starts = self._ends - candidate_lengths
-        self._candidates = candidates
-        self.labels = labels
-        self.lengths = candidate_lengths.reshape(-1, candidates).max(axis=1)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> dict:
-        candidates = range(index * self._candidates, (index + 1) * self._candidates)
-        spans = [slice(self._starts[i], self._ends[i]) for i in candidates]
-        rows = [{name: values[span] for name, values in self._columns.items()} for span in spans]
-        return {"candidates": rows, "label": self.labels[index]}
+TOKENS = pa.list_(pa.list_(pa.int32()))
 
 
 def encode_rows(
-    rows: Dataset,
-    tokenizer: PreTrainedTokenizerBase,
-    config: PreTrainedConfig,
-    *,
-    max_seq_length: int,
-    problem: Problem = SINGLE_LABEL,
-    num_labels: int = 1,
-) -> EncodedRows:
+    rows: Dataset, task: Task, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, max_seq_length: int
+) -> Dataset:
     """Encode rows of ``texts`` (candidates, each of one or two segments) and ``label``, cut to ``max_seq_length`` tokens.
 
     Segment ids are kept only for models with several of them: GPT-2 would look them up in its token embedding. A tokenizer
     that puts nothing between two segments gets its end token there, so that a decoder sees where the second begins.
-    ``num_labels`` is the number of classes where a row may have any number of them.
+    The columns are ``input_ids`` and ``token_type_ids``, a list of each candidate's tokens; ``length``, tokens of the longest
+    candidate; and ``label`` as `Problem.encode` gives it.
     """
-    segment_ids, separator, ids, types = has_segments(config), separator_of(tokenizer), [], []
+    segment_ids, separator, candidates = has_segments(config), separator_of(tokenizer), len(rows[0]["texts"])
+    tables = []
     for start in range(0, len(rows), ENCODED_AT_ONCE):
-        texts = [text for candidates in rows[start : start + ENCODED_AT_ONCE]["texts"] for text in candidates]
+        texts = [text for own in rows[start : start + ENCODED_AT_ONCE]["texts"] for text in own]
         segments = [*zip(*texts, strict=True)]
         segments[1:] = [[separator + text for text in second] for second in segments[1:]]
         encoded = tokenizer(
@@ -72,11 +40,17 @@ def encode_rows(
             return_token_type_ids=segment_ids,
         )
         # Of an empty text and a tokenizer that adds nothing to it there is one padding token.
-        ids += [np.array(row or [tokenizer.pad_token_id or 0], np.int32) for row in encoded["input_ids"]]
-        types += [np.array(row or [0], np.int32) for row in encoded.get("token_type_ids", ())]
-    labels = problem.encode(rows["label"], num_labels)
-    types = np.concatenate(types) if segment_ids else None
-    return EncodedRows(np.concatenate(ids), types, np.array([*map(len, ids)]), len(rows[0]["texts"]), labels)
+        columns = {"input_ids": [ids or [tokenizer.pad_token_id or 0] for ids in encoded["input_ids"]]}
+        if segment_ids:
+            columns["token_type_ids"] = [ids or [0] for ids in encoded["token_type_ids"]]
+        starts = range(0, len(texts), candidates)
+        columns = {name: [values[i : i + candidates] for i in starts] for name, values in columns.items()}
+        lengths = [max(map(len, own)) for own in columns["input_ids"]]
+        tables.append(
+            pa.table({name: pa.array(values, TOKENS) for name, values in columns.items()} | {"length": lengths})
+        )
+    labels = task.problem.encode(rows["label"], task.num_labels)
+    return Dataset(pa.concat_tables(tables).append_column("label", pa.array([*labels])))
 
 
 def has_segments(config: PreTrainedConfig) -> bool:
@@ -85,7 +59,7 @@ def has_segments(config: PreTrainedConfig) -> bool:
 
 
 def separator_of(tokenizer: PreTrainedTokenizerBase) -> str:
-    """What stands before the second text of a pair where the tokenizer itself puts nothing between the two."""
+    """Return what stands before the second text of a pair where the tokenizer itself puts nothing between the two."""
     separated = tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add(pair=False)
     return "" if separated else tokenizer.eos_token or tokenizer.sep_token or " "
 
@@ -97,6 +71,11 @@ class ClassificationCollator:
         self.pad = PaddingCollator(tokenizer)
 
     def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
-        """``input_ids`` and what else the rows have, ``(N * C, T)`` int64, and ``labels`` as in `EncodedRows`."""
-        batch = self.pad([candidate for row in rows for candidate in row["candidates"]])
-        return batch | {"labels": torch.from_numpy(np.array([row["label"] for row in rows]))}
+        """``input_ids`` and what else the rows have, ``(N * C, T)`` int64, and ``labels``: ``(N,)`` int64 or as floats."""
+        columns = {
+            name: [ids for row in rows for ids in row[name]]
+            for name in ("input_ids", "token_type_ids")
+            if name in rows[0]
+        }
+        candidates = [dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)]
+        return self.pad(candidates) | {"labels": torch.tensor([row["label"] for row in rows])}

@@ -40,37 +40,39 @@ def glue_results(runs: list[dict]) -> list[EvalResult]:
 
 
 def _glue_result(run: dict, loss: str | None, evaluation_set: str, values: list[float]) -> EvalResult:
-    task, settings, benchmark, metric = run["task"], run["settings"], run["benchmark"], run["metric"]
-    own, hub_name = benchmark == OWN_TASK, settings.get("dataset_name")
+    task, settings, benchmark = run["task"], run["settings"], run["benchmark"]
     how = {"seeds": len(values)}
     if len(values) > 1:
         how["standard_deviation"] = six_digits(statistics.stdev(values))
     how["epoch"] = f"best of {len(run['epochs'])}"
     if settings.get("max_train_samples"):
         how["training_rows"] = settings["max_train_samples"]
-    name, config, figure = TASK_NAMES.get(task, task), task, metric_title(metric)
-    if benchmark == "xnli":
-        name = config = evaluation_set
-        figure += f", fine-tuned on {run['train_language']}"
-    if own:
+    figure, split = metric_title(run["metric"]), settings.get("validation_split")
+    if benchmark == OWN_TASK:
+        hub_name = settings.get("dataset_name")
         name = hub_name or Path(settings["validation_file"]).name
-        config = settings.get("dataset_config_name") or name
-    splits = settings.get("validation_split") or "+".join(["validation"] if own else TASKS[task].evaluation_splits)
+        kind, config = hub_name or "local", settings.get("dataset_config_name") or name
+        split = split or "validation" if hub_name else None
+    else:
+        kind, config = HUB_DATASETS[benchmark], evaluation_set if benchmark == "xnli" else task
+        name = f"{BENCHMARK_NAMES[benchmark]} {TASK_NAMES.get(task, config)}"
+        figure += f", fine-tuned on {run['train_language']}" if benchmark == "xnli" else ""
+        split = split or "+".join(TASKS[task].evaluation_splits)
     return EvalResult(
         task_type="text-classification",
         task_name="fine-tuned",
-        dataset_type=(hub_name or "local") if own else HUB_DATASETS[benchmark],
+        dataset_type=kind,
         dataset_config=config,
-        dataset_name=name if own else f"{BENCHMARK_NAMES[benchmark]} {name}",
-        dataset_split=None if own and not hub_name else splits,
-        metric_type=metric,
+        dataset_name=name,
+        dataset_split=split,
+        metric_type=run["metric"],
         metric_name=figure + (f", {LOSS_TITLES[loss].lower()}" if loss else ""),
         metric_value=six_digits(statistics.fmean(values)),
         metric_args=how,
     )
 
 
-@never_raises
+@never_raises()
 def add_grid_results(grid) -> None:
     """Add the scores of a grid that is finished to the cards of those of its models that are folders here and have one."""
     finished = read_runs(grid.training.output_dir)
@@ -79,22 +81,20 @@ def add_grid_results(grid) -> None:
         add_results(model.source, glue_results(runs))
 
 
-@never_raises
+@never_raises()
 def write_classifier_card(folder: Path, called: str, run, model: PreTrainedModel, result: dict) -> None:
     """Write the card of a fine-tuned model, under its name on the Hub or that of its folder. Never raises."""
     task, settings = run.task, result["settings"] | {"learning_rate": result["learning_rate"], "seed": run.seed}
-    hub_name, config = settings["dataset_name"], settings["dataset_config_name"]
-    if task.benchmark != OWN_TASK:
-        hub_name, config = HUB_DATASETS[task.benchmark], task.train_language or task.name
-    if hub_name is None:
-        name = Path(settings["train_file"]).name
-        texts = f"the local file `{name}`"
+    if task.benchmark == OWN_TASK:
+        hub_name, config = settings["dataset_name"], settings["dataset_config_name"]
+        name = hub_name or Path(settings["train_file"]).name
+        texts = card_facts.linked(hub_name, "datasets/") if hub_name else f"the local file `{name}`"
+        name = name if task.name == OWN_TASK else task.name
     else:
-        name = f"XNLI, {config}" if task.benchmark == "xnli" else TASK_NAMES.get(task.name, hub_name)
-        texts = card_facts.linked(hub_name, "datasets/") + (f", configuration `{config}`" if config else "")
-        texts += ", from local files" if settings["data_dir"] else ""
-    if task.benchmark == OWN_TASK and task.name != OWN_TASK:
-        name = task.name
+        hub_name, config = HUB_DATASETS[task.benchmark], task.train_language or task.name
+        name = f"XNLI, {config}" if task.benchmark == "xnli" else TASK_NAMES[task.name]
+        texts = card_facts.linked(hub_name, "datasets/")
+    texts += (f", configuration `{config}`" if config else "") + (", from local files" if settings["data_dir"] else "")
     title, is_pair = f"{card_facts.model_name(run.model.source)} fine-tuned on {name}", len(task.columns) > 1
     usage = {"is_pair": is_pair, "separator": separator_of(run.model.tokenizer) if is_pair else ""}
     usage |= {"shown": min(task.num_labels, MOST_SHOWN)}

@@ -16,16 +16,11 @@ from .classification_rows import has_segments
 from .glue_arguments import GlueArguments
 
 SEGMENT_IDS = "token_type_ids"
-# Newly made on top of every trunk that was pretrained without one: headless trunks, and vanilla ones saved by us.
-POOLER = "pooler"
 
 
 def load_config(arguments: GlueArguments, source: str, num_labels: int | None = None) -> PreTrainedConfig:
-    """Configuration of a checkpoint to fine-tune, once everything that can be told without its weights is checked.
-
-    ``num_labels``: outputs that the task needs; None for those of the checkpoint.
-    """
-    with sources.source("model_name_or_path", source, weights=True):
+    """Configuration of a checkpoint to fine-tune; ``num_labels`` are outputs that the task needs, None those that it has."""
+    with sources.source("model_name_or_path", source):
         config = AutoConfig.from_pretrained(source, **hub_arguments(arguments))
     if config.is_encoder_decoder:
         kind = f"is an encoder-decoder ({config.model_type}), which is not scored here"
@@ -57,8 +52,6 @@ def agree_on_tokens(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
     have several. The ids of the beginning and the end go along, or `Trainer` would set them, with a warning for each run.
     """
     if tokenizer.pad_token is None:
-        if tokenizer.eos_token is None:
-            raise ValueError("The tokenizer has neither a padding nor an end token: set one of them and save it.")
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = tokenizer.truncation_side = "right"
     # What the saved tokenizer gives to a pipeline is what the model was trained with.
@@ -87,8 +80,8 @@ def load_classifier(
         transformers_logging.set_verbosity(verbosity)
     new = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
     prefix = f"{model.base_model_prefix}."
-    lacking = [name for name in new if name.startswith(prefix) and not name.startswith(f"{prefix}{POOLER}")]
-    if lacking:
+    # A pooler is new on every trunk that was pretrained without one: headless trunks, and vanilla ones saved by us.
+    if lacking := [name for name in new if name.startswith(prefix) and not name.startswith(f"{prefix}pooler")]:
         raise ValueError(
             f"model_name_or_path {source!r} lacks {len(lacking)} weights of a {config.model_type}, such as {lacking[0]!r}: "
             "its config.json does not describe its weights."

@@ -1,5 +1,6 @@
 """Arguments of `headless-trainer glue`: the grid of models, tasks and seeds, and how each of its runs trains."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -21,7 +22,7 @@ TRAINING_SETTINGS = (
 GRID_SETTINGS = (
     "max_seq_length", "max_train_samples", "max_eval_samples", "data_dir", "train_split", "validation_split", "train_file",
     "validation_file", "dataset_name", "dataset_config_name", "text_columns", "label_column", "problem_type", "metric",
-    "learning_rates", "early_stopping_patience", "attn_implementation", "languages",
+    "learning_rates", "early_stopping_patience", "attn_implementation", "languages", "tokenizer_name",
 )  # fmt: skip
 # Settings of TrainingArguments that the command decides, each with what it does instead.
 _INSTEAD = {
@@ -29,22 +30,17 @@ _INSTEAD = {
     "save_strategy enable_jit_checkpoint": "a run that was killed starts over, and --save_models keeps the best epoch's model",
     "load_best_model_at_end metric_for_best_model greater_is_better": "the epoch with the best score is reported and kept",
     "resume_from_checkpoint": "repeat the command to go on with what is unfinished",
-    "label_smoothing_factor": "its losses have no smoothing",
-    "train_sampling_strategy": "batches are always of similar length",
     "eval_do_concat_batches batch_eval_metrics prediction_loss_only include_for_metrics": "whole splits are scored",
     "seed": "--seeds names one or several",
 }
 DECIDED = tuple(Refusal(names, f"`headless-trainer glue` sets it: {instead}") for names, instead in _INSTEAD.items())
-
 VALUES = (
     *outside("max_train_samples max_eval_samples early_stopping_patience", *ONE_OR_MORE),
     *outside("max_seq_length", "be at least 4", lambda length: length >= 4),
-    *outside("seeds", "be different and not negative", lambda them: len({*them}) == len(them) and min(them) >= 0),
     *outside(
-        "learning_rates",
-        "hold two or more different numbers above 0 and below 1",
-        lambda rates: len({f"{rate:g}" for rate in rates if 0 < rate < 1}) >= max(2, len(rates)),
+        "learning_rates", "not be negative or infinite", lambda rates: all(0 <= rate < math.inf for rate in rates)
     ),
+    *outside("seeds", "be different and not negative", lambda them: len({*them}) == len(them) and min(them) >= 0),
     *outside(
         "task_label",
         "hold only letters, digits, _ and -",
@@ -58,34 +54,10 @@ VALUES = (
         ),
     ),
 )
-# What only one kind of command reads.
-KINDS = (
-    Refusal(
-        "loss data_dir languages train_split validation_split test_split dataset_config_name problem_type "
-        "learning_rates early_stopping_patience max_train_samples max_eval_samples save_models ignore_mismatched_sizes",
-        "it is for training, and without --train_file there are only predictions: leave it out",
-        lambda args: args.is_prediction_only,
-    ),
-    Refusal(
-        "test_split dataset_config_name text_columns label_column problem_type metric task_label learning_rates",
-        "it is for a task of your own (--train_file or --dataset_name), and tasks names benchmarks: drop one of the two",
-        lambda args: args.tasks,
-    ),
-    Refusal(
-        "data_dir languages",
-        "it is for benchmarks (--tasks), and this is a task of your own: leave it out",
-        lambda args: args.is_own_task,
-    ),
-    Refusal(
-        "train_split validation_split test_split dataset_config_name",
-        "it is for the Hub, and the task is in files: leave it out",
-        lambda args: args.train_file,
-    ),
-    Refusal(
-        "train_file validation_file",
-        "its counterpart is missing: give both or neither",
-        lambda args: not (args.train_file and args.validation_file),
-    ),
+ONLY_OWN = Refusal(
+    "test_split dataset_config_name text_columns label_column problem_type metric task_label learning_rates",
+    "it is for a task of your own (--train_file or --dataset_name), and tasks names benchmarks: drop one of the two",
+    lambda args: args.tasks,
 )
 
 
@@ -93,18 +65,14 @@ KINDS = (
 class GlueArguments(LoadingArguments):
     """Models, tasks, data and reports."""
 
-    model_name_or_path: list[str] | None = HfArg(
-        default=None, help="Checkpoints (folders or Hub names) to compare: encoders or decoders, headless or not."
-    )
+    model_name_or_path: list[str] | None = HfArg(default=None, help="Checkpoints to compare (folders or Hub names).")
     tasks: list[str] | None = HfArg(
         default=None,
         aliases=["--task_name"],
-        help="Tasks or groups of tasks: cola, stsb, ...; glue, superglue, paper (table 1); xnli (train on English, score "
-        "every language), xnli_translate_train (train on each language), xnli_de (one of these).",
+        help="Tasks or groups of tasks: cola, stsb and others; glue, superglue, paper, xnli. paper is table 1; "
+        "xnli trains on English and scores every language, xnli_translate_train trains on each, xnli_de on one of these.",
     )
-    seeds: list[int] = HfArg(
-        default_factory=lambda: [0, 1, 2], help="One run of each task per seed: new head, order of the rows, dropout."
-    )
+    seeds: list[int] = HfArg(default_factory=lambda: [0, 1, 2], help="One run of each task per seed.")
     loss: Literal["balanced", "cross_entropy"] | None = HfArg(
         default=None,
         help="balanced (the default, as in the paper): every class has the same weight in a step. cross_entropy: every row "
@@ -113,11 +81,9 @@ class GlueArguments(LoadingArguments):
     learning_rates: list[float] | None = HfArg(
         default=None, help="Your own task: rates to try with every seed. The best mean validation score decides."
     )
-    early_stopping_patience: int | None = HfArg(
-        default=None, help="Stop a run after this many epochs without a better validation score."
-    )
+    early_stopping_patience: int | None = HfArg(default=None, help="Stop after N epochs without a better score.")
     data_dir: str | None = HfArg(
-        default=None, help="Folder with <task>/<split>.jsonl or <benchmark>/<task>/<split>.jsonl, instead of the Hub."
+        default=None, help="Folder with <task>/<split>.jsonl (xnli/<language>/<split>.jsonl), instead of the Hub."
     )
     languages: list[str] | None = HfArg(default=None, help="Languages of XNLI. All fifteen by default.")
     train_split: str | None = HfArg(default=None, help="Split to train on. train by default.")
@@ -125,54 +91,41 @@ class GlueArguments(LoadingArguments):
     train_file: str | None = HfArg(
         default=None, help="A task of your own: a .csv, .tsv, .jsonl, .json or .parquet to train on, also .gz."
     )
-    validation_file: str | None = HfArg(
-        default=None, help="Rows scored after each epoch, in the same formats. The best epoch is reported."
-    )
-    dataset_name: str | None = HfArg(
-        default=None, help="A task of your own from a Hub dataset instead of files; see --train_split."
-    )
+    validation_file: str | None = HfArg(default=None, help="Rows scored after each epoch, in the same formats.")
+    dataset_name: str | None = HfArg(default=None, help="A task of your own from a Hub dataset instead of files.")
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of dataset_name.")
     test_file: str | None = HfArg(
-        default=None,
-        help="Rows to predict with --do_predict. Without a training file, by a model that is already fine-tuned.",
+        default=None, help="Rows to predict with --do_predict; without a training file, by a fine-tuned model."
     )
     test_split: str | None = HfArg(default=None, help="Split of dataset_name to predict. test by default.")
     text_columns: list[str] | None = HfArg(
         default=None,
         help="One or two text columns. Default: sentence1 and sentence2, else text, else the only text column.",
     )
-    label_column: str = HfArg(
-        default="label", help="Column to predict: class names, numbers, true or false, or lists of labels."
-    )
+    label_column: str = HfArg(default="label", help="Column to predict: classes, numbers, or lists of labels.")
     problem_type: Literal["single_label", "multi_label", "regression"] | None = HfArg(
         default=None,
-        help="Default: multi_label for lists (in a .csv, comma-separated labels need this flag), regression for numbers with "
-        "a fraction, single_label for everything else.",
+        help="Kind of labels. Default: multi_label for lists (in a .csv, comma-separated labels need this flag), regression "
+        "for numbers with a fraction, single_label for everything else.",
     )
     metric: str | None = HfArg(
         default=None,
-        help="Your own task: the score that decides the best epoch, a scikit-learn scorer or what `evaluate.load` takes. "
+        help="Your own task: the score that decides the best epoch. A scikit-learn scorer or what `evaluate.load` takes. "
         "Default: accuracy, macro_f1 for several labels, spearmanr for a regression.",
     )
     task_label: str | None = HfArg(default=None, help="Name of your own task in tables, cards and folders.")
     max_seq_length: int | None = HfArg(
-        default=None,
-        help="Tokens kept of a row, both segments together. Default: 128, or the trained length for predictions alone.",
+        default=None, help="Tokens kept of a row. Default: 128, or the trained length for predictions alone."
     )
     max_train_samples: int | None = HfArg(default=None, help="Train on the first N rows of a task.")
     max_eval_samples: int | None = HfArg(default=None, help="Score the first N rows of a split.")
-    save_models: Literal["best", "all", "none"] | None = HfArg(
+    save_models: bool | None = HfArg(
         default=None,
-        metadata={"nargs": "?", "const": "all"},  # without a value
-        help="Models to keep, each at its best epoch: best (the best seed's; default for your own task), all (in seed_<s>) or "
-        "none (default for benchmarks). Without a value: all.",
+        metadata={"nargs": "?", "const": True},  # without a value
+        help="Keep the best model of all seeds. By default for your own task, and not for benchmarks.",
     )
-    report_only: bool = HfArg(
-        default=False, help="Train nothing; write the tables and pictures of the runs in output_dir."
-    )
-    ignore_mismatched_sizes: bool = HfArg(
-        default=False, help="Replace the checkpoint's classifier if its number of outputs differs."
-    )
+    report_only: bool = HfArg(default=False, help="Train nothing; write the tables of the runs in output_dir.")
+    ignore_mismatched_sizes: bool = HfArg(default=False, help="Replace a classifier with another number of outputs.")
 
     def __post_init__(self):
         if self.max_seq_length is None and not self.is_prediction_only:
@@ -184,9 +137,9 @@ class GlueArguments(LoadingArguments):
         return bool(self.train_file or self.dataset_name)
 
     @property
-    def kept_models(self) -> str:
+    def keeps_models(self) -> bool:
         """``save_models``, or its default."""
-        return self.save_models or ("best" if self.is_own_task else "none")
+        return self.is_own_task if self.save_models is None else self.save_models
 
     @property
     def is_prediction_only(self) -> bool:
@@ -195,31 +148,29 @@ class GlueArguments(LoadingArguments):
 
     def check_grid(self, training: "GlueTrainingArguments") -> None:
         """Refuse a grid without models or tasks; not when the arguments are made, since a report needs neither."""
+        alone, needs_model = self.is_prediction_only, training.do_predict or training.push_to_hub
         named = {name: getattr(self, name) for name in ("tasks", "train_file", "dataset_name")}
-        alone, do_predict = self.is_prediction_only, training.do_predict
-        if training.push_to_hub and not alone:
-            self.save_models = self.save_models or "best"  # which is what is pushed
-        rows_are_named = alone or (self.is_own_task and (self.test_file or self.dataset_name))
         wrong = None
+        if training.push_to_hub and self.save_models is None:
+            self.save_models = True
         if not self.model_name_or_path:
             wrong = "model_name_or_path is not given: name one or several checkpoints"
-        elif self.test_file and not do_predict:
+        elif self.test_file and not training.do_predict:
             wrong = f"test_file is {self.test_file!r} but do_predict is False: add --do_predict"
-        elif do_predict and not rows_are_named:
+        elif training.do_predict and not (alone or (self.is_own_task and (self.test_file or self.dataset_name))):
             wrong = "do_predict is True but no rows are named: add --test_file to a task of your own, or to a fine-tuned model"
-        elif do_predict and self.kept_models == "none" and not alone:
-            wrong = "do_predict is True but save_models is 'none', so no model is left to predict: drop one of the two"
-        elif training.push_to_hub and self.kept_models == "none":
-            wrong = "push_to_hub is True but no model is kept that could be pushed: leave it out, or --save_models none"
+        elif needs_model and not (alone or self.keeps_models):
+            wrong = "save_models is False, but --do_predict and --push_to_hub need a model: drop one of the two"
         elif sum(map(bool, named.values())) != 1 and not alone:
             wrong = ", ".join(f"{name} is {value!r}" for name, value in named.items())
             wrong += ": give one of them, such as --tasks paper"
+        elif bool(self.train_file) != bool(self.validation_file):
+            wrong = "train_file or validation_file is missing: give both or neither"
+        elif self.learning_rates and training.learning_rate != GlueTrainingArguments.learning_rate:
+            wrong = f"learning_rate is {training.learning_rate} but learning_rates are given: drop one of the two"
         if wrong:
             raise ValueError(f"{wrong}.")
-        refuse(self, KINDS)
-        if self.learning_rates:
-            named = f"learning_rates are {self.learning_rates}: drop one of the two"
-            refuse(training, [Refusal("learning_rate", named)])
+        refuse(self, [ONLY_OWN])
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from datasets import Dataset
@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..corpus.packing import first_rows
 from ..hub.pushes import repository_name
 from ..models.loading import check_length
-from ..runtime.checkpoints import TOKEN_COUNTS_NAME, check_writable, load_token_counts
+from ..runtime.checkpoints import check_writable
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
 from ..runtime.processes import first_process_first, lost_processes_named
@@ -21,41 +21,35 @@ from .own_task import own_task
 from .results import OWN_TASK, check_settings, read_runs, run_path
 from .task_rows import load_task
 from .task_scores import check_metric, metric_of
-from .tasks import TASKS, Task, select_tasks
+from .tasks import Task, select_tasks
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A checkpoint of the grid.
-
-    ``configs`` are by the number of outputs, ``weights`` is a fingerprint, and ``pretraining`` holds run, tokens_seen and
-    train_seconds where the checkpoint knows them.
-    """
+    """A checkpoint of the grid; ``configs`` are by the number of outputs, ``weights`` is a fingerprint."""
 
     name: str
     source: str
     tokenizer: PreTrainedTokenizerBase
     configs: dict[int, PreTrainedConfig]
     weights: str
-    pretraining: dict | None
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One fine-tuning: a model on a task with a seed."""
+    """One fine-tuning: a model on a task with a seed; ``learning_rate`` is one of several that are tried, or None."""
 
     model: Model
     task: Task
     seed: int
     path: Path
     learning_rate: float | None = None
-    """of a search over several"""
 
     @property
     def result_path(self) -> Path:
-        """Where its result stands if its learning rate is chosen, or there is no search."""
+        """Path of its result if its learning rate is chosen, or there is no search."""
         return self.path if self.learning_rate is None else self.path.parent.with_name(self.path.name)
 
     def __str__(self) -> str:
@@ -72,7 +66,7 @@ class Grid:
     loss: str
     runs: list[Run]
     pending: list[Run]
-    data: dict[str, tuple[Dataset, dict[str, Dataset]]] = field(default_factory=dict)
+    data: dict[str, tuple[Dataset, dict[str, Dataset]]]
 
 
 @lost_processes_named()
@@ -83,16 +77,17 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     tasks = choose_tasks(arguments, training.do_predict)
     output_dir = Path(training.output_dir)
     check_writable(output_dir)
-    found = read_runs(output_dir) + read_runs(output_dir, candidates=True)
     models = load_models(arguments, tasks)
     if training.push_to_hub:
         repository_name(training.hub_model_id, training.output_dir)
         if len(models) * len(tasks) > 1:
-            found = f"the grid has {len(models)} models and {len(tasks)} tasks"
-            raise ValueError(f"push_to_hub is True but {found}: give one of each, or push a kept model by `hf upload`.")
-    fingerprints = {model.name: model.weights for model in models}
+            several = f"the grid has {len(models)} models and {len(tasks)} tasks"
+            raise ValueError(
+                f"push_to_hub is True but {several}: give one of each, or push a kept model by `hf upload`."
+            )
     loss = arguments.loss or (tasks[0].problem.losses[0] if arguments.is_own_task else "balanced")
-    check_settings(found, loss, run_settings(arguments, training), fingerprints, training.output_dir)
+    weights = {model.name: model.weights for model in models}
+    check_settings(read_runs(output_dir, "**"), loss, run_settings(arguments, training), weights, training.output_dir)
     runs = [
         Run(model, task, seed, run_path(output_dir, loss, model.name, task.name, seed, rate), rate)
         for task in tasks
@@ -117,39 +112,26 @@ def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, 
     sets = {name: first_rows(rows, arguments.max_eval_samples) for name, rows in sets.items()}
     for rows in sets.values() if task.benchmark == OWN_TASK else ():
         check_metric(task, rows["label"][:])
-    scored = sum(map(len, sets.values()))
-    logger.info("%s: %s rows to train on, %s to score", task.name, f"{len(train):,}", f"{scored:,}")
+    logger.info("%s: %s rows to train on, %s to score", task.name, len(train), sum(map(len, sets.values())))
     return train, sets
 
 
-def choose_tasks(arguments: GlueArguments, do_predict: bool = False) -> list[Task]:
-    """The tasks of the grid. ``xnli_en`` is left out beside an ``xnli`` that is scored in English: it is the same run."""
+def choose_tasks(arguments: GlueArguments, do_predict: bool) -> list[Task]:
+    """The tasks of the grid, checked."""
     if not arguments.is_own_task:
-        tasks = select_tasks(arguments.tasks, arguments.languages)
-        everywhere = [task for task in tasks if task.name == "xnli" and task.train_language in task.languages]
-        return [task for task in tasks if not (everywhere and task.name == f"xnli_{everywhere[0].train_language}")]
-    if arguments.task_label in TASKS:
-        raise ValueError(f"task_label is {arguments.task_label!r}, a benchmark's name: choose another.")
-    check_sources(arguments, do_predict)
+        return select_tasks(arguments.tasks, arguments.languages)
+    parts = ["train", "validation", *["test"][:do_predict]]
+    places = [getattr(arguments, f"{part}_file") or getattr(arguments, f"{part}_split") or part for part in parts]
+    if len({*places}) < len(places):
+        said = ", ".join(map(" ".join, zip(parts, places, strict=True)))
+        raise ValueError(f"the same rows are named twice ({said}): the scores would come from training rows.")
     task = own_task(arguments)
     metric_of(task)
     losses = task.problem.losses
     if arguments.loss not in (None, *losses):
-        kind = f"the task is {task.problem_type}, which is trained with {losses[0]}"
+        kind = f"the task is {task.problem.name}, which is trained with {losses[0]}"
         raise ValueError(f"loss is {arguments.loss!r} but {kind}: leave --loss out.")
     return [task]
-
-
-def check_sources(arguments: GlueArguments, do_predict: bool = False) -> None:
-    """Refuse a task of one's own with the same rows twice."""
-    read: dict[str, str] = {}
-    for part in ("train", "validation", *["test"][:do_predict]):
-        argument = f"{part}_file" if getattr(arguments, f"{part}_file") else f"{part}_split"
-        place = getattr(arguments, argument) or part
-        if place in read:
-            both = f"{read[place]} and {argument} are both {place!r}"
-            raise ValueError(f"{both}: the scores would come from training rows. Choose others.")
-        read[place] = argument
 
 
 def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
@@ -165,33 +147,26 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
         model, new = classifiers.load_classifier(arguments, source, config, tokenizer)
         parts = ", ".join(sorted({each.rpartition(".")[0] for each in new})) or "nothing: it has its own classifier"
         logger.info("%s: %s, new weights in %s", name, type(model).__name__, parts)
-        pretraining = None
-        if Path(source, TOKEN_COUNTS_NAME).is_file():
-            pretraining = {"run": name.partition("_checkpoint-")[0], **load_token_counts(source)[1]}
-        models.append(Model(name, source, tokenizer, configs, fingerprint(source, config), pretraining))
+        models.append(Model(name, source, tokenizer, configs, fingerprint(source, config)))
     return models
 
 
 def model_names(sources: list[str]) -> list[str]:
     """A short name for each model that no other has: its folder, with its run before it if that is a checkpoint."""
-    paths = [Path(source).resolve().parts if Path(source).is_dir() else Path(source).parts for source in sources]
+    paths = [Path(source).resolve() if Path(source).is_dir() else Path(source) for source in sources]
+    if len({*paths}) < len(paths):
+        raise ValueError(f"model_name_or_path is {sources}, which names a model twice: give each once.")
+    ends = range(1, max(len(path.parts) for path in paths) + 1)
+    length = next(length for length in ends if len({path.parts[-length:] for path in paths}) == len(paths))
     names = []
-    for index, (own, source) in enumerate(zip(paths, sources, strict=True)):
-        others = [*paths[:index], *paths[index + 1 :]]
-        lengths = range(2 if own[-1].startswith("checkpoint-") else 1, max(map(len, paths)) + 1)
-        ends = (own[-length:] for length in lengths if all(own[-length:] != other[-length:] for other in others))
-        names.append("_".join(next(ends, ())))
-        if not names[-1] or names[-1] in names[:-1]:
-            raise ValueError(f"model_name_or_path names {source!r} twice: give each model once.")
-        if names[-1] == ".." or "/" in names[-1]:  # results would be written somewhere else
-            raise ValueError(
-                f"model_name_or_path {source!r} is neither a folder nor a repository: name the checkpoint itself."
-            )
+    for path in paths:
+        needs_run = length == 1 and path.name.startswith("checkpoint-")
+        names.append("_".join(part for part in path.parts[-length - needs_run :] if part != path.anchor))
     return names
 
 
 def fingerprint(source: str, config: PreTrainedConfig) -> str:
-    """What tells a checkpoint from another under the same name: a hash of its weights, or its commit on the Hub."""
+    """Tell a checkpoint from another under the same name, by a hash of its weights, or its commit on the Hub."""
     files = sorted([*Path(source).glob("model*.safetensors"), *Path(source).glob("pytorch_model*.bin")])
     if not files:
         return str(getattr(config, "_commit_hash", None))

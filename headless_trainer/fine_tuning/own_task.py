@@ -17,23 +17,23 @@ logger = logging.getLogger(__name__)
 TEXT_COLUMNS = (("sentence1", "sentence2"), ("sentence1",), ("text",))  # what is looked for, in this order
 # Whole numbers of which there are more than this, and each is in fewer rows, are hardly classes.
 MOST_CLASSES, ROWS_OF_CLASS = 50, 3
-KINDS = {
-    SINGLE_LABEL: ("classes", "one text or whole number a row"),
-    MULTI_LABEL: ("any number of labels", f"lists, or texts with {SEPARATOR!r} between the labels"),
-    REGRESSION: ("numbers", "numbers"),
+NEEDED = {
+    SINGLE_LABEL: "one text or whole number a row",
+    MULTI_LABEL: f"lists, or texts with {SEPARATOR!r} between the labels",
+    REGRESSION: "numbers",
 }
 
 
 def own_task(arguments: GlueArguments) -> Task:
     """The task that the arguments describe, whose classes are those of the rows to train on."""
-    table, where = read_part(arguments, "train", arguments.text_columns or [*chain(*TEXT_COLUMNS)])
+    table, where = read_part(arguments, "train")
     labels = column_of(table, arguments.label_column, where)
     columns = find_text_columns(table, arguments.text_columns, arguments.label_column, where)
     problem = find_problem(label_values(labels), arguments.problem_type, where)
     names = None if problem is REGRESSION else _class_names(labels, problem, where)
-    name, texts = arguments.task_label or OWN_TASK, " and ".join(columns)
-    logger.info("%s: %s of the column %r, from the texts of %s", name, KINDS[problem][0], arguments.label_column, texts)
-    return Task(name, OWN_TASK, columns, names, problem.name, arguments.metric or problem.metric)
+    name = arguments.task_label or OWN_TASK
+    logger.info("%s: a %s task, the texts are those of %.300s", name, problem.name, " and ".join(columns))
+    return Task(name, OWN_TASK, columns, names, problem, arguments.metric or problem.metric)
 
 
 def find_text_columns(table: pa.Table, given: Sequence[str] | None, label_column: str, where: str) -> tuple[str, ...]:
@@ -61,12 +61,11 @@ def find_problem(values: Sequence, given: str | None, where: str) -> Problem:
     has_fractions = any(number % 1 for number in numbers or ())
     if given is None and numbers and not has_fractions:
         # Whole numbers with a point, and very many whole numbers, may be classes or a figure.
-        pointed, different = [value for value in present if isinstance(value, float)], len({*present})
+        pointed, different = any("." in str(value) for value in present), len({*present})
         if pointed or different > max(MOST_CLASSES, len(present) / ROWS_OF_CLASS):
-            ambiguous = f"numbers such as {pointed[0]}" if pointed else f"{different:,} different whole numbers"
             raise ValueError(
-                f"labels of {where} are {ambiguous}, which may be classes or a number: choose with --problem_type "
-                "single_label or --problem_type regression."
+                f"labels of {where} are {different:,} numbers such as {present[0]}, which may be classes or a number: choose "
+                "with --problem_type single_label or --problem_type regression."
             )
     found = MULTI_LABEL if are_lists else REGRESSION if has_fractions else SINGLE_LABEL
     problem = PROBLEMS[given] if given else found
@@ -78,7 +77,7 @@ def find_problem(values: Sequence, given: str | None, where: str) -> Problem:
     if not fits:
         raise ValueError(
             f"labels of {where} are such as {present[0]!r}{' and have fractions' * has_fractions}, and problem_type "
-            f"{problem.name} needs {KINDS[problem][1]}. Convert them, or choose another --problem_type."
+            f"{problem.name} needs {NEEDED[problem]}. Convert them, or choose another --problem_type."
         )
     return problem
 
@@ -91,8 +90,8 @@ def _class_names(column: pa.ChunkedArray, problem: Problem, where: str) -> tuple
     else:
         values = [value for value in label_values(column) if value is not None]
         found = {*(chain(*map(names_in, values)) if problem is MULTI_LABEL else map(class_name, values))}
-        numbers = {name: int(name) for name in found if name.removeprefix("-").isdecimal()}
-        names = sorted(found, key=lambda name: (name not in numbers, numbers.get(name, 0), name))
+        words = sorted(name for name in found if not name.removeprefix("-").isdecimal())
+        names = [*sorted(found.difference(words), key=lambda name: (int(name), name)), *words]
     if len(names) < 2:
         raise ValueError(f"{where} must have two classes or more, its labels are {names}.")
     return tuple(names)

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from .glue_arguments import GlueArguments, GlueTrainingArguments
 from .grid import Grid, model_names
 from .own_task import find_text_columns
 from .problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL
-from .results import OWN_TASK, PREDICTIONS, SCORES, figures
+from .results import OWN_TASK, figures
 from .runs import best_models, quiet_trainer
 from .task_rows import TEXTS, labels_of, read_part, to_texts
 from .task_scores import check_metric, metric_facts, score_outputs
@@ -48,10 +48,9 @@ Jobs = dict[str, tuple[str, Rows]]
 
 
 def read_rows(arguments: GlueArguments, task: Task) -> Rows:
-    """The rows to predict, whose labels may be missing."""
-    table, where = read_part(arguments, "test", task.columns)
-    for name in {"prediction", "probabilities"} & set(table.column_names):
-        raise ValueError(f"{where} has a column {name!r}, which the output would overwrite: rename it.")
+    """The rows to predict, whose labels may be missing; columns of texts that the task does not name are looked for."""
+    table, where = read_part(arguments, "test")
+    task = replace(task, columns=find_text_columns(table, task.columns, arguments.label_column, where))
     texts, labels = to_texts(task, table, where), [None] * len(table)
     if arguments.label_column in table.column_names:
         labels = labels_of(task, table[arguments.label_column], where)
@@ -70,7 +69,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Jobs:
 
 
 def _task_of_model(source: str, arguments: GlueArguments) -> Task:
-    """The task that a fine-tuned model was trained for, as its configuration says, for the rows to predict."""
+    """The task that a fine-tuned model was trained for, as its configuration says."""
     config = classifiers.load_config(arguments, source)
     if not classifiers.has_classifier(config):
         raise ValueError(
@@ -82,11 +81,9 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     problems = {problem.config_name: problem for problem in PROBLEMS.values()}
     problem = problems.get(config.problem_type, REGRESSION if config.num_labels == 1 else SINGLE_LABEL)
     names = None if problem is REGRESSION else tuple(config.id2label[index] for index in range(config.num_labels))
-    columns = arguments.text_columns or getattr(config, "text_columns", None)
-    table, where = read_part(arguments, "test", columns or ())
-    columns = find_text_columns(table, columns, arguments.label_column, where)
+    columns = tuple(arguments.text_columns or getattr(config, "text_columns", ()))
     metric = arguments.metric or problem.metric
-    return Task(arguments.task_label or OWN_TASK, OWN_TASK, columns, names, problem.name, metric)
+    return Task(arguments.task_label or OWN_TASK, OWN_TASK, columns, names, problem, metric)
 
 
 def of_grid(grid: Grid, rows: Rows) -> Jobs:
@@ -101,9 +98,22 @@ def of_grid(grid: Grid, rows: Rows) -> Jobs:
     return {name: (str(folder), rows) for name, folder in folders.items()}
 
 
-def predict(
-    source: str, texts: list, task: Task, arguments: GlueArguments, training: GlueTrainingArguments
-) -> np.ndarray:
+def run(jobs: Jobs, arguments: GlueArguments, training: GlueTrainingArguments) -> None:
+    """Predict, and write each model's file; its scores beside it, where rows have labels."""
+    for name, (source, rows) in jobs.items():
+        scores = predict(source, rows, arguments, training)
+        if training.process_index:
+            continue
+        path = Path(training.output_dir, "predictions", f"{name}.jsonl")
+        write_whole(path, as_text(rows.task, rows.table, scores).encode())
+        logger.info("%s: predictions for %s rows of %s in %s", name, f"{len(scores):,}", rows.named, path)
+        scores_path = path.with_name(f"{name}_scores.json")
+        scores_path.unlink(missing_ok=True)  # of other rows
+        if any(label is not None for label in rows.labels):
+            write_whole(scores_path, (json.dumps(_scored(name, rows, scores), indent=1) + "\n").encode())
+
+
+def predict(source: str, rows: Rows, arguments: GlueArguments, training: GlueTrainingArguments) -> np.ndarray:
     """``(N, C)`` scores of the rows, in their order."""
     config = classifiers.load_config(arguments, source)
     tokenizer = classifiers.load_tokenizer(arguments, source)
@@ -114,33 +124,17 @@ def predict(
         raise ValueError(
             f"model_name_or_path {source!r} lacks weights of its classifier, such as {new[0]!r}: fine-tune it first."
         )
-    no_labels = [[] if task.problem is MULTI_LABEL else 0] * len(texts)
-    rows = datasets.Dataset(pa.table({"texts": pa.array(texts, TEXTS), "label": no_labels}))
-    settings = {"max_seq_length": length, "problem": task.problem, "num_labels": task.num_labels}
-    encoded = encode_rows(rows, tokenizer, config, **settings)
+    no_labels = [[] if rows.task.problem is MULTI_LABEL else 0] * len(rows.texts)
+    texts = datasets.Dataset(pa.table({"texts": pa.array(rows.texts, TEXTS), "label": no_labels}))
+    encoded = encode_rows(texts, rows.task, tokenizer, config, length)
     scores = np.empty((len(encoded), config.num_labels), dtype=np.float32)
     trainer = quiet_trainer(model, training, processing_class=tokenizer)
-    scores[longest_first(encoded.lengths)] = trainer.predict(encoded).predictions
+    scores[longest_first(np.array(encoded["length"]))] = trainer.predict(encoded).predictions
     return scores
 
 
-def run(jobs: Jobs, arguments: GlueArguments, training: GlueTrainingArguments) -> None:
-    """Predict, and write each model's file; its scores beside it, where rows have labels."""
-    for name, (source, rows) in jobs.items():
-        scores = predict(source, rows.texts, rows.task, arguments, training)
-        if training.process_index:
-            continue
-        path = Path(training.output_dir, PREDICTIONS, f"{name}.jsonl")
-        write_whole(path, as_text(rows.task, rows.table, scores).encode())
-        logger.info("%s: predictions for %s rows of %s in %s", name, f"{len(scores):,}", rows.named, path)
-        scores_path = path.with_name(f"{name}{SCORES}")
-        scores_path.unlink(missing_ok=True)  # of other rows
-        if any(label is not None for label in rows.labels):
-            write_whole(scores_path, (json.dumps(_scored(name, rows, scores), indent=1) + "\n").encode())
-
-
 def _scored(name: str, rows: Rows, scores: np.ndarray) -> dict:
-    """The scores of the rows that have labels, as `grid_report.test_table` shows them."""
+    """The scores of the rows that have labels."""
     task = rows.task
     labelled = [row for row, label in enumerate(rows.labels) if label is not None]
     references = task.problem.encode([rows.labels[row] for row in labelled], task.num_labels)

@@ -15,34 +15,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Problem:
-    """One kind of task.
+    """One kind of task."""
 
-    Attributes:
-        name, config_name: as ``--problem_type`` and ``problem_type`` of a configuration of transformers have it.
-        losses: that it can be trained with, the default first.
-        loss_sum: from ``(N, C)`` scores and labels, the sum of the losses of all labels, whose mean is that of torch.
-        outputs: of ``(N, C)`` scores: probabilities, or the number.
-        predictions: of outputs: labels of the form that they are given in.
-        encode: labels of rows and the number of classes to the array that the loss takes.
-        metric: the default score.
-    """
-
-    name: str
-    config_name: str
-    losses: tuple[str, ...]
-    loss_sum: Callable[[Tensor, Tensor], Tensor]
-    outputs: Callable[[Tensor], Tensor]
-    predictions: Callable[[np.ndarray], np.ndarray]
-    encode: Callable[[Sequence, int], np.ndarray]
-    metric: str
-
-
-def _many_hot(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
-    """``(N, C)`` float32 of zeros and ones, from the numbers of the labels of each row."""
-    encoded = np.zeros((len(labels), classes), dtype=np.float32)
-    for row, own in enumerate(labels):
-        encoded[row, own] = 1.0
-    return encoded
+    name: str  # as ``--problem_type`` has it
+    config_name: str  # as ``problem_type`` of a configuration of transformers has it
+    losses: tuple[str, ...]  # that it can be trained with, the default first
+    loss_sum: Callable[
+        [Tensor, Tensor], Tensor
+    ]  # from ``(N, C)`` scores and labels, the sum of the losses of all labels
+    outputs: Callable[[Tensor], Tensor]  # of ``(N, C)`` scores: probabilities, or the number
+    predictions: Callable[[np.ndarray], np.ndarray]  # of outputs: labels of the form that they are given in
+    encode: Callable[[Sequence, int], np.ndarray]  # labels and the number of classes to the array that the loss takes
+    metric: str  # the default score
 
 
 SINGLE_LABEL = Problem(
@@ -62,7 +46,7 @@ MULTI_LABEL = Problem(
     loss_sum=partial(F.binary_cross_entropy_with_logits, reduction="sum"),
     outputs=torch.sigmoid,
     predictions=lambda probabilities: (probabilities > 0.5).astype(np.int64),
-    encode=_many_hot,
+    encode=lambda labels, classes: np.array([np.isin(range(classes), own) for own in labels], dtype=np.float32),
     metric="macro_f1",
 )
 REGRESSION = Problem(

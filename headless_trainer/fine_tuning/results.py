@@ -6,12 +6,10 @@ A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
     settings                             everything that changes scores, the same in a whole `<loss>` folder
     learning_rate, learning_rate_search  of the run; and of a search: the rate chosen, and the mean score of each
     weights                              fingerprint of the checkpoint
-    pretraining                          run, tokens_seen and train_seconds of the checkpoint, where it knows them
     train_language                       of XNLI
     metric, lower_is_better              the task's score, and whether it is a loss or an error
     selected_on                          evaluation sets whose mean score chooses the best epoch
-    epochs                               for each: epoch, step, and in sets, for each evaluation set, its metrics, loss and
-                                         calibration error
+    epochs                               for each: epoch, step, and sets: metrics, loss and calibration error by their names
     best_epoch, score, last_score        by the metric, on selected_on
     loss_curve, train_seconds, train_samples_per_second, evaluation_seconds, versions
 """
@@ -25,7 +23,6 @@ import pandas
 
 from ..runtime.checkpoints import write_whole
 
-PREDICTIONS, SCORES = "predictions", "_scores.json"  # folder of them, and how the file of their scores ends
 OWN_TASK = "user"  # the benchmark of a task of one's own, and the task's name where it has none
 # What tables call a benchmark, in their order.
 BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI", OWN_TASK: "Own task"}
@@ -41,7 +38,7 @@ METRIC_NAMES = {
 
 
 def run_path(output_dir: str | Path, loss: str, model: str, task: str, seed: int, rate: float | None = None) -> Path:
-    """Where the result of one run lies; of a candidate of a search over learning rates, in a folder of its rate."""
+    """Return the path of a run's result; a candidate of a search over learning rates has a folder of its rate."""
     return Path(output_dir, loss, model, task, "" if rate is None else f"rate_{rate:g}", f"seed_{seed}.json")
 
 
@@ -52,16 +49,12 @@ def write_run(path: Path, run: dict) -> None:
 
 def read_run(path: Path) -> dict:
     """The result of one run."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"result file {str(path)!r} is not JSON ({error}). Delete it to repeat the run.") from error
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
-def read_runs(output_dir: str | Path, candidates: bool = False) -> list[dict]:
-    """All results in a folder, in the order of their paths; or the candidates of a search over learning rates."""
-    paths = sorted(Path(output_dir).glob(f"*/*/*/{'rate_*/' if candidates else ''}seed_*.json"))
-    return [read_run(path) for path in paths]
+def read_runs(output_dir: str | Path, folders: str = "*/*/*") -> list[dict]:
+    """All results in a folder, in the order of their paths; with ``**``, also those of learning rates that were tried."""
+    return [read_run(path) for path in sorted(Path(output_dir).glob(f"{folders}/seed_*.json"))]
 
 
 def check_settings(runs: list[dict], loss: str, settings: dict, weights: dict[str, str], output_dir: str) -> None:
@@ -69,10 +62,10 @@ def check_settings(runs: list[dict], loss: str, settings: dict, weights: dict[st
 
     Only results of the same ``loss`` are compared; ``weights`` are the fingerprints of the models, by their names.
     """
-    for run in runs:
+    for run in (run for run in runs if run["loss"] == loss):
         own = run["settings"] | {"weights": run["weights"]}
         new = settings | {"weights": weights.get(run["model"], run["weights"])}
-        for name in (name for name in own | new if run["loss"] == loss and own.get(name) != new.get(name)):
+        if name := next((name for name in own | new if own.get(name) != new.get(name)), None):
             raise ValueError(
                 f"output_dir {output_dir!r} holds {run['model']}/{run['task']}/seed_{run['seed']} with {name} "
                 f"{own.get(name)!r}, and this run has {new.get(name)!r}: choose another --output_dir."
@@ -111,12 +104,12 @@ def shown(run: dict, score: float) -> float:
 
 
 def metric_title(name: str) -> str:
-    """What tables and cards call a metric."""
+    """Return the name of a metric in tables and cards."""
     return METRIC_NAMES.get(name, name.replace("_", " "))
 
 
 def figures(run: dict, scored: dict) -> dict[str, str]:
-    """What tables and the log show of the metrics of a set, by their titles."""
+    """Return what tables and the log show of a set's metrics, by title."""
     return {
         metric_title(name): f"{shown(run if name == run['metric'] else {}, value):.4g}"
         for name, value in scored["metrics"].items()
@@ -124,7 +117,7 @@ def figures(run: dict, scored: dict) -> dict[str, str]:
 
 
 def best_sets(run: dict) -> dict[str, dict]:
-    """What was found on each evaluation set after the best epoch."""
+    """Return what was found on each evaluation set after the best epoch."""
     return run["epochs"][best_epoch(run)]["sets"]
 
 

@@ -6,21 +6,20 @@ import logging
 import math
 import shutil
 import statistics
-import sys
 import time
 from functools import partial
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 
-from tqdm.auto import tqdm
+from datasets import Dataset
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from ..arguments import with_settings
 from ..hub.pushes import HubPushes, repository_name
 from ..runtime.processes import on_first_process
 from .classification import ClassificationTrainer
-from .classification_rows import EncodedRows, encode_rows
+from .classification_rows import encode_rows
 from .classifier_card import add_grid_results, write_classifier_card
 from .classifiers import load_classifier
 from .glue_arguments import GlueArguments, run_settings
@@ -40,28 +39,21 @@ def run_grid(grid: Grid) -> None:
     done = len(grid.runs) - len(grid.pending)
     if done:
         logger.info("%s of %s runs are already finished and are skipped.", done, len(grid.runs))
-    args = grid.training
-    hidden = args.disable_tqdm or args.process_index > 0 or not sys.stderr.isatty()
-    bar = tqdm(total=len(grid.runs), initial=done, disable=hidden, smoothing=0)
     for (task, model), runs in groupby(grid.pending, key=lambda run: (run.task, run.model)):
-        settings = {
-            "max_seq_length": grid.arguments.max_seq_length,
-            "problem": task.problem,
-            "num_labels": task.num_labels,
-        }
-        encode = partial(encode_rows, tokenizer=model.tokenizer, config=model.configs[task.num_labels], **settings)
         rows, held_out = grid.data[task.name]
+        config, length = model.configs[task.num_labels], grid.arguments.max_seq_length
+        encode = partial(encode_rows, task=task, tokenizer=model.tokenizer, config=config, max_seq_length=length)
         train, sets = encode(rows), {name: encode(each) for name, each in held_out.items()}
         for run in runs:
             result = run_one(run, grid, train, sets)
             gc.collect()  # a trainer and its model refer to each other: without this, the next model comes beside them
-            if args.process_index == 0:
+            if grid.training.process_index == 0:
                 write_run(run.path, result)
+            done += 1
             best, score = result["best_epoch"] + 1, shown(result, result["score"])
             seconds = result["train_seconds"] + result["evaluation_seconds"]
-            logger.info("%s: %.4g after epoch %s (%.0f s)", run, score, best, seconds)
-            bar.update()
-    bar.close()
+            said = "%s: %.4g after epoch %s (%.0f s; %s of %s runs)"
+            logger.info(said, run, score, best, seconds, done, len(grid.runs))
     on_first_process(lambda: finish(grid))
 
 
@@ -69,10 +61,9 @@ def finish(grid: Grid) -> None:
     """Choose learning rates, name the models that are kept, add the scores to the cards of local models, push the best one."""
     if grid.arguments.learning_rates:
         choose_rates(grid)
-    if grid.arguments.is_own_task:
-        for name, folder in best_models(grid).items():
-            if folder is not None and folder.is_dir():
-                logger.info("%s: its best model is in %s", name, folder)
+    for name, folder in best_models(grid).items() if grid.arguments.is_own_task else ():
+        if folder.is_dir():
+            logger.info("%s: its best model is in %s", name, folder)
     add_grid_results(grid)
     if grid.training.push_to_hub:
         (folder,) = best_models(grid).values()
@@ -81,7 +72,7 @@ def finish(grid: Grid) -> None:
             HubPushes(grid.training).push_run("End of fine-tuning")
 
 
-def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRows]) -> dict:
+def run_one(run: Run, grid: Grid, train: Dataset, sets: dict[str, Dataset]) -> dict:
     """Fine-tune a model on a task with a seed, score every epoch, and return the result as it is written."""
     trainer = make_trainer(run, grid, train)
     scorer = EpochScorer(trainer, run, sets, grid.arguments)
@@ -100,7 +91,6 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
         "settings": run_settings(grid.arguments, grid.training),
         "learning_rate": trainer.args.learning_rate,
         "weights": run.model.weights,
-        "pretraining": run.model.pretraining,
         **scorer.result,
         "best_epoch": best,
         "score": scores[best],
@@ -111,21 +101,21 @@ def run_one(run: Run, grid: Grid, train: EncodedRows, sets: dict[str, EncodedRow
         "evaluation_seconds": scorer.seconds,
         "versions": {name: metadata.version(name) for name in PACKAGES},
     }
-    if trainer.args.should_save and (folder := keep_model(run, result, grid.arguments.kept_models)):
+    if trainer.args.should_save and grid.arguments.keeps_models and (folder := keep_model(run, result)):
         name = (grid.training.push_to_hub and grid.training.hub_model_id) or folder.name
         write_classifier_card(folder, name, run, trainer.model, result)
     return result
 
 
-def make_trainer(run: Run, grid: Grid, train: EncodedRows) -> ClassificationTrainer:
+def make_trainer(run: Run, grid: Grid, train: Dataset) -> ClassificationTrainer:
     """The trainer of one run: its model with a new head, both from the run's seed."""
     task, args = run.task, copy.copy(grid.training)
     args.push_to_hub = False  # the best model is pushed at the end of the grid
     config = copy.deepcopy(run.model.configs[task.num_labels])
     config.num_labels = task.num_labels
-    if task.id2label:
-        config.id2label = task.id2label
-        config.label2id = {name: index for index, name in task.id2label.items()}
+    if task.num_labels > 1:
+        config.id2label = dict(enumerate(task.label_names))
+        config.label2id = {name: index for index, name in enumerate(task.label_names)}
     if task.benchmark == OWN_TASK:
         config.text_columns = list(task.columns)  # for `predictions`, and for those who use the model
     # A candidate of a multiple choice has a score too: transformers does not load a class of its own with a single output.
@@ -152,7 +142,7 @@ class EpochScorer(TrainerCallback):
     ``result`` is what was found, as result files hold it, and ``seconds`` the time it took.
     """
 
-    def __init__(self, trainer, run: Run, sets: dict[str, EncodedRows], arguments: GlueArguments):
+    def __init__(self, trainer, run: Run, sets: dict[str, Dataset], arguments: GlueArguments):
         self.trainer, self.run, self.sets, self.arguments = trainer, run, sets, arguments
         task = run.task
         self.result = {
@@ -162,7 +152,6 @@ class EpochScorer(TrainerCallback):
             "epochs": [],
         }
         self.seconds = 0.0
-        self._logged = 0  # entries of the log before this epoch
 
     def on_epoch_end(self, args, state, control, **kwargs):
         start, epochs = time.perf_counter(), self.result["epochs"]
@@ -172,84 +161,62 @@ class EpochScorer(TrainerCallback):
             sets[name] = score_outputs(self.run.task, scores, labels, f"after step {state.global_step}")
         epochs.append({"epoch": len(epochs) + 1, "step": state.global_step, "sets": sets})
         waited = len(epochs) - 1 - best_epoch(self.result)
-        if waited == 0 and self.arguments.kept_models != "none":
+        if waited == 0 and self.arguments.keeps_models:
             self.trainer.save_model(str(self.run.path.with_suffix(".best")))
-        self._log(state, waited == 0)
+        scored, of = sets[self.result["selected_on"][0]], math.ceil(state.num_train_epochs)
+        scores = ", ".join(map(" ".join, figures(self.result, scored).items())) + ", best so far" * (waited == 0)
+        logger.info("%s, epoch %s/%s: loss %.4g, %s", self.run, len(epochs), of, scored["loss"], scores)
         if self.arguments.early_stopping_patience and waited >= self.arguments.early_stopping_patience:
             control.should_training_stop = True
         self.seconds += time.perf_counter() - start
-
-    def _log(self, state, is_best: bool) -> None:
-        """A line of losses, and of the scores of the first set that chooses the best epoch."""
-        epoch = self.result["epochs"][-1]
-        scored = epoch["sets"][self.result["selected_on"][0]]
-        losses = [logs["loss"] for logs in state.log_history[self._logged :] if "loss" in logs]
-        self._logged = len(state.log_history)
-        said = [f"trained to {statistics.fmean(losses):.4g}"] if losses else []
-        scores = map(" ".join, figures(self.result, scored).items())
-        said += [f"loss {scored['loss']:.4g}", *scores, *["best so far"][:is_best]]
-        logger.info("%s, epoch %s/%s: %s", self.run, epoch["epoch"], math.ceil(state.num_train_epochs), ", ".join(said))
 
 
 # Models that are kept --------------------------------------------------------------------------------------------------
 
 
-def model_folder(result_path: Path, kept: str) -> Path | None:
-    """Where the model of a result is, if it is kept."""
-    return {"best": result_path.with_name(BEST), "all": result_path.with_suffix(""), "none": None}[kept]
-
-
-def keep_model(run: Run, result: dict, kept: str) -> Path | None:
-    """Put the model of a run's best epoch where it is kept; None if it is not, or one of another seed is as good."""
-    saved, folder = run.path.with_suffix(".best"), model_folder(run.path, kept)
-    if folder is None:
-        return None
-    if folder.name == BEST and folder.is_dir():
+def keep_model(run: Run, result: dict) -> Path | None:
+    """Put the model of a run's best epoch into the folder `BEST`; None if that of another seed there is as good."""
+    saved, folder = run.path.with_suffix(".best"), run.path.with_name(BEST)
+    if folder.is_dir():
         others = [read_run(path) for path in run.path.parent.glob("seed_*.json")]
         if any(merit(other) >= merit(result) for other in others):
             shutil.rmtree(saved)
             return None
-    shutil.rmtree(folder, ignore_errors=True)  # a worse one, or of a run that was killed before its scores
+        shutil.rmtree(folder)  # a worse one, or of a run that was killed before its scores
     return saved.rename(folder)
 
 
-def best_models(grid: Grid) -> dict[str, Path | None]:
-    """By the name of each model of a grid of one task, where that of the run with the best score is kept, if it is."""
-    paths: dict[str, list[Path]] = {}
-    for run in grid.runs:
-        paths.setdefault(run.model.name, []).append(run.result_path)
-    best = {name: max(own, key=lambda path: merit(read_run(path))) for name, own in paths.items()}
-    return {name: model_folder(path, grid.arguments.kept_models) for name, path in best.items()}
+def best_models(grid: Grid) -> dict[str, Path]:
+    """Return the folder of the best fine-tuned model by the name of its source, in a grid of one task."""
+    return {run.model.name: run.result_path.with_name(BEST) for run in grid.runs}
 
 
 # Learning rates --------------------------------------------------------------------------------------------------------
 
 
 def choose_rates(grid: Grid) -> None:
-    """For each model, put the results and models of its best rate where they are read.
+    """Put the results and the fine-tuned model of each model's best rate where they are read.
 
     A candidate lies in a folder of its rate, `<output_dir>/<loss>/<model>/<task>/rate_<r>`. What that of the best rate holds
     stands above it, where all other results are, with `learning_rate_search`: the score of each rate.
     """
-    for (name, task), runs in groupby(grid.runs, key=lambda run: (run.model.name, run.task.name)):
+    for name, runs in groupby(grid.runs, key=lambda run: run.model.name):
         results = {run: read_run(run.path) for run in runs}
-        first, rates = next(iter(results.values())), dict.fromkeys(run.learning_rate for run in results)
-        means = {
-            rate: statistics.fmean(result["score"] for run, result in results.items() if run.learning_rate == rate)
-            for rate in rates
-        }
+        first, scores = next(iter(results.values())), {}
+        for run, result in results.items():
+            scores.setdefault(run.learning_rate, []).append(result["score"])
+        means = {rate: statistics.fmean(own) for rate, own in scores.items()}
         chosen = max(means, key=lambda rate: merit(first, means[rate]))
         search = {"chosen": chosen, "scores": {f"{rate:g}": mean for rate, mean in means.items()}}
-        for run, result in results.items():
-            if run.learning_rate == chosen:
-                folder = model_folder(run.path, grid.arguments.kept_models)
-                if folder is not None and folder.is_dir():
-                    above = run.result_path.parent / folder.name
-                    shutil.rmtree(above, ignore_errors=True)
-                    shutil.copytree(folder, above)
-                write_run(run.result_path, result | {"learning_rate_search": search})
+        best = [run for run in results if run.learning_rate == chosen]
+        kept, above = best[0].path.with_name(BEST), best[0].result_path.with_name(BEST)
+        if kept.is_dir():
+            shutil.rmtree(above, ignore_errors=True)
+            shutil.copytree(kept, above)
+        for run in best:
+            write_run(run.result_path, results[run] | {"learning_rate_search": search})
         listing = ", ".join(f"{rate:g}: {shown(first, mean):.4g}" for rate, mean in means.items())
-        logger.info("%s, %s: rate %g, the best on the validation rows (%s)", task, name, chosen, listing)
+        logger.info("%s: rate %g, the best on the validation rows (%s)", name, chosen, listing)
         if len(means) > 2 and chosen in (min(means), max(means)):
             said = "The best rate of %s, %g, is at the end of those that were tried: try some beyond it."
             logger.warning(said, name, chosen)

@@ -2,8 +2,8 @@
 
 import logging
 import math
+import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import datasets
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ..corpus.files import SEPARATORS, cache_of, extension, read_rows
 from .glue_arguments import GlueArguments
-from .problems import MULTI_LABEL, REGRESSION
+from .problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from .results import OWN_TASK
 from .tasks import HUB_DATASETS, Task
 
@@ -29,69 +29,43 @@ TEXTS = pa.list_(pa.list_(pa.string()))  # candidates, each of one or two segmen
 # Where rows are --------------------------------------------------------------------------------------------------------
 
 
-def read_part(arguments: GlueArguments, part: str, text_columns: Sequence[str]) -> tuple[pa.Table, str]:
+def read_part(arguments: GlueArguments, part: str) -> tuple[pa.Table, str]:
     """All rows of a part of one's own task, train, validation or test, and how messages call it."""
     if file := getattr(arguments, f"{part}_file"):
-        return _read_file(f"{part}_file", file, text_columns)
+        return _read_file(f"{part}_file", file)
     split = getattr(arguments, f"{part}_split") or part
     rows, where = _read_dataset(arguments, arguments.dataset_name, arguments.dataset_config_name, split)
     table = rows.with_format("arrow")[:]
     for name, feature in rows.features.items():
         if names := getattr(getattr(feature, "feature", feature), "names", None):
-            table = _with_column(table, name, _class_names(table[name], names))
-    return _checked(table, where, text_columns)
+            table = table.set_column(table.column_names.index(name), name, _class_names(table[name], names))
+    return table, where
 
 
 def read_benchmark(arguments: GlueArguments, task: Task, config: str, split: str) -> tuple[pa.Table, str]:
     """All rows of a split of a benchmark, with numbers of classes, and how messages call it."""
-    data_dir = arguments.data_dir
-    if data_dir is None:
+    if arguments.data_dir is None:
         rows, where = _read_dataset(arguments, HUB_DATASETS[task.benchmark], config, split)
-        return _checked(rows.with_format("arrow")[:], where, task.columns)
-    folders = [Path(data_dir, task.benchmark, config)]
-    if task.benchmark != "xnli" or Path(data_dir).name == "xnli":  # a folder "de" could be anyone's
-        folders.append(Path(data_dir, config))
-    for folder in folders:
-        if (folder / f"{split}.jsonl").is_file():
-            return _read_file("data_dir", str(folder / f"{split}.jsonl"), task.columns)
-    raise FileNotFoundError(
-        f"data_dir {data_dir!r} does not hold {split}.jsonl of {config!r} for the task {task.name}: looked for it in "
-        f"{' and '.join(map(str, folders))}. Choose other --tasks, --languages or splits, or leave --data_dir out."
-    )
+        return rows.with_format("arrow")[:], where
+    folder = os.path.join("xnli", config) if task.languages else config
+    return _read_file("data_dir", os.path.join(arguments.data_dir, folder, f"{split}.jsonl"))
 
 
-def _read_file(argument: str, file: str, text_columns: Sequence[str]) -> tuple[pa.Table, str]:
-    table, is_csv = read_rows(file, argument), extension(file) in SEPARATORS
-    return _checked(table, f"{argument} {file!r}", text_columns, has_gaps=is_csv)
+def _read_file(argument: str, file: str) -> tuple[pa.Table, str]:
+    table, where = read_rows(file, argument), f"{argument} {file!r}"
+    if not len(table):
+        raise ValueError(f"{where} holds no rows. Name one with rows.")
+    if extension(file) in SEPARATORS:  # in which an empty text and none are alike
+        table = pa.table({name: pc.fill_null(table[name].cast(pa.string()), "") for name in table.column_names})
+    return table, where
 
 
 def _read_dataset(arguments: GlueArguments, name: str, config: str | None, split: str) -> tuple[datasets.Dataset, str]:
     where = f"split {split!r} of dataset {name!r}" + (f" ({config})" if config else "")
     settings = {"split": split, "token": arguments.token, "cache_dir": cache_of(name, arguments.cache_dir)}
-    try:
-        return datasets.load_dataset(name, config, **settings), where
-    except RuntimeError as error:
-        if "scripts are no longer supported" not in str(error):
-            raise
-        # The Hub keeps a Parquet copy of datasets whose own files are a script.
-        return datasets.load_dataset(name, config, revision="refs/convert/parquet", **settings), where
-
-
-def _with_column(table: pa.Table, name: str, column: pa.ChunkedArray) -> pa.Table:
-    return table.set_column(table.column_names.index(name), name, column)
-
-
-def _checked(
-    table: pa.Table, where: str, text_columns: Sequence[str], *, has_gaps: bool = False
-) -> tuple[pa.Table, str]:
-    """A table with rows, whose texts are plain ones; ``has_gaps``: of a file in which an empty text and none are alike."""
-    if not len(table):
-        raise ValueError(f"{where} holds no rows. Name one with rows.")
-    for name in set(text_columns) & set(table.column_names):
-        if has_gaps or pa.types.is_dictionary(table[name].type):
-            column = table[name].cast(pa.string())
-            table = _with_column(table, name, column.fill_null("") if has_gaps else column)
-    return table, where
+    # Of a dataset whose own files are a script, which `datasets` runs no more, the Hub keeps a copy in Parquet.
+    revision = {"revision": "refs/convert/parquet"} if name == HUB_DATASETS["super_glue"] else {}
+    return datasets.load_dataset(name, config, **revision, **settings), where
 
 
 def _class_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArray:
@@ -120,18 +94,12 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
-    """The rows of a task, to train on and to score.
+    """The rows of a task to train on, and the sets of them to score by name: ``validation``, or for XNLI the languages.
 
-    Those of benchmarks come from the Hub or, with ``data_dir``, from ``<task>/<split>.jsonl`` or
-    ``<benchmark>/<task>/<split>.jsonl``, for XNLI ``xnli/<language>/<split>.jsonl``, with columns and class numbers as on the
-    Hub.
-
-    Returns:
-        The training set, and the sets to score by name: ``validation``, or for XNLI the languages. Their columns are
-        ``texts`` (`to_texts`) and ``label`` (`labels_of`).
+    Their columns are ``texts`` (`to_texts`) and ``label`` (`labels_of`).
     """
     if task.benchmark == OWN_TASK:
-        parts = [read_part(arguments, part, task.columns) for part in ("train", "validation")]
+        parts = [read_part(arguments, part) for part in ("train", "validation")]
         train, validation = (_rows(task, [part], arguments.label_column) for part in parts)
         return train, {"validation": validation}
     train_split = arguments.train_split or "train"
@@ -143,8 +111,7 @@ def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, d
         )
 
     def load(config: str, splits: Sequence[str]) -> datasets.Dataset:
-        tables = [read_benchmark(arguments, task, config, split) for split in splits]
-        return _rows(task, tables, arguments.label_column)
+        return _rows(task, [read_benchmark(arguments, task, config, split) for split in splits], "label")
 
     train = load(task.train_language or task.name, [train_split])
     return train, {name: load(name, scored) for name in task.languages} or {"validation": load(task.name, scored)}
@@ -158,9 +125,7 @@ def _rows(task: Task, tables: Sequence[tuple[pa.Table, str]], label_column: str)
         found = labels_of(task, column_of(table, label_column, where), where)
         missing = found.count(None)
         if missing == len(found):
-            raise ValueError(
-                f"{where} has no row with a label (benchmarks hide those of their test sets). Choose another file or split."
-            )
+            raise ValueError(f"{where} has no row with a label, as test sets of benchmarks. Choose another.")
         if missing:
             logger.warning("%d of %d rows of %s have no label and are left out.", missing, len(found), where)
         labels += found
@@ -176,31 +141,24 @@ def to_texts(task: Task, table: pa.Table, where: str) -> list[list[list[str]]]:
     Of the form ``wic`` the word is marked, of ``copa`` there are two candidates of one sentence each. ``where`` is what the
     rows were read from, for errors.
     """
-    needed = [*task.columns, *(MARK_COLUMNS if task.form == "wic" else ())]
-    for name in needed:
+    columns = []
+    for name in task.columns:
         column = column_of(table, name, where, "--text_columns")
-        fits, expected = (is_text, "text") if name in task.columns else (pa.types.is_integer, "integers")
-        if column.null_count or not fits(column.type):
+        column = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+        if column.null_count or not is_text(column.type):
             row = f"row {pc.index(pc.is_null(column), True).as_py()} of " if column.null_count else ""
-            raise ValueError(f"{row}the column {name!r} of {where} must hold {expected}, got {column.type}.")
+            raise ValueError(f"{row}the column {name!r} of {where} must hold text, got {column.type}.")
+        columns.append(column.to_pylist())
+    if task.form == "wic":
+        columns += [column_of(table, name, where).to_pylist() for name in MARK_COLUMNS]
     forms: dict[str, Callable] = {"segments": lambda *segments: [[*segments]], "wic": _marked, "copa": _sentences}
-    texts = []
-    for row, values in enumerate(zip(*(table[name].to_pylist() for name in needed), strict=True)):
-        try:
-            texts.append(forms[task.form](*values))
-        except ValueError as error:
-            raise ValueError(f"row {row} of {where} {error}") from error
-    return texts
+    return [forms[task.form](*values) for values in zip(*columns, strict=True)]
 
 
 def _marked(first: str, second: str, *marks: int) -> list[list[str]]:
     """Asterisks around the word of each text. They stand apart, so that tokenizers see the word as they know it."""
-    texts = []
-    for text, start, end in ((first, *marks[:2]), (second, *marks[2:])):
-        if not 0 <= start < end <= len(text):
-            raise ValueError(f"marks characters {start} to {end} of a text of {len(text)}.")
-        texts.append(f"{text[:start]}* {text[start:end]} *{text[end:]}")
-    return [texts]
+    ends = (first, *marks[:2]), (second, *marks[2:])
+    return [[f"{text[:start]}* {text[start:end]} *{text[end:]}" for text, start, end in ends]]
 
 
 def _sentences(premise: str, first: str, second: str, question: str) -> list[list[str]]:
@@ -208,8 +166,6 @@ def _sentences(premise: str, first: str, second: str, question: str) -> list[lis
 
     Ordinary running text is what a pretrained model knows, which two segments and a question are not.
     """
-    if question not in COPA_CONNECTIVES:
-        raise ValueError(f"has question {question!r}. It must be {' or '.join(COPA_CONNECTIVES)}.")
     opening, sentences = f"{premise.strip().rstrip('.')} {COPA_CONNECTIVES[question]}", []
     for choice in (first.strip(), second.strip()):
         is_pronoun = choice[:1] == "I" and not choice[1:2].isalpha()
@@ -221,28 +177,21 @@ def _sentences(premise: str, first: str, second: str, question: str) -> list[lis
 
 
 def label_values(column: pa.ChunkedArray) -> list:
-    """What a column of labels holds, None where that is nothing: null, nan, an empty text.
-
-    Of numbers that are written as text, those with a point become numbers; whole ones stay text, which tells 01 from 1.
-    """
+    """Read a column of labels, None where it is empty: null, nan, an empty text, and NA among numbers as text."""
     values = [None if value != value or str(value).strip() == "" else value for value in column.to_pylist()]
-    if numbers_in(values) is None or not is_text(column.type):
+    if numbers_in(values) is None:
         return values
-    values = [None if value is None or value.strip().lower() in MISSING else value for value in values]
-    if all(value is None or value.strip().removeprefix("-").isdecimal() for value in values):
-        return values
-    return [None if value is None else float(value) for value in values]
+    return [None if str(value).strip().lower() in MISSING else value for value in values]
 
 
 def numbers_in(values: Sequence) -> list[float] | None:
     """Labels as numbers, without those that are missing; None if one is a list, a truth value or another text."""
     present = [value for value in values if value is not None and str(value).strip().lower() not in MISSING]
-    if not present or any(isinstance(value, bool | list) for value in present):
-        return None
     try:
-        return [float(value) for value in present]
+        numbers = [float(value) for value in present if not isinstance(value, bool)]
     except (TypeError, ValueError):
         return None
+    return numbers if numbers and len(numbers) == len(present) else None
 
 
 def class_name(value) -> str:
@@ -257,41 +206,39 @@ def names_in(value: str | Sequence) -> list[str]:
     parts = [part.strip() for part in value.split(SEPARATOR)] if isinstance(value, str) else value
     names = [class_name(part) for part in parts if part != ""]
     if None in parts or len(set(names)) < len(names):
-        raise ValueError("must list the names of its labels, each once, and not a zero or one for each of them")
+        raise ValueError(
+            f"label {value!r} must list the names of its labels, each once, and not a zero or one for each."
+        )
     return names
 
 
 def labels_of(task: Task, column: pa.ChunkedArray, where: str) -> list:
-    """The labels of a column as `problems.Problem.encode` takes them, None where there is none.
-
-    In a benchmark, numbers are those of classes, and not names, and `UNLABELLED` is no label.
-    """
-    values, problem, numbered = label_values(column), task.problem, task.benchmark != OWN_TASK
+    """The labels of a column as `problems.Problem.encode` takes them, None where there is none."""
+    values, problem = label_values(column), task.problem
     numbers = {name: index for index, name in enumerate(task.label_names or ())}
-    if numbered:
-        numbers |= {str(index): index for index in numbers.values()}
-
-    def encoded(value):
-        if value is None or (numbered and value == UNLABELLED):
-            return None
-        if problem is REGRESSION:
-            if isinstance(value, bool | list) or not math.isfinite(float(value)):
-                raise ValueError
-            return float(value)
-        if problem is MULTI_LABEL:
-            return [numbers[name] for name in names_in(value)]
-        return numbers[class_name(int(value) if numbered and isinstance(value, bool) else value)]
-
+    if task.benchmark != OWN_TASK:  # whose classes have numbers too, and names that are written as True and False
+        values = [None if value == UNLABELLED else value for value in values]
+        numbers |= {other: index for name, index in numbers.items() for other in (str(index), name.lower())}
     # Of an empty cell it cannot be told: among others it has none of the labels, where all are empty it is no answer.
     if problem is MULTI_LABEL and any(values) and any(isinstance(value, str) for value in values):
         values = [value or "" for value in values]
+    encode = {
+        SINGLE_LABEL: lambda value: numbers[class_name(value)],
+        MULTI_LABEL: lambda value: [numbers[name] for name in names_in(value)],
+        REGRESSION: _finite,
+    }[problem]
     found = []
     for row, value in enumerate(values):
         try:
-            found.append(encoded(value))
+            found.append(None if value is None else encode(value))
         except (KeyError, TypeError, ValueError) as error:
             listed = ", ".join([*numbers][:LABELS_SHOWN]) + ", ..." * (len(numbers) > LABELS_SHOWN)
-            reason = str(error) if isinstance(error, ValueError) and "must" in str(error) else f"must be of {listed}"
-            reason = "must be a finite number" if problem is REGRESSION else reason
-            raise ValueError(f"row {row} of {where} has label {value!r}, which {reason}.") from error
+            must = "be a finite number" if problem is REGRESSION else f"be of {listed}"
+            raise ValueError(f"row {row} of {where} has label {value!r:.300}, which must {must}.") from error
     return found
+
+
+def _finite(value) -> float:
+    if isinstance(value, bool) or not math.isfinite(number := float(value)):
+        raise ValueError
+    return number

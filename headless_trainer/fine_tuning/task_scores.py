@@ -28,10 +28,10 @@ class Metric:
     module: evaluate.EvaluationModule
     lower_is_better: bool = False
 
-    def value(self, labels: np.ndarray, predictions: np.ndarray, outputs: np.ndarray) -> float:
-        """The figure of labels and predictions as `problems.Problem` has them; what nothing was predicted for counts as 0."""
+    def value(self, problem: Problem, labels: np.ndarray, outputs: np.ndarray) -> float:
+        """The figure of labels and outputs as `Problem` has them; what nothing was predicted for counts as 0."""
         names = self.module.features[0] if isinstance(self.module.features, list) else self.module.features
-        given = {"references": labels, "predictions": predictions, "prediction_scores": outputs}
+        given = {"references": labels, "predictions": problem.predictions(outputs), "prediction_scores": outputs}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = self.module.compute(**{name: given[name] for name in names})
@@ -39,17 +39,16 @@ class Metric:
             found = found[self.name] if len(found) > 1 else next(iter(found.values()))
         return float(found)
 
-    def value_or_fault(self, problem: Problem, labels: np.ndarray, outputs: np.ndarray) -> tuple[float, str | None]:
-        """The value, and why there is none."""
+    def fault(self, problem: Problem, labels: np.ndarray, outputs: np.ndarray) -> str | None:
+        """Why there is no value."""
         try:
-            value = self.value(labels, problem.predictions(outputs), outputs)
+            return None if math.isfinite(self.value(problem, labels, outputs)) else "it is not defined there"
         except Exception as error:  # noqa: BLE001  whatever a metric says of labels that it is not for
-            return math.nan, str(error).partition("\n")[0].rstrip(".")
-        return value, None if math.isfinite(value) else "it is not defined there"
+            return str(error).partition("\n")[0].rstrip(".")
 
 
 def name_of(metric: str) -> str:
-    """What results and tables call a metric that is named by one of its names, or by its path."""
+    """Return what results and tables call a metric, which one of its names or its path names."""
     return named_score.known_name(metric) or Path(metric).stem
 
 
@@ -61,37 +60,29 @@ def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
     measured: of a loss, outputs that are right have less than the same ones shuffled.
     """
     name, ours = name_of(metric), named_score.known_name(metric)
-    found = Metric(name, _load(named_score.__file__, name) if ours else _load(metric))
-    numbers = np.array([0.5, 1.25, 2.5, 3.75])
-    if ours and problem is not REGRESSION and not found.value_or_fault(REGRESSION, numbers, numbers[::-1, None])[1]:
+    try:
+        module = evaluate.load(*((named_score.__file__, name) if ours else (metric,)), keep_in_memory=True)
+    except (OSError, ImportError) as error:
+        raise ValueError(f"metric is {metric!r}, which cannot be loaded: {str(error).splitlines()[0]}") from error
+    found, numbers = Metric(name, module), np.array([0.5, 1.25, 2.5, 3.75])
+    if ours and problem is not REGRESSION and not found.fault(REGRESSION, numbers, numbers[::-1, None]):
         raise ValueError(f"metric is {metric!r}, a score for numbers, and the labels are classes: choose another.")
-    draw = np.random.default_rng(0)
-    some = min(classes, 50)
+    draw, some = np.random.default_rng(0), min(classes, 50)
     if problem is REGRESSION:  # positive, as some metrics ask
         right = (labels := draw.uniform(0.1, 1.0, 60))[:, None]
     elif problem is MULTI_LABEL:
         right = 0.1 + 0.8 * (labels := (draw.random((60, some)) < 0.5).astype(np.float32))
     else:
         right = 0.9 * np.eye(some)[labels := np.arange(60) % some] + 0.1 / some
-    good, fault = found.value_or_fault(problem, labels, right)
-    bad, _ = found.value_or_fault(problem, labels, draw.permutation(right))
-    if fault or good == bad:
-        fault = fault or f"it is {good:g} for right predictions and for wrong ones"
-        raise ValueError(
-            f"metric is {metric!r}, which is not for a {problem.name} task of {classes} classes ({fault}): choose another."
-        )
-    return Metric(name, found.module, lower_is_better=good < bad)
-
-
-def _load(path: str, name: str | None = None) -> evaluate.EvaluationModule:
-    try:
-        return evaluate.load(path, name, keep_in_memory=True)
-    except (OSError, ImportError) as error:
-        raise ValueError(
-            f"metric is {path!r}, which cannot be loaded: {str(error).splitlines()[0]} Name spearmanr, pearsonr, one of "
-            "scikit-learn's scorers (`sklearn.metrics.get_scorer_names()`), the path of a module of `evaluate`, or a name that "
-            "`evaluate.load` takes, which needs a network the first time."
-        ) from error
+    fault = found.fault(problem, labels, right)
+    if not fault:
+        good, bad = (found.value(problem, labels, outputs) for outputs in (right, draw.permutation(right)))
+        if good != bad:
+            return Metric(name, module, lower_is_better=good < bad)
+        fault = f"it is {good:g} for right predictions and for wrong ones"
+    raise ValueError(
+        f"metric is {metric!r}, which is not for a {problem.name} task of {classes} classes ({fault}): choose another."
+    )
 
 
 def metric_of(task: Task) -> Metric:
@@ -100,7 +91,7 @@ def metric_of(task: Task) -> Metric:
 
 
 def metric_facts(task: Task) -> dict:
-    """What results say of the metric of a task."""
+    """Return what results say of a task's metric."""
     return {"metric": name_of(task.metric), "lower_is_better": metric_of(task).lower_is_better}
 
 
@@ -108,8 +99,7 @@ def check_metric(task: Task, labels: Sequence) -> None:
     """Refuse a metric that has no value on rows with these labels, by trying it with outputs drawn at random."""
     outputs = np.random.default_rng(0).random((len(labels), task.num_classes))
     outputs /= outputs.sum(axis=1, keepdims=True) if task.label_names else -0.1  # numbers may be negative
-    references = task.problem.encode(labels, task.num_classes)
-    if fault := metric_of(task).value_or_fault(task.problem, references, outputs)[1]:
+    if fault := metric_of(task).fault(task.problem, task.problem.encode(labels, task.num_classes), outputs):
         raise ValueError(
             f"metric is {task.metric!r}, which has no value on the {len(labels):,} rows to score: {fault}. Choose another."
         )
@@ -129,19 +119,19 @@ def score_outputs(task: Task, scores: np.ndarray, labels: np.ndarray, when: str)
         )
     problem = task.problem
     loss = problem.loss_sum(scores, labels.double() if labels.is_floating_point() else labels) / labels.numel()
-    outputs, references = problem.outputs(scores).numpy(), labels.numpy()
-    predictions = problem.predictions(outputs)
-    found = {}
+    outputs, references, found = problem.outputs(scores).numpy(), labels.numpy(), {}
     for metric in dict.fromkeys([task.metric, *task.further, *["macro_f1"][: task.label_names is not None]]):
-        found[name_of(metric)] = find_metric(metric, problem, task.num_classes).value(references, predictions, outputs)
-        if not math.isfinite(found[name_of(metric)]):
+        value = find_metric(metric, problem, task.num_classes).value(problem, references, outputs)
+        if not math.isfinite(value):
             raise FloatingPointError(
                 f"The metric {metric} of {task.name} is not defined for what the model predicts {when}, so the run stops. "
                 "Choose another --metric."
             )
+        found[name_of(metric)] = value
     scored = {"metrics": found, "loss": loss.item()}
     if problem is SINGLE_LABEL:
-        scored["calibration_error"] = calibration_error(outputs.max(axis=1), predictions == references)
+        right = problem.predictions(outputs) == references
+        scored["calibration_error"] = calibration_error(outputs.max(axis=1), right)
     return scored
 
 

@@ -4,41 +4,26 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .problems import PROBLEMS, Problem
+from .problems import REGRESSION, SINGLE_LABEL, Problem
 
 HUB_DATASETS = {"glue": "nyu-mll/glue", "super_glue": "aps/super_glue", "xnli": "facebook/xnli"}
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task: what its rows look like, and how it is scored.
-
-    Attributes:
-        benchmark: a name in `results.BENCHMARK_NAMES`.
-        columns: that hold the texts.
-        label_names: the classes in the order of their numbers, None for regression.
-        problem_type: a name in `problems.PROBLEMS`.
-        metric, further: the score in the paper's tables 1 and 2, and others of the benchmark itself.
-        form: how texts are made of the columns: segments, wic or copa.
-        evaluation_splits: that are scored together, as one set.
-        train_language, languages: of XNLI: that of the training set, and those that are scored, each as a set of its own.
-    """
+    """One task: what its rows look like, and how it is scored."""
 
     name: str
-    benchmark: str
-    columns: tuple[str, ...]
-    label_names: tuple[str, ...] | None
-    problem_type: str = "single_label"
-    metric: str = "accuracy"
-    further: tuple[str, ...] = ()
-    form: str = "segments"
-    evaluation_splits: tuple[str, ...] = ("validation",)
-    train_language: str | None = None
-    languages: tuple[str, ...] = ()
-
-    @property
-    def problem(self) -> Problem:
-        return PROBLEMS[self.problem_type]
+    benchmark: str  # in `results.BENCHMARK_NAMES`
+    columns: tuple[str, ...]  # that hold the texts
+    label_names: tuple[str, ...] | None  # the classes in the order of their numbers, None for regression
+    problem: Problem = SINGLE_LABEL
+    metric: str = "accuracy"  # the score in the paper's tables 1 and 2
+    further: tuple[str, ...] = ()  # scores of the benchmark itself
+    form: str = "segments"  # how texts are made of the columns: segments, wic or copa
+    evaluation_splits: tuple[str, ...] = ("validation",)  # that are scored together, as one set
+    train_language: str | None = None  # of XNLI
+    languages: tuple[str, ...] = ()  # of XNLI, that are scored, each as a set of its own
 
     @property
     def is_multiple_choice(self) -> bool:
@@ -54,18 +39,13 @@ class Task:
         """Outputs of the head: one for each class; one for regression, and for the score of a candidate."""
         return 1 if self.is_multiple_choice else self.num_classes
 
-    @property
-    def id2label(self) -> dict[int, str] | None:
-        """Class numbers and names for the model's configuration; None where the head has one output."""
-        return None if self.num_labels == 1 else dict(enumerate(self.label_names))
-
 
 _PAIR = ("sentence1", "sentence2")
 _NLI = ("entailment", "neutral", "contradiction")
 _ENTAILED = ("entailment", "not_entailment")
 _TRUTH = ("False", "True")
 _F1 = {"further": ("f1",)}
-_CORRELATIONS = {"problem_type": "regression", "metric": "spearmanr", "further": ("pearsonr",)}
+_CORRELATIONS = {"problem": REGRESSION, "metric": "spearmanr", "further": ("pearsonr",)}
 # The benchmark scores the two sets one by one: `validation_split` of `load_task` names either.
 _BOTH = {"evaluation_splits": ("validation_matched", "validation_mismatched")}
 
@@ -104,12 +84,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -> list[Task]:
-    """The tasks that names stand for, in their order, each once.
+    """The tasks that names, in `TASKS` and `GROUPS`, stand for, in their order, each once.
 
-    Args:
-        names: of tasks (`TASKS`) and of groups of them (`GROUPS`). ``xnli`` trains on English and is scored in every
-            language; ``xnli_de`` trains and is scored in German; ``xnli_translate_train`` is the latter in all languages.
-        languages: of XNLI, to score (``xnli``) or to train and score (``xnli_translate_train``). All fifteen by default.
+    ``languages`` of XNLI are scored (``xnli``), or trained and scored (``xnli_translate_train``). All fifteen by default.
     """
     selected = {}
     for name in names:
@@ -120,16 +97,11 @@ def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -
         selected |= {member: TASKS[member] for member in GROUPS.get(name, (name,))}
     if not languages:
         return [*selected.values()]
-    known = {language for task in selected.values() for language in task.languages}
-    for language in languages:
-        if language not in known:
-            raise ValueError(f"languages names {language!r}, which no task of {', '.join(names)} has: leave it out.")
+    if unknown := {*languages}.difference(XNLI_LANGUAGES):
+        raise ValueError(f"languages must be of {', '.join(XNLI_LANGUAGES)}, got {min(unknown)!r}.")
     chosen = []
     for task in selected.values():
-        kept = tuple(each for each in dict.fromkeys(languages) if each in task.languages)
-        if kept or not task.languages:
-            chosen.append(replace(task, languages=kept))
-        elif task.name in names:
-            said = f"languages are {', '.join(languages)}, none of which {task.name} has"
-            raise ValueError(f"{said}: leave one of the two out.")
+        kept = tuple(language for language in dict.fromkeys(languages) if language in task.languages)
+        if kept or not task.languages or task.name in names:
+            chosen.append(replace(task, languages=kept or task.languages))
     return chosen

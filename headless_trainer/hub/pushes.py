@@ -5,6 +5,7 @@ import re
 import shlex
 import threading
 from concurrent.futures import Future, wait
+from functools import cache
 from pathlib import Path
 
 from huggingface_hub import HfApi, get_session, get_token, set_client_factory
@@ -23,10 +24,32 @@ LIMIT_SECONDS, LIMIT_BYTES_PER_SECOND = 60.0, 5e5  # how long the end of a run w
 # What stays here: checkpoints, what is hidden or unfinished, and both files of settings, with this machine's paths. Of a
 # checkpoint as a model, also what only resuming reads, of DeepSpeed and FSDP too.
 RUN_EXCLUDED = ("checkpoint-*", ".*", "*.bin", SETTINGS_NAME)
-STATES = (
-    f"{TRAINED_NAME} *.pt *.pth manifest.json stream_*.json *.distcp *.metadata global_step* latest zero_to_fp32.py"
-)
-MODEL_EXCLUDED = (*RUN_EXCLUDED, *STATES.split())
+STATES = "*.pt *.pth manifest.json stream_*.json *.distcp *.metadata global_step* latest zero_to_fp32.py"
+MODEL_EXCLUDED = (*RUN_EXCLUDED, TRAINED_NAME, *STATES.split())
+
+_ended_in: dict[int, threading.Event] = {}  # whether the push that a thread runs was ended, by the thread
+
+
+@cache
+def _watch_requests() -> None:
+    """Have all requests of this process give up on what does not answer, and ask `_check_wanted` before they are sent.
+
+    Once: the client that all threads share is closed here, with what it is sending.
+    """
+    client, hooks = type(get_session()), get_session().event_hooks
+    hooks = hooks | {"request": [*hooks["request"], _check_wanted]}
+    set_client_factory(lambda: client(event_hooks=hooks, follow_redirects=True, timeout=STALL_SECONDS))
+
+
+def _check_wanted(request) -> None:
+    """Before each request: huggingface_hub would repeat those of a push that was ended for minutes.
+
+    Whose the threads are that it starts for a push cannot be known: they end when no push runs that is still wanted.
+    """
+    thread = threading.current_thread()
+    running = [_ended_in[thread.ident]] if thread.ident in _ended_in else [*_ended_in.values()]
+    if thread is not threading.main_thread() and running and all(ended.is_set() for ended in running):
+        raise InterruptedError("the push was ended")
 
 
 def repository_name(hub_model_id: str | None, output_dir: str) -> str:
@@ -39,10 +62,9 @@ def repository_name(hub_model_id: str | None, output_dir: str) -> str:
 class HubPushes(TrainerCallback):
     """Pushes of one run, as its ``hub_...`` settings say, by the background thread of `HfApi`, one after the other.
 
-    Nothing here raises because of the Hub: a failure is a warning with the command that pushes later, and the same failure is
-    said once until `push_run` waits. The end of a run, and of the process, waits a minute for each push and two seconds for
-    every megabyte of it. The repository is created at once, so that a refusal is known at the start of a training run. A
-    token and a privacy given here go before those of the settings.
+    Nothing here raises because of the Hub: a failure is a warning with the command that pushes later, said once until
+    `push_run` waits. The end of a run, and of the process, waits a minute for each push and two seconds for every megabyte of
+    it. The repository is created at once, so that a refusal is known at the start.
     """
 
     def __init__(self, args: TrainingArguments, token: str | None = None, private: bool | None = None):
@@ -52,15 +74,11 @@ class HubPushes(TrainerCallback):
         self.stopping = lambda: False  # whether the process was told to end soon
         self._api = HfApi(token=token or args.hub_token)
         self._asked: dict[Future, Path] = {}
-        # Set when nobody waits any more: for new pushes, for the running one.
-        self._ended = self._current = threading.Event()
+        self._ended = threading.Event()  # set when nobody waits any more for the pushes that were started with it
         self._command, self._said = "", ""  # of the push that was asked for last; the failure that was said last
-        client, hooks = type(get_session()), get_session().event_hooks
-        others = [each for each in hooks["request"] if getattr(each, "__func__", None) is not HubPushes._check_wanted]
-        hooks = hooks | {"request": [*others, self._check_wanted]}
-        set_client_factory(lambda: client(event_hooks=hooks, follow_redirects=True, timeout=STALL_SECONDS))
+        _watch_requests()
         disable_progress_bars()
-        threading._register_atexit(self._leave)  # atexit is too late: uploads start threads
+        threading._register_atexit(self.wait)  # atexit is too late: uploads start threads
         self._start(self.output_dir, "")
 
     @property
@@ -69,7 +87,6 @@ class HubPushes(TrainerCallback):
         return {future: folder for future, folder in self._asked.items() if not future.done()}
 
     def on_save(self, args, state, control, **kwargs):
-        """Push the checkpoint in the background, as ``hub_strategy`` and ``hub_always_push`` say."""
         busy = self.unfinished and not args.hub_always_push
         if busy or self.stopping() or not args.push_to_hub or args.hub_strategy == HubStrategy.END:
             return
@@ -81,7 +98,6 @@ class HubPushes(TrainerCallback):
             self._start(folder, f"{message}, checkpoint", whole[args.hub_strategy], (".*",))
 
     def on_train_end(self, args, state, control, **kwargs):
-        """Wait for the pushes of checkpoints, unless the process was told to end."""
         self.stop() if self.stopping() else self.wait()
 
     def push_run(self, message: str, revision: str | None = None, blocking: bool = True) -> None:
@@ -107,21 +123,12 @@ class HubPushes(TrainerCallback):
     def stop(self) -> None:
         """Wait for no push, start none of those that wait, and end the running one; say how to push later."""
         unfinished, self._asked = self.unfinished, {}
+        self._ended.set()  # the creation of the repository too, for which nobody waits
+        self._ended = threading.Event()
         if unfinished:
-            self._ended.set()
-            self._ended = threading.Event()
             self._warn("it was ended before it was done", self._command)
         for future in unfinished:
             future.cancel()
-
-    def _leave(self) -> None:
-        self.wait()
-        self._ended.set()  # the creation of the repository, for which nobody waits
-
-    def _check_wanted(self, request) -> None:
-        """Before each request: huggingface_hub would repeat those of a push that was ended for minutes."""
-        if self._current.is_set() and threading.current_thread() is not threading.main_thread():
-            raise InterruptedError("the push was ended")
 
     def _start(self, folder: Path, message: str, path: str = "", exclude: tuple[str, ...] = RUN_EXCLUDED) -> None:
         options = [word for pattern in exclude for word in ("--exclude", pattern)] + ["--private"] * bool(self.private)
@@ -132,8 +139,7 @@ class HubPushes(TrainerCallback):
         self._asked = self.unfinished | ({future: folder} if message else {})
 
     def _push(self, ended: threading.Event, command: str, **commit) -> None:
-        """Create the repository and, with a message, push to it."""
-        self._current = ended
+        _ended_in[threading.get_ident()] = ended
         try:
             repo = self._api.create_repo(self.repo, private=self.private, exist_ok=True).repo_id
             if commit["commit_message"]:
@@ -145,7 +151,7 @@ class HubPushes(TrainerCallback):
             if not ended.is_set():
                 self._warn(f"{type(error).__name__}: {error}", command)
         finally:
-            self._current = threading.Event()  # requests of others are none of its business
+            del _ended_in[threading.get_ident()]
 
     def _warn(self, error: str, command: str) -> None:
         """Say an error once, without the token and what differs between requests."""

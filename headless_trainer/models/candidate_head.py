@@ -8,19 +8,16 @@ Letters used in shapes: K predicted positions, U candidates, D width, V vocabula
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import torch
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
-from transformers.utils import SAFE_WEIGHTS_NAME
+from transformers.utils import SAFE_WEIGHTS_NAME, cached_file
 
 from .trunk import infer_task, probe, probe_ids
 
@@ -29,8 +26,7 @@ from .trunk import infer_task, probe, probe_ids
 PREFIX = "candidate_"
 NAME = "candidate_embeddings"  # the matrix for candidates
 FILE_NAME = f"{NAME}.safetensors"
-# Entry in the configuration of a trunk that has one.
-MARK = "has_candidate_embeddings"
+MARK = "has_candidate_embeddings"  # entry in the configuration of a trunk that has one
 # Where trunks whose embedding is narrower than their layers keep the projection that widens it (ELECTRA, ALBERT).
 INPUT_PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")
 
@@ -48,10 +44,8 @@ class CandidateHead:
         size: V.
         softcap: None: scores have no bound.
 
-    Raises:
-        ValueError: if the trunk's output and its embedding differ in width and no projection of the trunk makes up for it, or
-            if the trunk was trained with a matrix for candidates that was not loaded with it: its embedding would score in
-            that one's place.
+    Refused are a trunk whose output and embedding differ in width without a projection that makes up for it, and one that was
+    trained with a matrix for candidates that was not loaded with it: its embedding would score in that one's place.
     """
 
     softcap = None
@@ -59,22 +53,24 @@ class CandidateHead:
     def __init__(self, trunk: PreTrainedModel):
         self.trunk = trunk
         self.embedding, self.matrix = trunk.get_input_embeddings(), candidate_matrix(trunk)
-        self.size = self.embedding.num_embeddings
-        name = type(trunk).__name__
+        self.size, name = self.embedding.num_embeddings, type(trunk).__name__
         self.own = own_modules(trunk)
         if not self.own and getattr(trunk.config, MARK, False):
             raise ValueError(
                 f"model {name} was trained with a matrix of its own for candidates, which AutoModel does not load: pass its "
                 "folder instead of the model, or load it with headless_trainer.models.candidate_head.load_trunk."
             )
-        self._widen = _input_projection(trunk)
-        if self.matrix is not None and self._widen is not None:
+        self._widen = next((each for path, each in trunk.named_modules() if path in INPUT_PROJECTIONS), None)
+        if is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
+            return
+        # Tensors, not configurations: OPT projects its output down, Gemma scales its embedding, and so on.
+        ids = probe_ids(trunk)
+        output_width, width = probe(trunk, ids).last_hidden_state.shape[-1], self.vectors(ids).shape[-1]
+        if output_width != width:
             raise ValueError(
-                f"tie_word_embeddings is False but model {name} widens its embeddings before its first layer, so a second "
-                "matrix would have a different width: leave tie_word_embeddings out."
+                f"model {name} has outputs of width {output_width} and embeddings of width {width}: contrastive weight tying "
+                "needs both to be the same."
             )
-        if not is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
-            self._check_widths(trunk)
 
     def vectors(self, ids: Tensor) -> Tensor:
         """``(U, D)`` vectors that score the ``(U,)`` ids, by the module: outside its forward a weight may be a shard."""
@@ -95,17 +91,10 @@ class CandidateHead:
         return [each.weight for each in (self.embedding, self.matrix) if each is not None]
 
     def check_launch(self, args, sharded: bool = False) -> None:
-        """Refuse launches that cannot train the head, and set up DDP for it.
+        """Refuse launches that cannot train a matrix for candidates, and turn ``args.ddp_find_unused_parameters`` off for it.
 
-        Looking for what the forward does not use, which transformers lets it do by default, DDP would take a matrix for
-        candidates, which is read after the forward, for unused.
-
-        Args:
-            args: ``TrainingArguments``, whose ``ddp_find_unused_parameters`` is turned off.
-            sharded: whether DeepSpeed or FSDP cut weights into shards.
-
-        Raises:
-            ValueError: if the matrix for candidates would be taken for unused, or cut into shards.
+        That matrix is read after the forward, so DDP would take it for unused. ``sharded`` says whether DeepSpeed or FSDP cut
+        weights into shards.
         """
         if not self.own:
             return
@@ -137,29 +126,6 @@ class CandidateHead:
         save_file(own, folder / FILE_NAME, metadata={"format": "pt"})
         save_file(weights, folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
 
-    def _check_widths(self, trunk: PreTrainedModel) -> None:
-        """Compare tensors, not configurations: OPT projects its output down, Gemma scales its embedding, and so on."""
-        ids, name = probe_ids(trunk), type(trunk).__name__
-        outputs = probe(trunk, ids)
-        if getattr(outputs, "last_hidden_state", None) is None:
-            raise ValueError(f"model {name} returns no last_hidden_state, so its predictions cannot be read.")
-        with torch.no_grad():
-            output_width, vector_width = outputs.last_hidden_state.shape[-1], self.vectors(ids).shape[-1]
-        if output_width != vector_width:
-            raise ValueError(
-                f"model {name} has outputs of width {output_width} and embeddings of width {vector_width}: contrastive weight "
-                "tying needs both to be the same."
-            )
-
-
-def _input_projection(trunk: PreTrainedModel) -> Callable[[Tensor], Tensor] | None:
-    for path in INPUT_PROJECTIONS:
-        try:
-            return trunk.get_submodule(path)
-        except AttributeError:
-            continue
-    return None
-
 
 def candidate_matrix(trunk: nn.Module) -> nn.Embedding | None:
     """Return the matrix of a trunk that embeds candidates alone, where it has one."""
@@ -175,10 +141,7 @@ def own_modules(trunk: nn.Module) -> dict[str, nn.Embedding]:
 def give(trunk: PreTrainedModel, name: str, values: Tensor) -> nn.Embedding:
     """Give a trunk, in place, a trained submodule with a row for each candidate, unless it has it.
 
-    Args:
-        trunk: model without a head.
-        name: begins with `PREFIX`.
-        values: ``(V, ...)`` that it starts at.
+    Its ``name`` begins with `PREFIX`; ``values``, ``(V, ...)``, are what it starts at.
     """
     if name not in own_modules(trunk):
         weight = trunk.get_input_embeddings().weight
@@ -190,12 +153,7 @@ def give(trunk: PreTrainedModel, name: str, values: Tensor) -> nn.Embedding:
 
 @torch.no_grad()
 def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedModel:
-    """Give a trunk, in place, a matrix for candidates.
-
-    Args:
-        trunk: model without a head.
-        values: ``(V, D)`` that it starts at; random ones by default.
-    """
+    """Give a trunk, in place, a matrix for candidates that starts at the ``(V, D)`` values, random ones by default."""
     weight = trunk.get_input_embeddings().weight
     if values is None:
         values = nn.Embedding(*weight.shape, device=weight.device, dtype=weight.dtype).weight
@@ -209,24 +167,16 @@ def trunk_weights(trunk: PreTrainedModel) -> dict[str, Tensor]:
     return {name: value for name, value in trunk.state_dict().items() if not name.startswith(PREFIX)}
 
 
-def forget_head(config: PreTrainedConfig) -> None:
-    """Let a configuration no longer say that its trunk has a matrix for candidates."""
-    config.__dict__.pop(MARK, None)
-
-
 def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
-    """``AutoModel.from_pretrained``, with the matrix for candidates where the checkpoint has one.
-
-    Raises:
-        ValueError: if its configuration says so and its files hold none.
-    """
+    """``AutoModel.from_pretrained``, with the matrix for candidates where the checkpoint's configuration says it has one."""
     trunk = AutoModel.from_pretrained(source, **kwargs)
     if not getattr(trunk.config, MARK, False):
         return trunk
     where = {name: kwargs[name] for name in ("revision", "token", "cache_dir") if name in kwargs}
     for file in (FILE_NAME, SAFE_WEIGHTS_NAME):  # of a model that left its run, of a checkpoint
-        path = _find(str(source), file, where)
-        if path is None:
+        try:
+            path = cached_file(source, file, **where)
+        except OSError:  # it has no such file
             continue
         with safe_open(path, framework="pt") as weights:
             for name in (own := [each for each in weights.keys() if each.startswith(PREFIX)]):  # noqa: SIM118
@@ -237,13 +187,3 @@ def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
         f"model_name_or_path {str(source)!r} was trained with a matrix of its own for candidates, and holds neither "
         f"{FILE_NAME} nor {SAFE_WEIGHTS_NAME} with it: copy the whole folder."
     )
-
-
-def _find(source: str, file: str, where: dict) -> str | Path | None:
-    if Path(source).is_dir():
-        path = Path(source, file)
-        return path if path.is_file() else None
-    try:
-        return hf_hub_download(source, file, **where)
-    except EntryNotFoundError:
-        return None

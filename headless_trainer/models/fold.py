@@ -25,7 +25,6 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
 
     The LayerNorm computes ``gain * x + shift`` from the normalised x, which sums to zero. Gain and shift move into the head,
     whose inputs become ``x + 1``; they sum to D for every input, so each of them carries the D-th part of what is added.
-
     What the LayerNorm was is kept in the model's configuration, for `unfold`.
 
     Args:
@@ -48,9 +47,9 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
             "embeddings --do_train`."
         )
     gain, shift, weight, bias = (wide(values) for values in (norm.weight, norm.bias, weight, bias))
+    old_gain, old_shift = _before_fold(model, gain, shift)
     name = next(name for name, module in model.base_model.named_modules() if module is norm)
-    kept = dict(zip(("gain", "shift"), map(_as_text, _before_fold(model.config, gain, shift)), strict=True))
-    setattr(model.config, FOLD, {"layer_norm": name, **kept})
+    setattr(model.config, FOLD, {"layer_norm": name, "gain": _as_text(old_gain), "shift": _as_text(old_shift)})
     norm.weight.fill_(1.0)
     norm.bias.fill_(1.0)
     scaled = weight * gain
@@ -62,35 +61,31 @@ def unfold(trunk: PreTrainedModel) -> PreTrainedModel:
     """Give the trunk of a folded decoder the LayerNorm of its pretraining back, in place, so that it can be trained on.
 
     Its outputs are then again those that the embedding was trained to score. Other trunks are left as they are.
-
-    Raises:
-        ValueError: if DeepSpeed has cut its weights into shards already.
     """
-    record = getattr(trunk.config, FOLD, None)
-    if record is None:
+    if getattr(trunk.config, FOLD, None) is None:
         return trunk
     if is_deepspeed_zero3_enabled():
         raise ValueError(
             f"model {type(trunk).__name__} has log q folded into its last LayerNorm, which cannot be undone under DeepSpeed's "
             "stage 3: start from the headless checkpoint it was made of, or with another stage."
         )
-    norm = trunk.get_submodule(record["layer_norm"])
-    restored = _before_fold(trunk.config, wide(norm.weight), wide(norm.bias))
+    norm = trunk.get_submodule(getattr(trunk.config, FOLD)["layer_norm"])
+    restored = _before_fold(trunk, wide(norm.weight), wide(norm.bias))
     for parameter, values in zip((norm.weight, norm.bias), restored, strict=True):
         parameter.copy_(values.to(parameter.dtype))
     delattr(trunk.config, FOLD)
     return trunk
 
 
-def _before_fold(config, gain: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """Gain and shift, ``(D,)`` float64, without the fold that a configuration records.
+def _before_fold(model: PreTrainedModel, gain: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """Gain and shift, ``(D,)`` float64, without the fold that the configuration records.
 
     The fold left ones, which training may have moved since: the outputs in old units are ``g * (gain * x + shift - 1) + s``.
     """
-    record = getattr(config, FOLD, None)
+    record = getattr(model.config, FOLD, None)
     if record is None:
         return gain, shift
-    old_gain, old_shift = (_from_text(record[name]) for name in ("gain", "shift"))
+    old_gain, old_shift = _from_text(record["gain"]), _from_text(record["shift"])
     return old_gain * gain, old_gain * (shift - 1) + old_shift
 
 
@@ -107,14 +102,7 @@ def _from_text(text: str) -> Tensor:
 def fold_head_bias(model: PreTrainedModel) -> PreTrainedModel:
     """Copy of a causal language model whose head was given a bias that its class does not know, folded into its weights.
 
-    Args:
-        model: language model with a bias on a head that its class makes without one. It is not changed.
-
-    Returns:
-        A model of the same class with an untied head and the same logits, which any client loads.
-
-    Raises:
-        ValueError: as `fold_bias`.
+    It has the same class and the same logits, and a head that is not tied.
     """
     config = copy.deepcopy(model.config)
     config.tie_word_embeddings = False
@@ -138,17 +126,7 @@ def last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
     hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
     for hook in hooks:
         hook.remove()
-    for module, output in reversed(outputs):
-        if output.shape == hidden.shape and torch.equal(output, hidden):
-            return module
-    return None
-
-
-def has_no_free_head(model: PreTrainedModel) -> bool:
-    """Whether a causal language model has no place for log q: no bias in its head, and no LayerNorm to fold one into."""
-    head = model.get_output_embeddings()
-    causal = isinstance(head, nn.Linear) and type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
-    return causal and head.bias is None and not is_deepspeed_zero3_enabled() and last_layer_norm(model) is None
+    return next((module for module, output in reversed(outputs) if torch.equal(output, hidden)), None)
 
 
 def wide(values: Tensor) -> Tensor:

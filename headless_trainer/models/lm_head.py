@@ -7,21 +7,24 @@ Letters used in shapes: D width, V vocabulary size.
 """
 
 import copy
+import logging
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..objective.prior import candidate_log_prior, drawn_share_of
 from ..runtime.checkpoints import load_token_counts
-from .candidate_head import CandidateHead, forget_head, load_trunk, trunk_weights
+from .candidate_head import MARK, CandidateHead, load_trunk, trunk_weights
 from .fold import fold_bias, last_layer_norm, unfold, wide
-from .projection import LOGIT_TRANSFORMS, find_projection, watch_projection
-from .trunk import check_headless, find_trunk, infer_task, probe, probe_ids
+from .projection import LOGIT_TRANSFORMS, SOFTCAP, find_projection, reads_trunk
+from .trunk import check_headless, find_trunk, infer_task
 
-# GELU is the identity from here on, to the last digit of float32.
-IDENTITY_FROM = 6.0
+logger = logging.getLogger(__name__)
+
 # GELU and SiLU halve values this small, to four digits, and float16 still holds three digits of them; an outlier of 20 times
 # the standard deviation is off by 5e-4 of itself.
 SMALL = 2.0**-15
@@ -40,12 +43,9 @@ def attach_lm_head(
     """Make a language model of a headless trunk, without training.
 
     With ``prior``, the head is ``E^T + log q``. Where the architecture's head has a bias it takes log q. Where it has none
-    and the trunk ends in a LayerNorm, log q is folded into the weights: the normalised values sum to zero for every input,
-    so with a gain and a bias of one they sum to D, and that constant carries log q.
-
-    The masked language models of BERT and its kin have a layer, an activation and a LayerNorm before the projection. Where
-    the trunk ends in a LayerNorm too, these are set so that they return what they read, and the projection on E^T + log q
-    reads the trunk as in pretraining.
+    and the trunk ends in a LayerNorm, log q is folded into the weights, see `fold_bias`. The masked language models of BERT
+    and its kin have a layer, an activation and a LayerNorm before the projection: where the trunk ends in a LayerNorm too,
+    these are set so that they return what they read.
 
     Args:
         trunk: trained with `HeadlessTrainer`, or a language model around it, or the folder it was saved in.
@@ -86,7 +86,7 @@ def attach_lm_head(
         )
     model = _language_model(trunk)
     head = find_projection(model)
-    if not _reads_trunk(model, head) and not (_pass_through(model, head) or new_layers):
+    if not (_reads_trunk(model, head) or _pass_through(model, head) or new_layers):
         find_projection(model, of_trunk=True)  # which says why not
     everything, candidates = torch.arange(vocab_size, device=trunk.device), head_class(trunk)
     weight, bias = wide(candidates.vectors(everything)), candidates.bias(everything)  # (V, D), (V,)
@@ -109,24 +109,57 @@ def attach_lm_head(
     return model.eval()
 
 
-def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
-    """The architecture's language model around a copy of the trunk, with a head that is not tied."""
-    config, mapping = copy.deepcopy(trunk.config), MODEL_FOR_MASKED_LM_MAPPING
+def warn_of_dropped_head(trunk: PreTrainedModel, name: str) -> None:
+    """Say what becomes of the head of the language model ``name``, of which headless pretraining trains the trunk alone."""
+    after = "headless-trainer lm-head then makes a free head of it"
+    if _has_no_free_head(trunk):
+        after = "it can have no free head: fine-tune a head afterwards (headless-trainer lm-head --init embeddings --do_train)"
+    logger.warning(
+        "The vocabulary head of %s is dropped, with any transform and bias. The trunk learns log p - log q, and %s. To keep "
+        "the head, train with --objective sampled_softmax.",
+        name,
+        after,
+    )
+
+
+def _has_no_free_head(trunk: PreTrainedModel) -> bool:
+    """Whether `attach_lm_head` refuses trunks of this architecture with ``prior``."""
+    kind = _language_model_class(trunk.config)
+    if kind is None or is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
+        return kind is None
+    with torch.device("meta"):  # no weights
+        model = kind._from_config(copy.deepcopy(trunk.config))
+    head, last = model.get_output_embeddings(), last_layer_norm(trunk)
+    layers = _layers_between(model, head)
+    if _transform(layers, last) is None and any(True for layer in layers for _ in layer.parameters()):
+        return True
+    return last is None and getattr(head, "bias", None) is None
+
+
+def _language_model_class(config: PreTrainedConfig) -> Any:
+    """The class of the architecture's language model, None where transformers has none."""
+    mapping = MODEL_FOR_MASKED_LM_MAPPING
     if type(config) not in mapping or infer_task(config) == "clm":
         mapping = MODEL_FOR_CAUSAL_LM_MAPPING
-    if type(config) not in mapping:
+    return mapping[type(config)] if type(config) in mapping else None
+
+
+def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
+    """The architecture's language model around a copy of the trunk, with a head that is not tied."""
+    config, kind = copy.deepcopy(trunk.config), _language_model_class(trunk.config)
+    if kind is None:
         raise ValueError(
             f"model {type(trunk).__name__} has no language-modelling head in transformers: give an encoder with a masked "
             "language model (BERT, RoBERTa, ...) or a decoder (GPT-2, GPT-NeoX, Llama, ...)."
         )
     config.tie_word_embeddings = False
-    forget_head(config)
+    config.__dict__.pop(MARK, None)
     config.use_cache = True  # training turns it off, generating wants it
     for setting in LOGIT_TRANSFORMS:  # the objective knows the plain dot product
         if getattr(config, setting, None) is not None:
-            setattr(config, setting, None if setting == "final_logit_softcapping" else 1.0)
+            setattr(config, setting, None if setting == SOFTCAP else 1.0)
     # The dtype is set while the model is made: casting it later would also round tables such as the rotary frequencies.
-    model = mapping[type(config)]._from_config(config, dtype=trunk.dtype).to(trunk.device)
+    model = kind._from_config(config, dtype=trunk.dtype).to(trunk.device)
     # A language model may have a pooler below its head, which the trunk has lost and nothing reads (FNet, LayoutLM).
     model.base_model.load_state_dict(model.base_model.state_dict() | trunk_weights(trunk))
     unfold(model.base_model)
@@ -135,42 +168,44 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
 
 def _reads_trunk(model: PreTrainedModel, head: nn.Linear) -> bool:
     """Whether the projection reads what the trunk returns, up to a rounding that no client would notice."""
-    read, _ = watch_projection(head, model)[0][0]
-    hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
-    tolerance = max(1e-3, 4 * torch.finfo(hidden.dtype).eps)
-    return read.shape == hidden.shape and bool((read - hidden).abs().max() <= tolerance * hidden.abs().max())
+    return reads_trunk(model, head, tolerance=max(1e-3, 4 * torch.finfo(model.dtype).eps))
 
 
 def _pass_through(model: PreTrainedModel, head: nn.Linear) -> bool:
     """Set a dense layer, an activation and a LayerNorm between trunk and projection to return what they read.
 
-    The trunk's LayerNorm returns ``gain * x + shift``. The dense layer undoes both and puts every value where the activation
-    is linear: either close to zero, where GELU and SiLU halve it, or, for activations with a kink there, beyond a constant
-    from which on they are the identity; a normalised x is never beyond ``sqrt(D)``. Beside that constant bfloat16 has few
-    digits left, so it comes second. The LayerNorm takes factor and constant away, and applies gain and shift again.
-
-    Returns:
-        Whether it succeeded; if not, the layers are as they were.
+    The trunk's LayerNorm returns ``gain * x + shift``. The dense layer undoes both and puts every value so close to zero that
+    GELU and SiLU halve it. The LayerNorm takes the factor away, and applies gain and shift again. Where this does not succeed,
+    the layers stay as they were, and False is returned.
     """
-    trunk_modules = {*model.base_model.modules(), head}
-    layers = [module for module in model.modules() if module not in trunk_modules and not [*module.children()]]
-    dense = [layer for layer in layers if type(layer) is nn.Linear and layer.bias is not None]
-    norms = [layer for layer in layers if type(layer) is nn.LayerNorm and layer.bias is not None]
     last = last_layer_norm(model)
-    if last is None or len(dense) != 1 or len(norms) != 1 or dense[0].weight.shape != (len(last.weight),) * 2:
+    transform = _transform(_layers_between(model, head), last)
+    if last is None or transform is None:
         return False
-    dense, norm = dense[0], norms[0]
-    parameters = [*dense.parameters(), *norm.parameters()]
+    dense, norm = transform
+    parameters = [dense.weight, dense.bias, norm.weight, norm.bias]
     before = [parameter.clone() for parameter in parameters]
     gain, shift = wide(last.weight), wide(last.bias)
-    for factor, slope, constant in ((SMALL, 0.5, 0.0), (1.0, 1.0, len(gain) ** 0.5 + IDENTITY_FROM)):
-        dense.weight.copy_(torch.diag(factor / gain).to(dense.weight.dtype))
-        dense.bias.copy_((constant - factor * shift / gain).to(dense.weight.dtype))
-        size = factor * slope  # the standard deviation of what the LayerNorm reads
-        norm.weight.copy_((gain * (1 + norm.eps / size**2) ** 0.5).to(norm.weight.dtype))
-        norm.bias.copy_(shift.to(norm.weight.dtype))
-        if _reads_trunk(model, head):
-            return True
-    for parameter, value in zip(parameters, before, strict=True):
-        parameter.copy_(value)
-    return False
+    size = SMALL / 2  # the standard deviation of what the LayerNorm reads
+    set_to = torch.diag(SMALL / gain), -SMALL * shift / gain, gain * (1 + norm.eps / size**2) ** 0.5, shift
+    for parameter, values in zip(parameters, set_to, strict=True):
+        parameter.copy_(values.to(parameter.dtype))
+    if not _reads_trunk(model, head):
+        for parameter, values in zip(parameters, before, strict=True):
+            parameter.copy_(values)
+        return False
+    return True
+
+
+def _layers_between(model: PreTrainedModel, head: nn.Module) -> list[nn.Module]:
+    trunk_modules = {*model.base_model.modules(), head}
+    return [module for module in model.modules() if module not in trunk_modules and not [*module.children()]]
+
+
+def _transform(layers: list[nn.Module], last: nn.LayerNorm | None) -> tuple[nn.Linear, nn.LayerNorm] | None:
+    """The dense layer and the LayerNorm that `_pass_through` can set, of layers behind the trunk's ``last`` LayerNorm."""
+    dense = [layer for layer in layers if type(layer) is nn.Linear and layer.bias is not None]
+    norms = [layer for layer in layers if type(layer) is nn.LayerNorm and layer.bias is not None]
+    if last is None or len(dense) != 1 or len(norms) != 1 or dense[0].weight.shape != (len(last.weight),) * 2:
+        return None
+    return dense[0], norms[0]

@@ -22,15 +22,9 @@ def may_be_token(padding_id: int | None, tokenizer) -> bool:
 def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
     """Let gradients reach the row of the padding id, which ``nn.Embedding(padding_idx=...)`` keeps from all of them.
 
-    The padding id is often that of a real token, such as the end of a text: its row would stay at the zeros it starts with,
-    as an input and as a target. Where it may be one, the row of a new model is drawn like the others, normal with their
-    standard deviation. A row that was read from a checkpoint is left as it is: the model has learned with it, whatever it
-    holds. The configuration keeps its ``pad_token_id``.
-
-    Args:
-        model: model that is going to be trained.
-        tokenizer: its tokenizer, or None.
-        seed: of the drawn row.
+    The padding id is often that of a real token, such as the end of a text, whose row would stay at the zeros it starts with.
+    Then the row of a new model is drawn from the ``seed``, normal with the standard deviation of the others. One that was read
+    from a checkpoint stays as it is, and the configuration keeps its ``pad_token_id``.
     """
     embedding = model.get_input_embeddings()
     weight, row = embedding.weight, embedding.padding_idx

@@ -17,17 +17,12 @@ LOGIT_TRANSFORMS = (SOFTCAP, "logits_scaling", "logit_scale", "lm_head_multiplie
 def find_projection(model: PreTrainedModel, of_trunk: bool = False) -> nn.Linear:
     """The vocabulary projection of a language model whose logits are exactly what this projection returns.
 
-    Args:
-        model: language model.
-        of_trunk: the projection must also read exactly what the trunk returns.
-
-    Raises:
-        ValueError: if the model has none, changes its logits after it or, ``of_trunk``, its inputs before it.
+    With ``of_trunk`` it must also read exactly what the trunk returns. Other models are refused.
     """
     projection, scale, softcap = find_head(model)
     if scale != 1.0 or softcap is not None:
         raise _changes_logits(model)
-    if of_trunk and not (is_deepspeed_zero3_enabled() or _reads_trunk(projection, model)):
+    if of_trunk and not (is_deepspeed_zero3_enabled() or reads_trunk(model, projection)):
         raise ValueError(
             f"model {type(model).__name__} has layers between its trunk and its vocabulary projection, which headless "
             "pretraining does not train and which cannot be set to return what they read: fine-tune it, with "
@@ -42,9 +37,6 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
     Returns:
         The projection; the factor that multiplies its scores (Cohere, Granite); the soft cap that bounds them (Gemma 2), of
         which ``softcap * tanh(scores / softcap)`` are the logits, or None.
-
-    Raises:
-        ValueError: if the model has no projection, or changes its logits in another way.
     """
     projection = model.get_output_embeddings()
     if not isinstance(projection, nn.Linear):
@@ -56,7 +48,7 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
         if any(value not in (None, 1, 1.0) for value in settings.values()):
             raise _changes_logits(model)
         return projection, 1.0, None
-    passed, logits = watch_projection(projection, model)
+    passed, logits = _watched(model, projection)
     if len(passed) == 1 and passed[0][1].shape == logits.shape:
         scores, softcap = passed[0][1].to(logits.dtype), settings[SOFTCAP]
         if torch.equal(scores, logits):
@@ -79,13 +71,7 @@ def _changes_logits(model: PreTrainedModel) -> ValueError:
 def check_head_is_known(model: PreTrainedModel, unexpected: Collection[str], source: str) -> None:
     """Refuse a language model whose file holds a weight of its head that its class leaves out: its scores would be wrong.
 
-    Args:
-        model: as it was loaded.
-        unexpected: names that its file holds and the class does not know, as ``output_loading_info`` says.
-        source: folder or name.
-
-    Raises:
-        ValueError: with the weight.
+    ``unexpected`` are the names that its file holds and the class does not know, as ``output_loading_info`` says.
     """
     head = next(name for name, module in model.named_modules() if module is model.get_output_embeddings())
     if lost := [name for name in unexpected if name.startswith(f"{head}.")]:
@@ -95,13 +81,15 @@ def check_head_is_known(model: PreTrainedModel, unexpected: Collection[str], sou
         )
 
 
-def _reads_trunk(projection: nn.Linear, model: PreTrainedModel) -> bool:
-    read, _ = watch_projection(projection, model)[0][0]
-    return torch.equal(read, probe(model.base_model, probe_ids(model)).last_hidden_state)
+def reads_trunk(model: PreTrainedModel, projection: nn.Linear, tolerance: float = 0.0) -> bool:
+    """Whether a projection reads what the trunk returns, up to a share of the largest of these values."""
+    read, _ = _watched(model, projection)[0][0]
+    hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
+    return read.shape == hidden.shape and bool((read - hidden).abs().max() <= tolerance * hidden.abs().max())
 
 
-def watch_projection(projection: nn.Linear, model: PreTrainedModel) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """What a projection reads and returns at each of its calls in one forward of `probe_ids`, and the logits."""
+def _watched(model: PreTrainedModel, projection: nn.Linear) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """Return what a projection reads and returns at each call in one forward of `probe_ids`, and the logits."""
     passed: list[tuple[Tensor, Tensor]] = []
     handle = projection.register_forward_hook(lambda module, args, output: passed.append((args[0], output)))
     try:

@@ -16,10 +16,8 @@ from transformers.pytorch_utils import Conv1D
 def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
     """The part of a model that turns tokens into hidden states: the model itself, or what stands below its head.
 
-    A pooler is removed: nothing of it is trained, and an unused parameter stops distributed training.
-
-    Raises:
-        ValueError: if the model is an encoder-decoder or has no token embedding.
+    A pooler is removed: nothing of it is trained, and an unused parameter stops distributed training. Encoder-decoders are
+    refused, and models without a token embedding.
     """
     if not isinstance(model, PreTrainedModel):
         raise ValueError(f"model must be a transformers PreTrainedModel, got {type(model).__name__}.")
@@ -35,17 +33,14 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
             f"model {name} has no token embedding (torch.nn.Embedding), so there is nothing to contrast with."
         )
     if isinstance(getattr(trunk, "pooler", None), nn.Module) and any(True for _ in trunk.pooler.parameters()):
-        trunk.pooler = None
-        if not _runs(trunk):
-            trunk.pooler = nn.Identity()
+        trunk.pooler = nn.Identity()  # not None, which LayoutLM and SqueezeBERT would call
     return trunk
 
 
 def without_adapter(model: nn.Module) -> nn.Module:
     """The model that an adapter of peft is in, adapter and all, or the model itself where there is none.
 
-    Raises:
-        ValueError: if the adapter adds positions to each row, which predict no token.
+    Refuses adapters that add positions to each row, which predict no token, and those on the embedding or the head.
     """
     if not hasattr(model, "get_base_model"):
         return model
@@ -54,25 +49,18 @@ def without_adapter(model: nn.Module) -> nn.Module:
             f"model is a {type(model).__name__} with prompts that are learned ({model.active_peft_config.peft_type.value}), "
             "which stand before the tokens of each row: use an adapter inside the layers, such as LoRA."
         )
-    return model.get_base_model()
-
-
-def _runs(trunk: PreTrainedModel) -> bool:
-    """Whether a trunk does without its pooler. LayoutLM and SqueezeBERT call it whatever it is."""
-    try:
-        if not is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
-            probe(trunk, probe_ids(trunk))
-    except TypeError:  # 'NoneType' object is not callable
-        return False
-    return True
+    base = model.get_base_model()
+    for part in (base.get_input_embeddings(), base.get_output_embeddings()):
+        if not isinstance(part, (nn.Embedding, nn.Linear, type(None))):
+            raise ValueError(
+                f"model is a {type(model).__name__} with an adapter on its embedding or its vocabulary head "
+                f"({type(part).__name__}): leave both out of target_modules, modules_to_save and trainable_token_indices."
+            )
+    return base
 
 
 def check_causal(trunk: PreTrainedModel) -> None:
-    """Refuse next-token prediction with a trunk whose outputs depend on the tokens that follow: it would read the answer.
-
-    Raises:
-        ValueError: if the last of a few tokens changes the outputs before it.
-    """
+    """Refuse next-token prediction with a trunk whose outputs depend on the tokens that follow: it would read the answer."""
     if is_deepspeed_zero3_enabled():
         return
     ids = probe_ids(trunk)
@@ -80,10 +68,9 @@ def check_causal(trunk: PreTrainedModel) -> None:
     changed[:, -1] = ids[:, 0]
     before, after = (probe(trunk, tokens).last_hidden_state[:, :-1] for tokens in (ids, changed))
     if (before - after).abs().max() > 1e-5:
-        name = type(trunk).__name__
         raise ValueError(
-            f"task is 'clm' but the outputs of model {name} depend on the tokens that follow, which they have to predict: "
-            "use task 'mlm' or a decoder (GPT-NeoX, Llama, ..., or is_decoder=true in the configuration of a BERT)."
+            f"task is 'clm' but the outputs of model {type(trunk).__name__} depend on the tokens that follow, which they have "
+            "to predict: use task 'mlm' or a decoder (GPT-NeoX, Llama, ..., or is_decoder=true in a BERT's configuration)."
         )
 
 
@@ -107,17 +94,15 @@ def probe(model: PreTrainedModel, ids: Tensor):
 @contextmanager
 def cache_for_generation(model: PreTrainedModel) -> Iterator[None]:
     """Save a model within this, and it generates with a cache, which training had turned off in its configuration."""
-    configs = [
-        config for config in (model.config, getattr(model, "generation_config", None)) if hasattr(config, "use_cache")
-    ]
-    before = [config.use_cache for config in configs]
-    for config in configs:
-        config.use_cache = True
+    configs = [each for each in (model.config, getattr(model, "generation_config", None)) if hasattr(each, "use_cache")]
+    before = [each.use_cache for each in configs]
+    for each in configs:
+        each.use_cache = True
     try:
         yield
     finally:
-        for config, value in zip(configs, before, strict=True):
-            config.use_cache = value
+        for each, value in zip(configs, before, strict=True):
+            each.use_cache = value
 
 
 def layer_matrices(model: PreTrainedModel) -> list[nn.Parameter]:
@@ -129,11 +114,7 @@ def layer_matrices(model: PreTrainedModel) -> list[nn.Parameter]:
 
 
 def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
-    """``mlm`` or ``clm``, from a model's class, or from what its architecture is used for.
-
-    Raises:
-        ValueError: if the architecture has neither a masked nor a causal language model in transformers.
-    """
+    """``mlm`` or ``clm``, from a model's class, or from what its architecture is used for."""
     config = getattr(model, "config", model)
     name, kind = type(model).__name__, type(config)
     # An encoder's architecture may be set to see what came before alone: BERT and its kin, XLM and FlauBERT.
@@ -150,11 +131,7 @@ def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
 
 
 def check_headless(config: PreTrainedConfig, source: str) -> None:
-    """Refuse to put a head on a checkpoint that has one: it would be dropped silently.
-
-    Raises:
-        ValueError: if the configuration names a language model.
-    """
+    """Refuse to put a head on a checkpoint that has one: it would be dropped silently."""
     for name in config.architectures or ():
         if name.endswith(("ForCausalLM", "ForMaskedLM", "LMHeadModel")):
             raise ValueError(

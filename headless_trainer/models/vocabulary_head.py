@@ -27,36 +27,25 @@ class VocabularyHead:
     the predicted positions: the ``(B, T, V)`` logits never exist. It happens inside the forward because a distributed wrapper
     only knows the parameters that are used there.
 
-    Args:
-        model: language model with a vocabulary projection.
-
     Attributes:
         projection: the vocabulary projection.
         scale: factor of its scores, which `within` and `hidden` hand over in its inputs.
         softcap: bound of its scores, which a loss applies; None for none.
         size: V.
         added_bias: whether the projection was given a bias that the model's class does not know.
-
-    Raises:
-        ValueError: if the model has no vocabulary projection, or changes its logits in a way that `find_head` does not know.
     """
 
     def __init__(self, model: PreTrainedModel):
         self.model = model
         self.projection, self.scale, self.softcap = find_head(model)
-        self.added_bias = False
-        self.size = self.projection.out_features
+        self.size, self.added_bias = self.projection.out_features, False
         # Of the call under way: where tokens are predicted, until the positions are picked, and what is computed there.
         self._predicted: Tensor | None = None
         self._compute: Compute | None = None
         model.base_model.register_forward_hook(self._select)
 
     def start_bias(self, prior: Tensor) -> None:
-        """Give the projection a trained bias that starts at ``(V,)`` log frequencies.
-
-        Raises:
-            ValueError: if the class knows no such bias and the model has nowhere to fold it when it leaves the run.
-        """
+        """Give the projection a trained bias that starts at ``(V,)`` log frequencies."""
         prior = prior.to(self.model.device)
         self.added_bias = self.projection.bias is None
         if self.added_bias:
@@ -68,24 +57,21 @@ class VocabularyHead:
 
     def finish_weights(self, folder: Path, leaves_run: bool) -> None:
         """Fold an added bias into the weights of a folder; those that are trained lie beside them where a run resumes."""
-        if self.added_bias and not leaves_run:
+        if not self.added_bias:
+            return
+        if not leaves_run:
             save_model(self.model, str(folder / TRAINED_NAME), metadata={"format": "pt"})
-        if self.added_bias:
-            fold_head_bias(self.model).save_pretrained(folder)
+        fold_head_bias(self.model).save_pretrained(folder)
 
     def within(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, compute: Compute) -> Tensor:
-        """Run a model, and compute something in place of its logits, inside its forward.
+        """Run a model, and return what ``compute`` makes of the inputs of its projection, inside its forward.
 
-        Args:
-            model: the language model, or what wraps it.
-            inputs: of its forward.
-            predicted: ``(K,)`` int64, the positions that predict a token, counted over all ``B * T``.
-            compute: from the ``(K, D)`` inputs of the projection there, its weight ``(V, D)`` and its bias ``(V,)`` or None, to
-                what is returned.
+        ``predicted``, ``(K,)`` int64, are the positions that predict a token, counted over all ``B * T``. ``compute`` takes the
+        ``(K, D)`` inputs of the projection there, its weight ``(V, D)``, and its bias ``(V,)`` or None.
         """
         self._predicted, self._compute = predicted, compute
         try:
-            with self._projecting_by(self._project), self._uncapped():
+            with self._projecting_by(self._project):
                 result = model(**inputs).logits
             return result if self.scale == 1.0 else result / self.scale  # which the model has multiplied it by
         finally:
@@ -97,7 +83,7 @@ class VocabularyHead:
 
     @property
     def row_weights(self) -> list[nn.Parameter]:
-        """As those of a `CandidateHead`."""
+        """Weights of which a step reads single rows, see `CandidateHead`."""
         tables = self.model.get_input_embeddings().weight, self.projection.weight
         return list(dict.fromkeys(tables))
 
@@ -116,24 +102,16 @@ class VocabularyHead:
 
     @contextmanager
     def _projecting_by(self, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """Within it the projection computes something else. After it the model is an ordinary one."""
+        """Within it the projection computes something else, which the model does not cap; after it, what it did before."""
         self.projection.forward = forward
+        if self.softcap is not None:
+            setattr(self.model.config, SOFTCAP, None)
         try:
             yield
         finally:
             del self.projection.forward
-
-    @contextmanager
-    def _uncapped(self) -> Iterator[None]:
-        """Within it the model does not cap what its projection returns, which is a loss there."""
-        if self.softcap is None:
-            yield
-            return
-        setattr(self.model.config, SOFTCAP, None)
-        try:
-            yield
-        finally:
-            setattr(self.model.config, SOFTCAP, self.softcap)
+            if self.softcap is not None:
+                setattr(self.model.config, SOFTCAP, self.softcap)
 
     def _select(self, module: nn.Module, args: tuple, output):
         # Compiled, the positions are picked at the projection: here, each new number of them would compile the rest again.

@@ -16,38 +16,23 @@ IGNORE_INDEX = -100
 
 @dataclass(frozen=True)
 class MaskingRule:
-    """How masked-language-model targets are drawn.
-
-    Attributes:
-        mask_token_id: id shown in place of most targets.
-        vocab_size: replacement tokens are drawn below it.
-        special_ids: ``(S,)`` int64 ids that are never targets.
-        probability: share of the other tokens that become targets.
-        mask_share: share of the targets shown as the mask token.
-        random_share: share of the targets shown as a random token. The rest is shown as it is.
-    """
+    """How masked-language-model targets are drawn."""
 
     mask_token_id: int
-    vocab_size: int
-    special_ids: Tensor
-    probability: float = 0.15
-    mask_share: float = 0.8
-    random_share: float = 0.1
+    vocab_size: int  # random tokens are drawn below it
+    special_ids: Tensor  # ``(S,)`` int64 ids that are never targets
+    probability: float = 0.15  # of the other tokens to become targets
+    mask_share: float = 0.8  # of the targets, shown as the mask token
+    random_share: float = 0.1  # of the targets, shown as a random token; the rest is shown as it is
 
 
 def mask_tokens(
     input_ids: Tensor, rule: MaskingRule, row_seeds: Tensor, excluded: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw masked-language-model targets.
+    """``(B, T)`` inputs and ``(B, T)`` labels of masked language modelling, `IGNORE_INDEX` where nothing is predicted.
 
-    Args:
-        input_ids: ``(B, T)`` int64.
-        rule: shares and special tokens.
-        row_seeds: ``(B,)`` int64; a row with the same tokens and seed gets the same masks in any batch, on any device.
-        excluded: ``(B, T)`` bool, positions that are never targets, such as padding.
-
-    Returns:
-        ``(B, T)`` inputs and ``(B, T)`` labels, `IGNORE_INDEX` where nothing is predicted.
+    A row with the same tokens and seed, of ``(B,)`` int64, gets the same masks in any batch, on any device. ``(B, T)``
+    positions that are ``excluded``, such as padding, are never targets.
     """
     chosen, shown, replacement = uniform_numbers(row_seeds, 3, input_ids.shape[1])  # (B, T) each
     target = chosen < rule.probability
@@ -63,15 +48,9 @@ def mask_tokens(
 
 
 def next_tokens(input_ids: Tensor, excluded: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
-    """Labels of causal language modelling: at each position the token that follows it.
+    """``(B, T)`` labels of causal language modelling: the token that follows; `IGNORE_INDEX` where nothing is predicted.
 
-    Args:
-        input_ids: ``(B, T)`` int64.
-        excluded: ``(B, T)`` bool, tokens that are never targets, such as padding.
-        position_ids: ``(B, T)`` int64. Where it restarts at 0 another document begins, whose first token nothing predicts.
-
-    Returns:
-        ``(B, T)`` labels, `IGNORE_INDEX` where nothing is predicted and in the last column.
+    Nothing predicts tokens that are ``excluded``, such as padding, and the first of a document, where positions are 0.
     """
     labels = torch.full_like(input_ids, IGNORE_INDEX)
     labels[:, :-1] = input_ids[:, 1:]
@@ -98,25 +77,25 @@ def document_mask(position_ids: Tensor) -> Tensor:
 
 
 def document_bounds(position_ids: Tensor) -> Tensor:
-    """Where documents begin in the tokens of all rows one after the other, and the number of tokens: ``(N + 1,)`` int32."""
+    """Return document starts in the concatenated rows, and the number of tokens: ``(N + 1,)`` int32."""
     starts = (position_ids.flatten() == 0).nonzero().flatten()
     return torch.cat([starts, starts.new_tensor([position_ids.numel()])]).int()
 
 
 def content_seeds(input_ids: Tensor, seed: tuple[int, ...], excluded: Tensor | None = None) -> Tensor:
-    """One seed for each row, ``(B,)`` int64, from its tokens and what ``seed`` names, such as a run's seed and a step.
+    """Make a seed for each row, ``(B,)`` int64, from its tokens and what ``seed`` names, such as a run's seed and a step.
 
     The same in any batch, in any order, at any padded length and on any process: nothing has to be known of how the rows were
     shared out. Rows of the same tokens have the same seed.
     """
-    state = 0
+    state = torch.zeros((), dtype=torch.long)
     for part in seed:
-        state = _mix_integer(state ^ part)
+        state = _mix((state ^ part) + _GAMMA)
     indices = torch.arange(input_ids.shape[1], device=input_ids.device)
     mixed = _mix(_mix(input_ids + 1) ^ indices)
     if excluded is not None:
         mixed = mixed.masked_fill(excluded, 0)
-    return _mix(mixed.sum(dim=1) ^ _as_signed(state))
+    return _mix(mixed.sum(dim=1) ^ state.item())
 
 
 def uniform_numbers(row_seeds: Tensor, draws: int, length: int) -> Tensor:
@@ -130,27 +109,14 @@ def uniform_numbers(row_seeds: Tensor, draws: int, length: int) -> Tensor:
     return ((bits >> 40) & 0xFFFFFF).float() / 2**24  # 24 bits: every value is exact in float32
 
 
-# The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): a bijection of 64-bit integers whose output bits pass the usual
-# tests of randomness. int64 products wrap in torch as they must here.
-_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-_SHIFTS = (30, 27, 31)
+# SplitMix64 (Steele, Lea and Flood, 2014): the step of its state, and its finaliser, a bijection of 64-bit integers whose
+# output bits pass the usual tests of randomness. int64 sums and products wrap in torch as they must here.
+_GAMMA = 0x9E3779B97F4A7C15 - 2**64
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64), (31, 1))
 
 
 def _mix(values: Tensor) -> Tensor:
-    for shift, multiplier in zip(_SHIFTS, (*_MULTIPLIERS, None), strict=True):
+    for shift, multiplier in _ROUNDS:
         # torch shifts int64 arithmetically: clear the copies of the sign bit
-        values = values ^ ((values >> shift) & ((1 << (64 - shift)) - 1))
-        if multiplier is not None:
-            values = values * _as_signed(multiplier)
+        values = (values ^ ((values >> shift) & ((1 << (64 - shift)) - 1))) * multiplier
     return values
-
-
-def _mix_integer(value: int) -> int:
-    value = (value + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-    for shift, multiplier in zip(_SHIFTS, (*_MULTIPLIERS, 1), strict=True):
-        value = ((value ^ (value >> shift)) * multiplier) & 0xFFFFFFFFFFFFFFFF
-    return value
-
-
-def _as_signed(value: int) -> int:
-    return value - 2**64 if value >= 2**63 else value

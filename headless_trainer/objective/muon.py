@@ -16,14 +16,8 @@ class MuonAnd(torch.optim.Optimizer):
 
     Args:
         params: groups of parameters, as for any optimizer. Matrices keep the weight decay of their group.
-        matrices: the parameters that Muon updates.
-        muon_lr: its learning rate. A schedule multiplies it as it does that of the others.
-        other: class of the optimizer for the rest.
-        kwargs: what that class takes.
-
-    Attributes:
-        muon: the optimizer of the matrices.
-        other: that of the rest.
+        matrices: the parameters that Muon updates, at ``muon_lr``, which a schedule multiplies as it does that of the others.
+        other: class of the optimizer for the rest, which takes the ``kwargs``.
     """
 
     def __init__(
@@ -49,7 +43,7 @@ class MuonAnd(torch.optim.Optimizer):
         super().__init__([*self.other.param_groups, *self.muon.param_groups], defaults)
 
     def step(self, closure: Callable | None = None) -> Any:
-        """One step of both, with the gradients of the closure where one is given."""
+        """Make one step of both, with the gradients of the closure where one is given."""
         loss = self.other.step(closure)
         self.muon.step()
         return loss

@@ -11,17 +11,7 @@ from torch import Tensor
 
 
 def draw_uniform(amount: int, vocab_size: int, seed: int, step: int) -> Tensor:
-    """Draw candidates besides the targets, with replacement: the same in every process, and after a resume.
-
-    Args:
-        amount: drawn in a step.
-        vocab_size: V, below which ids are drawn.
-        seed: of the run.
-        step: number of the optimizer step.
-
-    Returns:
-        ``(amount,)`` int64 ids, on the CPU.
-    """
+    """Draw ``(amount,)`` further candidates of a step, uniformly with replacement: the same in every process and resume."""
     generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
     return torch.randint(vocab_size, (amount,), generator=generator)
 
@@ -30,9 +20,8 @@ def draw_uniform(amount: int, vocab_size: int, seed: int, step: int) -> Tensor:
 class NegativePool:
     """Distinct target tokens and how often each one occurs among the targets.
 
-    Contrastive weight tying contrasts a prediction with the embedding of every target of the batch. Targets that are the
-    same token have the same embedding, so the pool is fully known from its distinct ids and their counts: widening it to
-    other micro-batches or other ranks moves integers, never embeddings.
+    Targets that are the same token have the same embedding, so the pool is fully known from its distinct ids and their counts:
+    widening it to other micro-batches or other ranks moves integers, never embeddings.
 
     Attributes:
         ids: ``(U,)`` int64, sorted, each token once.
@@ -55,12 +44,7 @@ class NegativePool:
 
     @classmethod
     def merged(cls, ids: Tensor, counts: Tensor) -> "NegativePool":
-        """Pool of the targets of several pools together.
-
-        Args:
-            ids: ``(N,)`` int64 tokens of all of them, a token of several pools several times.
-            counts: ``(N,)`` int64 occurrences of each; rows with none, such as padding, are dropped.
-        """
+        """Pool of several together: their ``(N,)`` tokens and counts one after the other, of which 0 is padding."""
         ids, counts = ids[counts > 0], counts[counts > 0]
         distinct, positions = torch.unique(ids, return_inverse=True)
         return cls(distinct, torch.zeros_like(distinct).index_add_(0, positions, counts), int(counts.sum()))
@@ -86,17 +70,7 @@ class NegativePool:
         return self.counts.to(dtype).log()
 
     def index_of(self, target_ids: Tensor) -> Tensor:
-        """Index of each target in ``ids``.
-
-        Args:
-            target_ids: ``(K,)`` int64.
-
-        Returns:
-            ``(K,)`` int64.
-
-        Raises:
-            ValueError: if a target is not in the pool: it would be scored against the wrong candidate.
-        """
+        """``(K,)`` int64 index in ``ids`` of each target; a ValueError for one that is not there: the loss would be wrong."""
         index = torch.searchsorted(self.ids, target_ids)
         if index.numel() == 0:
             return index

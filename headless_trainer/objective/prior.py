@@ -9,15 +9,8 @@ from torch import Tensor
 def candidate_log_prior(token_counts: Tensor, drawn_share: float = 0.0) -> Tensor:
     """Return the log frequency of each token among the candidates, which the free head adds to its scores.
 
-    Candidates are the targets, see `log_prior`, and where negatives are drawn too, a mixture of those and the uniform
-    distribution over the vocabulary.
-
-    Args:
-        token_counts: ``(V,)`` int64 occurrences as a target.
-        drawn_share: share of the candidates that were drawn uniformly, from 0 to below 1.
-
-    Returns:
-        ``(V,)`` float32, in nats.
+    Candidates are the targets, see `log_prior`, and where a share of them was drawn, from 0 to below 1, a mixture of those and
+    the uniform distribution over the vocabulary. ``(V,)`` float32, in nats.
     """
     log_q = log_prior(token_counts)
     if not drawn_share:
@@ -36,13 +29,8 @@ def log_prior(token_counts: Tensor) -> Tensor:
 
     Absolute discounting: every token seen gives up the same part of one occurrence, and those never seen share it equally.
     The part is estimated from how many tokens were seen once and twice, n1 / (n1 + 2 n2) (Ney, Essen and Kneser, 1994,
-    https://doi.org/10.1006/csla.1994.1001), and bounded so that no token is rarer for having been seen.
-
-    Args:
-        token_counts: ``(V,)`` int64 occurrences as a target. If all are zero, every token gets the same.
-
-    Returns:
-        ``(V,)`` float32, in nats.
+    https://doi.org/10.1006/csla.1994.1001), and bounded so that no token is rarer for having been seen. If none was, all have
+    the same. ``(V,)`` float32, in nats.
     """
     size, total = len(token_counts), int(token_counts.sum())
     if total == 0:

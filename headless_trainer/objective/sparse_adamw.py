@@ -49,7 +49,7 @@ class SparseAdamW(torch.optim.AdamW):
         kwargs: everything else ``AdamW`` takes, except ``amsgrad`` and ``maximize``.
 
     Raises:
-        ValueError: if an embedding is not among the parameters or a setting has no such sum.
+        ValueError: if a setting has no such sum.
     """
 
     def __init__(self, params: ParamsT, *, embeddings: Sequence[nn.Parameter], **kwargs: Any) -> None:
@@ -58,12 +58,9 @@ class SparseAdamW(torch.optim.AdamW):
         # A scaler of float16 would leave the check for infinities to the fused kernel, which does not see the rows.
         self._step_supports_amp_scaling = False
         for embedding in self.embeddings:
-            if not any(param is embedding for group in self.param_groups for param in group["params"]):
-                raise ValueError("embedding is not among params: pass the weight of the embedding that they hold.")
             group = self._group(embedding)
-            for name in ("amsgrad", "maximize"):
-                if group[name]:
-                    raise ValueError(f"{name} is True, which SparseAdamW does not support: leave it out.")
+            if group["amsgrad"] or group["maximize"]:
+                raise ValueError("amsgrad or maximize is True, which SparseAdamW does not support: leave both out.")
             beta1, beta2 = group["betas"]
             check_settings(beta1, beta2, group["eps"])
 
@@ -101,7 +98,7 @@ class SparseAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> Any:
-        """One step of AdamW: everything else by the parent, the embeddings on the rows of their gradients."""
+        """Make one step of AdamW: the embeddings on the rows of their gradients, everything else by the parent."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -142,11 +139,7 @@ class SparseAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def catch_up(self, *ids: Tensor) -> None:
-        """Move rows to where dense AdamW would have them after the last step.
-
-        Args:
-            ids: rows of each embedding, in their order: tensors of any shape, repeats allowed; all rows by default.
-        """
+        """Move rows, the ``ids`` of each embedding or all, to where dense AdamW would have them after the last step."""
         for number, embedding in enumerate(self.embeddings):
             if not self.state.get(embedding):
                 continue
@@ -181,9 +174,8 @@ class SparseAdamW(torch.optim.AdamW):
         self._put(embedding, rows, weight, mean.mul_(decay1), square.mul_(decay2))
         state["last_step"][ids] = step
 
-    def _tables(self, embedding: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        state = self._row_state(embedding)
-        return embedding, state["exp_avg"], state["exp_avg_sq"]
+    def _tables(self, embedding: Tensor) -> list[Tensor]:
+        return [embedding, *(self._row_state(embedding)[name] for name in MOMENT_NAMES)]
 
     def _rows(self, embedding: Tensor, ids: Tensor) -> list[Tensor]:
         return [table[ids].to(_wide(embedding)) for table in self._tables(embedding)]
@@ -193,17 +185,8 @@ class SparseAdamW(torch.optim.AdamW):
             table.index_copy_(0, ids, values.to(table.dtype))
 
 
-def moment_bytes(embedding: Tensor) -> int:
-    """Bytes of the moments of an embedding, and of the step in which each row was last touched."""
-    return 4 * len(embedding) + len(MOMENT_NAMES) * embedding.numel() * embedding.element_size()
-
-
 def check_settings(beta1: float, beta2: float, eps: float) -> None:
-    """Refuse settings of AdamW under which what a row missed never dies away.
-
-    Raises:
-        ValueError: unless adam_beta1 is below the square root of adam_beta2 and adam_epsilon above 0.
-    """
+    """Refuse settings of AdamW under which what a row missed never dies away."""
     if not beta1 < math.sqrt(beta2):
         raise ValueError(
             f"adam_beta1 is {beta1} and adam_beta2 is {beta2}: with sparse_embedding_updates adam_beta1 must be below the "
@@ -244,12 +227,8 @@ def _decays(beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
 def quadrature(moments: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Two terms ``A_i / (x + E_i)`` with the moments of a sum of ``a_k / (x + eps * x_k)``.
 
-    Args:
-        moments: ``(U, 4 or more)`` float64 sums of ``a_k x_k^j`` over k, j = -1, 0, 1, 2.
-        eps: multiplies the x_k.
-
-    Returns:
-        ``A_1, E_1, A_2, E_2``, ``(U,)`` float64 each.
+    ``moments`` are ``(U, 4 or more)`` float64, the sums of ``a_k x_k^j`` over k for j = -1, 0, 1, 2. Returns ``A_1, E_1, A_2,
+    E_2``, ``(U,)`` float64 each.
     """
     total = moments[:, 0]
     first, second, third = (moments[:, j] / total.where(total > 0, 1.0) for j in (1, 2, 3))
@@ -265,20 +244,15 @@ def quadrature(moments: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
-    """`torch.nn.utils.clip_grad_norm_` that also takes sparse gradients, whose repeated rows it adds up first.
-
-    Returns:
-        The norm of all gradients together before they were clipped, a scalar.
-    """
+    """`torch.nn.utils.clip_grad_norm_` that also takes sparse gradients, whose repeated rows it adds up first."""
     gradients = []
     for parameter in parameters:
-        if parameter.grad is None:
-            continue
-        if parameter.grad.is_sparse:
-            parameter.grad = parameter.grad.coalesce()
-            gradients.append(parameter.grad.values())
-        else:
-            gradients.append(parameter.grad)
+        gradient = parameter.grad
+        if gradient is not None and gradient.is_sparse:
+            parameter.grad = gradient = gradient.coalesce()
+            gradients.append(gradient.values())
+        elif gradient is not None:
+            gradients.append(gradient)
     norm = torch.nn.utils.get_total_norm(gradients)
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
@@ -289,15 +263,8 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
 def average_row_gradients(weight: nn.Parameter, gather: Callable[[Tensor], Tensor], processes: int) -> int:
     """Average a sparse gradient over processes by exchanging its rows, where a dense exchange would send ``(V, D)``.
 
-    Every process adds the rows up in the same order, so all of them end with the same bits.
-
-    Args:
-        weight: ``(V, D)`` with this process's gradient in ``grad``, or none.
-        gather: puts the tensors of all processes, of equal shape, under each other.
-        processes: how many there are.
-
-    Returns:
-        Bytes that this process received.
+    Every process adds the rows up in the same order, so all of them end with the same bits. ``gather`` puts the tensors of all
+    processes, of equal shape, under each other. Returns the bytes that this process received.
     """
     if weight.grad is None:
         ids, rows = torch.empty(0, dtype=torch.long, device=weight.device), weight.new_empty(0, weight.shape[1])
@@ -308,9 +275,8 @@ def average_row_gradients(weight: nn.Parameter, gather: Callable[[Tensor], Tenso
     longest = int(lengths.max())
     if longest == 0:
         return 0
-    missing = longest - len(ids)
-    ids = gather(nn.functional.pad(ids, (0, missing)))
-    rows = gather(nn.functional.pad(rows, (0, 0, 0, missing)))
+    missing = longest - len(ids)  # padding
+    ids, rows = gather(nn.functional.pad(ids, (0, missing))), gather(nn.functional.pad(rows, (0, 0, 0, missing)))
     kept = (torch.arange(longest, device=weight.device) < lengths[:, None]).flatten()
     everyone = torch.sparse_coo_tensor(
         ids[kept][None], rows[kept] / processes, weight.shape, check_invariants=False, is_coalesced=False

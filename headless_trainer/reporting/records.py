@@ -11,23 +11,18 @@ import pandas
 
 from ..runtime.checkpoints import load_token_counts, read_settings
 from ..runtime.curves import curves, read_state
-from ..scoring.score_comparison import short_names
 
 # Axes of a run, by the names of their columns, and what they are called.
 TOKENS, SECONDS = "tokens_seen", "train_seconds"
 AXES = {TOKENS: "tokens", SECONDS: "training time"}
-EVALUATION_NAME = "eval_results.json"
 
 
 @dataclass
 class Run:
-    """One training.
+    """One training: a row for each log (`runtime.curves.curves`), settings by name, and totals at its end.
 
-    Attributes:
-        logged: what was logged, as `runtime.curves.curves` has it.
-        settings: the training arguments that are plain values, ``model: `` with what the model's configuration says, and the
-            fingerprint of the vocabulary of its ``tokenizer`` if that was saved.
-        end: ``step``, ``tokens_seen``, ``train_seconds`` of training steps, and ``process_seconds`` of all processes together.
+    Settings are the training arguments that are plain values, ``model: `` with what the model's configuration says, and a
+    fingerprint of the ``tokenizer``'s vocabulary. ``end`` has ``process_seconds`` of all processes together, too.
     """
 
     folder: Path
@@ -63,7 +58,7 @@ def read_run(folder: str | Path) -> Run:
     settings = read_settings(found) or read_settings(folder)
     # With load_best_model_at_end the last evaluation is that of the weights of another step, which were scored before.
     if not settings.get("load_best_model_at_end"):
-        last = _read(folder / EVALUATION_NAME)
+        last = _read(folder / "eval_results.json")
         known = any("eval_loss" in logs and logs["step"] == last.get("step") for logs in history)
         if not known and last.get("step", step + 1) <= step:  # else it is that of another training in this folder
             history = [*history, last]
@@ -88,11 +83,8 @@ def _read(path: Path) -> dict:
 
 
 def group_runs(arguments: Sequence[str]) -> dict[str, list[Run]]:
-    """Return runs by configuration, which they are seeds of, from ``RUN`` and ``NAME=RUN1,RUN2`` items.
-
-    A run without a name has that of its folder.
-    """
-    named: list[tuple[str, list[Run]]] = []
+    """Return runs by configuration, from items ``RUN``, which has the name of its folder, and ``NAME=RUN1,RUN2`` of seeds."""
+    configurations: dict[str, list[Run]] = {}
     for argument in arguments:
         name, equals, folders = argument.partition("=")
         if not equals or Path(argument).is_dir():
@@ -100,13 +92,15 @@ def group_runs(arguments: Sequence[str]) -> dict[str, list[Run]]:
         runs = [read_run(folder) for folder in (folders.split(",") if name else [folders]) if folder]
         if not runs:
             raise ValueError(f"{argument!r} names no run: write NAME=RUN1,RUN2.")
-        named.append((name, runs))
-        places = [run.folder.resolve() for _, runs in named for run in runs]
-        if len({*places}) < len(places):
-            raise ValueError(f"{argument!r} names a run twice: name each run once.")
-    shortest = iter(short_names([str(runs[0].folder) for name, runs in named if not name]))
-    configurations: dict[str, list[Run]] = {}
-    for name, runs in named:
-        if configurations.setdefault(name := name or next(shortest), runs) is not runs:
-            raise ValueError(f"{name!r} is given to two groups: name all its runs at once, {name}=RUN1,RUN2.")
+        for setting in ("trainer", "objective", "task"):
+            if len(values := {str(run.settings.get(setting)) for run in runs}) > 1:
+                both = " and ".join(sorted(values))
+                raise ValueError(f"{argument!r} has runs with {setting} {both}: give each a name of its own.")
+        name = name or runs[0].folder.resolve().name
+        if name in configurations:
+            raise ValueError(f"Two configurations have the name {name!r}: write NAME=RUN1,RUN2, with all runs of one.")
+        configurations[name] = runs
+    places = [run.folder.resolve() for runs in configurations.values() for run in runs]
+    if twice := next((place for place in places if places.count(place) > 1), None):
+        raise ValueError(f"{str(twice)!r} is named twice: name each run once.")
     return configurations

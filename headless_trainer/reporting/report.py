@@ -1,10 +1,9 @@
 """A report that compares runs: one page with its pictures in it, the same pictures beside it, a summary for the console."""
 
 import base64
+import itertools
 import math
-import re
 from collections.abc import Iterable, Sequence
-from html import escape
 from pathlib import Path
 
 import jinja2
@@ -12,28 +11,12 @@ import pandas
 from markupsafe import Markup
 
 from .. import pictures
-from ..fine_tuning.grid_report import benchmark_table, benchmarks, note
-from ..fine_tuning.problems import LOSS_TITLES
-from ..fine_tuning.results import read_runs
 from ..measures import MEASURES, Chart, Measure
 from ..pictures import Panel, Series, in_short
 from ..runtime.checkpoints import check_writable, write_whole
-from ..scoring.score_comparison import score_table
-from ..scoring.score_store import RESULTS_NAME
 from ..significance import dagger, show_p
-from .records import AXES, TOKENS, group_runs
-from .run_comparison import (
-    ACCURACY,
-    COMPARED,
-    Configurations,
-    economy,
-    evaluated,
-    held_out,
-    in_words,
-    not_comparable,
-    summary,
-    unit_of,
-)
+from .records import AXES, SECONDS, TOKENS, group_runs
+from .run_comparison import ACCURACY, COMPARED, Configurations, compare, economy, in_words
 
 PAGE_NAME = "report.html"
 # Distinct to people who see no red or no green.
@@ -43,64 +26,29 @@ PLACES = {
     "seed", "data_seed", "output_dir", "run_name", "resume_from_checkpoint", "report_to", "disable_tqdm", "push_to_hub",
     "hub_model_id", "project", "model: _name_or_path", "model: transformers_version",
 }  # fmt: skip
-SMOOTHED_OVER = 0.05  # of a curve's points: speeds jump from log to log
+AXIS_UNITS = {TOKENS: (1e6, "millions"), SECONDS: (60, "minutes")}
 
 
-def write_report(
-    runs: Sequence[str],
-    output_dir: str | Path,
-    *,
-    title: str = "Pretraining runs compared",
-    glue: Sequence[str] | None = None,
-    lm_eval: Sequence[str] | None = None,
-) -> list[str]:
-    """Compare runs and write ``report.html`` and its pictures.
-
-    Args:
-        runs: ``RUN`` and ``NAME=RUN1,RUN2`` items, as `records.group_runs` takes them.
-        glue: folders of `headless-trainer glue`.
-        lm_eval: folders of `headless-trainer lm-eval`.
-
-    Returns:
-        The summary, a sentence an item.
-    """
+def write_report(runs: Sequence[str], output_dir: str | Path) -> list[str]:
+    """Compare runs, as `records.group_runs` takes them, write ``report.html`` and its pictures, and return the summary."""
     configurations, folder = group_runs(runs), Path(output_dir)
-    fine_tuned, zero_shot = _glue_tables(glue or ()), _zero_shot_table(lm_eval or ())
     check_writable(folder)
-    found = evaluated(configurations)
-    compared = found and not_comparable(configurations) is None
-    ranked = {axis: held_out(found, axis) for axis in AXES} if compared else {}
-    sentences = summary(configurations, ranked)
+    ranked, sentences = compare(configurations)
     tables = [_held_out_table(axis, *ranked[axis]) for axis in ranked]
     sections = [
         {"title": "Held-out rows", "tables": tables} | _picture(folder / "held_out.png", configurations, ranked),
         {"title": "Training", "tables": [_runs_table(configurations)]}
         | _picture(folder / "training.png", configurations, [TOKENS]),
-        *({"title": name, "tables": [_from_markdown(table)], "notes": [said]} for name, table, said in fine_tuned),
     ]
-    if zero_shot:
-        notes = ["± standard error over documents."]
-        sections.append({"title": "Zero-shot scores", "tables": [_from_markdown(zero_shot)], "notes": notes})
     if differing := _settings_rows(configurations):
         table = {"head": ["setting", *configurations], "rows": differing}
         sections.append({"title": "What differs between the runs", "tables": [table]})
+    source = Path(__file__).with_name("report_page.html").read_text(encoding="utf-8")
+    template = jinja2.Template(source, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     total = sum(map(len, configurations.values()))
-    about = f"{total} run{'s' * (total > 1)}"
-    if total > len(configurations) > 1:
-        about += f" of {len(configurations)} configurations"
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    options = {"autoescape": True, "keep_trailing_newline": True, "trim_blocks": True, "lstrip_blocks": True}
-    template = jinja2.Environment(loader=loader, **options).get_template("report_page.html")
-    page = template.render(title=title, about=about, summary=sentences, sections=sections)
-    write_whole(folder / PAGE_NAME, page.encode())
+    page = template.render(runs=total, configurations=len(configurations), summary=sentences, sections=sections)
+    write_whole(folder / PAGE_NAME, f"{page}\n".encode())
     return sentences
-
-
-def _from_markdown(text: str) -> dict:
-    """A table of ours in Markdown, with its bold and underlined cells; cells are text or `Markup`, as in all tables here."""
-    cells = re.sub(r"&lt;(/?u)&gt;", r"<\1>", re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(text)))
-    head, _, *rows = ([Markup(cell.strip()) for cell in line.strip("| ").split(" | ")] for line in cells.splitlines())
-    return {"head": head, "rows": rows}
 
 
 def _held_out_table(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) -> dict:
@@ -149,9 +97,15 @@ def _runs_table(configurations: Configurations) -> dict:
 
 
 def _settings_rows(configurations: Configurations) -> list[list[str]]:
-    table = pandas.DataFrame({name: runs[0].settings for name, runs in configurations.items()}, dtype=object)
-    table = table.drop(index=PLACES, errors="ignore").fillna("–").astype(str)
-    return table[table.nunique(axis=1) > 1].reset_index().to_numpy().tolist()
+    """Settings that differ, within a configuration too."""
+    frames = (pandas.DataFrame([run.settings for run in runs], dtype=object) for runs in configurations.values())
+    table = pandas.concat(frames, keys=configurations).drop(columns=PLACES, errors="ignore")
+    table = table.where(table.notna(), "–").astype(str)
+    table = table.loc[:, table.nunique() > 1]
+    return [
+        [setting, *(" / ".join(own.unique()) for _, own in values.groupby(level=0, sort=False))]
+        for setting, values in table.items()
+    ]
 
 
 def _picture(path: Path, configurations: Configurations, axes: Iterable[str]) -> dict:
@@ -170,69 +124,13 @@ def _picture(path: Path, configurations: Configurations, axes: Iterable[str]) ->
 
 
 def _panel(chart: Chart, axis: str, configurations: Configurations) -> Panel:
-    found = [
-        (measure, place, name, points)
-        for measure in MEASURES
-        for place, (name, runs) in enumerate(configurations.items())
-        for run in runs
-        if measure.chart == chart and len(points := run.curve(measure.name, axis))
-    ]
-    largest = max((points[axis].max() for *_, points in found), default=0)
-    divisor, unit = unit_of(largest, axis)
-    series = []
-    for measure, place, name, points in found:
-        values = points[measure.name].map(chart.scale)
-        if chart.steady:
-            window = 1 + 2 * int(SMOOTHED_OVER * len(points) / 2)
-            values = values.rolling(window, center=True, min_periods=1).median()
-        look = {"color": COLOURS[place % len(COLOURS)], "linewidth": 1.3, "label": name}
-        series.append(Series(points[axis] / divisor, values, measure.line, **look))
+    series, (divisor, unit) = [], AXIS_UNITS[axis]
+    for measure in (each for each in MEASURES if each.chart == chart):
+        for colour, (name, runs) in zip(itertools.cycle(COLOURS), configurations.items(), strict=False):
+            for points in filter(len, (run.curve(measure.name, axis) for run in runs)):
+                values = points[measure.name].map(chart.scale)
+                look = {"color": colour, "linewidth": 1.3, "label": name}
+                series.append(Series(points[axis] / divisor, values, measure.line, **look))
     look = {"yscale": "log"} if chart.log else {"ylim": (0, None)} if chart.steady else {}
-    look["xlabel"] = AXES[axis] + (f" ({unit.strip()})" if unit else "")
-    look["xlim"] = 0, 1.04 * largest / divisor or math.ulp(1)
+    look |= {"xlabel": f"{AXES[axis]} ({unit})", "xlim": (0, None)}
     return Panel(series, title=chart.title, ylabel=chart.unit, **look)
-
-
-def _glue_tables(folders: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return title, table in Markdown and note of each loss and benchmark, from folders of `headless-trainer glue`."""
-    scored = []
-    for folder in folders:
-        own = read_runs(folder)
-        if not own:
-            raise ValueError(
-                f"glue folder {folder!r} holds no results: name an --output_dir of `headless-trainer glue`."
-            )
-        scored += own
-    _check_alike(scored)
-    return [
-        (f"{name}: {title.lower()}", benchmark_table(group), note(group))
-        for loss, title in LOSS_TITLES.items()
-        for name, _, group in benchmarks([result for result in scored if result["loss"] == loss])
-    ]
-
-
-def _check_alike(results: list[dict]) -> None:
-    """Refuse to count two grids as seeds of one: a folder of `headless-trainer glue` is kept alike, but several may differ."""
-    table = pandas.DataFrame(results, columns=["loss", "model", "task", "seed", "settings", "weights"]).astype(str)
-    for what, twice in (
-        ("the same result twice", table.duplicated(["loss", "model", "task", "seed"]).any()),
-        ("results of different settings", table.groupby("loss")["settings"].nunique().max() > 1),
-        ("results of different weights under one name", table.groupby("model")["weights"].nunique().max() > 1),
-    ):
-        if twice:
-            raise ValueError(
-                f"The glue folders hold {what}: name one output folder of `headless-trainer glue` with --glue."
-            )
-
-
-def _zero_shot_table(folders: Sequence[str]) -> str | None:
-    """Return a table in Markdown of the models that were scored, from output folders of `headless-trainer lm-eval`."""
-    found = []
-    for folder in folders:
-        own = [path.parent for path in sorted(Path(folder).glob(f"**/{RESULTS_NAME}"))]
-        if not own:
-            raise ValueError(
-                f"lm_eval folder {folder!r} holds no {RESULTS_NAME}: name an --output_dir of `headless-trainer lm-eval`."
-            )
-        found += own
-    return score_table(found)

@@ -9,13 +9,10 @@ from transformers.hf_argparser import HfArg
 
 @dataclass
 class ReportArguments:
-    """Runs, scores and the report."""
+    """Runs and the report."""
 
     runs: list[str] = HfArg(
         help="Output folders of training runs, or NAME=RUN1,RUN2 for the seeds of one. The flag itself is optional "
         "in front of the first."
     )
     output_dir: str = HfArg(help="Folder of the report.")
-    title: str = HfArg(default="Pretraining runs compared", help="Heading of the page.")
-    glue: list[str] | None = HfArg(default=None, help="Output folders of headless-trainer glue.")
-    lm_eval: list[str] | None = HfArg(default=None, help="Output folders of headless-trainer lm-eval.")

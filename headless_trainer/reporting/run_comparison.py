@@ -17,20 +17,13 @@ ACCURACY, CROSS_ENTROPY = "eval_accuracy", "eval_cross_entropy"
 COMPARED = [each for each in EVALUATION if each.chart and each.better]
 # Held-out rows of two runs count as the same if they have about as many predicted tokens: masks depend on the seed.
 SAME_ROWS = 0.1
-# From so many tokens or seconds on, what they are divided by, and the unit that this gives.
-UNITS = {
-    TOKENS: ((1e9, 1e9, " B"), (1e6, 1e6, " M"), (1e4, 1e3, " k"), (0, 1, "")),
-    SECONDS: ((6000, 3600, " h"), (100, 60, " min"), (0, 1, " s")),
-}
 
 
 def rank(values: dict[str, Sequence[float]], higher_is_better: bool) -> pandas.DataFrame:
-    """Compare configurations by the means over their seeds.
+    """Compare configurations by the means over their seeds: a row for each, the best first.
 
-    Returns:
-        A row for each, the best first, those without values last: number of ``seeds``, ``mean``, ``spread`` (standard
-        deviation), ``behind`` (distance from the best mean), ``p`` of that distance and ``adjusted`` by Holm's correction
-        over all pairs, since any could have been the best. What is not known, as with one seed, is nan.
+    Its columns are ``seeds``, ``mean``, ``spread`` (standard deviation), ``behind`` (distance from the best mean), ``p`` of
+    it and ``adjusted`` by Holm's correction over all pairs, since any could have been the best; nan is not known.
     """
     table = pandas.DataFrame({name: pandas.Series(own, dtype=float) for name, own in values.items()})
     table = pandas.DataFrame({"seeds": table.count(), "mean": table.mean(), "spread": table.std()})
@@ -48,11 +41,7 @@ def rank(values: dict[str, Sequence[float]], higher_is_better: bool) -> pandas.D
 
 
 def held_out(configurations: Configurations, axis: str) -> tuple[float, dict[str, pandas.DataFrame]]:
-    """Compare held-out figures at the most tokens or seconds up to which every run was evaluated.
-
-    Returns:
-        Tokens or seconds, and `rank` by each of `COMPARED` that there is, by name.
-    """
+    """The most tokens or seconds up to which every run was evaluated, and there `rank` by each of `COMPARED`, by name."""
     ends = [run.curve(ACCURACY, axis)[axis].max() for runs in configurations.values() for run in runs]
     position, ranked = min(end for end in ends if end > 0), {}
     for measure in COMPARED:
@@ -66,7 +55,7 @@ def held_out(configurations: Configurations, axis: str) -> tuple[float, dict[str
 
 
 def first_reaching(points: Iterable[tuple[float, float]], wanted: float) -> float | None:
-    """Where a curve that is to fall comes down to a value first, on straight lines between its points; None if nowhere."""
+    """Find where a falling curve first reaches a value, with straight lines between its points; None if nowhere."""
     before = None
     for position, value in points:
         if value <= wanted:
@@ -75,11 +64,6 @@ def first_reaching(points: Iterable[tuple[float, float]], wanted: float) -> floa
             return before[0] + (before[1] - wanted) / (before[1] - value) * (position - before[0])
         before = position, value
     return None
-
-
-def evaluated(configurations: Configurations) -> Configurations:
-    """Return those that were evaluated over the whole vocabulary."""
-    return {name: runs for name, runs in configurations.items() if any(ACCURACY in run.logged for run in runs)}
 
 
 def not_comparable(configurations: Configurations) -> str | None:
@@ -104,23 +88,20 @@ def economy(runs: Sequence[Run]) -> dict[str, float]:
     return means.to_dict() | {"memory": pandas.Series(memory).max()}
 
 
-def summary(configurations: Configurations, ranked: dict[str, tuple[float, dict]]) -> list[str]:
-    """What the training runs say, in sentences that need no picture; ``ranked`` is `held_out` by axis."""
-    found = evaluated(configurations)
+def compare(configurations: Configurations) -> tuple[dict[str, tuple[float, dict]], list[str]]:
+    """Return `held_out` by axis, empty where nothing can be compared, and what the runs say, a sentence an item."""
+    found = {name: runs for name, runs in configurations.items() if any(ACCURACY in run.logged for run in runs)}
     if not found:
-        return [
-            "No run was evaluated on held-out rows over the whole vocabulary, so nothing here says which one predicts best."
-        ]
+        return {}, ["No run was evaluated over the whole vocabulary, so nothing here says which one predicts best."]
     if reason := not_comparable(configurations):
-        return [f"{reason}, so their held-out figures say nothing about which one is better."]
+        return {}, [f"{reason}, so their held-out figures say nothing about which one is better."]
+    ranked = {axis: held_out(found, axis) for axis in AXES}
     if len(found) < 2:
-        return [_quality(TOKENS, *ranked[TOKENS])]
+        return ranked, [_quality(TOKENS, *ranked[TOKENS])]
     sentences = [_quality(axis, *ranked[axis]) for axis in AXES] + _reached(found)
-    counts = [len(runs) for runs in found.values()]
-    if min(counts) < 2:
-        which = "One seed each" if max(counts) == 1 else "Some configurations have one seed only"
-        sentences.append(f"{which}: chance is not ruled out, and no significance can be given without a second.")
-    return sentences
+    if min(map(len, found.values())) < 2:
+        sentences.append("Where a configuration has one seed, chance is not ruled out, and nothing is significant.")
+    return ranked, sentences
 
 
 def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) -> str:
@@ -141,7 +122,7 @@ def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) ->
 
 
 def _reached(configurations: Configurations) -> list[str]:
-    """What the configuration with the lowest perplexity at its end needs for the final perplexities of the others."""
+    """Say what the configuration with the lowest final perplexity needs to reach those of the others."""
     curves = {name: curve for name, runs in configurations.items() if len(curve := _mean_curve(runs))}
     if len(curves) < 2:
         return []
@@ -167,13 +148,11 @@ def _listed(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def unit_of(value: float, axis: str) -> tuple[float, str]:
-    """Return what tokens or seconds of about this size are divided by, and the unit that this gives."""
-    return next((divisor, unit) for least, divisor, unit in UNITS[axis] if value >= least)
-
-
 def in_words(value: float, axis: str) -> str:
-    """Tokens (950, 40.2 k, 2.05 M, 1.5 B) or seconds (45 s, 12 min, 3.5 h) at most four digits long."""
-    divisor, unit = unit_of(value, axis)
-    value /= divisor
-    return (f"{value:,.0f}" if value >= 100 else f"{value:.3g}") + unit
+    """Tokens (950, 40,200, 2.05 M) or seconds (45 s, 12 min, 3.5 h), with three digits."""
+    if axis == TOKENS:
+        return in_short(value)
+    for least, divisor, unit in ((6000, 3600, "h"), (100, 60, "min")):
+        if value >= least:
+            return f"{in_short(value / divisor)} {unit}"
+    return f"{in_short(value)} s"

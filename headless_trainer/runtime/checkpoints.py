@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 
-from .manifest import MANIFEST_NAME, TOKEN_COUNTS_NAME, find_fault
+from .manifest import TOKEN_COUNTS_NAME, find_fault
 from .processes import HostExchange, on_first_process
 from .signals import NAMES, handled, say
 
@@ -39,8 +39,8 @@ def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
     path = Path(folder) / TOKEN_COUNTS_NAME
     if not path.is_file():
         raise FileNotFoundError(
-            f"{str(folder)!r} holds no {TOKEN_COUNTS_NAME}: name a folder that `headless-trainer pretrain` wrote, or the "
-            "corpus to count tokens in, with --counts_from corpus and --train_file or --dataset_name."
+            f"{str(folder)!r} holds no {TOKEN_COUNTS_NAME}: name a folder that `headless-trainer pretrain` wrote, or give "
+            "--counts_from corpus and the corpus to count tokens in."
         )
     with safe_open(path, framework="pt") as file:
         totals = {name: float(value) for name, value in (file.metadata() or {}).items()}
@@ -48,26 +48,24 @@ def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
 
 
 def counts_beside(model: nn.Module, rows: int, objective: str) -> tuple[Tensor, dict[str, float]]:
-    """What `save_token_counts` wrote beside the checkpoint that a model was loaded from; ``(rows,)`` zeros if it did not.
+    """Read the `save_token_counts` file beside the checkpoint of a model; ``(rows,)`` zeros if there is none.
 
     The Hub is not asked. Tokens that were added to the embedding since were never seen. Another objective had no such
     negatives: headless pretraining that goes on from its model starts without counts.
     """
     counts, source = torch.zeros(rows, dtype=torch.long), getattr(model, "name_or_path", None)
-    of_another = objective == "headless" and source and read_settings(source).get("objective", objective) != objective
-    if source and Path(source, TOKEN_COUNTS_NAME).is_file() and not of_another:
-        saved, totals = load_token_counts(source)
-        counts[: len(saved)] = saved[:rows]
-        return counts, totals
-    return counts, {}
+    if not source or not Path(source, TOKEN_COUNTS_NAME).is_file():
+        return counts, {}
+    if objective == "headless" and read_settings(source).get("objective", objective) != objective:
+        return counts, {}
+    saved, totals = load_token_counts(source)
+    counts[: len(saved)] = saved[:rows]
+    return counts, totals
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Context with a name to write a file under, which is renamed at the end and removed by an error.
-
-    Under its own name it is whole, whenever the process was killed.
-    """
+    """Context with a name to write a file under, which is renamed at the end: under its own name it is always whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + INCOMPLETE_NAME)
     aside.unlink(missing_ok=True)  # of a process that was killed, or a link to somewhere else
@@ -79,7 +77,6 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a `whole_file`."""
     with whole_file(path) as aside:
         aside.write_bytes(content)
 
@@ -119,16 +116,6 @@ def last_whole_checkpoint(folder: str | Path) -> str | None:
     return None
 
 
-def last_good_checkpoint(folder: str | Path) -> str | None:
-    """Path of the checkpoint with the most steps that is whole and whose weights are finite, or None."""
-    return next((str(path) for path in checkpoints_in(folder) if find_fault(path) is None and _is_finite(path)), None)
-
-
-def _is_finite(checkpoint: Path) -> bool:
-    tensors = (tensor for path in checkpoint.glob("*.safetensors") for tensor in load_file(path).values())
-    return all(torch.isfinite(tensor).all() for tensor in tensors)
-
-
 def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> str | None:
     """Find the checkpoint that a ``resume_from_checkpoint`` means, whole. The same answer, or error, on every process.
 
@@ -137,24 +124,23 @@ def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> st
     """
     if value in (None, False, "", "false", "False"):
         return None
-    return on_first_process(lambda: _find_checkpoint(value, Path(output_dir)))
+    if value in ("last", "auto", True, "true", "True"):
+        return on_first_process(lambda: _last_to_resume(value, Path(output_dir)))
+    if fault := on_first_process(lambda: find_fault(value)):
+        raise ValueError(
+            f"resume_from_checkpoint {value!r} is not a complete checkpoint: {fault}. Name another one, or pass "
+            "--resume_from_checkpoint last for the last complete one."
+        )
+    return str(value)
 
 
-def _find_checkpoint(value: str | bool, output_dir: Path) -> str | None:
-    if value not in ("last", "auto", True, "true", "True"):
-        if fault := find_fault(value):
-            raise ValueError(
-                f"resume_from_checkpoint {value!r} is not a complete checkpoint: {fault}. Name another one, or pass "
-                "--resume_from_checkpoint last for the last complete one."
-            )
-        return str(value)
-    finish_interrupted(output_dir)
+def _last_to_resume(value: str | bool, output_dir: Path) -> str | None:
+    _finish_interrupted(output_dir)
     last, found = last_whole_checkpoint(output_dir), checkpoints_in(output_dir)
     if last is None and found:
         raise ValueError(
             f"resume_from_checkpoint is {value!r} but no checkpoint in output_dir {str(output_dir)!r} is whole "
-            f"({'; '.join(f'{path.name}: {find_fault(path)}' for path in found)}). Restore one from a backup, or start over "
-            "in another --output_dir."
+            f"({'; '.join(f'{path.name}: {find_fault(path)}' for path in found)}). Restore one, or choose another --output_dir."
         )
     if last is None and value != "auto":
         raise FileNotFoundError(
@@ -164,23 +150,25 @@ def _find_checkpoint(value: str | bool, output_dir: Path) -> str | None:
     return last
 
 
-def finish_interrupted(run_dir: str | Path) -> None:
+def _finish_interrupted(run_dir: Path) -> None:
     """Publish a checkpoint that was whole already, manifest and all, when its process was killed before the rename."""
-    for folder in checkpoints_in(Path(run_dir) / INCOMPLETE_NAME):
-        final = Path(run_dir) / folder.name
-        if (folder / MANIFEST_NAME).is_file() and not final.exists() and find_fault(folder) is None:
-            os.replace(folder, final)
+    for folder in checkpoints_in(run_dir / INCOMPLETE_NAME):
+        if find_fault(folder) is None and not (run_dir / folder.name).exists():
+            os.replace(folder, run_dir / folder.name)
 
 
-def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None) -> None:
-    """Refuse to write over what an earlier run left, unless the run goes on from what `checkpoint_to_resume` found."""
+def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None, in_python: bool = False) -> None:
+    """Refuse to overwrite what an earlier run left, unless the run resumes; ``in_python``, with the words of a notebook."""
     folder = Path(output_dir)
-    last = next(map(str, checkpoints_in(folder)), None)
-    if not resume_from_checkpoint and (last or (folder / "model.safetensors").is_file()):
-        found = last or str(folder / "model.safetensors")
-        goes_on = 'To go on: --resume_from_checkpoint last, or train(resume_from_checkpoint="last"). Or choose'
-        remedy = goes_on if last else "Choose"
-        raise ValueError(f"output_dir {str(folder)!r} already holds {found!r}. {remedy} another --output_dir.")
+    checkpoints = checkpoints_in(folder)
+    left = [*checkpoints, *folder.glob("model.safetensors")]
+    if left and not resume_from_checkpoint:
+        another, further = "choose another --output_dir", "--resume_from_checkpoint last"
+        if in_python:
+            another = "set trainer.args.output_dir to another folder"
+            further = "train(resume_from_checkpoint=True), after a finished run with a larger trainer.args.max_steps"
+        further = f", or resume: {further}" if checkpoints else ""
+        raise ValueError(f"output_dir {str(folder)!r} already holds {left[0].name!r}: {another}{further}.")
     check_writable(folder)
 
 
@@ -193,31 +181,23 @@ def check_writable(folder: str | Path, argument: str = "output_dir") -> None:
         raise PermissionError(f"{argument} {str(folder)!r} cannot be written to ({error}). Choose another.") from error
 
 
-def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int, deepspeed: bool = False) -> None:
-    """Refuse to resume with another number of processes or another batch where the run would lose its place.
+def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int) -> None:
+    """Refuse to resume with another batch than the ``saved`` facts of the checkpoint say: the run would lose its place.
 
-    The place in the data is a number of steps, so a step must have as many rows as before, over all processes. ``saved`` are
-    the facts of the checkpoint; with ``deepspeed`` each process holds its part of the optimizer.
+    The place in the data is a number of steps, so a step must have as many rows as before, over all processes.
     """
     old_processes, old_rows = saved["processes"], saved["rows_a_step"]
-    if old_processes != processes and deepspeed:
-        raise ValueError(
-            f"The checkpoint was written by {old_processes} processes but this run has {processes}: DeepSpeed keeps one part "
-            f"of the optimizer for each. Start {old_processes} processes, or convert it with DeepSpeed's ds_to_universal."
-        )
     if old_rows != rows_a_step:
         raise ValueError(
             f"The checkpoint was written with {old_rows} rows a step (processes: {old_processes}) but this run has "
-            f"{rows_a_step} (processes: {processes}), so its place in the data would differ. Make processes times "
-            f"per_device_train_batch_size times gradient_accumulation_steps {old_rows}, or start the data anew with "
-            "--ignore_data_skip."
+            f"{rows_a_step} (processes: {processes}), so its place in the data would differ. Make processes x batch size x "
+            f"gradient_accumulation_steps {old_rows}, or start the data anew with --ignore_data_skip."
         )
     if old_processes != processes:
         logger.warning(
-            "The checkpoint was written by %s processes and this run has %s. Each step has the same rows and masks, but "
-            "dropout is drawn anew: the numbers will not be those of the run that was stopped.",
-            old_processes,
-            processes,
+            "The checkpoint was written by %s processes and this run has %s: the same rows and masks, but dropout is drawn "
+            "anew, so the numbers will not be those of the run that was stopped.",
+            *(old_processes, processes),
         )
 
 
@@ -229,11 +209,10 @@ class StopOnSignal(TrainerCallback):
     """
 
     def __init__(self, host: HostExchange):
-        self._host = host
+        self._host, self._handlers = host, ExitStack()
         self.number = 0
         self._heard = 0  # by this process
         self._interrupt: Any = None  # what answered Ctrl-C before
-        self._handlers = ExitStack()
 
     @property
     def stopped(self) -> bool:
@@ -242,7 +221,7 @@ class StopOnSignal(TrainerCallback):
 
     @property
     def exit_code(self) -> int:
-        """Of a process whose run it ended: what was interrupted by hand has not succeeded, as `&&` sees it."""
+        """Exit code of a process whose run it ended: what Ctrl-C interrupted has failed, as `&&` sees it."""
         return 128 + self.number if self.number == signal.SIGINT else 0
 
     @contextmanager
@@ -251,7 +230,7 @@ class StopOnSignal(TrainerCallback):
         self.number, self._heard, self._interrupt = 0, 0, None
         if threading.current_thread() is not threading.main_thread():
             logger.warning(
-                "Training runs in a thread, where SIGTERM and Ctrl-C are not caught: they end it without a checkpoint."
+                "Training runs in a thread, where SIGTERM and Ctrl-C are not caught: they leave no checkpoint."
             )
         with self._handlers:
             yield
@@ -271,12 +250,10 @@ class StopOnSignal(TrainerCallback):
             control.should_save = control.should_training_stop = True
             if args.save_strategy == SaveStrategy.BEST:  # which saves after an evaluation that is the best alone
                 control.should_evaluate = False
-        return control
 
     def on_save(self, args, state, control, **kwargs):
-        if self._agreed():  # it came while the checkpoint was written, or during the evaluation before
-            control.should_training_stop = True
-        return control
+        # It may have come while the checkpoint was written, or during the evaluation before.
+        control.should_training_stop |= self._agreed()
 
     def _agreed(self) -> bool:
         # The signal reaches processes at different steps: all stop when one was told to.

@@ -12,29 +12,20 @@ from .manifest import TRAINER_STATE_NAME
 
 
 def read_state(folder: str | Path) -> tuple[dict, Path]:
-    """Read ``trainer_state.json`` of a run, finished or not, and say where: there, or in its last checkpoint if that is later.
-
-    FileNotFoundError if neither has one, ValueError if one is no log of a training run.
-    """
+    """Read ``trainer_state.json`` of a run, finished or not, from there or from its last checkpoint, whichever is later."""
     places = [Path(folder), *checkpoints_in(folder)[:1]]
     states = [(_read(place / TRAINER_STATE_NAME), place) for place in places if (place / TRAINER_STATE_NAME).is_file()]
     if not states:
-        raise FileNotFoundError(
-            f"{str(folder)!r} is not a run: it lacks {TRAINER_STATE_NAME}, and no checkpoint in it has one. Name the "
-            "--output_dir of `headless-trainer pretrain` or `headless-trainer lm-head --do_train`."
-        )
+        raise FileNotFoundError(f"{str(folder)!r} is not a run: it lacks {TRAINER_STATE_NAME}. Name its --output_dir.")
     return max(states, key=lambda found: found[0]["global_step"])
 
 
 def _read(path: Path) -> dict:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-        steps = [state["global_step"], *(logs.get("step", 0) for logs in state["log_history"])]
-        if not all(isinstance(step, int) for step in steps):
-            raise ValueError("a step that is no number")
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        return {name: state[name] for name in ("global_step", "log_history")} | state
+    except (ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{str(path)!r} is not the log of a run ({type(error).__name__}: {error}).") from error
-    return state
 
 
 def curves(log_history: Sequence[dict], end: tuple[int, float, float] | None = None) -> pandas.DataFrame:
@@ -42,10 +33,7 @@ def curves(log_history: Sequence[dict], end: tuple[int, float, float] | None = N
 
     ``tokens_seen`` and ``train_seconds`` (tokens, and seconds of training steps, since the start) are there in every row,
     evaluations included: between the logs that have them on the straight line, after the last at the pace of its last two.
-
-    Args:
-        log_history: of ``trainer_state.json`` or of a trainer's state.
-        end: step, tokens and seconds after the last log, where they are known.
+    ``end`` has step, tokens and seconds after the last log, where they are known.
     """
     names = ["step", "tokens_seen", "train_seconds", *(name for logs in log_history for name in logs)]
     rows = [logs for logs in log_history if "step" in logs]

@@ -18,8 +18,7 @@ logger = logging.getLogger(__name__)
 
 LOCK_NAME = ".lock"
 _until_exit = ExitStack()
-_threads: dict[Path, int] = {}  # of this process, by the lock that they hold
-_one_at_a_time = threading.Lock()
+_of_thread = threading.local()  # its ``paths``: of the locks that it holds
 atexit.register(_until_exit.close)
 
 
@@ -35,26 +34,26 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME) -> Iterator[None]:
     A thread may enter it again for the same folder. Another run that holds it is named, in a ValueError on every process.
     Where the file system has no locks there is a warning and nothing else. The file says who holds it, and goes at the end.
     """
-    path = Path(folder).resolve() / name
-    file_lock = FileLock(path, timeout=1, thread_local=False, fallback_to_soft=False, is_singleton=True)
-    with _one_at_a_time:
-        on_first_process(lambda: _take(file_lock, path))
+    path, paths = Path(folder).resolve() / name, vars(_of_thread).setdefault("paths", set())
+    if path in paths:
+        yield
+        return
+    lock = FileLock(path, timeout=1, thread_local=False, fallback_to_soft=False)
+    on_first_process(lambda: _take(lock, path))
+    paths.add(path)
     try:
         yield
     finally:
-        if file_lock.lock_counter == 1:
-            _threads.pop(path, None)
+        paths.discard(path)
+        if lock.is_locked:
             path.unlink(missing_ok=True)  # before it is released: afterwards it may be another's
-        file_lock.release()
+            lock.release()
 
 
-def _take(file_lock: FileLock, path: Path) -> None:
+def _take(lock: FileLock, path: Path) -> None:
     try:
-        if _threads.get(path, threading.get_ident()) != threading.get_ident():
-            raise Timeout(str(path))
         path.parent.mkdir(parents=True, exist_ok=True)
-        file_lock.acquire()
-        _threads[path] = threading.get_ident()
+        lock.acquire()
     except Timeout:
         holder = path.read_text(errors="replace")[:200].strip() or "another process"
         raise ValueError(

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,17 @@ STATES = {
     "its random states": r"rng_state(_\d+)?\.pth",
 }
 
-# What this process found of folders that have not changed since: checking a checkpoint means reading all of it.
-_found: dict[tuple, str | None] = {}
-
 
 def write_manifest(folder: str | Path, **facts: Any) -> None:
     """Write size and checksum of every file in a folder but its card beside them, and have all of it reach the disk.
 
-    The checksums are taken from what the operating system still holds in memory, right after the files were written. The
-    facts, JSON types, are kept with them; `missing_part` says which have a meaning here.
+    The facts, JSON types, are kept with them; `missing_part` says which have a meaning here.
     """
     folder = Path(folder)
     names = names_in(folder)
     with ThreadPoolExecutor() as pool:  # both hashing and waiting for the disk let other threads run
         entries = pool.map(lambda name: _measure(folder / name, sync=True), names)
-        files = dict(zip(names, entries, strict=True))
-    content = {"algorithm": ALGORITHM, **facts, "files": files}
+        content = {"algorithm": ALGORITHM, **facts, "files": dict(zip(names, entries, strict=True))}
     with open(folder / MANIFEST_NAME, "w", encoding="utf-8") as file:
         json.dump(content | {"checksum": _checksum(content)}, file, indent=1)
         file.flush()
@@ -55,29 +51,22 @@ def read_facts(folder: str | Path) -> dict[str, Any]:
     return {name: value for name, value in _read(Path(folder)).items() if name != "files"}
 
 
-def find_fault(folder: str | Path, contents: bool = True) -> str | None:
-    """Say what is wrong with a checkpoint, or None if it is whole and holds all that a run goes on from. Raises nothing.
-
-    Without ``contents``, which reads every file to compare the checksums, names and sizes alone are compared.
-    """
+def find_fault(folder: str | Path) -> str | None:
+    """Say what is wrong with a checkpoint, or None if it is whole and holds all that a run goes on from. Raises nothing."""
     try:
         folder = Path(folder)
         if not folder.is_dir():
             return "it is not a folder"
         if not (folder / MANIFEST_NAME).is_file():
             return f"{MANIFEST_NAME} is missing"
-        signature = _signature(folder)
-        if signature in _found:
-            return _found[signature]
-        fault = _find_fault(folder, contents)
-        if fault is not None or contents:
-            _found[signature] = fault
-        return fault
+        stats = sorted((str(path), path.stat()) for path in folder.rglob("*") if path.is_file())
+        return _find_fault(folder, tuple((name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in stats))
     except Exception as error:  # noqa: BLE001  whatever a damaged folder makes of a file
         return f"it cannot be checked ({type(error).__name__}: {error})"
 
 
-def _find_fault(folder: Path, contents: bool) -> str | None:
+@cache  # a run asks several times, and each time all of a folder that has not changed would be read
+def _find_fault(folder: Path, state: tuple) -> str | None:
     manifest = _read(folder)
     files = manifest["files"]
     for name, entry in files.items():
@@ -88,11 +77,10 @@ def _find_fault(folder: Path, contents: bool) -> str | None:
     if part := missing_part(folder, files, manifest):
         only_model = ", as with save_only_model: --model_name_or_path starts a new run from its weights"
         return f"it lacks {part}{only_model if part in STATES else ''}"
-    if contents:
-        with ThreadPoolExecutor() as pool:
-            for name, found in zip(files, pool.map(lambda name: _measure(folder / name), files), strict=True):
-                if found != files[name]:
-                    return f"{name} is not what was written: its {ALGORITHM} differs"
+    with ThreadPoolExecutor() as pool:
+        for name, found in zip(files, pool.map(lambda name: _measure(folder / name), files), strict=True):
+            if found != files[name]:
+                return f"{name} is not what was written: its {ALGORITHM} differs"
     return None
 
 
@@ -120,7 +108,7 @@ def missing_part(folder: Path, names: Collection[str], facts: dict[str, Any], mo
 
 
 def sync_folder(folder: str | Path) -> None:
-    """Have the names in a folder reach the disk, so that a rename in it survives a loss of power."""
+    """Have a rename in a folder survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -135,7 +123,6 @@ def names_in(folder: Path) -> list[str]:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """The manifest of a folder, without its own checksum."""
     manifest = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
     if manifest.pop("checksum") != _checksum(manifest):
         raise ValueError(f"{MANIFEST_NAME} does not have its own checksum")
@@ -152,8 +139,3 @@ def _measure(path: Path, sync: bool = False) -> dict[str, Any]:
         if sync:
             os.fsync(file.fileno())
         return {"size": os.fstat(file.fileno()).st_size, "checksum": checksum}
-
-
-def _signature(folder: Path) -> tuple:
-    stats = sorted((str(path), path.stat()) for path in folder.rglob("*") if path.is_file())
-    return str(folder.resolve()), *((name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats)

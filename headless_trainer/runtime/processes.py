@@ -31,7 +31,7 @@ def several() -> bool:
 
 
 def on_first_process(find: Callable[[], Result]) -> Result:
-    """What ``find`` returns or raises on the first process, on every process: a shared disk may show them different things."""
+    """Return or raise on every process what ``find`` does on the first: a shared disk may show them different things."""
     if not several():
         return find()
     answer: list[Any] = [None, None]
@@ -49,10 +49,7 @@ def on_first_process(find: Callable[[], Result]) -> Result:
 class HostExchange:
     """Small exchanges between processes in the memory of their hosts: unlike those of NCCL they wait for no device.
 
-    Made on all processes at the same place, since that makes a group of them.
-
-    Args:
-        seconds: after which a process that does not answer is taken for lost.
+    Made on all processes at the same place. One that does not answer for so many ``seconds`` is taken for lost.
     """
 
     def __init__(self, seconds: float):
@@ -72,25 +69,19 @@ class HostExchange:
         """Rows of all processes in their order, ``(N, W)`` of ``(n, W)`` on the host, and the bytes that this one received."""
         if not several():
             return rows, 0
-        processes = torch.distributed.get_world_size()
-        lengths = [torch.empty(1, dtype=torch.long) for _ in range(processes)]
-        torch.distributed.all_gather(lengths, torch.tensor([len(rows)]), self._group)
-        padded = rows.new_zeros(int(max(lengths)), rows.shape[1])
-        padded[: len(rows)] = rows
-        found = [torch.empty_like(padded) for _ in range(processes)]
-        torch.distributed.all_gather(found, padded, self._group)
-        received = padded.numel() * padded.element_size() * (processes - 1)
-        return torch.cat([each[: int(length)] for each, length in zip(found, lengths, strict=True)]), received
+        found: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(found, rows, self._group)
+        together = torch.cat(found)
+        return together, (together.numel() - rows.numel()) * rows.element_size()
 
 
 @contextmanager
 def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator[None]:
     """Within it the first process (of each machine if ``local``) is alone; the others follow when it has left, however late.
 
-    For the preparation of data, which the first process leaves on the disk for the others. At the barrier of
-    `TrainingArguments.main_process_first` they would end after ``ddp_timeout``, and go on when it fails. Here they end when it
-    fails, or when none of its loops has said for ``ddp_timeout`` seconds that it goes on: ours by `made_progress`, those of
-    the libraries by their progress bars, shown or not.
+    The first process prepares data on the disk for the others. At the barrier of `TrainingArguments.main_process_first` they
+    would end after ``ddp_timeout``, and go on when it fails. Here they end when it fails, or makes no progress for
+    ``ddp_timeout`` seconds: our loops say `made_progress`, those of libraries move their progress bars, shown or not.
     """
     if not several():
         yield
@@ -99,21 +90,29 @@ def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator
     # Where the processes met, which needs no connection between them.
     store, key = torch.distributed.distributed_c10d._get_default_store(), f"first/{next(_turns)}/{first}"
     if args.process_index != first:
-        try:
-            _wait(store, key, args.ddp_timeout, f"Process {first} (counted from 0), which prepares the data,")
-        except signals.Stopped:  # by a launcher, for example, which has lost that process
-            signals.say(
-                f"Process {args.process_index} was stopped while it waited for process {first}, which prepares the data."
-            )
-            raise
+        _wait(store, key, args.ddp_timeout, first)
         yield
         return
-    said = b"failed"
+    said, update, steps, due = "failed", tqdm.update, itertools.count(1), 0.0
+
+    def update_told(bar: tqdm, count: float | None = 1) -> bool | None:
+        made_progress()
+        return update(bar, count)
+
+    def tell() -> None:
+        nonlocal due
+        if time.monotonic() >= due:  # once a second at most
+            due = time.monotonic() + 1
+            store.set(key, str(next(steps)))
+
+    _listeners.append(tell)
+    tqdm.update = update_told
     try:
-        with _telling(store, key):
-            yield
-        said = b"done"
+        yield
+        said = "done"
     finally:
+        tqdm.update = update
+        _listeners.clear()
         store.set(key, said)
 
 
@@ -123,53 +122,25 @@ def made_progress() -> None:
         tell()
 
 
-@contextmanager
-def _telling(store: torch.distributed.Store, key: str) -> Iterator[None]:
-    """The store hears of the progress of this process, once a second at most."""
-    steps, due, update = itertools.count(1), 0.0, tqdm.update
-
-    def tell() -> None:
-        nonlocal due
-        if time.monotonic() >= due:
-            due = time.monotonic() + 1
-            store.set(key, str(next(steps)))
-
-    def update_told(bar: tqdm, count: float | None = 1) -> bool | None:
-        made_progress()
-        return update(bar, count)
-
-    _listeners.append(tell)
-    tqdm.update = update_told
-    try:
-        yield
-    finally:
-        tqdm.update = update
-        _listeners.clear()
-
-
-def _wait(store: torch.distributed.Store, key: str, seconds: float, other: str) -> None:
-    """Until the store says that the other process is done."""
+def _wait(store: torch.distributed.Store, key: str, seconds: float, first: int) -> None:
     said, since, fault = b"", time.monotonic(), ""
     while said != b"done" and not fault:
         time.sleep(0.2)
         try:
             now = store.get(key) if store.check([key]) else b""
         except torch.distributed.DistError as error:  # it may be the one who held the store
-            fault = (
-                f"can no longer be asked: it, or process 0, has ended ({str(error).partition('. ')[0].splitlines()[0]})"
-            )
+            fault = f"can no longer be asked: it, or process 0, has ended ({str(error).splitlines()[0]})"
             continue
         if now != said:
             said, since = now, time.monotonic()
         if said == b"failed":
             fault = "has failed: its own last messages say why"
         elif time.monotonic() > since + seconds:
-            fault = (
-                f"has made no progress for {seconds:g} seconds (ddp_timeout): it waits for a disk or a network that does not "
-                "answer, or is in a step that takes longer, which a larger --ddp_timeout allows"
-            )
+            fault = f"has made no progress for {seconds:g} seconds: if a step of it takes longer, raise --ddp_timeout"
     if fault:
-        raise ConnectionError(f"{other} {fault}. To go on, start all processes again with the same command.")
+        raise ConnectionError(
+            f"Process {first} (counted from 0), which prepares the data, {fault}. To resume, start all processes again."
+        )
 
 
 @contextmanager
@@ -197,9 +168,8 @@ def ended_with_launcher() -> Iterator[None]:
 def is_lost_connection(error: BaseException) -> bool:
     """Whether an error says that another process did not answer, rather than that this one failed."""
     # gloo's errors have no class of their own. They begin with a file of its sources, but for those after one that timed out.
-    return isinstance(error, torch.distributed.DistError) or (
-        isinstance(error, RuntimeError) and re.search("gloo/transport|caused pair closure", str(error)) is not None
-    )
+    of_gloo = isinstance(error, RuntimeError) and re.search("gloo/transport|caused pair closure", str(error))
+    return isinstance(error, torch.distributed.DistError) or bool(of_gloo)
 
 
 @contextmanager
@@ -217,5 +187,5 @@ def lost_processes_named() -> Iterator[None]:
         raise ConnectionError(
             f"Process {torch.distributed.get_rank()} (counted from 0) has lost the connection to another process, which has "
             f"ended, or did not answer for --ddp_timeout seconds: its own last messages say why. The connection error: {said}. "
-            "To go on, start all processes again with --resume_from_checkpoint auto."
+            "To resume, start all processes again with --resume_from_checkpoint auto."
         ) from error

@@ -4,7 +4,6 @@ import json
 import logging
 import re
 import sys
-import warnings
 from pathlib import Path
 
 import datasets
@@ -32,13 +31,11 @@ LEFT_OUT = {
 
 def start_logging(args=None) -> None:
     """Show our own messages from the main process; those of the libraries, and of other processes, from warnings on."""
-    handler = AboveBars(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    level, process = logging.INFO, 0
-    if args is not None:
-        process = args.process_index
-        level = logging.INFO if args.log_level == "passive" else args.get_process_log_level()
+    logging.basicConfig(
+        handlers=[AboveBars(sys.stderr)], format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.WARNING
+    )
+    passive, process = args is None or args.log_level == "passive", args.process_index if args else 0
+    level = logging.INFO if passive else args.get_process_log_level()
     logging.getLogger("headless_trainer").setLevel(logging.WARNING if process else level)
     transformers_logging.set_verbosity_error() if process else transformers_logging.set_verbosity_warning()
     quiet_libraries()
@@ -48,13 +45,10 @@ def quiet_libraries() -> None:
     """Leave out what libraries say at each start, or of what is as it should be."""
     for name, said in LEFT_OUT.items():
         logging.getLogger(name).addFilter(lambda record, said=said: not re.search(said, record.getMessage()))
-    # DeepSpeed calls torch by names that torch would like to see changed, and torch says so at every step.
-    warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
     transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training run is another
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    # The error that follows says it.
-    logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
+    logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # the error that follows says it
 
 
 class AboveBars(logging.StreamHandler):
@@ -70,8 +64,7 @@ class AboveBars(logging.StreamHandler):
 class Bars(ProgressCallback):
     """The bars of transformers, without its printing of whole dictionaries."""
 
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        pass
+    on_log = TrainerCallback.on_log
 
 
 class LogLines(TrainerCallback):
@@ -98,10 +91,7 @@ def use_console(trainer) -> None:
 
 
 def finish(trainer, metrics: dict[str, float]) -> None:
-    """Write the last evaluation and the picture of the loss into the output folder, and say where everything is.
-
-    The model is saved by now, so nothing here may end the run with an error.
-    """
+    """Write the last evaluation and the picture of the loss into the output folder; no error, since the model is saved."""
     if not trainer.is_world_process_zero():
         return
     folder = Path(trainer.args.output_dir)
@@ -112,9 +102,7 @@ def finish(trainer, metrics: dict[str, float]) -> None:
         draw_loss(trainer.state.log_history, folder / "loss.png")
     except Exception as error:  # noqa: BLE001
         logger.warning("The model is saved in %s, but its report could not be written: %s", folder, error)
-    logger.info(
-        "saved in %s: the model, its tokenizer, token counts, trainer_state.json, loss.png and README.md", folder
-    )
+    logger.info("saved in %s: the model, its tokenizer, token counts, trainer_state.json, loss.png, README.md", folder)
 
 
 def draw_loss(log_history: list[dict], path: Path) -> None:
@@ -125,12 +113,9 @@ def draw_loss(log_history: list[dict], path: Path) -> None:
         logged = table.dropna(subset=[each.name]) if each.name in table else table[:0]
         if len(logged) > each.is_held_out:  # one evaluation is a number, not a curve
             unit, scale = (each.chart.unit, each.chart.scale) if each.chart else (each.unit, float)
-            series = pictures.Series(
-                logged["tokens_seen"] / 1e6, logged[each.name].map(scale), each.line, label=each.label or each.short
-            )
+            x, y = logged["tokens_seen"] / 1e6, logged[each.name].map(scale)
+            series = pictures.Series(x, y, each.line, label=each.label or each.short)
             found.setdefault(("Held out" if each.is_held_out else "Training", unit), []).append(series)
-    panels = [
-        pictures.Panel(series, title=title, ylabel=unit, xlabel="tokens seen (millions)")
-        for (title, unit), series in found.items()
-    ]
+    label = "tokens seen (millions)"
+    panels = [pictures.Panel(series, title=title, ylabel=unit, xlabel=label) for (title, unit), series in found.items()]
     write_whole(path, pictures.to_png(pictures.curves(panels)))

@@ -63,54 +63,41 @@ def ended_by_signals(to_go_on: str) -> Iterator[None]:
         raise
 
 
-def follow_parent() -> None:
-    """In a worker process: leave SIGTERM and Ctrl-C to the parent, and end when it has ended, however that was.
+def with_following_workers(loader):
+    """The same `DataLoader`, or what accelerate made of one, whose workers `_follow_parent`, from their first moment on."""
+    of_torch = getattr(loader, "base_dataloader", loader)
+    start = of_torch._get_iterator
+
+    def get_iterator():
+        # Blocked, as they inherit it: torch makes SIGTERM fatal in a worker before it calls anything of ours there.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, NAMES)
+        try:
+            return start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    of_torch._get_iterator = get_iterator
+    of_torch.worker_init_fn = functools.partial(_follow_parent, of_torch.worker_init_fn)
+    return loader
+
+
+def _follow_parent(start: Callable[[int], None] | None, worker: int) -> None:
+    """Leave SIGTERM and Ctrl-C to the parent of this worker process, and end when it has ended, in whatever way.
 
     Launchers signal the whole group, and the parent needs its workers for the step that it finishes. SIGTERM from the parent
     itself still ends a worker: torch and multiprocessing send it to those that are left at the end, and wait for them.
     """
-    if hasattr(signal, "sigtimedwait"):  # elsewhere nobody could tell who sent it
-        signal.pthread_sigmask(signal.SIG_BLOCK, NAMES)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    while parent.is_alive():
-        if not hasattr(signal, "sigtimedwait"):
-            parent.join()
-            break
-        received = signal.sigtimedwait(NAMES, 1)
-        if received is not None and received.si_pid == parent.pid:
-            break
-    os._exit(0)
-
-
-def with_following_workers(loader):
-    """The same `DataLoader`, or what accelerate made of one, whose workers `follow_parent`, from their first moment on."""
-    of_torch = getattr(loader, "base_dataloader", loader)
-    of_torch.worker_init_fn = functools.partial(_start_worker, of_torch.worker_init_fn)
-    if of_torch.num_workers and (of_torch.multiprocessing_context or multiprocessing).get_start_method() == "fork":
-        of_torch.multiprocessing_context = _DeafFork()
-    return loader
-
-
-def _start_worker(start: Callable[[int], None] | None, worker: int) -> None:
-    follow_parent()
+    can_tell = hasattr(signal, "sigtimedwait")  # who sent a signal
+    signal.pthread_sigmask(signal.SIG_BLOCK if can_tell else signal.SIG_UNBLOCK, NAMES)
+    threading.Thread(target=_end_with_parent, args=(can_tell,), daemon=True).start()
     if start is not None:
         start(worker)
 
 
-class _DeafProcess(multiprocessing.context.ForkProcess):
-    """Starts with signals blocked: torch makes SIGTERM fatal in a worker before it calls anything of ours there."""
-
-    def start(self):
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, NAMES)
-        try:
-            super().start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class _DeafFork(multiprocessing.context.ForkContext):
-    Process = _DeafProcess
+def _end_with_parent(can_tell: bool) -> None:
+    parent = multiprocessing.parent_process()
+    while parent.is_alive():
+        received = signal.sigtimedwait(NAMES, 1) if can_tell else parent.join()
+        if received is not None and received.si_pid == parent.pid:
+            break
+    os._exit(0)

@@ -13,19 +13,19 @@ from ..runtime import sources
 
 logger = logging.getLogger(__name__)
 
-# What may stand for a missing token that ends a text and stands before one; else it is token 0.
-ROLES = ("bos_token", "sep_token", "cls_token", "pad_token", "unk_token")
 # Inputs in a batch of a CPU, which the harness would try out until the memory is full.
 CPU_BATCH_SIZE = 8
 # Without it transformers asks on the terminal, and runs the code of a model when the answer, or what is piped in, is "y".
 NO_CODE = {"trust_remote_code": False}
+REMEDY = (
+    "Headless decoders get their head by `headless-trainer lm-head`; encoders are scored by `headless-trainer glue`."
+)
 
 
 def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
     """Refuse, from its configuration alone, what is no causal language model, and return the configuration.
 
-    Where input and output embedding are tied, a trunk loads as a language model silently, and would be scored as the
-    plain projection on E^T; so the class that was saved decides.
+    The class that was saved decides: where the embeddings are tied, a trunk would load silently as the projection on E^T.
     """
     with sources.source("model", name_or_path):
         config = AutoConfig.from_pretrained(name_or_path, **NO_CODE)
@@ -33,23 +33,14 @@ def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
     if MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type) not in saved:
         raise ValueError(
             f"{name_or_path!r} is a {config.model_type} ({', '.join(saved) or 'of no known class'}) without a causal "
-            f"language-modelling head, so it scores no text. {_remedy(name_or_path)} "
-            "Encoders are scored by headless-trainer glue."
+            f"language-modelling head, so it scores no text. {REMEDY}"
         )
     return config
 
 
-def _remedy(name_or_path: str) -> str:
-    path = name_or_path.rstrip("/")
-    return f"Headless decoders get one by headless-trainer lm-head --model_name_or_path {path} --output_dir {path}-lm."
-
-
 def load(name_or_path: str, args) -> "ScoredPositions":
-    """Load a causal language model that `check_checkpoint` let through, and its tokenizer, for the harness.
-
-    ``args`` are `zero_shot_arguments.ZeroShotArguments`.
-    """
-    tokenizer = sources.load_tokenizer("tokenizer", args.tokenizer_name or name_or_path, **NO_CODE)
+    """Load a causal language model that `check_checkpoint` let through, and its tokenizer, for the harness."""
+    tokenizer = sources.load_tokenizer("tokenizer", name_or_path, **NO_CODE)
     with sources.source("model", name_or_path):
         model, report = AutoModelForCausalLM.from_pretrained(
             name_or_path, dtype=args.dtype, output_loading_info=True, **NO_CODE
@@ -57,25 +48,17 @@ def load(name_or_path: str, args) -> "ScoredPositions":
     if report["missing_keys"]:
         raise ValueError(
             f"{name_or_path!r} lacks the weights {', '.join(sorted(report['missing_keys'])[:3])}, which would be scored with "
-            f"random values. {_remedy(name_or_path)}"
+            f"random values. {REMEDY}"
         )
     check_head_is_known(model, report["unexpected_keys"], name_or_path)
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise ValueError(
-            f"The tokenizer has {len(tokenizer):,} tokens but the embedding of {name_or_path!r} has {rows:,} rows. "
-            "Give the model's own tokenizer, with --tokenizer_name."
+            f"The tokenizer of {name_or_path!r} has {len(tokenizer):,} tokens but the embedding has {rows:,} rows: save the "
+            "model's own tokenizer there."
         )
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if args.max_length is not None and positions and args.max_length > positions:
-        raise ValueError(f"max_length is {args.max_length} but {name_or_path!r} has {positions} positions: lower it.")
-    if tokenizer.eos_token is None:
-        others = (getattr(tokenizer, role) for role in ROLES)
-        tokenizer.eos_token = next(filter(None, others), None) or tokenizer.convert_ids_to_tokens(0)
-    if (
-        tokenizer.pad_token is None
-    ):  # the harness would take another, or add one, for which the embedding may have no row
-        tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.eos_token is None:  # which ends a text and stands before one
+        tokenizer.eos_token = tokenizer.bos_token or tokenizer.sep_token or tokenizer.convert_ids_to_tokens(0)
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     model.to(args.device or accelerator or "cpu")
     batch_size = CPU_BATCH_SIZE if args.batch_size == "auto" and model.device.type == "cpu" else args.batch_size
@@ -92,8 +75,7 @@ def load(name_or_path: str, args) -> "ScoredPositions":
 class ScoredPositions(HFLM):
     """The harness's model, which projects on the vocabulary only the last positions of a batch, where requests are scored.
 
-    Requests are sorted by length, so the scored positions of a batch lie near its end. What a request is, how it is
-    truncated, put into batches and scored stays the harness's own code.
+    Requests are sorted by length, so the scored positions of a batch lie near its end.
     """
 
     def __init__(self, **kwargs):

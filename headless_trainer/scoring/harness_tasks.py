@@ -15,31 +15,19 @@ from lm_eval.tasks._yaml_loader import load_yaml
 PAPER_TASKS = (
     "arc_easy", "arc_challenge", "boolq", "crows_pairs_english", "race", "sciq", "pubmedqa", "qasper", "lambada_openai",
 )  # fmt: skip
-# What `--tasks paper` changes in the harness's definitions. QASPER's yes/no questions: lm_eval 0.4.13 takes "yes" for the right
-# answer to every one (`doc_to_target: 1`), where its first version had the document's answer; and the paper says accuracy. (Its
-# two accuracies cannot have the standard errors it prints, 4.8 and 3.1, so the harness's F1 stays beside it.)
+# What `--tasks paper` changes: lm_eval 0.4.13 takes "yes" for the right answer to every yes/no question of QASPER (its
+# `doc_to_target` is 1), where its first version had the document's answer, and the paper says accuracy. F1 stays beside it.
 PAPER_DEFINITIONS = {
     "qasper_bool": {
         "doc_to_target": "{{['no', 'yes'].index(answer)}}",
         "metric_list": [{"metric": "f1"}, {"metric": "acc"}],
     }
 }
-# Prompts of local files that may have another layout than the dataset that the task is written for.
-LOCAL_DEFINITIONS = {
-    "pubmedqa": {
-        "doc_to_text": "Abstract: {{(CONTEXTS if CONTEXTS is defined else context.contexts)|join('\n')}}\n"
-        "Question: {{QUESTION if QUESTION is defined else question}}\nAnswer:"
-    }
-}
 
 
 def open_tasks(names: list[str], include_path: str | None = None) -> TaskManager:
     """Return an index of the harness's tasks and of those in ``include_path``, which come first."""
-    if include_path is not None and not any(Path(include_path).glob("**/*.yaml")):
-        raise FileNotFoundError(f"include_path {include_path!r} is not a folder with task definitions (*.yaml).")
-    own = TaskManager(include_path=include_path, include_defaults=False)
-    # The harness reads 14,686 definitions for its index, which takes seconds.
-    manager = own if {*names} <= {*own.all_subtasks} else TaskManager(include_path=include_path)
+    manager = TaskManager(include_path=include_path)
     for name in names:
         _check_known("tasks", name, ["paper", *manager.all_tasks])
     return manager
@@ -51,40 +39,30 @@ def _check_known(argument: str, name: str, known: list[str]) -> None:
         raise ValueError(f"{argument}: {name!r} is unknown. The nearest known name is {nearest!r}.")
 
 
-def use_data_files(manager: TaskManager, items: list[str]) -> set[str]:
-    """Replace the datasets of tasks by local files, for every split; all else of their definitions stays.
+def use_data_files(manager: TaskManager, items: list[str]) -> None:
+    """Replace the datasets of tasks by local files, ``task=file``, for every split; all else of their definitions stays.
 
-    Few-shot examples then come from the scored documents, so the harness is told to leave out the document at hand.
-
-    Args:
-        items: ``task=file``.
-
-    Returns:
-        The tasks.
+    Few-shot examples come from the scored documents, so the harness is told to leave out the document at hand.
     """
-    files = {}
     for item in items:
-        name, _, file = item.partition("=")
+        task, _, file = item.partition("=")
         if not Path(file).is_file():
             raise ValueError(f"data_files must be task=file items of files that exist, got {item!r}.")
-        _check_known("data_files", name, manager.all_subtasks)
-        files[name] = file
-    for task, file in files.items():
-        config = _definition(manager, task) | LOCAL_DEFINITIONS.get(task, {})
+        _check_known("data_files", task, manager.all_subtasks)
+        config = _definition(manager, task)
         split, few_shot = config.get("test_split") or config.get("validation_split"), config.get("fewshot_config") or {}
         if not few_shot.get("samples"):
             config |= {"test_split": split, "fewshot_split": split, "fewshot_config": few_shot | {"split": split}}
         splits = {value for key, value in config.items() if key.endswith("_split") and value}
         builder = {".parquet": "parquet", ".csv": "csv"}.get(Path(file).suffix, "json")
         data = {"data_files": dict.fromkeys(splits, file)}
-        _define(manager, task, config | {"dataset_path": builder, "dataset_name": None, "dataset_kwargs": data})
-    return {*files}
+        define(manager, task, config | {"dataset_path": builder, "dataset_name": None, "dataset_kwargs": data})
 
 
-def follow_paper(manager: TaskManager) -> None:
-    """Change the definitions of tasks as `PAPER_DEFINITIONS` says; all else of them stays."""
-    for name, changes in PAPER_DEFINITIONS.items():
-        _define(manager, name, _definition(manager, name) | changes)
+def define(manager: TaskManager, name: str, changes: dict) -> None:
+    """Change the definition of a task; all else of it stays."""
+    config = _definition(manager, name) | changes
+    manager.task_index[name] = replace(manager.task_index[name], yaml_path=None, cfg=config)
 
 
 def _definition(manager: TaskManager, name: str) -> dict:
@@ -92,33 +70,28 @@ def _definition(manager: TaskManager, name: str) -> dict:
     return load_yaml(entry.yaml_path) if entry.yaml_path else entry.cfg  # with the Python functions that it names
 
 
-def _define(manager: TaskManager, name: str, config: dict) -> None:
-    manager.task_index[name] = replace(manager.task_index[name], yaml_path=None, cfg=config)
-
-
-def load(manager: TaskManager, name: str, seed: int | None) -> dict:
+def load(manager: TaskManager, name: str) -> dict:
     """Make the tasks behind a name, with their documents: ``tasks`` and ``groups`` by name."""
-    set_seeds(seed)
+    set_seeds()
     try:
         return manager.load([name])
     except Exception as error:  # whatever the harness, datasets or the task's own code raised
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"Task {name!r} cannot be loaded ({type(error).__name__}: {reason}). Without the Hub, give its documents, with the "
-            f"columns that the task is written for: --data_files {name}=documents.jsonl."
+            f"Task {name!r} cannot be loaded ({type(error).__name__}: {reason}). Without the Hub, give documents with its "
+            f"columns: --data_files {name}=documents.jsonl."
         ) from error
 
 
-def set_examples(task: Task, num_fewshot: int | None, seed: int | None) -> None:
-    """Set the number of few-shot examples and their draw by the harness's rules: a task that says 0 keeps 0."""
+def set_examples(task: Task, num_fewshot: int | None) -> None:
+    """Set the number of few-shot examples by the harness's rules: a task that says 0 keeps 0."""
     own = task.get_config("num_fewshot")
     if own is None or num_fewshot is not None and own != 0:
         task.set_config(key="num_fewshot", value=num_fewshot or 0)
-    task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED if seed is None else seed)
+    task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
 
 
-def set_seeds(seed: int | None) -> None:
-    """Seed everything random, with one seed or as the harness's command line does."""
-    transformers.set_seed(DEFAULT_OTHER_SEED if seed is None else seed)
-    if seed is None:
-        random.seed(DEFAULT_RANDOM_SEED)
+def set_seeds() -> None:
+    """Seed everything random as the harness's command line does."""
+    transformers.set_seed(DEFAULT_OTHER_SEED)
+    random.seed(DEFAULT_RANDOM_SEED)

@@ -5,16 +5,21 @@ Letters used in shapes: K predicted positions, U distinct tokens of the pool, D 
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import Protocol
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
+from transformers import set_seed
 
+from ..models.candidate_head import CandidateHead
+from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import capped
 from ..objective.masking import IGNORE_INDEX
 from ..objective.negatives import NegativePool
-from .held_out import COUNTS, HeldOutRows
+from .data_loading import COUNTS, HeldOutBatches
 from .step import predictions
 
 # Scores held at once, in elements: 128 MiB of float32.
@@ -24,31 +29,11 @@ CHUNK_ELEMENTS = 2**25
 VOCABULARY_BLOCK = 2**15
 
 
-class Head(Protocol):
-    """What scores tokens: `CandidateHead` or `VocabularyHead`."""
-
-    size: int  # V
-    softcap: float | None  # bound of the scores
-
-    def vectors(self, ids: Tensor) -> Tensor: ...
-
-    def bias(self, ids: Tensor) -> Tensor | None: ...
-
-
 @torch.no_grad()
-def pool_scores(
-    hidden: Tensor,
-    target_ids: Tensor,
-    head: Head,
-    pool: NegativePool,
-) -> dict[str, Tensor]:
+def pool_scores(hidden: Tensor, target_ids: Tensor, head: CandidateHead, pool: NegativePool) -> dict[str, Tensor]:
     """Contrastive loss and accuracy of each prediction against a fixed pool, to which its own target is added if missing.
 
-    Args:
-        hidden: ``(K, D)`` outputs at the predicted positions.
-        target_ids: ``(K,)`` int64.
-        head: gives the vector and the bias of ids; each is asked for twice, whatever K is.
-        pool: the fixed candidates.
+    ``hidden`` are the ``(K, D)`` outputs at the predicted positions. The head is asked twice, whatever K is.
 
     Returns:
         ``loss``: ``(K,)`` nats; ``pool_accuracy``: ``(K,)`` 1.0 where no candidate scores above the target.
@@ -77,7 +62,7 @@ def pool_scores(
 def vocabulary_scores(
     hidden: Tensor,
     target_ids: Tensor,
-    head: Head,
+    head: CandidateHead | VocabularyHead,
     prior: Tensor | None = None,
     apart: Tensor | None = None,
 ) -> dict[str, Tensor]:
@@ -85,8 +70,7 @@ def vocabulary_scores(
 
     Args:
         hidden: ``(K, D)`` outputs at the predicted positions.
-        target_ids: ``(K,)`` int64.
-        head: gives the vector and the bias of ids, and is asked equally often whatever K is.
+        head: what gives vectors and biases of ids, and is asked equally often whatever K is.
         prior: ``(V,)`` float, added to the scores of the head.
         apart: ``(V,)`` bool, tokens whose probability is wanted together.
 
@@ -151,28 +135,36 @@ class EvaluationSums:
         return means | {"predicted_tokens": int(count)}
 
 
+@contextmanager
+def generators_set_aside(seed: int, device: torch.device) -> Iterator[None]:
+    """Within it all that a collator may draw from starts at a seed; after it, training goes on with its own draws."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        set_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
 class Evaluation:
-    """One evaluation of a trainer, from its fixed candidates to its figures.
+    """One evaluation of a `PretrainingTrainer`, from its fixed candidates to its figures.
 
-    Args:
-        trainer: a `PretrainingTrainer`.
-        dataset: its held-out rows, a `HeldOutRows` or any iterable of rows.
-
-    Raises:
-        ValueError: if the rows have no token to predict.
+    ``dataset`` has the rows: `HeldOutBatches`, or any iterable of rows.
     """
 
     def __init__(self, trainer, dataset):
         self.trainer = trainer
-        self.pool = self._fixed_pool(dataset) if trainer.has_evaluation_pool else None
+        self.pool = self._fixed_pool(dataset) if trainer.objective == "headless" else None
+        self.prior = trainer._prior()
         self._sums, self._rows = EvaluationSums(), 0
-        self._prior: list[Tensor | None] = []
 
     def _fixed_pool(self, dataset) -> NegativePool:
         """The first `eval_pool_size` targets of the dataset, whatever the batch size and the number of processes."""
         trainer, size = self.trainer, self.trainer.args.eval_pool_size
         targets, missing = [], size
-        rows = dataset.rows() if isinstance(dataset, HeldOutRows) else iter(dataset)
+        rows = dataset.rows() if isinstance(dataset, HeldOutBatches) else iter(dataset)
         while missing and (chunk := list(itertools.islice(rows, 32))):
             batch = trainer._prepare_inputs(trainer.data_collator(chunk))
             labels = trainer.make_targets(batch, None)["labels"]
@@ -198,11 +190,6 @@ class Evaluation:
         scores = trainer.evaluation_scores(hidden, target_ids, self.pool)
         self._sums.add(scores)
         return scores["loss"].mean() if len(predicted) else torch.zeros((), device=labels.device)
-
-    def prior(self, compute: Callable[[], Tensor | None]) -> Tensor | None:
-        """What ``compute`` gives, called once in an evaluation: it adds up counts of all processes."""
-        self._prior = self._prior or [compute()]
-        return self._prior[0]
 
     def figures(self) -> tuple[dict[str, float], int]:
         """Figures over all processes, and the number of rows that were scored."""

@@ -6,30 +6,19 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ..runtime.checkpoints import last_good_checkpoint
+from ..runtime.checkpoints import last_whole_checkpoint
 
 
 class FiniteCheck:
-    """Stops a run at a loss, a gradient or a weight that is not finite, before a checkpoint holds it.
-
-    Args:
-        args: ``TrainingArguments``: where the run computes, and where its checkpoints are.
-
-    Attributes:
-        late: whether numbers are read at the next log or checkpoint alone: a GPU, which works behind the host, would be waited
-            for at each of them.
-    """
+    """Stops a run at a loss, a gradient or a weight that is not finite, before a checkpoint holds it, by FloatingPointError."""
 
     def __init__(self, args):
+        # Whether numbers are read at the next log or checkpoint alone: a GPU, which works behind the host, would be waited for.
         self.args, self.late = args, args.device.type == "cuda"
         self._waiting: list[tuple[str, int, Tensor]] = []
 
     def watch(self, step: int, number: Tensor, what: str) -> None:
-        """Take a scalar of an optimizer step.
-
-        Raises:
-            FloatingPointError: if it is not finite, unless numbers are read late.
-        """
+        """Take a scalar of an optimizer step."""
         self._waiting.append((what, step, number.detach()))
         if not self.late:
             self.read_all()
@@ -50,9 +39,9 @@ class FiniteCheck:
 
     def diverged(self, what: str) -> FloatingPointError:
         """Return the error that ends a run, with what can be done."""
-        last = last_good_checkpoint(self.args.output_dir)
+        last = last_whole_checkpoint(self.args.output_dir)
         advice = "Lower learning_rate, add warmup_steps or lower max_grad_norm"
         if last or self.args.save_strategy != "no":
-            kept = f"The last good checkpoint is {last!r}" if last else "There is no good checkpoint to go on from"
+            kept = f"The last whole checkpoint is {last!r}" if last else "There is no earlier checkpoint"
             advice = f"{kept}. {advice}, and resume"
         return FloatingPointError(f"{what}, so the run stops. {advice}.")

@@ -3,9 +3,9 @@
 The loss is `HeadlessTrainer.compute_loss`. What leads to it, from the batches of a step to their candidates, is in step.py;
 how a candidate is scored is in models/candidate_head.py.
 
-For another loss over the candidates, override ``pool_loss``; then ``log_step`` (its floor) and ``evaluation_scores`` are no
-longer those of the loss, and want overriding too. For other negatives, override ``candidates_of_step``; for other scores, set
-``head_class``. To log a number, call ``self.window.add(name, value)``; a row in measures.py says how it is shown.
+For another loss over the candidates, override ``pool_loss``; ``log_step`` (its floor) and ``evaluation_scores`` are then no
+longer those of the loss. For other negatives, override ``candidates_of_step``; for other scores, set ``head_class``. To log a
+number, call ``self.window.add(name, value)``; a row in measures.py says how it is shown.
 
 Letters used in shapes: K predicted positions, U distinct candidates, D width, V vocabulary size.
 """
@@ -20,51 +20,18 @@ from transformers import PreTrainedModel
 
 from ..arguments import HeadlessTrainingArguments
 from ..models.candidate_head import CandidateHead
-from ..models.fold import has_no_free_head, unfold
-from ..models.lm_head import attach_lm_head
-from ..models.trunk import check_causal, find_trunk, infer_task
+from ..models.fold import unfold
+from ..models.lm_head import attach_lm_head, warn_of_dropped_head
+from ..models.trunk import find_trunk
 from ..objective.losses import candidate_loss
 from ..objective.negatives import NegativePool
 from ..objective.prior import candidate_log_prior, drawn_share_of
-from ..refusals import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
-from .sparse_rows import check_rows
-from .step import CandidatePools, Candidates, Shares, Step, TargetMaker
-from .window import TrainingWindow
+from .step import CandidatePools, Candidates, Shares, Step
+from .window import count_pool
 
 logger = logging.getLogger(__name__)
-
-
-def check_trainable(model: nn.Module, tokenizer: Any, args: HeadlessTrainingArguments) -> None:
-    """Everything a trainer refuses about a model and its tokenizer, for scripts that have long work to do before it.
-
-    Raises:
-        ValueError: if the model, its tokenizer or the settings cannot work together.
-    """
-    trunk, task = find_trunk(model), args.task or infer_task(model)
-    if task == "clm":
-        check_causal(trunk)
-    TargetMaker(task, model, tokenizer, args)
-    if args.objective == "headless":
-        CandidateHead(trunk).check_launch(args)
-    check_rows(trunk, args)
-
-
-def count_pool(window: TrainingWindow, part: Candidates, divisor: Tensor | float, drawn: int = 0) -> None:
-    """Log the size of a pool, the floor that repeated targets put under its loss, and the loss of equal scores.
-
-    These two are divided by the ``divisor`` of the predictions' summed loss. ``drawn`` candidates of the pool are no targets.
-    """
-    pool, predictions = part.pool, len(part.target_index)
-    used = int(predictions > 0)  # every process adds the same names, also one without a prediction
-    log_counts = pool.log_counts()
-    window.candidates += pool.size * used
-    window.drawn += drawn * used
-    window.add("pool_tokens", len(pool) * used, used)
-    window.add("pool_size", pool.size * used, used)
-    window.add("loss_floor", log_counts[part.target_index].sum() / divisor)
-    window.add("random_guess_loss", predictions * log_counts.logsumexp(0) / divisor if used else 0.0)
 
 
 class HeadlessTrainer(PretrainingTrainer):
@@ -84,7 +51,7 @@ class HeadlessTrainer(PretrainingTrainer):
         ValueError: if the model, its tokenizer or the settings cannot work together.
     """
 
-    has_evaluation_pool = True
+    objective = "headless"
     head_class = CandidateHead
 
     def __init__(
@@ -96,32 +63,22 @@ class HeadlessTrainer(PretrainingTrainer):
         token_counts: Tensor | None = None,
         **kwargs: Any,
     ) -> None:
-        refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
-        if getattr(args, "objective", "headless") != "headless":
-            raise ValueError(f"args.objective is {args.objective!r}: use its own trainer, or leave it out.")
-        if isinstance(args, HeadlessTrainingArguments):
-            args.task = args.task or infer_task(model)
-        trunk = unfold(find_trunk(model))
-        if model is not trunk and has_no_free_head(model):
-            logger.warning(
-                "%s gets no free head: it ends in no LayerNorm with a bias, and its head has no bias, so log q has no place. "
-                "Its own head is not trained. Use objective 'sampled_softmax', or fine-tune a head afterwards "
-                "(headless-trainer lm-head --init embeddings --do_train).",
-                type(model).__name__,
-            )
-        self.head = self.head_class(trunk)
-        if args is not None:
-            self.head.check_launch(args)
-        super().__init__(trunk, args, data_collator, **kwargs)
-        self.head.check_launch(args, sharded=self.is_sharded)
-        self.pools = CandidatePools(args, self.head.size, self.host)
+        super().__init__(model, args, data_collator, **kwargs)
+        self.head.check_launch(self.args, sharded=self.is_sharded)
+        self.pools = CandidatePools(self.args, self.head.size, self.host, self.window.add)
         if token_counts is not None:
             if len(token_counts) != self.head.size:
                 raise ValueError(
                     f"token_counts is {len(token_counts)} long but the embedding has {self.head.size} rows: pass the counts "
                     "of this vocabulary."
                 )
-            self.token_counts = self.carried_by_first(token_counts.cpu().long())
+            self.token_counts = self.carried_by_first(token_counts.to("cpu", torch.int64, copy=True))
+
+    def trained_part(self, model: nn.Module) -> PreTrainedModel:
+        trunk = unfold(find_trunk(model))
+        if model is not trunk:
+            warn_of_dropped_head(trunk, type(model).__name__)
+        return trunk
 
     def compute_loss(
         self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -130,18 +87,15 @@ class HeadlessTrainer(PretrainingTrainer):
 
         Returns:
             This micro-batch's part of the loss of its optimizer step, a scalar in nats; of a batch that no step has drawn,
-            its own loss. With ``return_outputs`` a pair of it and an empty dictionary.
+            its own loss. With ``return_outputs`` a pair of it and ``{"loss": loss}``.
         """
         inputs, micro_batch = self.take_out(inputs)
         hidden = self.head.hidden(model, inputs, micro_batch.predicted)  # (K, D)
-        with self.roles.as_targets():  # once for all pools, by calling the module: its weight may be a shard here
-            vectors, bias = self.head.vectors(micro_batch.looked_up), self.head.bias(micro_batch.looked_up)
-        losses = [
-            self.pool_loss(outputs, part, part.among(vectors), part.among(bias))
-            for outputs, part in micro_batch.parts(hidden)
-        ]
+        # Once for all pools, by calling the module: its weight may be a shard here.
+        vectors, bias = self.head.vectors(micro_batch.looked_up), self.head.bias(micro_batch.looked_up)
+        losses = [self.pool_loss(*each) for each in micro_batch.parts(hidden, vectors, bias)]
         loss = torch.stack(losses).sum() / micro_batch.divisor
-        return (loss, {}) if return_outputs else loss
+        return (loss, {"loss": loss}) if return_outputs else loss
 
     def pool_loss(self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None) -> Tensor:
         """Sum of the losses of the predictions that one pool serves, a scalar in nats.
@@ -157,6 +111,8 @@ class HeadlessTrainer(PretrainingTrainer):
 
     def language_model(self) -> PreTrainedModel:
         """Return a copy of the trunk with its free head, which generates or fills masks: see `attach_lm_head`."""
+        if self.rows is not None:
+            self.rows.catch_up()
         counts = self.all_token_counts().cpu()
         return attach_lm_head(self.model, counts, drawn_share=self._drawn_share(), head_class=self.head_class)
 
@@ -164,8 +120,6 @@ class HeadlessTrainer(PretrainingTrainer):
         return self.pools(targets, self.state.global_step)
 
     def log_step(self, step: Step) -> None:
-        if self.args.negatives == "world" and self.args.world_size > 1:
-            self.window.add("pool_exchange_bytes", self.pools.received)
         for each in step.micro_batches:
             for part in each.candidates:
                 count_pool(self.window, part, each.divisor, self.args.sampled_negatives or 0)
@@ -175,13 +129,14 @@ class HeadlessTrainer(PretrainingTrainer):
         if not self.args.eval_full_vocabulary:
             return scores
         # What the objective teaches is log p - log q, so the language model it implies adds log q back.
-        prior = self.evaluation.prior(self._prior)
-        found = vocabulary_scores(hidden, target_ids, self.head, prior)
-        if prior is None:
+        found = vocabulary_scores(hidden, target_ids, self.head, self.evaluation.prior)
+        if self.evaluation.prior is None:
             found = {f"{name}_without_bias": values for name, values in found.items()}
         return scores | found
 
     def _prior(self) -> Tensor | None:
+        if not self.args.eval_full_vocabulary:
+            return None
         counts = self.all_token_counts()
         if counts.any():
             return candidate_log_prior(counts, self._drawn_share())
@@ -193,7 +148,7 @@ class HeadlessTrainer(PretrainingTrainer):
         return None
 
     def _drawn_share(self) -> float:
-        """That of the run; before its first step, that of the checkpoint that it starts from."""
+        """Return the share in this run; before its first step, that of the checkpoint it starts from."""
         sums = torch.tensor([self.window.candidates, self.window.drawn])
         candidates, drawn = self.sum_over_processes(sums).tolist()
         return drawn / candidates if candidates else drawn_share_of(self.loaded_totals)

@@ -3,7 +3,9 @@
 Letters used in shapes: B rows, T tokens in a row.
 """
 
+import dataclasses
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,26 +14,26 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from ..objective.masking import document_bounds, document_mask, document_positions
 
 
-def sent(value, device: torch.device):
-    """Return a tensor on a device. What is no tensor is left as it is."""
-    if not isinstance(value, torch.Tensor) or value.device == device:
-        return value
-    # Not pinned, its copy would wait for all work that the device has before it.
-    return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value.to(device)
+def sent(value: Any, device: torch.device) -> Any:
+    """Return the same on a device, with every tensor in it: of dictionaries, lists, tuples and dataclasses."""
+    if isinstance(value, torch.Tensor):
+        # Not pinned, its copy would wait for all work that the device has before it.
+        waits = device.type == "cuda" and value.device != device
+        return value.pin_memory().to(device, non_blocking=True) if waits else value.to(device)
+    if isinstance(value, Mapping):
+        return {name: sent(each, device) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([sent(each, device) for each in value])
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **sent(fields, device))  # type: ignore[type-var]
+    return value
 
 
 class DocumentIsolation:
-    """Adds to the inputs of a model what keeps packed documents apart.
+    """Adds to the inputs of a model what keeps packed documents apart, which the tokenizer's eos and sep tokens end.
 
     Decoders learn from positions that restart where a document begins, encoders from a mask between pairs of positions.
-
-    Args:
-        task: ``mlm`` or ``clm``.
-        model: that reads the inputs.
-        tokenizer: whose eos and sep tokens end a document.
-
-    Raises:
-        ValueError: if no token ends a document, or the model's attention cannot keep documents apart.
     """
 
     def __init__(self, task: str, model, tokenizer):
@@ -44,15 +46,16 @@ class DocumentIsolation:
         if task == "mlm":
             self._check_takes_pairs()
             self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-            self._first_position = _first_position(model)
+            # RoBERTa and its kin count from the row after that of their padding.
+            places = [each for name, each in model.base_model.named_modules() if name.endswith("position_embeddings")]
+            padded = [each.padding_idx for each in places if getattr(each, "padding_idx", None) is not None]
+            self._first_position = padded[0] + 1 if padded else 0
         self._check_isolates(tokenizer)
 
     def add(self, inputs: dict[str, Any], device: torch.device) -> None:
         """Change the inputs of a batch in place, unless they bring ``position_ids`` of their own.
 
-        Args:
-            inputs: ``input_ids`` ``(B, T)`` and, where rows are padded, ``attention_mask`` ``(B, T)``.
-            device: where masks between pairs of tokens are made, each as large as all scores of a layer and head.
+        Masks between pairs of tokens, each as large as all scores of a layer and head, are made on the device.
         """
         if "position_ids" in inputs:
             return
@@ -111,11 +114,3 @@ class DocumentIsolation:
                 f"isolate_documents is True but in {type(trunk).__name__} packed documents still see each other: use another "
                 "architecture (GPT-2, GPT-NeoX, Llama, BERT, ...), or leave isolate_documents out."
             )
-
-
-def _first_position(model) -> int:
-    """Position of the first token of a row: RoBERTa and its kin start after the row of their padding."""
-    for name, module in model.base_model.named_modules():
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            return module.padding_idx + 1
-    return 0

@@ -1,10 +1,9 @@
 """What headless and vanilla pretraining have in common, in the order of a training run.
 
-The loss stands in headless.py and vanilla.py, the way of a batch to it in step.py. What a run does besides is done by parts
-that the trainer holds: `Evaluation`, `CheckpointWriter`, `SparseRows`, `StreamPlace`, `FiniteCheck`, `TrainingWindow` (the
-logs), `EmbeddingRoles`, `HubPushes`.
+The loss stands in headless.py, sampled_softmax.py and vanilla.py, the way of a batch to it in step.py. What a run does besides
+is done by parts that the trainer holds, each in a file of its own, and by saving.py and resume.py.
 
-Letters used in shapes: B rows, T tokens in a row, K predicted positions, V vocabulary size.
+Letters used in shapes: K predicted positions, V vocabulary size.
 """
 
 import logging
@@ -13,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import transformers
@@ -33,45 +32,59 @@ from ..corpus.collator import PaddingCollator, WithoutTexts
 from ..corpus.row_order import SimilarLengthSampler, row_lengths
 from ..corpus.streaming import PackedStream
 from ..hub.pushes import HubPushes
+from ..models.candidate_head import CandidateHead
 from ..models.padding_row import free_padding_row
 from ..models.trunk import check_causal, find_trunk, infer_task, layer_matrices, without_adapter
+from ..models.vocabulary_head import VocabularyHead
 from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
-from ..refusals import PRETRAINING, refuse
-from ..runtime.checkpoint_aside import model_aside
-from ..runtime.checkpoints import (
-    StopOnSignal,
-    check_output_dir,
-    checkpoint_to_resume,
-    counts_beside,
-    whole_file,
-)
+from ..objective.sparse_adamw import SparseAdamW, clip_gradients
+from ..refusals import PRETRAINING, PRETRAINING_PARAMETERS, refuse, refuse_parameters
+from ..runtime.checkpoint_aside import CheckpointAside, model_aside
+from ..runtime.checkpoints import StopOnSignal, check_output_dir, checkpoint_to_resume, counts_beside, whole_file
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_in
 from ..runtime.processes import HostExchange, ended_with_launcher, lost_processes_named
 from ..runtime.signals import with_following_workers
 from . import resume, saving
-from .evaluation import Evaluation
+from .data_loading import HeldOutBatches, Passes, own_loader
+from .evaluation import Evaluation, generators_set_aside
 from .finite import FiniteCheck
-from .held_out import HeldOutRows, held_out_loader
 from .roles import EmbeddingRoles
-from .sparse_rows import SparseRows, check_optimizer, check_rows
+from .sparse_rows import SparseRows, check_optimizer
 from .step import CARRIED, EVALUATION_SEED, MicroBatch, Shares, Step, TargetMaker, draw_step
-from .stream_place import Passes, StreamPlace
-from .window import TrainingWindow
+from .stream_place import StreamPlace
+from .window import LogAtSaves, TrainingWindow
 
 logger = logging.getLogger(__name__)
 
 # What is overridden below although it is private: transformers has no event around it. tests/library_contract.py says why.
 PRIVATE_OVERRIDES = (
-    "_save_checkpoint",
-    "_get_output_dir",
-    "_push_from_checkpoint",
-    "_clip_grad_norm",
-    "_get_grad_norm",
-    "_load_from_checkpoint",
-    "_load_best_model",
-)
+    "_save_checkpoint", "_get_output_dir", "_push_from_checkpoint", "_clip_grad_norm", "_get_grad_norm", "_get_dataloader",
+    "_get_train_sampler", "_load_from_checkpoint", "_load_best_model",
+)  # fmt: skip
+
+
+def check_trainable(model: nn.Module, tokenizer: Any, args: HeadlessTrainingArguments) -> TargetMaker:
+    """Everything a trainer refuses about a model and its tokenizer, for scripts that have long work to do before it.
+
+    Raises:
+        ValueError: if the model, its tokenizer or the settings, whose task is known, cannot work together.
+    """
+    trunk = find_trunk(model)
+    if args.task == "clm":
+        check_causal(trunk)
+    if args.objective == "headless":
+        CandidateHead(trunk).check_launch(args)
+    if args.sparse_embedding_updates and not trunk.get_input_embeddings().weight.requires_grad:
+        raise ValueError(
+            f"sparse_embedding_updates is True but the embedding of model {type(trunk).__name__} is frozen: leave it out."
+        )
+    if args.muon_learning_rate and not layer_matrices(trunk):
+        raise ValueError(
+            f"muon_learning_rate is {args.muon_learning_rate} but no linear layer of the model is trained: leave it out."
+        )
+    return TargetMaker(args.task, model, tokenizer, args)
 
 
 class PretrainingTrainer(Trainer):
@@ -85,23 +98,18 @@ class PretrainingTrainer(Trainer):
     Attributes:
         head: what scores tokens, a `CandidateHead` or a `VocabularyHead`.
         window: figures since the last log; ``window.add(name, value)`` logs another.
-        roles: the embedding's two roles in training.
-        facts: what the model card says of the run.
-        host: the exchange between processes that waits for no device.
-        signal: whether SIGTERM or Ctrl-C ended the run.
         rows: updates of the embedding as rows, None where it is updated as a whole.
         stream: the stream that is read, None where the rows are in memory.
         saved_dtype: what the model that leaves the run is stored in, None for what it is trained in.
         old_eval_dataset: rows of what the model was trained on before, which `evaluate` scores too, as ``eval_old_...``.
         hub: pushes to the Hub, None where nothing is pushed, and in all processes but the main one.
-        evaluation: the one under way, else None.
         token_counts: ``(V,)`` int64 how often each token was a target, on this process.
-        loaded_totals: what was saved beside the counts of the checkpoint that the model was loaded from, if any.
     """
 
     # Set for every objective: compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
     loss_is_scaled_for_ga = True
-    has_evaluation_pool = False
+    objective: str  # that of the settings
+    head_class: type[CandidateHead] | type[VocabularyHead]
     hub: HubPushes | None = None
     old_eval_dataset: Any = None
     saved_dtype: torch.dtype | None = None
@@ -113,33 +121,34 @@ class PretrainingTrainer(Trainer):
         data_collator: Callable | None = None,
         **kwargs: Any,
     ) -> None:
+        refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
         if not isinstance(args, HeadlessTrainingArguments):
             raise ValueError(
                 f"args must be HeadlessTrainingArguments, got {type(args).__name__}: it takes every TrainingArguments name."
             )
-        for name in PRIVATE_OVERRIDES:  # nothing would call ours: checkpoints would lose the place in the stream
-            if not hasattr(Trainer, name):
-                raise RuntimeError(
-                    f"transformers {transformers.__version__} has no Trainer.{name}, which this trainer extends: "
-                    "install a version that it is tested with (constraints.txt)."
-                )
+        if gone := [name for name in PRIVATE_OVERRIDES if not hasattr(Trainer, name)]:
+            raise RuntimeError(  # nothing would call ours: checkpoints would lose the place in the stream
+                f"transformers {transformers.__version__} has no Trainer.{gone[0]}, which this trainer extends: "
+                "install a version that it is tested with (constraints.txt)."
+            )
+        if args.objective != self.objective:
+            raise ValueError(
+                f"args.objective is {args.objective!r} but {type(self).__name__} trains {self.objective!r}: set it, "
+                f'HeadlessTrainingArguments(objective="{self.objective}"), or use the trainer of that objective.'
+            )
         args.output_dir = os.path.abspath(args.output_dir)  # wherever the process goes during the run
         check_devices(args)
-        inner = without_adapter(model)
-        self.task = args.task = args.task or infer_task(inner)
+        self.task = args.task = args.task or infer_task(without_adapter(model))
         refuse(args, PRETRAINING)  # again, since the task is known
         check_optimizer(args, kwargs)
-        check_rows(inner, args)
-        if args.muon_learning_rate and not layer_matrices(find_trunk(inner)):
-            raise ValueError(
-                f"muon_learning_rate is {args.muon_learning_rate} but no linear layer of the model is trained: leave it out."
-            )
-        if self.task == "clm":
-            check_causal(find_trunk(inner))
-        processing_class = kwargs.get("processing_class")
-        self.make_targets = TargetMaker(self.task, inner, processing_class, args)
+        model = self.trained_part(model)
+        inner, processing_class = without_adapter(model), kwargs.get("processing_class")
+        self.make_targets = check_trainable(inner, processing_class, args)
+        self.head = self.head_class(inner)
         collate = WithoutTexts(data_collator) if data_collator else PaddingCollator(processing_class)
         super().__init__(model, args, collate, **kwargs)
+        if self.is_fsdp_enabled:
+            saving.check_shared_weights(self.model)
         if inner is model:  # an adapter leaves the embedding as it is
             free_padding_row(self.model, processing_class, args.seed)
         self.embedding = self.model.get_input_embeddings()
@@ -152,19 +161,22 @@ class PretrainingTrainer(Trainer):
         self.host = HostExchange(args.ddp_timeout)
         self.signal = StopOnSignal(self.host)
         self.finite = FiniteCheck(args)
-        self.branch = saving.BranchPoint()
-        self.checkpoints = saving.CheckpointWriter(self)
+        self.checkpoint_aside: CheckpointAside | None = None  # the checkpoint that is being written
         self.rows: SparseRows | None = None
         if args.sparse_embedding_updates:
             self.rows = SparseRows(self.model, args, self.head.row_weights, self.is_sharded)
         self.stream = StreamPlace(self.train_dataset, args) if isinstance(self.train_dataset, PackedStream) else None
         self.evaluation: Evaluation | None = None
-        self._compared_with: str | None = None  # checkpoint whose settings were compared
-        for callback in (self.window, self.signal, self.branch, self.rows, self.stream):
+        for callback in (self.signal, LogAtSaves(), self.rows, self.stream):
             if callback is not None:
                 self.add_callback(callback)
+        self.callback_handler.callbacks.insert(0, self.window)  # the others' time is none of the step's
 
     # What an objective defines, besides compute_loss -------------------------------------------------------------------
+
+    def trained_part(self, model: nn.Module) -> nn.Module:
+        """Return the part of the given model that is trained."""
+        return model
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
         """Pools and divisor of each micro-batch of a step, see `MicroBatch`; ``targets`` are the ``(K,)`` ids of each."""
@@ -173,19 +185,29 @@ class PretrainingTrainer(Trainer):
     def log_step(self, step: Step) -> None:
         """Add the figures of a step that is about to be trained to `window`."""
 
+    def _prior(self) -> Tensor | None:
+        """``(V,)`` log q for `evaluation_scores`, made once for an evaluation; None for nothing."""
+        return None
+
     def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:
         """Figures of each prediction, ``(K,)`` each, under the names they are reported by; ``loss`` among them."""
         raise NotImplementedError
 
     # Step --------------------------------------------------------------------------------------------------------------
 
-    def get_train_dataloader(self) -> DataLoader:
+    def _get_dataloader(self, dataset: Any, *given: Any, is_training: bool = False, **named: Any) -> DataLoader:
+        args = self.args
+        if not is_training:
+            rows = HeldOutBatches(
+                dataset, self.data_collator, args.eval_batch_size, args.process_index, args.world_size
+            )
+            # Workers would each read all of a stream, or their own part, as the stream likes.
+            return own_loader(args, rows, 0 if rows.is_stream else args.dataloader_num_workers, batch_size=None)
         if self.stream is not None:
-            return self.stream.loader(self.args.train_batch_size, self.data_collator)
-        rows = self.train_dataset
-        if isinstance(rows, IterableDataset) and not isinstance(rows, Passes) and not hasattr(rows, "__len__"):
-            self.train_dataset = Passes(rows)
-        loader = super().get_train_dataloader()
+            return self.stream.loader(args.train_batch_size, self.data_collator)
+        if isinstance(dataset, IterableDataset) and not hasattr(dataset, "__len__"):
+            dataset = Passes(dataset)
+        loader = super()._get_dataloader(dataset, *given, is_training=True, **named)
         if isinstance(loader, DataLoaderShard):
             loader.device = None  # batches stay on the host until their targets are drawn
         return with_following_workers(loader)
@@ -197,25 +219,17 @@ class PretrainingTrainer(Trainer):
         # The parent's has another order in a run that resumes in a later epoch.
         return SimilarLengthSampler(self, row_lengths(rows, self.args.length_column_name))
 
-    def get_batch_samples(
-        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
-    ) -> tuple[list, Tensor | int | None]:
+    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, None]:
         """Draw the targets of all micro-batches of the coming optimizer step, and what their losses have in common."""
         self.window.start_step()
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if len(batches) < num_batches:  # the parent makes no step of them, and their gradients would be in the next one
             if batches:
-                logger.warning(
-                    "train_dataset ended before its length: the last %s micro-batches are left out, since a step "
-                    "takes %s.",
-                    len(batches),
-                    num_batches,
-                )
-            self.window.drop_step()
+                logger.warning("train_dataset ended before its length: the last batches make no step and are left out.")
             return [], None
         if self.stream is not None:
             self.stream.note(batches)
-        step = self.draw_step(batches)
+        step = draw_step(self, batches)
         for each in step.micro_batches:
             self.window.add_batch(each.tokens, each.target_ids.numel())
             # Not bincount, which goes over the whole vocabulary.
@@ -225,11 +239,6 @@ class PretrainingTrainer(Trainer):
             self.rows.catch_up(step)
         return step.batches, None
 
-    def draw_step(self, batches: list[dict[str, Tensor]]) -> Step:
-        """Inputs and targets of the micro-batches of one optimizer step, each with what it shares with the others."""
-        step, device = self.state.global_step, self.args.device
-        return draw_step(batches, self.make_targets, self.candidates_of_step, step=step, device=device)
-
     def take_out(self, inputs: dict) -> tuple[dict[str, Any], MicroBatch]:
         """Inputs of the model, and the targets that were drawn for them; they are drawn now for a batch outside a run."""
         if CARRIED not in inputs:
@@ -238,14 +247,14 @@ class PretrainingTrainer(Trainer):
                     f"The batch of a training step has lost its entry {CARRIED!r}, so its labels may be aligned or not: leave "
                     "it in the batch where training_step or _prepare_inputs is overridden, or copy it along."
                 )
-            (inputs,) = self.draw_step([inputs]).batches
+            (inputs,) = draw_step(self, [inputs]).batches
         micro_batch = inputs[CARRIED]
         inputs = {name: value for name, value in inputs.items() if name != CARRIED}
-        self.roles.expect(inputs.get("attention_mask"))
+        self.roles.expect_inputs(inputs.get("attention_mask"))
         return inputs, micro_batch
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:
-        """What a loss is computed in: accelerate casts inside the model's forward alone, and candidates are scored outside."""
+        """Autocast the loss: accelerate does it only inside the model's forward, and candidates are scored outside."""
         return self.accelerator.autocast()
 
     # Backward, clipping, update ----------------------------------------------------------------------------------------
@@ -261,12 +270,12 @@ class PretrainingTrainer(Trainer):
         rate = self.args.muon_learning_rate
         if self.optimizer is not None or (self.rows is None and rate is None):
             return super().create_optimizer(model)
+        kind, kwargs = self.get_optimizer_cls_and_kwargs(self.args, self.model)
         if self.rows is not None:
-            self.optimizer_cls_and_kwargs = self.rows.optimizer_class()
+            kind, kwargs = SparseAdamW, kwargs | {"embeddings": self.rows.weights}
         if rate is not None:
-            other, kwargs = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, self.model)
-            matrices = layer_matrices(self.model)
-            self.optimizer_cls_and_kwargs = MuonAnd, kwargs | {"matrices": matrices, "muon_lr": rate, "other": other}
+            kind, kwargs = MuonAnd, kwargs | {"matrices": layer_matrices(self.model), "muon_lr": rate, "other": kind}
+        self.optimizer_cls_and_kwargs = kind, kwargs
         optimizer = super().create_optimizer(model)
         if self.rows is not None:
             self.rows.use(optimizer if rate is None else optimizer.other)
@@ -281,25 +290,21 @@ class PretrainingTrainer(Trainer):
         grad_norm = super()._get_grad_norm(model, grad_norm)
         if grad_norm is None:
             return grad_norm
-        norm, step = (
-            grad_norm.full_tensor() if isinstance(grad_norm, DTensor) else grad_norm,
-            self.state.global_step + 1,
-        )
+        whole = grad_norm.full_tensor() if isinstance(grad_norm, DTensor) else torch.as_tensor(grad_norm)
+        step, scaler = self.state.global_step + 1, self.accelerator.scaler
         if not self.args.fp16:
-            self.finite.watch(step, torch.as_tensor(norm), "The norm of the gradient")
-            return grad_norm
-        scaler = self.accelerator.scaler
+            self.finite.watch(step, whole, "The norm of the gradient")
         # With fp16 such a step is skipped and the scale halved: as it should be, unless there is no end to it.
-        if scaler is not None and not math.isfinite(float(norm)) and scaler.get_scale() < 1.0:
+        elif scaler is not None and not whole.isfinite() and scaler.get_scale() < 1.0:
             raise self.finite.diverged(
-                f"The norm of the gradient is {float(norm)} at step {step} although the scale of fp16 has come down to "
+                f"The norm of the gradient is {float(whole)} at step {step} although the scale of fp16 has come down to "
                 f"{scaler.get_scale():g}"
             )
         return grad_norm
 
     def _clip_rows_too(self, max_norm: float) -> Tensor:
         self.accelerator.unscale_gradients()
-        return self.rows.clip(max_norm)
+        return clip_gradients(self.model.parameters(), max_norm)
 
     # Logs --------------------------------------------------------------------------------------------------------------
 
@@ -314,26 +319,13 @@ class PretrainingTrainer(Trainer):
 
     # Evaluation --------------------------------------------------------------------------------------------------------
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        if dataset is None:
-            raise ValueError("eval_dataset is None: pass one to the trainer or to evaluate.")
-        return self.get_test_dataloader(self.eval_dataset[dataset] if isinstance(dataset, str) else dataset)
-
-    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
-        args, size = self.args, self.args.eval_batch_size
-        if args.accelerator_config.split_batches:
-            size = max(1, size // args.world_size)
-        collate = self._get_collator_with_removed_columns(self.data_collator)
-        rows = HeldOutRows(test_dataset, size, args.process_index, args.world_size)
-        return held_out_loader(rows, collate, args)
-
-    def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
-    ) -> dict[str, float]:
+    def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> dict:
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         if eval_dataset is None and self.old_eval_dataset is not None:
-            metrics |= super().evaluate(self.old_eval_dataset, ignore_keys, f"{metric_key_prefix}_old")
+            # As a prediction: callbacks of an evaluation, such as early stopping, look for the new rows' figures.
+            old = self.predict(self.old_eval_dataset, ignore_keys, f"{metric_key_prefix}_old").metrics
+            self.log(old)
+            metrics |= old
         return metrics
 
     def evaluation_loop(
@@ -342,9 +334,7 @@ class PretrainingTrainer(Trainer):
         if self.rows is not None:
             self.rows.catch_up()
         kwargs["metric_key_prefix"] = metric_key_prefix
-        # A collator that masks draws from the generators of this process: the same in each evaluation, and none in training.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(EVALUATION_SEED)
+        with generators_set_aside(EVALUATION_SEED, self.args.device):
             self.evaluation = Evaluation(self, dataloader.dataset)
             output = super().evaluation_loop(dataloader, description, *args, **kwargs)
         figures, rows = self.evaluation.figures()
@@ -353,9 +343,7 @@ class PretrainingTrainer(Trainer):
         return output._replace(num_samples=rows)
 
     @torch.no_grad()
-    def prediction_step(
-        self, model: nn.Module, inputs: dict, prediction_loss_only: bool, ignore_keys: Any = None
-    ) -> tuple[Tensor | None, None, None]:
+    def prediction_step(self, model: nn.Module, inputs: dict, *args: Any, **kwargs: Any) -> tuple[Tensor, None, None]:
         return self.evaluation.score(model, inputs), None, None
 
     # Saving ------------------------------------------------------------------------------------------------------------
@@ -363,25 +351,20 @@ class PretrainingTrainer(Trainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self.finite.read_all()
         self.finite.check_weights(self.model, self.state.global_step)
-        with self.checkpoints.writing():
+        with saving.checkpoint(self):
             super()._save_checkpoint(model, trial)
 
     def _get_output_dir(self, trial: Any) -> str:
-        aside = self.checkpoints.aside
+        aside = self.checkpoint_aside
         return super()._get_output_dir(trial) if aside is None else str(aside.aside)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """The parent pushes a checkpoint before it is whole and has its name: `HubPushes.on_save` does it afterwards."""
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model, its tokenizer, the token counts, the totals of the run and the card; then push, if that is wanted.
-
-        Args:
-            output_dir: where to; the folder of the run by default.
-            _internal_call: whether the model is part of a checkpoint, and not what leaves the run.
-        """
+        """Save the model, its tokenizer, the token counts, the totals of the run and the card; then push, if that is wanted."""
         folder = Path(output_dir or self.args.output_dir)
-        if _internal_call:  # a checkpoint is aside already
+        if _internal_call:  # for a checkpoint, which is aside already
             saving.write_model(self, folder, leaves_run=False)
         else:
             if self.hub is not None:
@@ -398,7 +381,7 @@ class PretrainingTrainer(Trainer):
         """Save whole weights, also where the parent would save shards, or nothing before they are made."""
         if not self.is_prepared:
             self._save(folder)
-        elif self.is_fsdp_enabled and not saving.writes_whole_weights(self.accelerator.state.fsdp_plugin):
+        elif self.is_fsdp_enabled and "FULL_STATE_DICT" not in str(self.accelerator.state.fsdp_plugin.state_dict_type):
             self._save(folder, state_dict=self.accelerator.get_state_dict(self.model))
         else:
             super().save_model(folder, _internal_call=True)
@@ -420,7 +403,7 @@ class PretrainingTrainer(Trainer):
                 self.state.save_to_json(str(aside))
 
     def carried_by_first(self, counts: Tensor) -> Tensor:
-        """What this process carries on of counts over all processes: every process adds what it sees, and one these."""
+        """Return counts on the first process, zeros on the others: each adds what it sees, and their sum is taken."""
         return counts if self.is_world_process_zero() else torch.zeros_like(counts)
 
     def all_token_counts(self) -> Tensor:
@@ -459,41 +442,20 @@ class PretrainingTrainer(Trainer):
             self.callback_handler.on_push_begin(self.args, self.state, self.control)
             self.hub.push_run(*args, **kwargs)
 
-    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise ValueError(
-            "hyperparameter_search makes the model anew for each trial, and this trainer keeps the embedding, the token counts "
-            "and the place in the data of one: make a model, a trainer and an output_dir for each setting."
-        )
-
     # Beginning, or going on --------------------------------------------------------------------------------------------
 
-    def train(
-        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
-    ) -> TrainOutput:
-        with alone_in(self.args.output_dir):
-            return self._train_alone(resume_from_checkpoint, trial, ignore_keys_for_eval)
-
-    def _train_alone(
-        self, resume_from_checkpoint: str | bool | None, trial: Any, ignore_keys_for_eval: Any
-    ) -> TrainOutput:
-        checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
-        check_output_dir(self.args.output_dir, checkpoint)
-        if self.stream is not None:
-            self.stream.begin()
-        resume.check_same_rows(self)
-        if checkpoint is not None:
-            self.check_resume(checkpoint)
-            resume.load_totals(self, checkpoint)
-            state = resume.read_state(checkpoint)
-            if resume.is_finished(self.args, state):  # the parent would train one step too many
-                logger.info("%s is the end of the run: nothing is left to train.", checkpoint)
-                best = state.best_model_checkpoint if self.args.load_best_model_at_end else None
-                self._load_from_checkpoint(best if best and os.path.isdir(best) else checkpoint)
-                self.state = state
-                return TrainOutput(state.global_step, float("nan"), {})
-        if self.is_fsdp_enabled:
-            saving.keep_embedding_apart(self.accelerator.state.fsdp_plugin, self.model)
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         with ExitStack() as around:
+            around.enter_context(alone_in(self.args.output_dir))
+            checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
+            check_output_dir(self.args.output_dir, checkpoint, in_python=True)
+            if self.stream is not None:
+                self.stream.begin()
+            resume.check_same_rows(self)
+            if checkpoint is not None and self._go_on_from(checkpoint):
+                return TrainOutput(self.state.global_step, float("nan"), {})
+            if self.is_fsdp_enabled:
+                saving.keep_embedding_apart(self.accelerator.state.fsdp_plugin, self.model)
             if self.hub is not None:
                 around.push(lambda kind, error, traceback: kind and self.hub.stop())
             around.enter_context(self.signal.given_back())
@@ -504,9 +466,23 @@ class PretrainingTrainer(Trainer):
                 around.enter_context(self.rows.updated_as_rows())
             if self.stream is not None:  # which goes on from its own place: there is nothing to skip
                 around.enter_context(with_settings(self.args, ignore_data_skip=True))
-            result = super().train(checkpoint, trial, ignore_keys_for_eval)
+            result = super().train(checkpoint, *args, **kwargs)
             self.finite.read_all()
             return result
+
+    def _go_on_from(self, checkpoint: str) -> bool:
+        """Take over the totals and the place in the data of a checkpoint, and say whether nothing is left to train."""
+        resume.check_resume(self, checkpoint)
+        resume.load_totals(self, checkpoint)
+        state = resume.read_state(checkpoint)
+        if not resume.is_finished(self.args, state):
+            return False
+        # The parent would train one step too many.
+        logger.info("%s is the end of the run: nothing is left to train.", checkpoint)
+        best = state.best_model_checkpoint if self.args.load_best_model_at_end else None
+        self._load_from_checkpoint(best if best and os.path.isdir(best) else checkpoint)
+        self.state = state
+        return True
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         if not self.is_sharded and resume.load_trained_weights(model or self.model, resume_from_checkpoint):
@@ -520,13 +496,3 @@ class PretrainingTrainer(Trainer):
         best = self.state.best_model_checkpoint
         if not (self.is_sharded or resume.load_trained_weights(self.model, best)):
             resume.load_renamed_weights(self.model, best)
-
-    def check_resume(self, checkpoint: str) -> None:
-        """Warn of settings that are not those of a checkpoint, once, and find the run's place in the data.
-
-        Raises:
-            ValueError: if it would not be the same run.
-        """
-        if not resume.is_finished(self.args, resume.read_state(checkpoint)):
-            resume.check_run(self, checkpoint, settings_too=self._compared_with != checkpoint)
-            self._compared_with = checkpoint

@@ -1,11 +1,12 @@
 """Going on from a checkpoint: what the run must have in common with the one that wrote it, and its totals."""
 
-import hashlib
+import itertools
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from datasets import Dataset
@@ -16,7 +17,9 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
+from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
+from ..corpus.packing import token_arrays
 from ..runtime.checkpoints import check_processes, load_token_counts, read_settings
 from ..runtime.manifest import TRAINED_NAME, read_facts
 from ..runtime.processes import on_first_process
@@ -29,18 +32,11 @@ REFUSED = ("trainer", "objective", "task", "optim", "sparse_embedding_updates", 
 REFUSED_WITH_PLACE = ("seed", "data_seed", "train_sampling_strategy", "dataloader_drop_last")
 # What the optimizer's state brings back, whatever the arguments say.
 KEPT = ("learning_rate", "muon_learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
-# What changes the run from here on.
-CHANGED = (
-    "max_steps", "num_train_epochs", "lr_scheduler_type", "warmup_steps", "max_grad_norm", "bf16", "fp16", "negatives",
-    "pool_size", "sampled_negatives", "softmax_share", "mlm_probability", "mask_replace_prob", "random_replace_prob",
-    "isolate_documents", "input_grad_scale",
-)  # fmt: skip
-ROWS = "training_rows"  # fact of a checkpoint
-_PROBES = 64  # rows that stand for all of them
+ROWS = "hash_of_rows"  # fact of a checkpoint
+_known: "WeakKeyDictionary[Dataset, dict[str, Any]]" = WeakKeyDictionary()  # facts of rows, which do not change
 
 
 def read_state(checkpoint: str) -> TrainerState:
-    """Return the state of the run that wrote a checkpoint."""
     return TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
 
 
@@ -51,18 +47,15 @@ def is_finished(args, state: TrainerState) -> bool:
     return state.global_step >= state.max_steps and state.num_train_epochs >= args.num_train_epochs
 
 
-def check_run(trainer, checkpoint: str, settings_too: bool = True) -> None:
-    """Compare the run with a checkpoint, its settings too if asked to, and find the run's place in the data.
-
-    Raises:
-        ValueError: if it would not be the same run, or would lose its place in the data.
-    """
-    if settings_too:
-        check_settings(checkpoint, trainer)
+def check_resume(trainer, checkpoint: str) -> None:
+    """Find the run's place in the data of a checkpoint; ValueError if it would lose it, or not be the same run."""
+    if is_finished(trainer.args, read_state(checkpoint)):
+        return
+    check_settings(checkpoint, trainer)
     if trainer.args.ignore_data_skip:
         return
     facts, processes = read_facts(checkpoint), trainer.args.world_size
-    check_processes(facts, processes, rows_a_step(trainer.args), trainer.is_deepspeed_enabled)
+    check_processes(facts, processes, rows_a_step(trainer.args))
     if trainer.stream is not None:
         trainer.stream.load(checkpoint)
     else:
@@ -82,30 +75,26 @@ def load_renamed_weights(model: PreTrainedModel, checkpoint: str) -> None:
 
     `save_pretrained` gives some weights the names of older versions (GPT-NeoX's head is ``embed_out``). `Trainer` reads the
     file by the model's own names, and would go on with random weights in their place, and a warning.
-
-    Raises:
-        ValueError: if the file lacks a weight of the model, or holds one that the model does not have.
     """
     path = Path(checkpoint, SAFE_WEIGHTS_NAME)
     if not path.is_file():  # shards, each of which is loaded by the model's own names
         return
     own = model.state_dict()
     with safe_open(path, framework="pt") as file:
-        names = set(file.keys())
-        read = {own[name].data_ptr() for name in names & own.keys()}  # also by those that are tied to it
-        missing = {name for name, value in own.items() if name not in names and value.data_ptr() not in read}
         renamings = [each for each in get_model_conversion_mapping(model) if isinstance(each, WeightRenaming)]
-        found = {rename_source_key(name, renamings, [])[0]: name for name in names - own.keys()}
-        lost, unknown = sorted(missing - found.keys()), sorted(found.keys() - own.keys())
+        found = {name if name in own else rename_source_key(name, renamings, [])[0]: name for name in file.keys()}  # noqa: SIM118
+        read = {own[name].data_ptr() for name in found.keys() & own.keys()}  # also of those that are tied to it
+        lost = sorted(name for name, value in own.items() if value.data_ptr() not in read)
+        unknown = sorted(found.keys() - own.keys())
         if lost or unknown:
-            problem = (
-                f"lacks {', '.join(lost)}" if lost else f"holds {', '.join(unknown)}, which this model does not have"
-            )
+            names = ", ".join(lost or unknown)
+            problem = f"lacks {names}" if lost else f"holds {names}, which this model does not have"
             raise ValueError(
                 f"The checkpoint {checkpoint!r} {problem}, so it would not be the same run: resume with the model, "
                 "tie_word_embeddings and head_bias that wrote it."
             )
-        model.load_state_dict({name: file.get_tensor(found[name]) for name in missing}, strict=False)
+        renamed = {name: file.get_tensor(source) for name, source in found.items() if name != source}
+        model.load_state_dict(renamed, strict=False)
 
 
 def load_totals(trainer, checkpoint: str) -> None:
@@ -121,13 +110,9 @@ def load_totals(trainer, checkpoint: str) -> None:
 
 
 def checkpoint_facts(trainer) -> dict[str, Any]:
-    """What a checkpoint says of its run besides its settings, for `check_run`."""
-    return {
-        "rows_a_step": rows_a_step(trainer.args),
-        "processes": trainer.args.world_size,
-        "stream": trainer.stream is not None,
-        **row_facts(trainer.train_dataset),
-    }
+    """Return what a checkpoint says of its run besides its settings, for `check_resume`."""
+    of_run = {"rows_a_step": rows_a_step(trainer.args), "processes": trainer.args.world_size}
+    return of_run | {"stream": trainer.stream is not None} | row_facts(trainer.train_dataset)
 
 
 def rows_a_step(args) -> int:
@@ -136,45 +121,44 @@ def rows_a_step(args) -> int:
 
 
 def check_settings(checkpoint: str, trainer) -> None:
-    """Log which settings are not those of the checkpoint, a line each.
-
-    Raises:
-        ValueError: if one of them makes another run, with its value there and here.
-    """
+    """Refuse settings that make another run than that of the checkpoint, and say which have no effect."""
     before, args = read_settings(checkpoint), trainer.args
-    now = {name: getattr(value, "value", value) for name, value in vars(args).items()} | {
-        "trainer": type(trainer).__name__
-    }
+    now = {name: getattr(value, "value", value) for name, value in vars(args).items()}
+    now["trainer"] = type(trainer).__name__
     for settings in (before, now):
         if settings.get("data_seed") is None:
             settings["data_seed"] = settings.get("seed")
         settings["optim"] = str(settings.get("optim")).removesuffix("_fused")  # the same computation
-    differ = {name: (before[name], now.get(name)) for name in before if before[name] != now.get(name)}
     place = () if args.ignore_data_skip else REFUSED_WITH_PLACE
-    for name in (name for name in (*REFUSED, *place) if name in differ):
+    for name in (name for name in (*REFUSED, *place, *KEPT) if name in before and before[name] != now.get(name)):
+        if name in KEPT:
+            logger.warning_once(  # although scripts ask before the training, too
+                "%s is %r, which has no effect: the run goes on with %r, that of the checkpoint. For another, start a run from "
+                "its weights (--model_name_or_path).",
+                *(name, now.get(name), before[name]),
+            )
+            continue
         anew = ", or start the data over with --ignore_data_skip" if name in place else ""
         raise ValueError(
-            f"{name} is {differ[name][1]!r} but the checkpoint {checkpoint!r} was written with {differ[name][0]!r}, so it "
-            f"would not be the same run: set it to that{anew}."
+            f"{name} is {now.get(name)!r} but the checkpoint {checkpoint!r} was written with {before[name]!r}, so it would not "
+            f"be the same run: set it to that{anew}."
         )
-    for name in (name for name in KEPT if name in differ):
-        logger.warning(
-            "%s is %r, which has no effect: the run goes on with %r, that of the checkpoint. For another, start a run from "
-            "its weights (--model_name_or_path).",
-            *(name, differ[name][1], differ[name][0]),
-        )
-    for name in (name for name in CHANGED if name in differ):
-        logger.warning("%s is %r from here on; it was %r up to the checkpoint.", name, *differ[name][::-1])
 
 
 def row_facts(rows) -> dict[str, Any]:
-    """What tells training rows from others, to be kept with a checkpoint; nothing of rows that need not stay the same."""
+    """Return what tells training rows from others, for a checkpoint; nothing of rows that may change."""
     if not isinstance(rows, Dataset) or "input_ids" not in rows.column_names or not len(rows):
         return {}
-    digest = hashlib.sha256()
-    for index in np.unique(np.linspace(0, len(rows) - 1, _PROBES).astype(int)).tolist():
-        digest.update(np.asarray(rows[index]["input_ids"], np.int64).tobytes() + b"|")
-    return {ROWS: [len(rows), digest.hexdigest()[:16]]}
+    if rows in _known:
+        return _known[rows]
+    # Of all rows that are stored: shuffled rows and other selections take theirs from them.
+    hashes: list[np.ndarray] = []
+    for columns, bounds in token_arrays(Dataset(rows.data, fingerprint=rows._fingerprint)):
+        values = np.stack(list(columns.values()), axis=1, dtype=np.int64, casting="unsafe")
+        found = [xxh3_64_intdigest(values[start:end]) for start, end in itertools.pairwise(bounds.tolist())]
+        hashes.append(np.array(found, np.uint64))
+    chosen = slice(None) if rows._indices is None else rows._indices.column(0).to_numpy()
+    return _known.setdefault(rows, {ROWS: [len(rows), xxh3_128_hexdigest(np.concatenate(hashes)[chosen])]})
 
 
 def check_same_rows(trainer) -> None:

@@ -8,19 +8,15 @@ from torch import Tensor, nn
 
 
 class EmbeddingRoles:
-    """Keeps gradients from padding, and scales those that reach the embedding from the input side.
+    """Keeps gradients from padding, and scales those that reach the embedding from the input side (arXiv 2603.26663).
 
-    Source of the question: arXiv 2603.26663.
-
-    Args:
-        embedding: the module, which embeds input tokens and, outside the forward of the model, candidates.
-        input_grad_scale: multiplies the gradient of the first role.
+    ``embedding`` is the module that embeds input tokens and, outside the forward of the model, candidates.
     """
 
     def __init__(self, embedding: nn.Module, input_grad_scale: float = 1.0):
         self.embedding, self.input_grad_scale = embedding, input_grad_scale
         self._padded: Tensor | None = None
-        self._of_targets = False
+        self._expects_inputs = False
 
     @contextmanager
     def told_apart(self) -> Iterator[None]:
@@ -31,23 +27,16 @@ class EmbeddingRoles:
         finally:
             hook.remove()
 
-    def expect(self, mask: Tensor | None) -> None:
-        """Take the mask of the forward to come, ``(B, T)``, 0 where an input is padding."""
+    def expect_inputs(self, mask: Tensor | None) -> None:
+        """The next call of the embedding is for inputs, with this mask ``(B, T)``, 0 where an input is padding."""
+        self._expects_inputs = True
         self._padded = mask == 0 if mask is not None and mask.dim() == 2 else None
-
-    @contextmanager
-    def as_targets(self) -> Iterator[None]:
-        """Within it the embedding is called for candidates."""
-        self._of_targets = True
-        try:
-            yield
-        finally:
-            self._of_targets = False
 
     # Outside the graph of a compiled trunk: what it does changes from step to step, and would compile the trunk again.
     @torch.compiler.disable
     def _on_embedded(self, module: nn.Module, args: tuple, output: Tensor) -> None:
-        if self._of_targets or not output.requires_grad:
+        is_input, self._expects_inputs = self._expects_inputs, False
+        if not is_input or not output.requires_grad:
             return
         if self._padded is not None:  # which the convolutions of ConvBERT and the mixing of FNet still read
             padded = self._padded[..., None]

@@ -20,12 +20,10 @@ from torch.nn.functional import embedding
 
 from ..arguments import HeadlessTrainingArguments
 from ..corpus.packing import target_counts
-from ..models.trunk import find_trunk, infer_task, without_adapter
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import candidate_loss, vocabulary_cross_entropy
 from ..objective.negatives import NegativePool
 from ..objective.prior import log_prior
-from ..refusals import PRETRAINING_PARAMETERS, refuse_parameters
 from .evaluation import vocabulary_scores
 from .pretraining import PretrainingTrainer
 from .step import CandidatePools, Candidates, Shares, Step, mean_of_step
@@ -33,8 +31,8 @@ from .step import CandidatePools, Candidates, Shares, Step, mean_of_step
 # Tokens drawn in a step by default, and their largest share of the vocabulary. Without any, tokens that the texts never have
 # gain probability; more cost time (docs/results.md).
 DRAWN, LARGEST_SHARE = 4096, 0.25
-# Mean probability of these tokens, in the logs, and a growth worth a warning.
-MASS, GROWN = "eval_unseen_token_mass", 0.05
+# The probability of tokens that are never targets, and how much it may grow without a warning.
+MASS, GROWTH = "eval_unseen_token_mass", 0.05
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +54,9 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         ValueError: if the model has no vocabulary projection, or the counts are missing or of another vocabulary.
     """
 
+    objective = "sampled_softmax"
+    head_class = VocabularyHead
+
     def __init__(
         self,
         model: nn.Module | None = None,
@@ -65,15 +66,10 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         token_counts: Tensor | None = None,
         **kwargs: Any,
     ) -> None:
-        refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
-        language_model = without_adapter(model)
-        find_trunk(language_model)
-        self.head = VocabularyHead(language_model)
-        if isinstance(args, HeadlessTrainingArguments):
-            args.task = args.task or infer_task(language_model)
-            if args.sampled_negatives is None:
-                args.sampled_negatives = min(DRAWN, int(LARGEST_SHARE * self.head.size))
         super().__init__(model, args, data_collator, **kwargs)
+        args = self.args
+        if args.sampled_negatives is None:
+            args.sampled_negatives = min(DRAWN, int(LARGEST_SHARE * self.head.size))
         if token_counts is None and isinstance(self.train_dataset, Dataset):
             size, tokenizer = self.embedding.num_embeddings, self.processing_class
             token_counts = target_counts(self.train_dataset, size, self.task, tokenizer, args.isolate_documents)
@@ -86,18 +82,15 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         # What the new texts never have: its probability tells whether a sample is too small.
         self.unseen = (token_counts == 0).to(args.device)
         self.frequency = log_prior(token_counts).exp().to(args.device)
-        self.pools = CandidatePools(args, self.head.size, self.host)
+        self.pools = CandidatePools(args, self.head.size, self.host, self.window.add)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor | tuple[Tensor, dict]:
-        """Softmax over the candidates of each pool by the model's own head, or over the vocabulary where there is no pool.
-
-        Returns:
-            As `HeadlessTrainer.compute_loss`.
-        """
+        """Softmax by the model's own head over the candidates of each pool, or over the vocabulary where there is none."""
         inputs, micro_batch = self.take_out(inputs)
 
+        @torch.compiler.disable  # each step has its own candidates, and would be compiled again for them
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             if not micro_batch.candidates:
                 return vocabulary_cross_entropy(
@@ -105,20 +98,16 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
                 )
             vectors = embedding(micro_batch.looked_up, weight, sparse=self.rows is not None)  # (L, D)
             bias = None if bias is None else bias[micro_batch.looked_up]
-            losses = [
-                self.pool_loss(outputs, part, part.among(vectors), part.among(bias))
-                for outputs, part in micro_batch.parts(hidden)
-            ]
-            return torch.stack(losses).sum()
+            return torch.stack([self.pool_loss(*each) for each in micro_batch.parts(hidden, vectors, bias)]).sum()
 
         loss = self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor
-        return (loss, {}) if return_outputs else loss
+        return (loss, {"loss": loss}) if return_outputs else loss
 
     def pool_loss(self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None) -> Tensor:
         """Sum of the losses of the predictions that one pool serves, as `HeadlessTrainer.pool_loss`."""
         pool = part.pool
         expected = pool.targets * self.frequency[pool.ids] + self.args.sampled_negatives / self.head.size
-        log_weights = pool.log_counts() - expected.log()
+        log_weights = pool.log_counts(torch.promote_types(outputs.dtype, torch.float32)) - expected.log()
         options = {"bias": bias, "softcap": self.head.softcap, "reduction": "sum"}
         return candidate_loss(outputs, part.target_index, vectors, log_weights, **options)
 
@@ -135,14 +124,13 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
             self.window.add("pool_size", pool.size * used, used)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if MASS in logs:
-            first = next((each[MASS] for each in self.state.log_history if MASS in each), logs[MASS])
-            if logs[MASS] > first + GROWN:
-                logger.warning(
-                    "Tokens that the training rows never have got %.1f %% of the probability; at the first evaluation it was "
-                    "%.1f %%. Draw more of them (--sampled_negatives, now %d), or end with --softmax_share 0.1.",
-                    *(100 * logs[MASS], 100 * first, self.args.sampled_negatives),
-                )
+        masses = [each[MASS] for each in (*self.state.log_history, logs) if MASS in each]
+        if MASS in logs and masses[-1] > masses[0] + GROWTH:
+            logger.warning(
+                "Tokens that are never targets have %.1f %% of the probability; at the first evaluation they had %.1f %%. "
+                "Raise --sampled_negatives (now %d), or take --softmax_share 0.1 without --sparse_embedding_updates.",
+                *(100 * masses[-1], 100 * masses[0], self.args.sampled_negatives),
+            )
         super().log(logs, start_time)
 
     def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:

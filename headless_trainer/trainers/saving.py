@@ -8,9 +8,8 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import SchedulerType, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..arguments import with_settings
 from ..models.trunk import cache_for_generation
@@ -19,83 +18,35 @@ from ..runtime.checkpoints import save_settings, save_token_counts
 from . import resume
 
 
-class BranchPoint(TrainerCallback):
-    """With ``lr_scheduler_type`` warmup_stable_decay: saves a checkpoint where the decay begins, which is never deleted.
-
-    Up to there a run does not depend on its length: resumed from it with more ``max_steps`` it is the longer run, of which
-    only the steps after it were trained. Source of the schedule: https://arxiv.org/abs/2404.06395.
-
-    Attributes:
-        step: the last step before the decay, once the training has begun; None with other schedules.
-    """
-
-    def __init__(self):
-        self.step: int | None = None
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        if args.lr_scheduler_type == SchedulerType.WARMUP_STABLE_DECAY and args.save_strategy != "no":
-            self.step = state.max_steps - args.lr_scheduler_kwargs["num_decay_steps"]
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            control.should_save = True
-        # A run that goes on from a checkpoint starts a window of the logs there: so does the run that was never stopped.
-        saves = control.should_save or (control.should_evaluate and args.save_strategy == SaveStrategy.BEST)
-        control.should_log |= saves and args.logging_strategy != IntervalStrategy.NO
-
-    def checkpoints(self, run_dir: str) -> set[str]:
-        """The checkpoint of it in ``run_dir``, where there is one."""
-        return set() if self.step is None else {str(Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.step}")}
-
-
-class CheckpointWriter:
-    """Lets `Trainer` write a checkpoint aside, and gives it its name once it is whole.
-
-    Args:
-        trainer: a `PretrainingTrainer`.
-
-    Attributes:
-        aside: the checkpoint that is being written, else None.
-    """
-
-    def __init__(self, trainer):
-        self.trainer = trainer
-        self.aside: CheckpointAside | None = None
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Within it `Trainer` writes a checkpoint, where `aside` says; after it the checkpoint is whole, or an error."""
-        trainer, args, state = self.trainer, self.trainer.args, self.trainer.state
-        name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-        with CheckpointAside(args.output_dir, name, args.should_save) as aside:
-            trainer.accelerator.wait_for_everyone()
-            self.aside = aside
-            try:
-                yield
-            finally:
-                self.aside = None
-            if trainer.stream is not None:
-                trainer.stream.save(aside.folder)
-            if state.best_global_step == state.global_step:
-                # The parent looked for the best checkpoint where this one was written, which is not where it will be.
-                state.best_model_checkpoint = str(aside.final)
-                if args.should_save:
-                    state.save_to_json(os.path.join(aside.folder, TRAINER_STATE_NAME))
-            trainer.accelerator.wait_for_everyone()
-            aside.publish(args.save_only_model, **resume.checkpoint_facts(trainer))
-        if args.should_save:
-            keep = {str(aside.final), state.best_model_checkpoint or str(aside.final)}
-            keep |= trainer.branch.checkpoints(args.output_dir)
-            if trainer.hub is not None:
-                keep |= set(map(str, trainer.hub.unfinished.values()))
-            rotate_checkpoints(args.output_dir, args.save_total_limit, keep)
+@contextmanager
+def checkpoint(trainer) -> Iterator[None]:
+    """Within it `Trainer` writes a checkpoint aside; after it the checkpoint is whole and has its name, or an error."""
+    args, state = trainer.args, trainer.state
+    with CheckpointAside(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", args.should_save) as aside:
+        trainer.accelerator.wait_for_everyone()
+        trainer.checkpoint_aside = aside
+        try:
+            yield
+        finally:
+            trainer.checkpoint_aside = None
+        if trainer.stream is not None:
+            trainer.stream.save(aside.folder)
+        if state.best_global_step == state.global_step:
+            # The parent looked for the best checkpoint where this one was written, which is not where it will be.
+            state.best_model_checkpoint = str(aside.final)
+            if args.should_save:
+                state.save_to_json(os.path.join(aside.folder, TRAINER_STATE_NAME))
+        trainer.accelerator.wait_for_everyone()
+        aside.publish(args.save_only_model, **resume.checkpoint_facts(trainer))
+    if args.should_save:
+        keep = {str(aside.final), state.best_model_checkpoint or str(aside.final)}
+        if trainer.hub is not None:
+            keep |= set(map(str, trainer.hub.unfinished.values()))
+        rotate_checkpoints(args.output_dir, args.save_total_limit, keep)
 
 
 def write_model(trainer, folder: Path, leaves_run: bool) -> None:
-    """Write weights, tokenizer, token counts with the totals of the run, and settings; all processes must call it.
-
-    ``leaves_run`` says that this is the model that leaves the run, and not a part of a checkpoint to resume from.
-    """
+    """Write weights, tokenizer, token counts with the totals of the run, and settings; all processes must call it."""
     args = trainer.args
     if trainer.rows is not None:
         trainer.rows.catch_up()
@@ -114,10 +65,9 @@ def write_model(trainer, folder: Path, leaves_run: bool) -> None:
 def _store_as(folder: Path, dtype: torch.dtype) -> None:
     """Round the weights in a folder, which were saved as they are trained, and let its configuration say so."""
     for path in folder.glob("*.safetensors"):
-        weights = {
-            name: value.to(dtype) if value.is_floating_point() else value for name, value in load_file(path).items()
-        }
-        save_file(weights, path, metadata={"format": "pt"})
+        weights = load_file(path)
+        rounded = {name: each.to(dtype) if each.is_floating_point() else each for name, each in weights.items()}
+        save_file(rounded, path, metadata={"format": "pt"})
     config = folder / "config.json"
     values = json.loads(config.read_text(encoding="utf-8")) | {"dtype": str(dtype).removeprefix("torch.")}
     config.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -132,23 +82,25 @@ def run_totals(trainer) -> dict[str, float]:
     return totals | ({"candidates": candidates, "drawn_candidates": drawn} if drawn else {})
 
 
-def writes_whole_weights(fsdp_plugin) -> bool:
-    """Whether `Trainer.save_model` writes weights that ``from_pretrained`` reads, and not only shards."""
-    return "FULL_STATE_DICT" in str(fsdp_plugin.state_dict_type)
-
-
 def keep_embedding_apart(fsdp_plugin, model) -> None:
     """Let FSDP2 gather the input embedding by itself, as the loss asks for it outside the forward of the model.
 
-    accelerate shards the input embedding on its own unless a layer around it is sharded first, and ``_no_split_modules`` of
-    BERT and its kin names such a layer: its embedding would be gathered for the forward of that layer alone, and accelerate
-    1.15 fails when it comes to the embedding. So ``transformer_cls_names_to_wrap`` of accelerate's plugin is filled in.
+    accelerate shards it on its own unless a layer around it is sharded first, and ``_no_split_modules`` of BERT and its kin
+    names such a layer: accelerate 1.15 fails when it then comes to the embedding.
     """
     embedding = model.get_input_embeddings()
-    around = {
-        type(module).__name__
-        for module in model.modules()
-        if module is not embedding and any(inner is embedding for inner in module.modules())
-    }
+    others = [each for each in model.modules() if each is not embedding]
+    around = {type(each).__name__ for each in others if any(inner is embedding for inner in each.modules())}
     names = fsdp_plugin.transformer_cls_names_to_wrap or model._no_split_modules or ()
     fsdp_plugin.transformer_cls_names_to_wrap = sorted(set(names) - around)
+
+
+def check_shared_weights(model) -> None:
+    """Refuse FSDP2 where a weight other than the embedding has two names, as the bias of BERT's head: torch takes one."""
+    first: dict = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if weight is not model.get_input_embeddings().weight and first.setdefault(weight, name) != name:
+            raise ValueError(
+                f"model {type(model).__name__} has one weight as {first[weight]} and {name}, which FSDP2 cannot shard: launch "
+                "with zero3 instead of fsdp2 (headless-trainer launch-config zero3), or with multi_gpu."
+            )

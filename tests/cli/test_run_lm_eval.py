@@ -24,8 +24,9 @@ NEEDED = ["--batch_size", "8", "--device", "cpu", "--bootstrap_iters", "200"]
 
 
 @pytest.fixture(autouse=True)
-def one_process(monkeypatch):
-    monkeypatch.setenv("DISABLE_MULTIPROC", "1")  # of the harness's bootstrap
+def few_tasks(monkeypatch):
+    harness_inputs.index_few_tasks(monkeypatch)
+    monkeypatch.setenv("DISABLE_MULTIPROC", "1")  # the harness's bootstrap in this process
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_two_models_in_one_table(inputs, tmp_path, capsys):
     table = (tmp_path / "results.md").read_text(encoding="utf-8")
     assert table.strip() in capsys.readouterr().out
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    assert lines[0] == ["task", "metric", "good", "poor"]
+    assert lines[0] == ["task", "metric", *models[1:]]
     assert [line[:2] for line in lines[2:]] == [
         ["tiny_generation", "exact_match ↑"],
         ["tiny_generation", "length ↓"],
@@ -68,22 +69,19 @@ def test_two_models_in_one_table(inputs, tmp_path, capsys):
     assert lines[-1][2] == f"{perplexity.value:.4f} ± {perplexity.stderr:.4f} (of 18)"
 
 
+@pytest.mark.slow
 def test_compare_scores_what_is_missing(inputs, tmp_path, capsys, monkeypatch):
     asked = ["--compare", str(inputs / "poor"), str(inputs / "good"), "--tasks", "tiny_lambada"]
     main(flags(inputs, tmp_path, *asked))
     printed = capsys.readouterr().out
-    rows = {row["metric"]: row for row in json.loads((tmp_path / "comparison.json").read_text())}
-    perplexity = rows["perplexity,none"]
-    assert perplexity["better"] == 1 and perplexity["values"][1] < perplexity["values"][0]
-    assert perplexity["p"] < 0.05 and perplexity["difference"][2] < 0  # of log-likelihoods, A - B
     assert (tmp_path / "comparison.md").read_text(encoding="utf-8").strip() in printed
-    assert re.search(r"\| tiny_lambada +\| perplexity ↓ +\| +\d+\.\d{4} \| +\d+\.\d{4}†+ \|", printed)
-    assert "A: poor; B: good." in printed
+    assert re.search(r"\| tiny_lambada \| perplexity ↓ \| \d+\.\d{4} \| \d+\.\d{4}†+ \|", printed)
+    assert f"A: {inputs / 'poor'}; B: {inputs / 'good'}." in printed
     # The folders of results say the same, in the other order, and no model is loaded for it.
     monkeypatch.setattr(harness_model, "load", lambda *_args, **_kwargs: pytest.fail("a model was loaded"))
     folders = sorted(path.parent for path in tmp_path.glob("*/results.json"))
     main(["--compare", *map(str, folders)])
-    assert re.search(r"perplexity ↓ +\| +\d+\.\d{4}†+ \| +\d+\.\d{4} \|", capsys.readouterr().out)
+    assert re.search(r"perplexity ↓ \| \d+\.\d{4}†+ \| \d+\.\d{4} \|", capsys.readouterr().out)
 
 
 def write_scores(folder: Path, metrics: dict[str, tuple[str, bool | None, list]], hashes=None, task="task") -> Path:
@@ -113,47 +111,24 @@ def test_tests_of_a_comparison_are_scipy_s(tmp_path):
     paired, row = stats.ttest_rel(likelihoods, other), rows["perplexity"]
     assert row["p"] == pytest.approx(paired.pvalue)
     assert row["difference"][0] == pytest.approx(np.mean(likelihoods - other))
-    assert rows["free"]["not_tested"] == "no direction is better" and "difference" in rows["free"]
+    assert "p" not in rows["free"] and "difference" in rows["free"]
     assert "p" not in rows["f1"] and "difference" not in rows["f1"]
     table = score_comparison.comparison_table(list(rows.values()), ["a", "b"])
-    assert re.search(r"\| perplexity ↓ +\| +[\d.]+†† \|", table) and "paired by documents" in table
+    assert re.search(r"\| perplexity ↓ \| [\d.]+†† \|", table) and "paired by documents" in table
     assert row["holm"] == pytest.approx(2 * paired.pvalue)  # the second smallest of three
-    unpaired = stats.ttest_ind(likelihoods, other, equal_var=False).pvalue
-    paper = {each["metric"]: each for each in score_comparison.compare(a, b, test="paper")}
-    assert paper["perplexity,none"]["p"] == pytest.approx(unpaired / 2)
-    # lower is better, so b, the lower, is the better of the test
-    bias = stats.ttest_ind([0.2, 0.4] * 30, [0.1, 0.4] * 30, equal_var=False, alternative="greater").pvalue
-    assert paper["bias,none"]["p"] == pytest.approx(bias)
     swapped = {row["metric"]: row for row in score_comparison.compare(b, a)}
     assert swapped["perplexity,none"]["better"] == 1 and swapped["perplexity,none"]["p"] == row["p"]
-
-
-def test_the_dagger_is_the_test_of_table_4(tmp_path):
-    a = write_scores(tmp_path / "a", {"acc": ("mean", True, [1.0] * 475 + [0.0] * 525)})
-    b = write_scores(tmp_path / "b", {"acc": ("mean", True, [0.0] * 562 + [1.0] * 438)})
-    (row,) = score_comparison.compare(a, b, test="paper")
-    assert row["p"] == pytest.approx(0.0484, abs=1e-4)
-    table = score_comparison.comparison_table([row], ["a", "b"])
-    assert "0.4750†" in table and "one-tailed" in table
-    b = write_scores(tmp_path / "b", {"acc": ("mean", True, [0.0] * 561 + [1.0] * 439)})
-    assert score_comparison.compare(a, b, test="paper")[0]["p"] > 0.05
 
 
 def test_what_is_nobody_s_win(tmp_path):
     ways = {"a": None, "b": False, "c": False}  # where models differ in which direction is better, none is
     a, b, c = (write_scores(tmp_path / name, {"acc": ("mean", way, [1.0, 0.0, 1.0])}) for name, way in ways.items())
     for pair in ((a, b), (b, a)):
-        assert score_comparison.compare(*pair)[0]["not_tested"] == "no direction is better"
+        (row,) = score_comparison.compare(*pair)
+        assert "difference" in row and "p" not in row
     (row,) = score_comparison.compare(b, c)
     assert row["better"] is None and row["p"] == 1.0
     assert "†" not in score_comparison.comparison_table([row], ["b", "c"]).splitlines()[2]
-
-
-@pytest.mark.parametrize(
-    "paths, names", [("runs/a/lm runs/b/lm", "a/lm b/lm"), ("runs/a runs/b", "a b"), ("lm runs/lm",) * 2]
-)
-def test_names_are_as_long_as_it_takes(paths, names):
-    assert score_comparison.short_names(paths.split()) == names.split()
 
 
 def test_different_documents_are_not_compared(tmp_path):
@@ -163,21 +138,7 @@ def test_different_documents_are_not_compared(tmp_path):
     c = write_scores(tmp_path / "c", {"acc": ("mean", True, [1.0, 0.0, 1.0])}, hashes=["0", "1", "3"])
     assert "different documents" in refused("--compare", a, c)
     d = write_scores(tmp_path / "d", {"acc": ("mean", True, [1.0, 0.0, 1.0])}, task="other")
-    assert "have no task in common, but task and other" in refused("--compare", a, d)
-
-
-def test_what_was_scored_before_an_error_is_in_the_table(inputs, tmp_path, monkeypatch):
-    load = harness_model.load
-
-    def fail(name, args):
-        if name.endswith("poor"):
-            raise ValueError("no such luck")
-        return load(name, args)
-
-    monkeypatch.setattr(harness_model, "load", fail)
-    models = ["--model_name_or_path", inputs / "good", inputs / "poor"]
-    assert "no such luck" in refused(*models, *flags(inputs, tmp_path, "--tasks", "tiny_lambada", "--limit", "4"))
-    assert "tiny_lambada" in (tmp_path / "results.md").read_text(encoding="utf-8")
+    assert "have no task in common" in refused("--compare", a, d)
 
 
 def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypatch):
@@ -186,12 +147,19 @@ def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(HFLM, "generate_until", lambda *_: 1 / 0)
         text = refused(*typed)
-    assert "Failed; everything else is scored and written" in text
+    assert "Failed; all else is scored and written" in text
     assert f"tiny_generation of {inputs / 'good'}: ZeroDivisionError: division by zero" in text
     table = (tmp_path / "results.md").read_text(encoding="utf-8")
     assert "tiny_lambada" in table and "tiny_generation" not in table
     main(typed)
     assert "tiny_generation" in (tmp_path / "results.md").read_text(encoding="utf-8")
+    # What was scored before an error is in the table.
+    load = harness_model.load
+    monkeypatch.setattr(harness_model, "load", lambda name, args: 1 / 0 if name.endswith("poor") else load(name, args))
+    typed = ["--model_name_or_path", inputs / "good", inputs / "poor", *flags(inputs, tmp_path / "two", *tasks)]
+    with pytest.raises(ZeroDivisionError):
+        main([str(each) for each in typed])
+    assert "tiny_lambada" in (tmp_path / "two" / "results.md").read_text(encoding="utf-8")
 
 
 def test_without_the_extra(inputs, tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """run_pretrain.py end to end, on tiny models: what it leaves, what it refuses, and how it survives being killed."""
 
-import fcntl
 import json
 import shutil
 import subprocess
@@ -43,13 +42,6 @@ def refused(*argv) -> str:
     with pytest.raises(SystemExit) as error:
         main([str(argument) for argument in argv])
     return str(error.value)
-
-
-def test_a_folder_that_another_process_writes_to_is_refused_before_the_corpus_is_read(tmp_path):
-    with open(tmp_path / ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        said = refused(*QUICK, *DECODER, "--train_file", tmp_path / "missing.txt", "--output_dir", tmp_path)
-    assert "is being written to by another process (.lock). Wait for it, end it, or choose another" in said
 
 
 @pytest.mark.parametrize("objective", ["sampled_softmax", "headless"])
@@ -129,15 +121,6 @@ def test_options(tmp_path, text_file, model, flags):
     assert metrics["eval_predicted_tokens"] > 0
 
 
-def test_continue_from_a_checkpoint(tmp_path, text_file):
-    run(text_file, tmp_path / "first", *DECODER)
-    quick = [flag for flag in QUICK if flag != "--train_tokenizer"]
-    flags = ["--train_file", text_file, "--output_dir", tmp_path / "second", "--model_name_or_path", tmp_path / "first"]
-    main([*quick, *map(str, flags), "--learning_rate", "0"])
-    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
 def test_what_is_another_run_is_refused_in_one_line(tmp_path, text_file):
     flags = [*DECODER, *QUICK, "--output_dir", tmp_path / "run"]
     flags += "--save_strategy steps --save_steps 1 --max_steps 2".split()
@@ -151,6 +134,7 @@ def test_what_is_another_run_is_refused_in_one_line(tmp_path, text_file):
     assert said.startswith("ValueError: The checkpoint was written with other training rows (") and "\n" not in said
 
 
+@pytest.mark.slow
 def test_resume_from_the_last_checkpoint(tmp_path, text_file):
     folder, flags = tmp_path / "run", [*DECODER, "--save_strategy", "steps", "--save_steps", "2"]
     run(text_file, folder, *flags)
@@ -166,29 +150,31 @@ def test_resume_from_the_last_checkpoint(tmp_path, text_file):
     assert "resume_from_checkpoint is 'last' but output_dir" in missing
 
 
+def faults(*flags: str) -> str:
+    command = [sys.executable, "benchmarks/faults.py", *flags]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["rows", "workers", "stream", "processes"])
 def test_disturbed_and_resumed_equals_never_disturbed(variant):
     """A short run of the benchmark, at random moments."""
-    command = [sys.executable, "benchmarks/faults.py", "--variants", variant, "--attacks", "kill", "signal"]
-    command += ["--kills", "1", "--signals", "1", "--seed", "3"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "weights and 165 losses bit-identical to the run never disturbed" in ended.stdout
-    assert f"| SIGKILL | {variant} | 1 | 1 |" in ended.stdout
-    assert f"| SIGTERM to all processes | {variant} | 1 | 1 |" in ended.stdout
+    shown = faults("--variants", variant, *"--attacks kill signal --kills 1 --signals 1 --seed 3".split())
+    assert "weights and 165 losses bit-identical to the run never disturbed" in shown
+    assert f"| SIGKILL | {variant} | 1 | 1 |" in shown and f"| SIGTERM to all processes | {variant} | 1 | 1 |" in shown
 
 
 @pytest.mark.slow
 def test_damaged_files_second_runs_and_full_disks():
-    command = [sys.executable, "benchmarks/faults.py", "--attacks", "damage", "second run", "full disk", "--flips", "3"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "| a damaged file | model.safetensors | 8 | 8 |" in ended.stdout
-    assert "| a second run in the same folder | rows | 2 | 2 |" in ended.stdout
-    assert "| a full disk at the last save | rows | 1 | 1 |" in ended.stdout
+    shown = faults("--attacks", "damage", "second run", "full disk", "--flips", "3")
+    assert "| a damaged file | model.safetensors | 8 | 8 |" in shown
+    assert "| a second run in the same folder | rows | 2 | 2 |" in shown
+    assert "| a full disk at the last save | rows | 1 | 1 |" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "evaluations"), [([], 2), (["--load_best_model_at_end", "true"], 3)])
 def test_the_last_step_is_evaluated_once_unless_other_weights_come_back(
     tmp_path, text_file, monkeypatch, flags, evaluations
@@ -202,6 +188,7 @@ def test_the_last_step_is_evaluated_once_unless_other_weights_come_back(
     assert json.loads((tmp_path / "eval_results.json").read_text()) == calls[-1] | {"step": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task, flags, kind", [("clm", DECODER, AutoModelForCausalLM), ("mlm", ENCODER, AutoModelForMaskedLM)]
 )

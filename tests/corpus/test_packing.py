@@ -1,11 +1,11 @@
 import copy
 import os
-from types import SimpleNamespace
 
 import datasets
 import numpy as np
 import pytest
 import torch
+from builders import tiny_model
 from datasets import Dataset
 from transformers import AutoTokenizer, ByT5Tokenizer, GPT2Config, GPT2Model
 
@@ -59,9 +59,6 @@ def rows_of(dataset) -> list[list[int]]:
     return [np.asarray(row["input_ids"]).tolist() for row in dataset]
 
 
-# Packing
-
-
 @pytest.mark.parametrize("length", [2, 7, 128])
 @pytest.mark.parametrize("name", ["clm", "mlm", "python"])
 def test_packing_equals_naive_concatenation(name, length, request, cache):
@@ -100,17 +97,9 @@ def test_of_too_many_open_rows_the_fullest_is_handed_out(monkeypatch):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_documents_that_share_rows_are_whole_and_all_there(name, processes, request, cache):
     tokenizer, documents = request.getfixturevalue(name), DOCUMENTS * 40
-    rows = rows_of(
-        tokenize_and_pack(
-            Dataset.from_dict({"text": ["", *documents, " "]}),
-            tokenizer,
-            max_seq_length=256,
-            line_by_line=True,
-            share_rows=True,
-            num_proc=processes,
-            cache_dir=cache,
-        )  # fmt: skip
-    )
+    texts, settings = Dataset.from_dict({"text": ["", *documents, " "]}), {"line_by_line": True, "share_rows": True}
+    settings |= {"num_proc": processes, "cache_dir": cache}
+    rows = rows_of(tokenize_and_pack(texts, tokenizer, max_seq_length=256, **settings))
     end = tokenizer.sep_token_id if name == "mlm" else tokenizer.eos_token_id
     found = []
     for row in rows:
@@ -126,9 +115,7 @@ def test_documents_without_an_end_do_not_share_rows(cache):
     tokenizer = train_tokenizer(DOCUMENTS, vocab_size=300)
     tokenizer.eos_token = None
     settings = {"max_seq_length": 64, "line_by_line": True, "cache_dir": cache}
-    with pytest.raises(
-        ValueError, match="isolate_documents is True with line_by_line but the tokenizer ends documents with neither"
-    ):
+    with pytest.raises(ValueError, match="isolate_documents is True with line_by_line but the tokenizer has no token"):
         tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, share_rows=True, **settings)
     assert len(tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, **settings)) == 60
 
@@ -142,20 +129,8 @@ def test_stream_equals_memory(settings, clm, cache):
     assert rows_of(stream) == rows_of(memory)  # a second epoch
 
 
-def test_stream_resumes_where_it_was(clm):
-    texts = Dataset.from_dict({"text": DOCUMENTS}).to_iterable_dataset()
-    stream = tokenize_and_pack(texts, clm, max_seq_length=16)
-    expected = rows_of(stream)
-    rows = iter(stream)
-    for _ in range(5):
-        next(rows)
-    resumed = tokenize_and_pack(texts, clm, max_seq_length=16)
-    resumed.load_state_dict(stream.state_dict())
-    assert rows_of(resumed) == expected[5:]
-
-
 def test_processes_do_not_change_the_rows(clm, cache, monkeypatch):
-    monkeypatch.setattr(packing, "_BATCH_BYTES", 300)  # so that there is work for all of them
+    monkeypatch.setattr(packing, "BATCH_BYTES", 300)  # so that there is work for all of them
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
     texts = Dataset.from_dict({"text": DOCUMENTS}).select(range(59, -1, -1))  # rows found by number
     one, three = (
@@ -175,9 +150,6 @@ def test_too_little_text(clm, cache):
     with pytest.raises(ValueError, match=message):
         next(iter(tokenize_and_pack(texts.to_iterable_dataset(), clm, max_seq_length=64)))
     assert len(tokenize_and_pack(texts, clm, max_seq_length=tokens, cache_dir=cache)) == 1
-
-
-# The cache of rows
 
 
 @pytest.fixture
@@ -220,20 +192,11 @@ def test_other_texts_and_tokenizers_have_other_rows(clm, mlm, cache, encodings):
         assert rows_of(rows) == naive_rows(naive_stream(tokenizer, part["text"]), 16)
 
 
-def test_rows_lie_next_to_the_texts(clm, text_file, cache):
+def test_rows_lie_next_to_the_texts_or_in_the_cache(clm, text_file, cache, tmp_path):
     texts = load_texts(DataArguments(train_file=[str(text_file)]), cache_dir=cache)["train"]
-    rows = tokenize_and_pack(texts, clm, max_seq_length=16)
-    assert (
-        os.path.dirname(rows.cache_files[0]["filename"]) == os.path.dirname(texts.cache_files[0]["filename"]) == cache
-    )
-
-
-def test_rows_of_texts_in_memory_lie_in_the_cache(clm, tmp_path):
-    rows = tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), clm, max_seq_length=16)
-    assert rows.cache_files[0]["filename"].startswith(str(tmp_path / "library_cache"))
-
-
-# Checks and counts
+    for found, folder in ((texts, cache), (Dataset.from_dict({"text": DOCUMENTS}), tmp_path / "library_cache")):
+        rows = tokenize_and_pack(found, clm, max_seq_length=16)
+        assert rows.cache_files[0]["filename"].startswith(str(folder))
 
 
 def _dataset(rows):
@@ -264,8 +227,8 @@ def test_unknown_tokens_are_said(mlm, clm, streamed, caplog):
         return caplog.text
 
     assert check(1, 100) == ""
-    assert "2.0% of the tokens are unknown to the tokenizer ([UNK]), and nothing is learnt" in check(2, 100)
-    with pytest.raises(ValueError, match=r"^51.0% of the tokens are unknown .* or train one on these texts"):
+    assert "2.0% of the tokens are unknown to the tokenizer ([UNK]), and the model cannot learn" in check(2, 100)
+    with pytest.raises(ValueError, match=r"^51.0% of the tokens are unknown .* or train one on them"):
         check(51, 100)
     gpt2 = copy.deepcopy(clm)
     gpt2.unk_token = gpt2.eos_token  # the end of a document is not unknown
@@ -276,9 +239,9 @@ def test_what_line_by_line_cuts_is_said(clm, cache, caplog):
     texts = Dataset.from_dict({"text": ["a b c d e f g h i j", "a", "a b c"]})
     whole = [len(clm(text)["input_ids"]) + 1 for text in texts["text"]]  # and the end
     limit = max(whole) - 3
-    said = f"1 of 3 documents are longer than max_seq_length, {limit}. Each is cut but keeps its last token: 3 of"
     tokenize_and_pack(texts, clm, max_seq_length=limit, line_by_line=True, cache_dir=cache)
-    assert f"{said} {sum(whole)} tokens ({300 / sum(whole):.1f} %) are lost" in caplog.text
+    said = f"1 of 3 documents are longer than max_seq_length, {limit}, and cut: {300 / sum(whole):.1f} % of all tokens"
+    assert said in caplog.text
     caplog.clear()
     tokenize_and_pack(texts, clm, max_seq_length=max(whole) + 1, line_by_line=True, cache_dir=cache)
     assert "line_by_line" not in caplog.text
@@ -305,7 +268,27 @@ def test_counts_of_packed_rows_are_those_of_the_targets_that_a_training_draws(cl
     assert target_counts(chosen, 300, "clm", clm).sum() == 3 * 15
 
 
-# Batches
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("task", ["clm", "mlm"])
+@pytest.mark.parametrize(
+    "given", ["", "attention_mask", "special_tokens_mask attention_mask position_ids", "labels attention_mask"]
+)
+def test_counts_are_of_what_the_trainer_predicts(given, task, isolate, clm, mlm, tmp_path):
+    """Padded rows, each token of which may be left out, a label of its own, or the beginning of a document."""
+    tokenizer, draw = clm if task == "clm" else mlm, np.random.default_rng(0)
+    rows = []
+    for length in (9, 16, 1, 16):
+        row = {"input_ids": draw.integers(0, 12, length)} | {
+            name: draw.integers(0, 2, length) for name in given.split()
+        }
+        if "labels" in row:
+            row["labels"] = np.where(row["labels"], draw.integers(0, 300, length), -100)
+        rows.append({name: values.tolist() for name, values in row.items()})
+    model = tiny_model(task, 300)
+    args = HeadlessTrainingArguments(str(tmp_path), isolate_documents=isolate, mlm_probability=0.999, use_cpu=True)
+    labels = TargetMaker(task, model, tokenizer, args)(PaddingCollator(tokenizer)(rows), None)["labels"]
+    naive = labels[labels >= 0].bincount(minlength=300)
+    assert naive.any() and torch.equal(target_counts(Dataset.from_list(rows), 300, task, tokenizer, isolate), naive)
 
 
 @pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
@@ -322,6 +305,7 @@ def test_rows_are_padded_to_the_longest(mlm):
     rows += [{"input_ids": [8]} | {name: [9] for name in names}]
     given = [row | {"attention_mask": [0] * len(row["input_ids"])} for row in rows]
     assert PaddingCollator(mlm)(given)["attention_mask"].tolist() == [[0, 0, 0]] * 2
+    assert PaddingCollator(None)([{"input_ids": [1, 2]}, {"input_ids": [3]}])["input_ids"].tolist() == [[1, 2], [3, 0]]
     batch = PaddingCollator(mlm)(rows)
     assert {name: tensor.tolist() for name, tensor in batch.items()} == {
         "input_ids": [[5, 6, 7], [8, mlm.pad_token_id, mlm.pad_token_id]],
@@ -333,18 +317,13 @@ def test_rows_are_padded_to_the_longest(mlm):
     }
 
 
-def test_tokenizer_without_a_pad_token_pads_with_0():
-    batch = PaddingCollator(SimpleNamespace(pad_token_id=None))([{"input_ids": [1, 2]}, {"input_ids": [3]}])
-    assert batch["input_ids"].tolist() == [[1, 2], [3, 0]]
-    assert batch["attention_mask"].tolist() == [[1, 1], [1, 0]]
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
         ([{"input_ids": [1]}, {"input_ids": []}], "Row 1 of the batch has no tokens"),
         ([{"text": "a"}], r"needs the column 'input_ids', got the columns \['text'\]"),
         ([{"input_ids": [1, 2], "labels": [1]}], "Column 'labels' of row 0 has 1 values for 2 tokens"),
+        ([{"input_ids": [1, 2], "labels": 1}], "Column 'labels' of row 0 has the one value 1 for 2 tokens: remove"),
     ],
 )
 def test_collator_errors(rows, message, clm):

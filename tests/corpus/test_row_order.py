@@ -9,19 +9,17 @@ from datasets import Dataset
 from headless_trainer.corpus.row_order import SimilarLengthSampler, longest_first, row_lengths
 
 
-def sampler(lengths: np.ndarray, rows: int, seed: int, epoch: float | None) -> SimilarLengthSampler:
+def order_of(lengths: np.ndarray, rows: int, seed: int, epoch: float | None) -> list[int]:
     args = SimpleNamespace(train_batch_size=1, gradient_accumulation_steps=rows, world_size=1, seed=7, data_seed=seed)
-    return SimilarLengthSampler(SimpleNamespace(args=args, state=SimpleNamespace(epoch=epoch)), lengths)
-
-
-def order_of(*settings, **more) -> list[int]:
-    return list(sampler(*settings, **more))
+    sampler = SimilarLengthSampler(SimpleNamespace(args=args, state=SimpleNamespace(epoch=epoch)), lengths)
+    assert len(sampler) == len(lengths)
+    return list(sampler)
 
 
 def test_similar_lengths_share_a_step_and_every_row_comes_once():
     lengths = np.random.default_rng(0).integers(2, 100, size=1003)
     order = order_of(lengths, 10, seed=3, epoch=0)
-    assert sorted(order) == list(range(1003)) and len(sampler(lengths, 10, 3, 0)) == 1003
+    assert sorted(order) == list(range(1003))
     steps = lengths[np.array(order[:1000]).reshape(-1, 10)]
     assert (steps.max(1) - steps.min(1)).mean() < 5  # 88 in random order
     means = steps.mean(1)

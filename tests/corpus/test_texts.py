@@ -4,7 +4,6 @@ import csv
 import gzip
 import io
 import itertools
-import json
 from collections import Counter
 
 import datasets
@@ -12,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
+from row_files import write_rows
 
 from headless_trainer.arguments import DataArguments
 from headless_trainer.corpus import documents
-from headless_trainer.corpus.documents import batches_by_size, pieces, positions, read_documents
+from headless_trainer.corpus.documents import batches_by_size, pieces, read_documents, split
 from headless_trainer.corpus.texts import load_texts
 
 DOCUMENTS = [f"Document {i} tells of {i * 7} things" + ", and of more" * (i % 5) + "." for i in range(60)]
@@ -32,48 +32,24 @@ def load(names, cache, held_out=None, **settings):
     return {name: [row["text"] for row in part] for name, part in load_texts(args, cache_dir=cache).items()}
 
 
-def _write(path, texts, column="text"):
-    name = path.name.removesuffix(".gz")
-    if name.endswith(".txt"):
-        content = "\n\n".join(texts) + "\n"
-    elif name.endswith(".jsonl"):
-        content = "".join(json.dumps({"id": i, column: text}) + "\n" for i, text in enumerate(texts))
-    elif name.endswith(".json"):
-        content = json.dumps([{"id": i, column: text} for i, text in enumerate(texts)])
-    elif name.endswith((".csv", ".tsv")):
-        file = io.StringIO(newline="")
-        delimiter = "," if name.endswith(".csv") else "\t"
-        csv.writer(file, delimiter=delimiter).writerows([["id", column], *enumerate(texts)])
-        content = file.getvalue()
-    else:
-        pq.write_table(pa.table({"id": list(range(len(texts))), column: texts}), path)
-        return
-    path.write_bytes(gzip.compress(content.encode()) if path.name.endswith(".gz") else content.encode())
+def write(path, texts, column="text"):
+    return write_rows(path, [{"id": i, column: text} for i, text in enumerate(texts)])
 
 
 @BOTH
 @pytest.mark.parametrize("kind", ["txt", "json", "jsonl", "csv", "tsv", "parquet", "txt.gz", "json.gz", "csv.gz"])
 def test_formats(kind, streaming, tmp_path, cache):
-    train, validation = tmp_path / f"a.{kind}", tmp_path / f"v.{kind}"
-    _write(train, DOCUMENTS[:20])
-    _write(validation, DOCUMENTS[20:25])
-    texts = load([train], cache, validation, streaming=streaming)
-    # Blank lines between those of the .txt file are no documents.
+    train = write(tmp_path / f"a.{kind}", DOCUMENTS[:20])
+    texts = load([train], cache, write(tmp_path / f"v.{kind}", DOCUMENTS[20:25]), streaming=streaming)
     assert texts == {"train": DOCUMENTS[:20], "validation": DOCUMENTS[20:25]}
 
 
-@pytest.mark.parametrize(
-    ("sample_by", "expected"),
-    [
-        ("line", ["one", "two", "three", "four"]),
-        ("paragraph", ["one\ntwo", "three\nfour"]),
-        ("document", ["one\ntwo\n\nthree\nfour\n"]),
-    ],
-)
-def test_sample_by(sample_by, expected, tmp_path, cache):
+def test_sample_by(tmp_path, cache):
     path = tmp_path / "a.txt"
     path.write_text("one\ntwo\n\nthree\nfour\n")
-    assert load([path], cache, path, sample_by=sample_by)["train"] == expected
+    expected = {"line": ["one", "two", "three", "four"], "paragraph": ["one\ntwo", "three\nfour"]}
+    for sample_by, texts in (expected | {"document": ["one\ntwo\n\nthree\nfour\n"]}).items():
+        assert load([path], cache, path, sample_by=sample_by)["train"] == texts
 
 
 def test_a_file_that_was_changed_is_read_again(tmp_path, cache):
@@ -96,7 +72,7 @@ def test_the_same_documents_are_held_out_however_they_are_read(tmp_path, cache, 
     for files, streaming, order in itertools.product((1, 7), (False, True), (1, -1)):
         paths = [tmp_path / f"{file}_{files}.{kind}" for file in range(files)]
         for file, path in enumerate(paths):
-            _write(path, texts[file::files])
+            write(path, texts[file::files])
         parts = load(paths[::order], cache, streaming=streaming, validation_split_percentage=percentage)
         train, validation = map(Counter, parts.values())
         assert train + validation == Counter(texts) and not train & validation
@@ -108,22 +84,14 @@ def test_the_same_documents_are_held_out_however_they_are_read(tmp_path, cache, 
 
 def test_the_rule_of_the_split_never_changes():
     """Of the text as UTF-8, and the same on every machine: another rule would hold out what a run has trained on."""
-    texts = ["", "a", "Der M\u00fcller", "\u6f22\u5b57", "x" * 1000]
-    expected = [46947589, 1426945110, 642393988, 2845645495, 1941755927]
-    raw = pa.table({"text": texts, "position": [None] * 4 + [7]}, schema=documents.RAW)
-    assert positions(raw).tolist() == [*expected[:4], 7]
-    assert positions(raw.set_column(1, "position", pa.nulls(5, pa.uint32()))).tolist() == expected
-
-
-@BOTH
-@pytest.mark.parametrize(("count", "percentage"), [(2, 0.1), (2, 99.9), (9, 1), (9, 99)])
-def test_few_documents_have_one_on_each_side(count, percentage, streaming, tmp_path, cache, caplog):
-    path = tmp_path / "a.txt"
-    path.write_text("\n".join(DOCUMENTS[:count]))
-    texts = load([path], cache, validation_split_percentage=percentage, streaming=streaming)
-    assert len(texts["validation" if percentage < 50 else "train"]) == 1
-    assert sorted(texts["train"] + texts["validation"]) == sorted(DOCUMENTS[:count])
-    assert "the nearest share that leaves one" in caplog.text
+    hashes = {"a": 1426945110, "Der M\u00fcller": 642393988, "\u6f22\u5b57": 2845645495, "x" * 1000: 1941755927}
+    raw = pa.table({"text": list(hashes), "position": [None] * 4}, schema=documents.RAW)
+    pieces = pa.table({"text": list(hashes), "position": [7] * 4}, schema=documents.RAW)  # of one that is too long
+    for place in hashes.values():
+        for share in (place / 2**32, (place + 1) / 2**32):
+            held_out = [text for text, hashed in hashes.items() if hashed < share * 2**32]
+            assert split(raw, share)[1].to_pylist() == held_out
+            assert split(pieces, share)[1].to_pylist() == list(hashes)
 
 
 # Cells and columns
@@ -135,29 +103,27 @@ def test_no_word_of_a_csv_file_is_taken_for_a_missing_document(streaming, tmp_pa
     texts = ["NA", "null", "None", "nan", "N/A", "a, b", 'a "b"', "two\nlines"]
     with open(path, "w", newline="") as file:
         csv.writer(file).writerows([["score", "body"], *(["", text] for text in [*texts, ""]), [1.5, "end"]])
-    assert load([path], cache, path, streaming=streaming)["train"] == [*texts, "end"]
+    assert load([path], cache, path, streaming=streaming, text_column="body")["train"] == [*texts, "end"]
 
 
 @BOTH
-@pytest.mark.parametrize("kind", ["txt", "txt.gz", "jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("kind", ["txt", "txt.gz", "json", "jsonl", "csv", "parquet"])
 def test_byte_order_marks_are_no_text(kind, streaming, tmp_path, cache):
     """Of a file, or of one of several that were joined: in no format do they reach a document or the name of a column."""
-    path = tmp_path / f"a.{kind}"
-    _write(path, ["\ufeffone", "two", "\ufeff"])
-    if kind != "parquet" and kind != "txt.gz":
+    path = write(tmp_path / f"a.{kind}", ["\ufeffone", "two", "\ufeff"])
+    if kind not in ("parquet", "txt.gz"):
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert load([path], cache, path, streaming=streaming)["train"] == ["one", "two"]
 
 
 def test_text_columns(tmp_path, cache, caplog):
-    path = tmp_path / "a.csv"
-    _write(path, ["hello", "world"], column="phrase")
+    path = write(tmp_path / "a.jsonl", ["hello", "world"], column="phrase")
     with caplog.at_level("INFO", "headless_trainer"):
         assert load([path], cache, path)["train"] == ["hello", "world"]  # the only column with text is found
-    assert caplog.text.count("texts are those of the column 'phrase'") == 1
+    assert "texts are those of the column 'phrase'" in caplog.text
     assert load([path], cache, path, text_column="phrase")["train"] == ["hello", "world"]
     pq.write_table(pa.table({"text": pa.array(["x", None, " \n", "y"], pa.large_string())}), tmp_path / "a.parquet")
-    assert load([tmp_path / "a.parquet"], cache, path)["train"] == ["x", "y"]
+    assert load([tmp_path / "a.parquet"], cache, tmp_path / "a.parquet")["train"] == ["x", "y"]
 
 
 FAULTS = [
@@ -165,18 +131,18 @@ FAULTS = [
     ({"train_file": ["a.tar"]}, ValueError, "train_file .* got 'a.tar'"),
     ({"train_file": ["a.txt"], "validation_file": ["no.txt"]}, FileNotFoundError, "validation_file 'no.txt'"),
     ({"train_file": ["a.txt", "a.csv"]}, ValueError, "train_file .* got .csv, .txt"),
-    ({"train_file": ["empty.txt"]}, ValueError, r"train_file \['empty.txt'\] .*no documents"),
+    ({"train_file": ["empty.txt"]}, ValueError, r"train part of train_file \['empty.txt'\], validation_split_percentage 5"),
     ({"train_file": ["empty.csv"]}, ValueError, r"train_file \['empty.csv'\] .*no documents"),
-    ({"train_file": ["blank.txt"]}, ValueError, r"train_file \['blank.txt'\] .*no documents"),
-    ({"train_file": ["one.txt"]}, ValueError, r"train_file \['one.txt'\] .*validation_split_percentage \(5\)"),
-    ({"train_file": ["a.txt"], "validation_file": ["blank.txt"]}, ValueError, r"validation_file \['blank.txt'\]"),
+    ({"train_file": ["blank.txt"]}, ValueError, r"train part of train_file \['blank.txt'\]"),
+    ({"train_file": ["one.txt"]}, ValueError, r"part of train_file \['one.txt'\], validation_split_percentage"),
+    ({"train_file": ["a.txt"], "validation_file": ["blank.txt"]}, ValueError, r"validation part .*, validation_file \['blank"),
     ({"train_file": ["a.txt"], "text_column": "body"}, ValueError, "text_column is 'body' but .txt"),
-    ({"train_file": ["a.csv"], "text_column": "body"}, ValueError, r"text_column 'body' .*: id \(int64\), text"),
-    ({"train_file": ["a.csv"], "text_column": "id"}, ValueError, r"text_column 'id' does not hold text"),
-    ({"train_file": ["two.csv"]}, ValueError, "text_column .* 2 text columns.*one .*two"),
-    ({"train_file": ["semicolon.csv"]}, ValueError, "'text;label', whose name contains ';'"),
+    ({"train_file": ["a.jsonl"], "text_column": "body"}, ValueError, r"text_column is 'body' but .* are: id \(int64\), text"),
+    ({"train_file": ["a.jsonl"], "text_column": "id"}, ValueError, r"text_column is 'id' but must name a column of text"),
+    ({"train_file": ["two.csv"]}, ValueError, "text_column is None but must name .*one .*two"),
+    ({"train_file": ["semicolon.csv"]}, ValueError, "'text;label': separate columns with commas"),
     ({"train_file": ["broken.jsonl"]}, OSError, "train_file 'broken.jsonl' cannot be read as json"),
-    ({"train_file": ["latin.txt"]}, OSError, "train_file 'latin.txt' cannot be read as .*0xfc in line 2"),
+    ({"train_file": ["latin.txt"]}, OSError, "train_file 'latin.txt' cannot be read as .* at or before byte 11 of its 11"),
     ({"train_file": ["a.txt.gz", "cut.txt.gz"]}, OSError, r"'cut.txt.gz' .* before byte [\d,]+ of its"),
     ({"train_file": ["other.jsonl"]}, (OSError, ValueError), "'?text'?.* (go together|hold text)"),
 ]  # fmt: skip
@@ -186,8 +152,8 @@ FAULTS = [
 @pytest.mark.parametrize(("settings", "error", "message"), FAULTS, ids=[str(row[0]) for row in FAULTS])
 def test_faults(settings, error, message, streaming, tmp_path, cache, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("a.txt", "a.csv", "a.txt.gz"):
-        _write(tmp_path / name, DOCUMENTS[:3])
+    for name in ("a.txt.gz", "a.txt", "a.csv", "a.jsonl"):
+        write(tmp_path / name, DOCUMENTS[:3])
     content = gzip.compress("\n".join(DOCUMENTS).encode())[:-20]
     contents = {"a.tar": b"x", "empty.txt": b"", "empty.csv": b"", "blank.txt": b"\n \n", "one.txt": b"one\n"}
     contents |= {"two.csv": b"one,two\na,b\n", "semicolon.csv": b"text;label\na;x\n", "cut.txt.gz": content}
@@ -203,7 +169,7 @@ def test_faults(settings, error, message, streaming, tmp_path, cache, monkeypatc
 
 def test_a_file_that_is_trained_on_and_held_out_is_said(tmp_path, text_file, cache, caplog):
     load([text_file], cache, text_file.parent / "." / text_file.name)
-    assert f"train_file and validation_file both name {str(text_file.resolve())!r}" in caplog.text
+    assert f"train_file and validation_file both name {text_file.resolve()}" in caplog.text
 
 
 # The Hub
@@ -232,15 +198,17 @@ def test_hub_dataset(monkeypatch, cache):
         load_texts(args)
 
 
-def test_two_folders_of_one_name_are_two_datasets(tmp_path, cache):
+@BOTH
+def test_two_folders_of_one_name_are_two_datasets(streaming, tmp_path, cache):
     """With a README that says what they hold, `datasets` takes one for the other, and does not see that files were changed."""
     for text in ("one", "two", "three"):
         folder = tmp_path / ("b" if text == "two" else "a") / "data"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: '*.jsonl'\n---\n")
-        _write(folder / "rows.jsonl", [text, f"{text} more"])
-        texts = load_texts(DataArguments(dataset_name=str(folder), validation_split_percentage=50), cache_dir=cache)
-        assert sorted(row["text"] for part in texts.values() for row in part) == [text, f"{text} more"]
+        write(folder / "rows.jsonl", rows := [f"{text} {number}" for number in range(20)])
+        args = DataArguments(dataset_name=str(folder), validation_split_percentage=50, streaming=streaming)
+        texts = load_texts(args, cache_dir=cache)
+        assert sorted(row["text"] for part in texts.values() for row in part) == sorted(rows)
 
 
 # Documents that are too long, and blocks
@@ -284,7 +252,7 @@ def test_files_are_read_in_bounded_blocks(sample_by, text, monkeypatch):
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
 def test_long_documents_are_cut_alike_in_every_format(kind, tmp_path, cache, monkeypatch):
     monkeypatch.setattr(documents, "LONGEST", 60)
-    _write(tmp_path / f"a.{kind}", LONG)
+    write(tmp_path / f"a.{kind}", LONG)
     expected = [piece for document in LONG for piece in pieces(document)]
     for streaming in (False, True):
         assert load([tmp_path / f"a.{kind}"], cache, tmp_path / f"a.{kind}", streaming=streaming)["train"] == expected
@@ -296,7 +264,7 @@ def test_long_documents_are_cut_alike_in_every_format(kind, tmp_path, cache, mon
 
 
 def test_blocks_of_a_stream(tmp_path, monkeypatch):
-    _write(tmp_path / "a.jsonl", ["x" * (1 + i % 7) for i in range(100)])
+    write(tmp_path / "a.jsonl", ["x" * (1 + i % 7) for i in range(100)])
     args = DataArguments(train_file=[str(tmp_path)], validation_file=[str(tmp_path)], streaming=True)
     stream = load_texts(args)["train"]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from datasets import Dataset
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
-from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from headless_trainer.corpus import encoding
+from headless_trainer.corpus import encoding, tokenization
 from headless_trainer.corpus.encoding import DocumentEncoder
 from headless_trainer.corpus.tokenization import train_tokenizer
 
@@ -78,17 +78,6 @@ def test_words_are_what_stands_between_spaces():
     assert len(train_tokenizer(histories, kind="words", vocab_size=5)) == 5  # the least frequent is left out
 
 
-@pytest.mark.parametrize("task", ["clm", "mlm"])
-def test_save_and_load(task, tmp_path):
-    tokenizer = train_tokenizer(TEXTS, vocab_size=330, task=task, max_seq_length=64)
-    tokenizer.save_pretrained(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    assert loaded.get_vocab() == tokenizer.get_vocab()
-    assert loaded.special_tokens_map == tokenizer.special_tokens_map
-    assert loaded.model_max_length == 64
-    assert loaded(AWKWARD)["input_ids"] == tokenizer(AWKWARD)["input_ids"]
-
-
 def test_training_is_deterministic_and_takes_datasets():
     dataset = Dataset.from_dict({"text": TEXTS})
     of_list = train_tokenizer(TEXTS, vocab_size=330)
@@ -109,16 +98,11 @@ def test_wordpiece_is_the_same_in_every_process():
     assert not any(token["content"].startswith("##") for token in json.loads(runs[0].stdout)["added_tokens"])
 
 
-def test_too_little_text_warns_with_the_size_reached(caplog):
-    with caplog.at_level(logging.WARNING, "headless_trainer"):
-        tokenizer = train_tokenizer(["abc abc"], vocab_size=5000)
-    assert len(tokenizer) < 300
-    assert f"{len(tokenizer)} tokens" in caplog.text and "5000" in caplog.text
-
-
-def test_training_stops_at_the_limit_of_characters(caplog):
-    with caplog.at_level(logging.WARNING, "headless_trainer"):
-        limited = train_tokenizer(["aaaa bbbb"] * 1024 + ["zzzzyyyy"] * 3000, vocab_size=270, max_characters=9216)
+def test_too_little_and_too_much_text_warn(caplog, monkeypatch):
+    tokenizer = train_tokenizer(["abc abc"], vocab_size=5000)
+    assert f"vocab_size is 5000 but the texts give the tokenizer {len(tokenizer)} tokens" in caplog.text
+    monkeypatch.setattr(tokenization, "_MOST_CHARACTERS", 9216)
+    limited = train_tokenizer(["aaaa bbbb"] * 1024 + ["zzzzyyyy"] * 3000, vocab_size=270)
     assert "first 9216 characters" in caplog.text
     assert not any("zz" in token for token in limited.get_vocab())
 
@@ -193,12 +177,3 @@ def test_a_tokenizer_that_joins_words_is_noticed(monkeypatch, caplog):
         ids, _ = encode(TEXTS)
     assert ids.tolist() == [i for text in TEXTS for i in naive_ids(tokenizer, text)]
     assert "encoded whole" in caplog.text
-
-
-def test_the_two_ways_are_compared_on_the_beginnings_of_documents(monkeypatch):
-    tokenizer = train_tokenizer(TEXTS, vocab_size=330)
-    encode, seen = DocumentEncoder(tokenizer), []
-    whole = encode._encode_whole
-    monkeypatch.setattr(encode, "_encode_whole", lambda texts: seen.extend(texts) or whole(texts))
-    encode([" ".join(TEXTS[:60]) * 20])
-    assert seen and max(map(len, seen)) <= 2_000

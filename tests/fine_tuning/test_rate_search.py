@@ -70,6 +70,7 @@ def read(path: Path) -> dict:
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_the_rate_with_the_best_mean_is_chosen(model, files, right, tmp_path, capsys):
     """Not that of the best run; its results stand where others do, and the others in a folder of their rate."""
     right |= {(1e-3, 0): 9, (1e-3, 1): 2, (1e-2, 0): 6, (1e-2, 1): 7, (1e-1, 0): 5, (1e-1, 1): 5}
@@ -90,6 +91,7 @@ def test_the_rate_with_the_best_mean_is_chosen(model, files, right, tmp_path, ca
     assert "| bert | 65.00 ± 7.07 |" in said
 
 
+@pytest.mark.slow
 def test_rows_that_are_predicted_have_no_part_in_the_choice(model, files, right, tmp_path, text_lines):
     right |= {(1e-3, 0): 4, (1e-2, 0): 6}
     flags = ["--learning_rates", "1e-3", "1e-2", "--num_train_epochs", 1, "--seeds", 0, "--do_predict", "--test_file"]
@@ -109,23 +111,14 @@ def test_rows_that_are_predicted_have_no_part_in_the_choice(model, files, right,
 
 def test_of_errors_the_rate_with_the_lowest_mean_is_chosen(model, files, right, tmp_path, caplog):
     right |= {(1e-3, 0): 4, (1e-2, 0): 5, (1e-1, 0): 6}
-    flags = [
-        "--num_train_epochs",
-        1,
-        "--seeds",
-        0,
-        "--metric",
-        "brier_score",
-        "--learning_rates",
-        "1e-1",
-        "1e-3",
-        "1e-2",
-    ]
+    rates = ["--learning_rates", "1e-1", "1e-3", "1e-2"]
+    flags = [*rates, "--num_train_epochs", 1, "--seeds", 0, "--metric", "brier_score"]
     search = read(run(model, files, tmp_path / "out", *flags) / "seed_0.json")["learning_rate_search"]
     assert search == {"chosen": 0.1, "scores": pytest.approx({"0.1": brier(6), "0.001": brier(4), "0.01": brier(5)})}
     assert "The best rate of bert, 0.1, is at the end of those that were tried: try some beyond it." in caplog.text
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_and_further_seeds_may_change_the_choice(model, files, right, tmp_path, monkeypatch, caplog):
     right |= {(1e-3, 0): 6, (1e-2, 0): 5, (1e-3, 1): 1, (1e-2, 1): 8}
     flags = ["--learning_rates", "1e-3", "1e-2", "--num_train_epochs", 1, "--seeds"]
@@ -185,10 +178,8 @@ def test_an_epoch_is_a_line_of_the_log_and_there_is_no_bar_without_a_terminal(
         run(model, files, tmp_path / "out", "--num_train_epochs", 2, "--seeds", 0, 1)
     lines = [message for message in caplog.messages if ", epoch " in message]
     assert caplog.messages[-1] == f"bert: its best model is in {tmp_path / 'out/balanced/bert/user/best'}"
-    shown = [re.sub(r"(trained to|loss) [\d.]+", r"\1 x", line) for line in lines]
-    assert shown[0] == "user, bert, seed 0, epoch 1/2: trained to x, loss x, accuracy 30, macro F1 23.08, best so far"
-    assert [line.endswith("best so far") for line in shown] == [True, True, True, False] and len(lines) == 4
-    curve = [loss for _, loss in read(tmp_path / "out/balanced/bert/user/seed_0.json")["loss_curve"]]
-    assert f"trained to {np.mean(curve[2:]):.4g}" in lines[1]
+    shown = [re.sub(r"loss [\d.]+", "loss x", line) for line in lines]
+    assert shown[0] == "user, bert, seed 0, epoch 1/2: loss x, accuracy 30, macro F1 23.08, best so far"
+    assert [line.endswith("best so far") for line in shown] == [True, True, True, False]
     out, err = capfd.readouterr()
     assert "%|" not in out + err and "it/s" not in out + err

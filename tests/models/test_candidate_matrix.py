@@ -6,7 +6,6 @@ import logging
 import processes
 import pytest
 import torch
-import torch.nn.functional as F
 from builders import Tokenizer, assert_resumes, tiny_model, trainer_for
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
@@ -57,6 +56,10 @@ def test_what_leaves_the_run_is_an_ordinary_trunk_and_a_file(tmp_path, task, tok
     with caplog.at_level(logging.WARNING):
         ordinary = AutoModel.from_pretrained(tmp_path)
     assert "candidate_embeddings" not in caplog.text and candidate_matrix(ordinary) is None
+    # Its embedding would score in place of the matrix, and nobody would know.
+    for use in (lambda: attach_lm_head(ordinary, tmp_path), lambda: type(run)(ordinary, run.args)):
+        with pytest.raises(ValueError, match="matrix of its own for candidates, which AutoModel"):
+            use()
     trunk = load_trunk(tmp_path)
     assert torch.equal(candidate_matrix(trunk).weight, matrix)
     for name, value in run.model.state_dict().items():
@@ -80,9 +83,6 @@ def test_the_free_head_scores_with_it(tmp_path, task, tokenizer):
     kind = AutoModelForCausalLM if task == "clm" else AutoModelForMaskedLM
     again, config = kind.from_pretrained(tmp_path / "lm"), json.loads((tmp_path / "lm" / "config.json").read_text())
     assert torch.equal(again(ids).logits, model(ids).logits) and "has_candidate_embeddings" not in config
-    found = run.evaluate()["eval_cross_entropy"]
-    labels = run.eval_dataset[0]["input_ids"][None]
-    assert found > 0 and (task == "mlm" or F.cross_entropy(model(labels).logits[0, :-1], labels[0, 1:]) > 0)
 
 
 def test_resume_is_exact(tmp_path, task, tokenizer):
@@ -128,16 +128,7 @@ def test_what_it_does_not_work_with_is_refused(tmp_path, clm_tokenizer, sharded)
         untied_trainer(tmp_path, "clm", clm_tokenizer, ddp_find_unused_parameters=True)
 
 
-def test_a_trunk_that_came_without_it_is_refused(tmp_path, clm_tokenizer):
-    """Its embedding would score in place of the matrix, and nobody would know."""
-    run = untied_trainer(tmp_path / "run", "clm", clm_tokenizer)
-    run.save_model()
-    trunk = AutoModel.from_pretrained(tmp_path / "run")
-    for use in (lambda: attach_lm_head(trunk, tmp_path / "run"), lambda: type(run)(trunk, run.args)):
-        with pytest.raises(ValueError, match="matrix of its own for candidates, which AutoModel"):
-            use()
-
-
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path, text_lines):
     (tmp_path / "a.txt").write_text("\n".join(text_lines))
     flags = ["--train_file", str(tmp_path / "a.txt"), "--use_cpu", "true", "--report_to", "none", "--max_steps", "2"]
@@ -155,5 +146,3 @@ def test_from_the_command_line(tmp_path, text_lines):
     shape = ["--config_name", str(tmp_path / "run"), "--tokenizer_name", str(tmp_path / "run")]
     pretrain.main([*flags[:-2], *shape, "--output_dir", str(tmp_path / "tied")])
     assert candidate_matrix(load_trunk(tmp_path / "tied")) is None
-    with pytest.raises(SystemExit, match="tie_word_embeddings is True but objective is 'headless'"):
-        pretrain.main([*flags[:-1], "true", *first, "--output_dir", str(tmp_path / "no")])

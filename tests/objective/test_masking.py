@@ -17,6 +17,8 @@ from headless_trainer.objective.masking import (
     uniform_numbers,
 )
 
+SEEDS = [-2360576644159547143, 6368436891411827901]
+NUMBERS = [[15001604, 3771489], [2980415, 7009133], [8041486, 5434071], [12272104, 7569685]]
 SPECIAL, MASK, VOCAB_SIZE = [0, 1, 2], 2, 1000
 RULE = MaskingRule(mask_token_id=MASK, vocab_size=VOCAB_SIZE, special_ids=torch.tensor(SPECIAL))
 
@@ -33,7 +35,7 @@ def row_seeds(rows: int, *seed: int) -> torch.Tensor:
 def assert_share(hits: torch.Tensor | int, trials: int, share: float) -> None:
     """Within five standard deviations of what is expected."""
     hits = int(hits.sum()) if isinstance(hits, torch.Tensor) else hits
-    assert abs(hits - share * trials) < 5 * math.sqrt(share * (1 - share) * trials)
+    assert abs(hits - share * trials) <= 5 * math.sqrt(share * (1 - share) * trials)
 
 
 # Next tokens and documents ---------------------------------------------------------------------------------------------
@@ -71,40 +73,29 @@ def test_document_mask():
 # Masked tokens ---------------------------------------------------------------------------------------------------------
 
 
-def test_shares_of_the_rule():
+@pytest.mark.parametrize(
+    ("rate", "mask_share", "random_share"), [(0.15, 0.8, 0.1), (0.4, 1.0, 0.0), (0.4, 0.0, 1.0), (0.4, 0.0, 0.0)]
+)
+def test_shares_of_the_rule(rate, mask_share, random_share):
+    rule = MaskingRule(MASK, VOCAB_SIZE, torch.tensor(SPECIAL), rate, mask_share, random_share)
     ids = tokens(400, 500)
-    inputs, labels = mask_tokens(ids, RULE, row_seeds(400, 1, 2))
+    before = ids.clone()
+    inputs, labels = mask_tokens(ids, rule, row_seeds(400, 1, 2))
     target = labels != IGNORE_INDEX
     count = int(target.sum())
-    assert_share(target, ids.numel(), 0.15)
-    masked = target & (inputs == MASK)
-    other = target & (inputs != MASK) & (inputs != ids)
-    kept = target & (inputs == ids)
+    assert_share(target, ids.numel(), rate)
     # A random token is, once in a vocabulary, the mask or the token itself.
-    assert_share(masked, count, 0.8 + 0.1 / VOCAB_SIZE)
-    assert_share(other, count, 0.1 * (1 - 2 / VOCAB_SIZE))
-    assert_share(kept, count, 0.1 + 0.1 / VOCAB_SIZE)
-    assert torch.equal(labels[target], ids[target])
-    assert torch.equal(inputs[~target], ids[~target])
-    replaced = inputs[other]
-    assert 0 <= replaced.min() and replaced.max() < VOCAB_SIZE
-    tenths = torch.bincount(replaced * 10 // VOCAB_SIZE, minlength=10).double()
-    expected = len(replaced) / 10
-    assert ((tenths - expected) ** 2 / expected).sum() < 40  # chi-square with 9 degrees of freedom: p < 1e-5
-    assert len(replaced.unique()) > 0.8 * VOCAB_SIZE
-
-
-@pytest.mark.parametrize(("mask_share", "random_share"), [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.5, 0.5)])
-def test_other_shares(mask_share, random_share):
-    rule = MaskingRule(MASK, VOCAB_SIZE, torch.tensor(SPECIAL), 0.4, mask_share, random_share)
-    ids = tokens(100, 200)
-    before = ids.clone()
-    inputs, labels = mask_tokens(ids, rule, row_seeds(100, 0))
-    target = labels != IGNORE_INDEX
-    assert_share(target, ids.numel(), 0.4)
-    assert abs((inputs[target] == MASK).double().mean() - mask_share) < 0.02
-    assert abs((inputs[target] == ids[target]).double().mean() - (1 - mask_share - random_share)) < 0.02
+    other = target & (inputs != MASK) & (inputs != ids)
+    assert_share(target & (inputs == MASK), count, mask_share + random_share / VOCAB_SIZE)
+    assert_share(other, count, random_share * (1 - 2 / VOCAB_SIZE))
+    assert torch.equal(labels[target], ids[target]) and torch.equal(inputs[~target], ids[~target])
     assert torch.equal(ids, before)
+    if random_share:
+        tenths = torch.bincount(inputs[other] * 10 // VOCAB_SIZE, minlength=10).double()
+        expected = int(other.sum()) / 10
+        assert len(tenths) == 10  # no id beyond the vocabulary
+        assert ((tenths - expected) ** 2 / expected).sum() < 40  # chi-square with 9 degrees of freedom: p < 1e-5
+        assert len(inputs[other].unique()) > 0.8 * VOCAB_SIZE
 
 
 def test_specials_and_excluded_positions_are_never_targets():
@@ -178,9 +169,6 @@ def numbers() -> torch.Tensor:
 def test_uniform_numbers_fill_the_interval(numbers):
     assert numbers.dtype == torch.float32 and numbers.shape == (3, 200, 500)
     assert numbers.min() >= 0.0 and numbers.max() < 1.0
-    wide, count = numbers.double(), numbers.numel()
-    assert abs(wide.mean() - 0.5) < 5 * math.sqrt(1 / 12 / count)
-    assert abs(wide.var() - 1 / 12) < 5 * math.sqrt(1 / 180 / count)
     for draw in numbers:
         bins = torch.histc(draw, bins=100, min=0.0, max=1.0).double()
         expected = draw.numel() / 100
@@ -198,17 +186,9 @@ def test_uniform_numbers_are_not_correlated(numbers):
     for lag in (1, 2, 7):
         pairs[f"rows {lag}"] = centred[:, lag:], centred[:, :-lag]
         pairs[f"positions {lag}"] = centred[:, :, lag:], centred[:, :, :-lag]
-    first, second = (uniform_numbers(row_seeds(200, 0, step, 0), 3, 500).double() - 0.5 for step in (0, 1))
-    pairs["steps"] = first, second
     found = {name: correlation(*pair) for name, pair in pairs.items()}
     assert max(abs(value) for value in found.values()) < 5, found
-    assert correlation(first, first) > 100  # the measure itself
-
-
-def test_every_bit_of_a_uniform_number_is_even(numbers):
-    bits = (numbers.double() * 2**24).long()
-    for bit in range(24):
-        assert_share((bits >> bit) & 1, bits.numel(), 0.5)
+    assert correlation(centred, centred) > 100  # the measure itself
 
 
 def test_uniform_numbers_do_not_depend_on_the_length_or_the_batch(numbers):
@@ -216,6 +196,9 @@ def test_uniform_numbers_do_not_depend_on_the_length_or_the_batch(numbers):
     assert torch.equal(uniform_numbers(torch.tensor([150, 3]), 3, 500), numbers[:, [150, 3]])
 
 
-def test_seeds_of_either_sign_differ():
-    seeds = torch.tensor([0, 1, -1, 2**62, -(2**63), 2**63 - 1])
-    assert len(uniform_numbers(seeds, 1, 8).flatten().unique()) == 48
+def test_numbers_are_those_of_every_version():
+    """A run that is resumed would else go on with other masks; seeds of either sign count."""
+    seeds = content_seeds(torch.tensor([[5, 6, 7], [7, 6, 5]]), (42, 3))
+    assert seeds.tolist() == SEEDS
+    numbers = (uniform_numbers(torch.tensor([*SEEDS, 0, -1]), 1, 2)[0] * 2**24).long()
+    assert numbers.tolist() == NUMBERS

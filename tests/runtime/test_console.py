@@ -8,7 +8,6 @@ from contextlib import contextmanager, redirect_stderr
 import pytest
 from builders import tiny_trainer
 
-from headless_trainer.measures import compact
 from headless_trainer.runtime import run_folder
 
 
@@ -67,8 +66,3 @@ def test_no_bar_in_a_file_or_if_it_is_switched_off(tmp_path, terminal):
     stream = Terminal() if terminal else io.StringIO()
     train(tmp_path, stream, disable_tqdm=terminal)
     assert len(logged(stream)) == 4 and "%|" not in stream.getvalue() and "\r" not in stream.getvalue()
-
-
-def test_counts_are_short():
-    numbers = [7, 12_345, 99_999, 123_456, 999_499, 1_234_567, 2e9]
-    assert [compact(number) for number in numbers] == ["7", "12,345", "99,999", "123k", "999k", "1.23M", "2G"]

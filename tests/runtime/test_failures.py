@@ -1,9 +1,7 @@
 """What a run survives, and how it ends where it cannot: damaged checkpoints, full disks, numbers that are not finite."""
 
 import errno
-import logging
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +10,12 @@ import pytest
 import torch
 from builders import make_trainer, tiny_model
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import TrainerCallback, TrainerState
 
 from headless_trainer import HeadlessTrainer
 from headless_trainer.runtime.checkpoints import check_processes, write_whole
-from headless_trainer.runtime.manifest import find_fault, read_facts, write_manifest
+from headless_trainer.runtime.manifest import find_fault, read_facts
 
 ROWS = [{"input_ids": torch.arange(start, start + 8) % 50} for start in range(24)]
 
@@ -78,31 +76,19 @@ class TestDamage:
         trainer(tmp_path, save_only_model=True, max_steps=2).train()
         assert (tmp_path / "checkpoint-2" / "model.safetensors").is_file()
         for value in ("auto", str(tmp_path / "checkpoint-2")):
-            with pytest.raises(
-                ValueError, match="lacks the state of its optimizer, as with save_only_model: --model_name"
-            ):
+            with pytest.raises(ValueError, match="lacks the state of its optimizer, as with save_only_model"):
                 trainer(tmp_path).train(resume_from_checkpoint=value)
 
 
 class TestOtherProcesses:
-    SAVED = {"processes": 4, "rows_a_step": 64}
-
-    def test_the_same_rows_a_step_are_accepted_with_a_warning(self, caplog):
-        check_processes(self.SAVED, 4, 64)
+    def test_the_same_rows_a_step_are_accepted_with_a_warning_and_others_refused(self, caplog):
+        saved = {"processes": 4, "rows_a_step": 64}
+        check_processes(saved, 4, 64)
         assert not caplog.records
-        check_processes(self.SAVED, 2, 64)
-        assert "written by 4 processes and this run has 2. Each step has the same rows" in caplog.text
-
-    def test_other_rows_a_step_are_refused_with_what_would_do(self):
-        with pytest.raises(
-            ValueError, match=r"64 rows .*: 4\) but .* has 32 \(.*: 2\).*_steps 64, or .*ignore_data_skip"
-        ):
-            check_processes(self.SAVED, 2, 32)
-
-    def test_deepspeed_needs_the_same_number(self):
-        with pytest.raises(ValueError, match="Start 4 processes, or convert it with DeepSpeed's ds_to_universal"):
-            check_processes(self.SAVED, 2, 64, deepspeed=True)
-        check_processes(self.SAVED, 4, 64, deepspeed=True)
+        check_processes(saved, 2, 64)
+        assert "written by 4 processes and this run has 2: the same rows" in caplog.text
+        with pytest.raises(ValueError, match=r"64 rows .*: 4\) but .* 32 \(.*: 2\).*_steps 64, or .*ignore_data_skip"):
+            check_processes(saved, 2, 32)
 
     def test_a_checkpoint_knows_its_rows(self, tmp_path):
         trainer(tmp_path, max_steps=2, gradient_accumulation_steps=3).train()
@@ -111,10 +97,6 @@ class TestOtherProcesses:
         with pytest.raises(ValueError, match=r"12 rows a step .* this run has 8 .*gradient_accumulation_steps 12"):
             trainer(tmp_path, gradient_accumulation_steps=2).train(resume_from_checkpoint=True)
         trainer(tmp_path, gradient_accumulation_steps=2, ignore_data_skip=True).train(resume_from_checkpoint=True)
-        again = trainer(tmp_path, gradient_accumulation_steps=2, ignore_data_skip=True, max_steps=7)
-        with pytest.raises(ValueError, match="checkpoint-2' is not a complete checkpoint"):
-            flip(tmp_path / "checkpoint-2" / "model.safetensors")
-            again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
     def test_the_same_rows_in_other_shares_give_the_same_numbers(self, tmp_path):
         """What is exact of a resume with other processes: the rows. Here 3 x 4 are gone on with as 1 x 12."""
@@ -149,22 +131,12 @@ class TestFullDisk:
                     monkeypatch.setattr("headless_trainer.runtime.checkpoints.save_file", full)
 
         run.add_callback(Fill())
-        with pytest.raises(
-            OSError, match=r"checkpoint-4' could not.*No space left.*MiB are free.*checkpoint-2'.*make room"
-        ):
+        with pytest.raises(OSError, match=r"checkpoint-4' could not.*No space left.*MiB are free.*checkpoint-2'.*"):
             run.train()
         monkeypatch.undo()
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
         trainer(tmp_path, save_total_limit=1).train(resume_from_checkpoint="last")
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-6"]
-
-    def test_before_the_first_one(self, tmp_path, monkeypatch):
-        run = trainer(tmp_path)
-        monkeypatch.setattr(run, "_save_rng_state", lambda folder: 1 / 0)
-        with pytest.raises(
-            OSError, match=r"\(ZeroDivisionError: .*\); [\d,.]+ MiB are free there\. No whole checkpoint"
-        ):
-            run.train()
 
     def test_of_the_model_at_the_end_nothing_half_is_left(self, tmp_path, monkeypatch):
         run = trainer(tmp_path, save_strategy="no", max_steps=1)
@@ -187,20 +159,16 @@ class TestFullDisk:
             assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
     def test_small_files_are_written_whole_or_not_at_all(self, tmp_path, monkeypatch):
-        run = trainer(tmp_path, max_steps=1, save_strategy="no")
-        run.train()
-        write = Path.write_text
-
-        def half(path, text, *args, **kwargs):
-            write(path, text[:5])
+        def half(path, content):
+            write(path, content[:5])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(TrainerState, "save_to_json", lambda state, path: half(Path(path), "{....}"))
-        with pytest.raises(OSError, match="No space left"):
-            run.save_state()
-        monkeypatch.setattr(Path, "write_bytes", lambda path, content: half(path, content.decode("latin-1")))
-        with pytest.raises(OSError, match="No space left"):
-            write_whole(tmp_path / "a.json", b"abcdef")
+        run, write = trainer(tmp_path), Path.write_bytes
+        monkeypatch.setattr(TrainerState, "save_to_json", lambda state, path: half(Path(path), b"{....}"))
+        monkeypatch.setattr(Path, "write_bytes", half)
+        for save in (run.save_state, lambda: write_whole(tmp_path / "a.json", b"abcdef")):
+            with pytest.raises(OSError, match="No space left"):
+                save()
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.slow
@@ -208,18 +176,15 @@ class TestFullDisk:
     def test_files_that_really_cannot_grow(self, tmp_path, text_file, saves):
         """A limit on the size of files stands in for the disk: the writers of torch and safetensors meet a real error."""
         flags = f"--model_type gpt2 --train_tokenizer --vocab_size 320 --train_file {text_file} --output_dir {tmp_path}/run "
-        flags += (
-            "--config_overrides n_embd=32,n_layer=2,n_head=2,n_positions=32 --max_seq_length 16 --use_cpu --max_steps 4"
-        )
+        flags += "--config_overrides n_embd=32,n_layer=2,n_head=2 --max_seq_length 16 --use_cpu --max_steps 4"
         code = (
             "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.argv = sys.argv[1:];"
             "runpy.run_path(sys.argv[0], run_name='__main__')"
         )
         limited = [sys.executable, "-c", code, "run_pretrain.py", *flags.split(), *saves]
-        environment = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
-        root = Path(__file__).parents[2]
-        ended = subprocess.run(limited, cwd=root, env=environment, capture_output=True, text=True)
+        options = {"cwd": Path(__file__).parents[2], "env": os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}}
+        ended = subprocess.run(limited, **options, capture_output=True, text=True)
         assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
         what = "checkpoint-2' could not be written" if "2" in saves else "run' could not be written to (SafetensorError"
         assert what in ended.stderr.splitlines()[-1], ended.stderr
@@ -227,16 +192,14 @@ class TestFullDisk:
 
 
 class Spoil(TrainerCallback):
-    """Makes what ``choose`` picks of the model's parameters hold a value, at the end of a step or before the optimizer's."""
+    """Makes the model's last parameter hold a value at the end of a step."""
 
-    def __init__(self, step: int, value: float, event: str, gradient: bool = False):
-        self.step, self.value, self.gradient = step, value, gradient
-        setattr(self, event, self.spoil)
+    def __init__(self, step: int, value: float):
+        self.step, self.value = step, value
 
-    def spoil(self, args, state, control, model=None, **kwargs):
+    def on_step_end(self, args, state, control, model=None, **kwargs):
         if state.global_step == self.step:
-            last = list(model.parameters())[-1]
-            (last.grad if self.gradient else last).data[0] = self.value
+            list(model.parameters())[-1].data[0] = self.value
 
 
 class WithBadGradient(HeadlessTrainer):
@@ -254,65 +217,35 @@ class WithBadGradient(HeadlessTrainer):
 class TestNotFinite:
     @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-    @pytest.mark.parametrize("bf16", [False, True])
-    def test_a_gradient_stops_the_run_before_the_weights_change(self, tmp_path, max_grad_norm, value, bf16):
-        run = trainer(tmp_path, kind=WithBadGradient, max_grad_norm=max_grad_norm, bf16=bf16)
+    @pytest.mark.parametrize("settings", [{}, {"bf16": True}, {"sparse_embedding_updates": True}])
+    def test_a_gradient_stops_the_run_before_the_weights_change(self, tmp_path, max_grad_norm, value, settings):
+        run = trainer(tmp_path, kind=WithBadGradient, max_grad_norm=max_grad_norm, **settings)
         run.value = value
-        with pytest.raises(FloatingPointError, match=r"the gradient is (nan|inf) at step 3, .*checkpoint-2'.*Lower"):
+        with pytest.raises(FloatingPointError, match=r"gradient is (nan|inf) at step 3, .*checkpoint-2'.*Lower"):
             run.train()
         assert_equal(dict(run.model.state_dict()), weights(tmp_path / "checkpoint-2"))
         assert not (tmp_path / "checkpoint-4").exists()
 
-    def test_sparse_rows_too(self, tmp_path):
-        run = trainer(tmp_path, kind=WithBadGradient, sparse_embedding_updates=True)
-        with pytest.raises(FloatingPointError, match="norm of the gradient is nan at step 3"):
-            run.train()
-
     def test_weights_that_are_not_finite_are_never_saved(self, tmp_path):
-        run = trainer(tmp_path, callbacks=[Spoil(4, float("inf"), "on_step_end")])
+        run = trainer(tmp_path, callbacks=[Spoil(4, float("inf"))])
         with pytest.raises(FloatingPointError, match=r"of ln_f.bias are not finite after step 4.*checkpoint-2'"):
             run.train()
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
 
-    def test_a_checkpoint_that_holds_what_is_not_finite_is_not_called_good(self, tmp_path):
-        """Of an earlier version, or of shards whose weights the check before saving does not see."""
-        trainer(tmp_path, max_steps=4).train()
-        spoiled = tmp_path / "checkpoint-4"
-        tensors = weights(spoiled)
-        tensors["ln_f.bias"][0] = float("nan")
-        save_file(tensors, spoiled / "model.safetensors", metadata={"format": "pt"})
-        (spoiled / "manifest.json").unlink()
-        write_manifest(spoiled, processes=1, rows_a_step=4)
-        assert find_fault(spoiled) is None
-        with pytest.raises(FloatingPointError, match="last good checkpoint is '.*checkpoint-2'"):
-            trainer(tmp_path).train(resume_from_checkpoint=str(spoiled))
-        shutil.rmtree(tmp_path / "checkpoint-2")
-        with pytest.raises(FloatingPointError, match="There is no good checkpoint to go on from"):
-            trainer(tmp_path).train(resume_from_checkpoint=str(spoiled))
-
     @pytest.mark.parametrize("hidden", [False, True])
     def test_a_loss_stops_the_run_whatever_the_log_leaves_out(self, tmp_path, hidden):
-        spoil = Spoil(3, float("nan"), "on_step_end")
+        spoil = Spoil(3, float("nan"))
         run = trainer(tmp_path, logging_nan_inf_filter=hidden, callbacks=[spoil], save_strategy="no")
         with pytest.raises(FloatingPointError, match="The loss is nan at step 4"):
             run.train()
+        assert torch.tensor(run.evaluate()["eval_loss"]).isnan()  # which an evaluation shows
 
-    @pytest.mark.parametrize("hidden", [False, True])
-    def test_an_evaluation_shows_it(self, tmp_path, hidden):
-        run = trainer(tmp_path, logging_nan_inf_filter=hidden)
-        with torch.no_grad():
-            run.model.wpe.weight[0] = float("nan")
-        assert torch.tensor(run.evaluate()["eval_loss"]).isnan()
-
-    def test_steps_that_fp16_skips_are_no_failure_until_there_is_no_end(self, tmp_path, caplog):
-        caplog.set_level(logging.WARNING)
+    def test_steps_that_fp16_skips_are_no_failure_until_there_is_no_end(self, tmp_path):
         run = trainer(tmp_path, max_grad_norm=0.0)
         scale = [2.0**16]
         run.args.fp16, run.accelerator.scaler = True, type("Scaler", (), {"get_scale": lambda self: scale[0]})()
         assert run._get_grad_norm(run.model, torch.tensor(float("inf"))).isinf()
         scale[0] = 0.5
         assert run._get_grad_norm(run.model, torch.tensor(3.0)) == 3.0
-        with pytest.raises(
-            FloatingPointError, match="although the scale of fp16 has come down to 0.5, so the run stops"
-        ):
+        with pytest.raises(FloatingPointError, match="although the scale of fp16 has come down to 0.5"):
             run._get_grad_norm(run.model, torch.tensor(float("nan")))

@@ -13,9 +13,9 @@ from pathlib import Path
 import processes
 import pytest
 import torch
-from transformers import GPT2Config, GPT2Model
+from builders import make_trainer, tiny_model
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
+from headless_trainer import HeadlessTrainer
 from headless_trainer.runtime.locks import LOCK_NAME, alone_in
 
 ROOT = Path(__file__).parents[2]
@@ -51,19 +51,14 @@ class Holder:
 
 
 def trainer(folder: Path) -> HeadlessTrainer:
-    args = HeadlessTrainingArguments(
-        str(folder), task="clm", max_steps=1, use_cpu=True, disable_tqdm=True, save_strategy="no"
-    )
-    model = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=8, vocab_size=50))
-    return HeadlessTrainer(model, args, train_dataset=[{"input_ids": torch.arange(8)}] * 8)
+    rows = [{"input_ids": torch.arange(8)}] * 8
+    return make_trainer(folder, tiny_model("clm", layers=1, positions=8), rows, {"max_steps": 1, "save_strategy": "no"})
 
 
 @pytest.mark.slow
 def test_a_second_process_is_refused_and_told_who_is_there(tmp_path):
     with Holder(tmp_path / "run") as other:
-        with pytest.raises(
-            ValueError, match=f"output_dir '.*run' is being written to by {other.named}.*choose another"
-        ):
+        with pytest.raises(ValueError, match=f"output_dir '.*run' is being written to by {other.named}.*choose"):
             trainer(tmp_path / "run").train()
         assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK_NAME]
         trainer(tmp_path / "other").train()
@@ -84,20 +79,13 @@ def test_a_process_that_its_holder_forked_does_not_keep_it(tmp_path):
             pass
 
 
-def test_a_process_may_enter_again(tmp_path):
-    with alone_in(tmp_path / "a"):
-        with alone_in(tmp_path / "a"):
-            pass
-        assert (tmp_path / "a" / LOCK_NAME).read_text().startswith(f"process {os.getpid()} on ")
-    assert list((tmp_path / "a").iterdir()) == []
-
-
-def test_a_second_thread_is_refused_and_the_first_may_enter_again(tmp_path):
+def test_a_thread_may_enter_again_and_another_is_refused(tmp_path):
+    said = f"process {os.getpid()} on "
     with alone_in(tmp_path), ThreadPoolExecutor(1) as pool:
-        with alone_in(tmp_path), pytest.raises(ValueError, match=f"is being written to by process {os.getpid()} on "):
+        with alone_in(tmp_path), pytest.raises(ValueError, match=f"is being written to by {said}"):
             pool.submit(alone_in(tmp_path).__enter__).result()
-        assert (tmp_path / LOCK_NAME).is_file()
-    assert not (tmp_path / LOCK_NAME).exists()
+        assert (tmp_path / LOCK_NAME).read_text().startswith(said)
+    assert list(tmp_path.iterdir()) == []
     with ThreadPoolExecutor(1) as pool:  # which is free again
         pool.submit(lambda: alone_in(tmp_path).__enter__()).result()
 

@@ -39,69 +39,48 @@ GLOO = RuntimeError(
 )
 
 
-class TestOneAnswer:
-    @pytest.fixture
-    def ranks(self, monkeypatch):
-        """Two processes one after the other: what the first broadcasts the second receives."""
-        sent = []
+def test_all_processes_have_the_answer_or_the_error_of_the_first(monkeypatch, tmp_path):
+    """Two processes one after the other: what the first broadcasts the second receives."""
+    (tmp_path / "a" / "checkpoint-3").mkdir(parents=True)
+    sent, rank = [], 0
 
-        def broadcast(answer, src):
-            assert src == 0
-            if torch.distributed.get_rank() == 0:
-                sent.append(list(answer))
-            else:
-                answer[:] = sent.pop()
+    def broadcast(answer, src):
+        if rank == src:
+            sent.append(list(answer))
+        else:
+            answer[:] = sent.pop()
 
-        def become(rank):
-            monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
-
-        monkeypatch.setattr(processes, "several", lambda: True)
-        monkeypatch.setattr("torch.distributed.broadcast_object_list", broadcast)
-        return become
-
-    def test_the_first_process_finds_and_the_others_hear(self, ranks):
-        ranks(0)
-        assert on_first_process(lambda: "checkpoint-7") == "checkpoint-7"
-        ranks(1)
-        assert on_first_process(lambda: pytest.fail("asked twice")) == "checkpoint-7"
-
-    def test_all_raise_what_the_first_met(self, ranks, tmp_path):
-        (tmp_path / "a" / "checkpoint-3").mkdir(parents=True)
-        ranks(0)
+    monkeypatch.setattr(processes, "several", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
+    monkeypatch.setattr("torch.distributed.broadcast_object_list", broadcast)
+    assert on_first_process(lambda: "checkpoint-7") == "checkpoint-7"
+    rank = 1
+    assert on_first_process(lambda: pytest.fail("asked twice")) == "checkpoint-7"
+    # The second sees another folder, where all would be well.
+    for rank, folder in enumerate(("a", "b")):  # noqa: B007  which `get_rank` reads
         with pytest.raises(ValueError, match="checkpoint-3: manifest.json is missing"):
-            checkpoint_to_resume("last", tmp_path / "a")
-        ranks(1)  # which sees another folder, where all would be well
-        with pytest.raises(ValueError, match="checkpoint-3: manifest.json is missing"):
-            checkpoint_to_resume("auto", tmp_path / "b")
+            checkpoint_to_resume("auto", tmp_path / folder)
 
 
 class TestLostProcesses:
-    @pytest.mark.parametrize(
-        "error, said",
-        [
-            (GLOO, r".*Connection reset by peer"),  # without its advice
-            (torch.distributed.DistBackendError("NCCL communicator was aborted"), "NCCL communicator was aborted"),
-            (RuntimeError("Application timeout caused pair closure"), "Application timeout caused pair closure"),
-        ],
-    )
-    def test_an_error_of_the_connection_says_how_to_go_on(self, monkeypatch, error, said):
+    NCCL = torch.distributed.DistBackendError("NCCL communicator was aborted")
+
+    @pytest.mark.parametrize("error", [GLOO, NCCL, RuntimeError("Application timeout caused pair closure")])
+    def test_an_error_of_the_connection_says_how_to_go_on(self, monkeypatch, error):
         monkeypatch.setattr(processes, "several", lambda: True)
         monkeypatch.setattr("torch.distributed.get_rank", lambda: 2)
         # The launcher ends the others, which does not keep it from being said.
         monkeypatch.setattr("time.sleep", lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
-        message = (
-            rf"Process 2 .*lost the connection to another .* error: {said}\. To go on, .*--resume_from_checkpoint auto"
-        )
+        said = re.escape(str(error).partition(" This is")[0].rstrip("."))  # gloo goes on with advice
+        message = rf"Process 2 .*lost the connection to another .* error: {said}\. To resume, .* auto"
         with signals.raised(), pytest.raises(ConnectionError, match=message) as found, lost_processes_named():
             raise error
         assert found.value.__cause__ is error
 
     def test_other_errors_pass_as_they_are(self, monkeypatch):
         monkeypatch.setattr(processes, "several", lambda: True)
-        for error in (RuntimeError("shapes do not match"), KeyError("x")):
-            with pytest.raises(type(error)) as found, lost_processes_named():
-                raise error
-            assert found.value is error
+        with pytest.raises(RuntimeError, match="^shapes do not match$"), lost_processes_named():
+            raise RuntimeError("shapes do not match")
 
     def test_a_lost_connection_while_saving_is_no_full_disk(self, tmp_path):
         assert is_lost_connection(GLOO) and not is_lost_connection(OSError(28, "gloo/transport"))
@@ -133,28 +112,16 @@ class TestTheFirstProcessFirst:
         assert store.get("first/0/0") == b"failed"
 
     @pytest.mark.parametrize(
-        ("said", "message"),
-        [
-            ("failed", "has failed: its own last messages say why"),
-            (
-                "7",
-                r"has made no progress for 0.5 seconds \(ddp_timeout\): .* or is in a step .* larger --ddp_timeout allows",
-            ),
-        ],
+        ("said", "message"), [("failed", "has failed"), ("7", "has made no progress for 20 seconds")]
     )
-    def test_the_others_end_when_it_has_failed_or_hangs(self, store, said, message):
+    def test_the_others_end_when_it_has_failed_or_hangs(self, store, said, message, monkeypatch):
+        seconds = iter(range(99))  # those who wait longer fail
+        monkeypatch.setattr(processes.time, "monotonic", lambda: next(seconds))
+        monkeypatch.setattr(processes.time, "sleep", lambda _: next(seconds))
         store.set("first/0/0", said)
-        with pytest.raises(ConnectionError, match=f"Process 0 .*, {message}. To go on, start all processes"):
-            with first_process_first(self.args(1, 1, timeout=0.5)):
+        with pytest.raises(ConnectionError, match=f"Process 0 .*, {message}: .* To resume, start all processes"):
+            with first_process_first(self.args(1, 1, timeout=20)):
                 pytest.fail("entered")
-
-    def test_who_is_stopped_says_for_whom_it_waited(self, store, monkeypatch, capfd):
-        monkeypatch.setattr("time.sleep", lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
-        with signals.raised(), pytest.raises(signals.Stopped), first_process_first(self.args(1, 1)):
-            pytest.fail("entered")
-        assert (
-            capfd.readouterr().err == "Process 1 was stopped while it waited for process 0, which prepares the data.\n"
-        )
 
     @pytest.mark.parametrize("bar", [None, tqdm, datasets.utils.tqdm, huggingface_hub.utils.tqdm])
     @pytest.mark.parametrize(("rank", "local", "first"), [(5, True, 4), (5, False, 0), (4, False, 0)])
@@ -190,6 +157,7 @@ def kill_the_first(rank: int, port: int, log: Path) -> None:
     os._exit(0)
 
 
+@pytest.mark.slow
 def test_the_others_end_when_the_first_is_killed(tmp_path):
     """With the store that they share. Where a launcher holds it, the launcher ends them."""
     context, port = multiprocessing.get_context(forks()), free_port()
@@ -209,14 +177,11 @@ class Job:
         self.folder, self.text_file = folder, text_file
         self.environment = os.environ | {"HF_DATASETS_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
 
-    def start(
-        self, name: str, *flags, processes: int = 2, accumulation: int = 1, script="run_pretrain.py"
-    ) -> subprocess.Popen:
-        launcher = (
-            ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes] if processes > 1 else []
-        )
+    def start(self, name: str, *flags, processes: int = 2, accumulation: int = 1) -> subprocess.Popen:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes]
         command = [
-            *(sys.executable, *launcher, script, "--model_type", "gpt2", "--use_cpu", "--train_tokenizer"),
+            *(sys.executable, *(torchrun if processes > 1 else []), "run_pretrain.py", "--model_type", "gpt2"),
+            *("--use_cpu", "--train_tokenizer"),
             *("--config_overrides", "n_embd=16,n_layer=2,n_head=2,n_positions=32", "--vocab_size", "320"),
             *("--max_seq_length", "16", "--train_file", self.text_file, "--output_dir", self.folder / name),
             *("--max_steps", "60", "--save_steps", "5", "--logging_steps", "1", "--per_device_train_batch_size", "4"),
@@ -224,9 +189,7 @@ class Job:
             *("--preprocessing_num_workers", "1", "--resume_from_checkpoint", "auto", *flags),
         ]
         with open(self.folder / "log", "w") as log:
-            return subprocess.Popen(
-                [str(part) for part in command], cwd=ROOT, env=self.environment, stdout=log, stderr=log
-            )
+            return subprocess.Popen(list(map(str, command)), cwd=ROOT, env=self.environment, stdout=log, stderr=log)
 
     def end(self, process: subprocess.Popen, seconds: float = 400) -> tuple[int, str]:
         try:
@@ -243,9 +206,7 @@ def test_a_killed_process_ends_the_job_which_goes_on_to_the_same_weights(tmp_pat
     assert job.end(job.start("whole"))[0] == 0
 
     process = job.start("killed")
-    while len(checkpoints_in(tmp_path / "killed")) < 3:
-        assert process.poll() is None, (tmp_path / "log").read_text()
-        time.sleep(0.01)
+    wait_for_checkpoints(job, process, "killed", 3)
     second_of(process).send_signal(signal.SIGKILL)
     status, log = job.end(process, seconds=100)
     assert status == 1
@@ -272,8 +233,8 @@ def second_of(process: subprocess.Popen) -> psutil.Process:
     return next(child for child in psutil.Process(process.pid).children() if child.environ().get("RANK") == "1")
 
 
-def wait_for_checkpoint(job: Job, process: subprocess.Popen, name: str) -> None:
-    while not checkpoints_in(job.folder / name):
+def wait_for_checkpoints(job: Job, process: subprocess.Popen, name: str = "run", number: int = 1) -> None:
+    while len(checkpoints_in(job.folder / name)) < number:
         assert process.poll() is None, (job.folder / "log").read_text()
         time.sleep(0.01)
 
@@ -285,7 +246,7 @@ def test_sigterm_from_the_launcher_reaches_workers_too_and_leaves_a_checkpoint(t
     flags = ["--dataloader_num_workers", "2", "--max_steps", "100000", "--save_steps", "40", "--logging_steps", "40"]
     flags += ["--streaming", "true"] if streaming else ["--dataloader_persistent_workers", "true"]
     process = job.start("run", *flags)
-    wait_for_checkpoint(job, process, "run")
+    wait_for_checkpoints(job, process)
     started = psutil.Process(process.pid).children(recursive=True)
     assert len(started) >= 6
     process.send_signal(signal.SIGTERM)  # which torchrun sends to the group of each process
@@ -300,12 +261,13 @@ def test_sigterm_from_the_launcher_reaches_workers_too_and_leaves_a_checkpoint(t
 def test_processes_end_when_their_launcher_is_killed(tmp_path, text_file):
     job = Job(tmp_path, text_file)
     process = job.start("run", "--max_steps", "100000", "--save_steps", "40", "--logging_steps", "40")
-    wait_for_checkpoint(job, process, "run")
+    wait_for_checkpoints(job, process)
     started = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     assert not psutil.wait_procs(started, timeout=60)[1]
     log = (tmp_path / "log").read_text()
-    assert "The launcher of process 0 has ended" in log and "Stopped by SIGTERM with a checkpoint" in log, log
+    # The first to notice ends both.
+    assert "has ended, and so does this run" in log and "Stopped by SIGTERM with a checkpoint" in log, log
     assert find_fault(checkpoints_in(tmp_path / "run")[0]) is None
 
 
@@ -314,7 +276,7 @@ def test_a_process_that_hangs_ends_the_job_after_the_timeout(tmp_path, text_file
     job = Job(tmp_path, text_file)
     job.environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = "5"
     process = job.start("run", "--ddp_timeout", "20", "--max_steps", "100000", "--save_steps", "40")
-    wait_for_checkpoint(job, process, "run")
+    wait_for_checkpoints(job, process)
     second_of(process).send_signal(signal.SIGSTOP)
     status, log = job.end(process, seconds=300)  # far from the 1,800 of the default
     assert status == 1 and "Process 0 (counted from 0) has lost the connection to another process" in log, log

@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -149,8 +148,7 @@ def test_the_harness_s_own_metric_in_python_on_a_local_file(inputs, tmp_path, cl
     differences = [score(more) - score(less) for more, less in pairs]
     assert likelihood_diff.value == pytest.approx(np.abs(differences).mean(), rel=1e-4)
     assert share.value == np.mean([each > 0 for each in differences])
-    # the lower difference is the better; of the share, neither the lower nor the higher is
-    assert (likelihood_diff.higher_is_better, share.higher_is_better) == (False, None)
+    assert (likelihood_diff.higher_is_better, share.higher_is_better) == (False, False)
 
 
 def test_a_task_that_generates_and_a_group(inputs, tmp_path):
@@ -201,14 +199,13 @@ def test_rolling_likelihoods_are_the_harness_s(inputs, clm_tokenizer):
 
 
 def test_a_tokenizer_that_says_less_than_the_positions_is_remarked(inputs, tmp_path, clm_tokenizer, caplog):
-    clm_tokenizer.save_pretrained(tmp_path)
+    model = harness_inputs.save(tmp_path, inputs.model, clm_tokenizer)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": 32}))
-    harness_model.load(inputs.path, arguments(tokenizer_name=str(tmp_path)))
-    assert "--max_length 32" in caplog.text
-    caplog.clear()
-    harness_model.load(inputs.path, arguments(tokenizer_name=str(tmp_path), max_length=32))
-    assert "--max_length" not in caplog.text
+    for length, remarked in ((None, True), (32, False)):
+        caplog.clear()
+        harness_model.load(model, arguments(max_length=length))
+        assert ("--max_length 32" in caplog.text) == remarked
 
 
 def test_a_tokenizer_without_special_tokens(inputs, tmp_path, clm_tokenizer):
@@ -260,7 +257,7 @@ def test_what_has_no_causal_head_is_refused(tmp_path, clm_tokenizer):
         folder = harness_inputs.save(tmp_path / name, model, clm_tokenizer)
         if name == "unknown":  # transformers would load it as a decoder that sees what comes
             set_architectures(folder, None)
-        with pytest.raises(ValueError, match=f"{folder}.*--model_name_or_path {folder} --output_dir {folder}-lm"):
+        with pytest.raises(ValueError, match=f"{folder}.*`headless-trainer lm-head`"):
             harness_model.check_checkpoint(folder)
 
 
@@ -269,15 +266,19 @@ def set_architectures(folder: str, names: list[str] | None) -> None:
     config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": names}))
 
 
-def test_weights_that_are_missing_and_tokens_without_a_row_are_refused(tmp_path, clm_tokenizer):
+def test_weights_that_are_missing_or_left_out_and_tokens_without_a_row_are_refused(tmp_path, clm_tokenizer):
     small = GPT2LMHeadModel(GPT2Config(**TINY | {"vocab_size": 90}))
     small = harness_inputs.save(tmp_path / "small", small, clm_tokenizer)
     sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     headless = GPTNeoXModel(GPTNeoXConfig(**sizes, vocab_size=300))
     headless = harness_inputs.save(tmp_path / "neox", headless, clm_tokenizer)
     set_architectures(headless, ["GPTNeoXForCausalLM"])
+    biased = GPT2LMHeadModel(GPT2Config(**TINY))
+    biased.lm_head.bias = torch.nn.Parameter(torch.ones(300))
+    biased = harness_inputs.save(tmp_path / "biased", biased, clm_tokenizer)
     for model, named in (
-        (small, "300 tokens.*90 rows.*--tokenizer_name"),
+        (small, "300 tokens.*90 rows"),
+        (biased, "lm_head.bias, which GPT2LMHeadModel leaves out"),
         (headless, "lm_head.weight.*headless-trainer lm-head"),
     ):
         harness_model.check_checkpoint(model)
@@ -293,53 +294,20 @@ def test_a_misspelt_task(inputs):
         harness_tasks.open_tasks(["lambada_opnai"])
     with pytest.raises(ValueError, match="tiny_lambda'.*'tiny_lambada'"):
         harness_tasks.open_tasks(["tiny_lambda"], inputs.tasks)
-    with pytest.raises(FileNotFoundError, match="include_path"):
-        harness_tasks.open_tasks(["arc_easy"], str(inputs.folder / "lm"))
-
-
-def test_own_definitions_come_before_the_harness_s(tmp_path):
-    (tmp_path / "mine.yaml").write_text("task: arc_easy\ndataset_path: mine\n")
-    manager = harness_tasks.open_tasks(["arc_easy", "arc_challenge"], str(tmp_path))
-    assert manager.task_index["arc_easy"].cfg["dataset_path"] == "mine"
-    assert manager.task_index["arc_challenge"].cfg["dataset_path"] == "allenai/ai2_arc"
-
-
-def test_data_files_name_tasks_that_are_scored(inputs, tmp_path):
-    manager = harness_tasks.open_tasks(["qasper"])
     with pytest.raises(ValueError, match="data_files.*'qasper_bool'"):  # of a tag
-        harness_tasks.use_data_files(manager, [f"qasper={inputs.documents}"])
-    args = arguments(tmp_path / "out", include_path=inputs.tasks, data_files=[f"tiny_generation={inputs.documents}"])
-    with pytest.raises(ValueError, match="data_files names 'tiny_generation'"):  # which is not scored
-        zero_shot.score_models([inputs.path], args)
-    assert not (tmp_path / "out").exists()
+        harness_tasks.use_data_files(harness_tasks.open_tasks(["qasper"]), [f"qasper={inputs.documents}"])
 
 
-@pytest.mark.parametrize("columns", ["as the Hub has them", "as the task has them"])
-def test_either_layout_of_pubmedqa(tmp_path, columns):
-    row = {"question": "is it?", "context": {"contexts": ["yes", "it is"]}, "final_decision": "yes"}
-    if columns == "as the task has them":
-        row = {"QUESTION": "is it?", "CONTEXTS": ["yes", "it is"], "final_decision": "yes"}
-    file = harness_inputs.write_jsonl(tmp_path / "p.jsonl", [row])
-    manager = harness_tasks.open_tasks(["pubmedqa"])
-    harness_tasks.use_data_files(manager, [f"pubmedqa={file}"])
-    task = harness_tasks.load(manager, "pubmedqa", None)["tasks"]["pubmedqa"]
-    assert task.doc_to_text(task.eval_docs[0]) == "Abstract: yes\nit is\nQuestion: is it?\nAnswer:"
-
-
-def test_the_paper_s_accuracy_and_direction(inputs, tmp_path, monkeypatch, clm_tokenizer, caplog):
+def test_the_paper_s_answers_and_accuracy_of_qasper(inputs, tmp_path, monkeypatch, clm_tokenizer):
     assert {"lambada_openai", "qasper"} < {*harness_tasks.PAPER_TASKS} and len(harness_tasks.PAPER_TASKS) == 9
-    monkeypatch.setattr(harness_tasks, "PAPER_TASKS", ("crows_pairs_english", "qasper_bool"))
-    pairs = [{"sent_more": "my sister.", "sent_less": "the heron crossed."}] * 2
+    monkeypatch.setattr(harness_tasks, "PAPER_TASKS", ("qasper_bool",))
     texts = {"title": "T", "abstract": "A", "unanswerable": False, "free_form_answer": "", "extractive_spans": []}
     answers = [{"answer": [{**texts, "yes_no": yes}]} for yes in (True, False, True)]
     papers = [texts | {"qas": {"question": ["is it?", "was it?", "will it be?"], "answers": answers}}]
-    files = [
-        f"{name}={harness_inputs.write_jsonl(tmp_path / f'{name}.jsonl', rows)}"
-        for name, rows in (("crows_pairs_english", pairs), ("qasper_bool", papers))
-    ]
+    files = [f"qasper_bool={harness_inputs.write_jsonl(tmp_path / 'qasper.jsonl', papers)}"]
     plain, paper = (
-        scored(inputs.path, arguments(tmp_path / tasks[0], tasks=tasks, data_files=files, bootstrap_iters=0))
-        for tasks in (["crows_pairs_english", "qasper_bool"], ["paper"])
+        scored(inputs.path, arguments(tmp_path / task, tasks=[task], data_files=files, bootstrap_iters=0))
+        for task in ("qasper_bool", "paper")
     )
     assert set(paper) - set(plain) == {("qasper_bool", "acc")} and set(plain) <= set(paper)
     right = 0
@@ -349,29 +317,26 @@ def test_the_paper_s_accuracy_and_direction(inputs, tmp_path, monkeypatch, clm_t
         right += (" yes" if yes > no else " no") == truth
     assert paper["qasper_bool", "acc"].value == pytest.approx(right / 3)
     assert paper["qasper_bool", "acc"].higher_is_better is True
-    assert caplog.text.count("yes is the right answer to each question") == 1  # without paper
-    share = ("crows_pairs_english", "pct_stereotype")
-    assert (plain[share].higher_is_better, paper[share].higher_is_better) == (None, False)
 
 
 def test_a_document_is_no_example_of_its_own_prompt(tmp_path):
     file = harness_inputs.write_jsonl(tmp_path / "arc.jsonl", ARC)
     manager = harness_tasks.open_tasks(["arc_easy"])
     harness_tasks.use_data_files(manager, [f"arc_easy={file}"])
-    task = harness_tasks.load(manager, "arc_easy", None)["tasks"]["arc_easy"]
-    harness_tasks.set_examples(task, num_fewshot=2, seed=5)
+    task = harness_tasks.load(manager, "arc_easy")["tasks"]["arc_easy"]
+    harness_tasks.set_examples(task, num_fewshot=2)
     task.build_all_requests()
     for instance in task.instances:
         prompt = instance.args[0]
         assert prompt.count("Question:") == 3 and all(prompt.count(row["question"]) == 1 for row in ARC)
 
 
-def test_number_and_draw_of_examples(inputs):
+def test_a_task_that_says_0_examples_keeps_0(inputs):
     manager = harness_tasks.open_tasks(["tiny_lambada"], inputs.tasks)
-    task = harness_tasks.load(manager, "tiny_lambada", None)["tasks"]["tiny_lambada"]
-    for number, seed, drawn in ((None, None, 1234), (3, 5, 5)):  # a task that says 0 keeps 0
-        harness_tasks.set_examples(task, number, seed)
-        assert task.get_config("num_fewshot") == 0 and task.fewshot_rnd.random() == random.Random(drawn).random()
+    task = harness_tasks.load(manager, "tiny_lambada")["tasks"]["tiny_lambada"]
+    for number in (None, 3):
+        harness_tasks.set_examples(task, number)
+        assert task.get_config("num_fewshot") == 0
 
 
 def test_code_of_a_model_is_refused_and_not_asked_about(tmp_path, monkeypatch):

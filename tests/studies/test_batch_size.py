@@ -39,14 +39,6 @@ def test_pools_of_the_largest_batch_are_those_of_the_smaller_ones(study, tmp_pat
     assert script.shared.flags_of("headless + pools of 1016") == ["--pool_size", "1016"]
 
 
-def test_sizes_that_do_not_divide_the_tokens(study, tmp_path):
-    script = study("batch_size")
-    with pytest.raises(
-        SystemExit, match=r"--batch_sizes: 128 rows do not divide the 4640 rows of --max_steps 145 batches"
-    ):
-        script.planned(settings(tmp_path, max_steps=145))
-
-
 @pytest.mark.slow
 def test_a_whole_study_and_its_report_alone(tmp_path, text_lines):
     (tmp_path / "lines.txt").write_text("".join(" ".join(text_lines[i : i + 12]) + "\n" for i in range(200)))

@@ -1,7 +1,9 @@
 """studies/demo.py, small: both runs, the table and what is left."""
 
+import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -11,16 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 def test_the_demo(study, tmp_path, text_file, capsys, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     sizes = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32,max_position_embeddings=64"
-    flags = ["--train_file", str(text_file), "--vocab_size", "320", "--max_seq_length", "16", "--max_steps", "8"]
-    flags += [
-        "--per_device_train_batch_size",
-        "4",
-        "--use_cpu",
-        "--preprocessing_num_workers",
-        "1",
-        "--disable_tqdm",
-        "true",
-    ]
+    flags = ["--train_file", str(text_file), *"--vocab_size 320 --max_seq_length 16 --max_steps 8 --use_cpu".split()]
+    flags += "--per_device_train_batch_size 4 --preprocessing_num_workers 1 --disable_tqdm true".split()
     folder = tmp_path / "demo"
     study("demo").main([*flags, "--config_overrides", sizes, "--output_dir", str(folder)])
     shown = capsys.readouterr().out
@@ -33,6 +27,25 @@ def test_the_demo(study, tmp_path, text_file, capsys, monkeypatch):
         tokenizer
     )
     assert Path(f"{folder}_vanilla", "model.safetensors").is_file()
+
+
+def test_docstrings_are_the_corpus_and_a_folder_is_on_one_side(study, tmp_path, monkeypatch):
+    demo, library = study("demo"), tmp_path / "lib"
+    for folder in [*"abcdefghijklmnopqrstuvwxyz", "test"]:
+        (library / folder).mkdir(parents=True)
+        for number in (1, 2):
+            long = f"{folder} {number} " + "says what it returns, in words enough to count. " * 3
+            (library / folder / f"m{number}.py").write_text(f'''def f():\n    """{long}"""\n    """Too short."""\n''')
+    monkeypatch.setattr(demo.sysconfig, "get_paths", lambda: {"stdlib": str(library)})
+    monkeypatch.setattr(
+        demo.importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(library / "none" / "x.py"))
+    )
+    _, train, _, held_out = demo.docstrings(tmp_path / "docs")
+    sides = [
+        {json.loads(line)["text"][:3] for line in Path(file).read_text().splitlines()} for file in (train, held_out)
+    ]
+    assert sides[0] and sides[1] and len(sides[0]) + len(sides[1]) == 2 * 26  # nothing short, and nothing of tests
+    assert not {text[0] for text in sides[0]} & {text[0] for text in sides[1]}
 
 
 def test_the_clock_ends_the_run_and_brings_the_rates_down(study, monkeypatch):

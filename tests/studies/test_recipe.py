@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -44,3 +45,11 @@ def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch):
         "tokens_seen": 81_920.0, "seconds": 40.96, "eval_cross_entropy": pytest.approx(math.log(50)), "eval_accuracy": 0.1
     }  # fmt: skip
     assert (runs / "results.png").stat().st_size > 1000
+
+
+def test_the_first_seed_that_is_named_chooses_the_rate(study, tmp_path):
+    runs = {}
+    for rate, seed, perplexity in ((0.01, 1, 50.0), (0.02, 1, 40.0), (0.01, 0, 10.0)):
+        folder = runs.setdefault(rate, {})[seed] = tmp_path / f"{rate}_{seed}"
+        made_run(folder, [perplexity])
+    assert study("recipe").shared.best_rate(SimpleNamespace(seeds=[1, 0]), runs)[0] == 0.02

@@ -13,8 +13,7 @@ FOLDERS = sorted(path.parent for path in RESULTS.glob("**/results.json"))
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(RESULTS)))
 def test_results_name_their_origin_and_no_machine_s_folders(folder):
     origin = json.loads((folder / "results.json").read_text())["origin"]
-    script = re.match(r"python (studies/\w+\.py) ", origin["Command"])[1]
-    assert (RESULTS.parents[1] / script).is_file()
+    assert re.match(r"python studies/\w+\.py ", origin["Command"])  # of the commit below: some studies have ended
     assert "transformers " in origin["Versions"]
     assert re.fullmatch("[0-9a-f]{40}", origin["Commit of the working directory"])  # not "with changes"
     one = "[0-9a-f]{40}(, with changes)?"
@@ -26,7 +25,3 @@ def test_results_name_their_origin_and_no_machine_s_folders(folder):
     picture = folder / "results.png"  # of most studies
     assert not picture.exists() or picture.stat().st_size < 300_000
     assert {path.name for path in folder.iterdir()} - {picture.name} == {"results.json", "results.md"}
-
-
-def test_there_are_results():
-    assert len(FOLDERS) >= 8

@@ -85,12 +85,3 @@ def test_the_table_has_words_alone_and_in_context(study, decoder, tmp_path):
     table = (tmp_path / "results" / "results.md").read_text()
     assert "| pairs | synonyms | the same words in other pairs | the same word | synonyms less other pairs |" in table
     assert (tmp_path / "results" / "results.png").stat().st_size > 1000
-
-
-def test_words_that_do_not_occur_are_refused(study, decoder, tmp_path, capsys):
-    (tmp_path / "pairs.tsv").write_text("word1\tword2\nriver\tgarden\n")
-    (tmp_path / "lines.txt").write_text("".join(f"window letter {number}\n" for number in range(2_000)))
-    flags = ["--train_file", tmp_path / "lines.txt", "--output_dir", decoder.parents[2], "--recipes", "headless"]
-    with pytest.raises(SystemExit):
-        study("synonyms").main([*map(str, [*flags, "--synonyms", tmp_path / "pairs.tsv", "--seeds", "0"])])
-    assert "hold no pair of --synonyms, each word twice: choose more, or other words." in capsys.readouterr().err

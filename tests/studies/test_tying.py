@@ -18,12 +18,6 @@ def test_what_each_comparison_does_not_see(study):
     assert mapped["rotated"] < 0.95 and mapped["mapped"] == pytest.approx(1, abs=1e-4) and mapped["nearest ten"] < 0.9
 
 
-def test_the_nearest_are_others(study):
-    script = study("tying")
-    rows = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
-    assert script.nearest(rows)[:, 0].tolist() == [1, 0, 1]
-
-
 def test_shares_of_the_residual_stream(study):
     """Against the blocks called one by one, and of a layer that adds nothing."""
     torch.manual_seed(0)
@@ -42,11 +36,3 @@ def test_shares_of_the_residual_stream(study):
     want = [((part * stream).sum(-1) / (stream * stream).sum(-1)).mean().item() for part in parts]
     assert shares == pytest.approx(want, abs=1e-5) and sum(shares) == pytest.approx(1, abs=1e-5)
     assert shares[2] == pytest.approx(0, abs=1e-6) and min(shares[0], shares[1], shares[3]) > 1e-4
-
-
-def test_checkpoints_that_all_runs_have(study, tmp_path):
-    script = study("tying")
-    for name, steps in (("a", (5, 10, 100)), ("b", (100, 10))):
-        for step in steps:
-            (tmp_path / name / f"checkpoint-{step}").mkdir(parents=True)
-    assert script.kept_by_all([tmp_path / "a", tmp_path / "b"]) == [10, 100]

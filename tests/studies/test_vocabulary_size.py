@@ -98,9 +98,3 @@ def test_encoders_on_tasks(a_study, tmp_path, text_lines):
     [row], table = a_study(*flags, "--vocab_sizes", "300", "--seeds", "1")
     assert row["scores"]["sst2"] == row["scores"]["average"] and 0 <= row["scores"]["average"][0] <= 100
     assert "| seeds | sst2 | average | seconds |" in table and "held-out bytes" not in table
-
-
-def test_rates_are_one_or_as_many_as_recipes(study, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        study("vocabulary_size").main(["--output_dir", str(tmp_path), "--rates", "1e-3", "2e-3", "4e-3"])
-    assert "--rates: 3 for 2 recipes: give one for each, or one for all." in capsys.readouterr().err

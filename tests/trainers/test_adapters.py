@@ -6,6 +6,7 @@ from builders import VOCAB, Tokenizer, labelled_rows, make_trainer, tiny_model
 
 peft = pytest.importorskip("peft")
 TASKS = {"clm": ["c_attn"], "mlm": ["query", "value"]}
+TASKS_IN_WORDS = {"clm": "causal", "mlm": "masked"}
 
 
 def trainer(folder, objective, task, **settings):
@@ -22,7 +23,7 @@ def trainer(folder, objective, task, **settings):
 
 @pytest.mark.parametrize("objective", ["vanilla", "sampled_softmax"])
 @pytest.mark.parametrize("task", TASKS)
-def test_an_adapter_alone_is_trained_saved_and_resumed(tmp_path, objective, task):
+def test_an_adapter_alone_is_trained_saved_and_resumed(tmp_path, objective, task, caplog):
     run = trainer(tmp_path / "a", objective, task)
     before = {name: weight.clone() for name, weight in run.model.named_parameters()}
     run.train()
@@ -34,6 +35,12 @@ def test_an_adapter_alone_is_trained_saved_and_resumed(tmp_path, objective, task
     want = run.model.eval()(input_ids=ids).logits
     read = peft.PeftModel.from_pretrained(tiny_model(task, objective="vanilla"), tmp_path / "a").eval()
     torch.testing.assert_close(read(input_ids=ids).logits, want)
+    card = (tmp_path / "a" / "README.md").read_text()
+    assert (
+        f"an adapter of peft (LORA) for a {TASKS_IN_WORDS[task]} language model" in card
+        and "library_name: peft" in card
+    )
+    assert "More Information Needed" not in card and "it is kept" not in caplog.text
     again = trainer(tmp_path / "b", objective, task)
     again.train(str(tmp_path / "a" / "checkpoint-2"))
     torch.testing.assert_close(again.model.eval()(input_ids=ids).logits, want, rtol=0, atol=0)
@@ -59,10 +66,15 @@ def test_what_an_adapter_cannot_do_is_refused(tmp_path):
     prompts = peft.get_peft_model(model, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     with pytest.raises(ValueError, match="prompts that are learned .PROMPT_TUNING."):
         make_trainer(tmp_path, prompts, labelled_rows("clm", empty=False), {"objective": "vanilla"})
-    config = peft.LoraConfig(target_modules=["lm_head"])
-    with pytest.raises(ValueError, match="GPT2LMHeadModel has no vocabulary projection"):
+    for on_head_or_embedding in (
+        {"target_modules": ["lm_head"]},
+        {"target_modules": ["c_attn"], "modules_to_save": ["lm_head"]},
+        {"target_modules": ["c_attn"], "modules_to_save": ["wte"]},
+    ):
+        config = peft.LoraConfig(fan_in_fan_out=True, **on_head_or_embedding)
         head = peft.get_peft_model(tiny_model("clm", objective="vanilla"), config)
-        make_trainer(tmp_path, head, labelled_rows("clm", empty=False), {"objective": "vanilla"})
+        with pytest.raises(ValueError, match="with an adapter on its embedding or its vocabulary head"):
+            make_trainer(tmp_path, head, labelled_rows("clm", empty=False), {"objective": "vanilla"})
     with pytest.raises(ValueError, match="sparse_embedding_updates is True but the embedding of model .* is frozen"):
         trainer(tmp_path, "sampled_softmax", "clm", sparse_embedding_updates=True)
     with pytest.raises(ValueError, match="head_bias is 'prior' but an adapter"):

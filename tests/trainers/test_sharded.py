@@ -21,13 +21,23 @@ from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 from transformers import AutoModel, LlamaConfig, LlamaModel
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer, load_token_counts
+from headless_trainer import (
+    HeadlessTrainer,
+    HeadlessTrainingArguments,
+    SampledSoftmaxTrainer,
+    VanillaTrainer,
+    load_token_counts,
+)
 
 CONFIGS = Path(__file__).parents[2] / "headless_trainer" / "cli" / "launch"
 VOCAB, ROWS = 40, 8
 STEPS, STOP = 20, 8
 PADDING_ID = 1
-RUNS = [("mlm", "headless"), ("clm", "headless"), ("clm", "vanilla")]
+RUNS = [
+    *(("mlm", "headless"), ("clm", "headless"), ("clm", "vanilla")),
+    *(("clm", "sampled_softmax"), ("mlm", "sampled_softmax"), ("mlm", "vanilla")),
+]
+TWO_NAMES = RUNS[-2:]  # of BERT's head, which has its bias under two names
 
 
 def environment(name: str, count: int) -> dict[str, str]:
@@ -43,7 +53,7 @@ def environment(name: str, count: int) -> dict[str, str]:
 
 
 def model_for(task: str, objective: str):
-    if task == "mlm" or objective == "vanilla":
+    if task == "mlm" or objective != "headless":
         return tiny_model(task, VOCAB, objective, positions=16)
     torch.manual_seed(0)  # with a padding id that is one of the tokens
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -53,7 +63,7 @@ def model_for(task: str, objective: str):
 def train(folder, task: str, objective: str, *, batch_size: int, device: str, resume: bool = False, fsdp=False):
     """Losses and held-out figures of a run, saved in ``folder``, and whether this process has all of the embedding."""
     args = HeadlessTrainingArguments(
-        str(folder), task=task, objective=objective, negatives="world" if objective == "headless" else "micro_batch",
+        str(folder), task=task, objective=objective, negatives="micro_batch" if objective == "vanilla" else "world",
         per_device_train_batch_size=batch_size, per_device_eval_batch_size=1,
         gradient_accumulation_steps=ROWS // batch_size // int(os.environ.get("WORLD_SIZE", 1)), max_steps=STEPS,
         learning_rate=1e-3, weight_decay=0.01, use_cpu=device == "cpu", logging_steps=1, save_steps=STOP, save_strategy="steps",
@@ -65,12 +75,13 @@ def train(folder, task: str, objective: str, *, batch_size: int, device: str, re
     if fsdp:
         # accelerate shards on accelerators alone, though torch does on CPUs too: this lets it take the same way here.
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
-    trainer_class = HeadlessTrainer if objective == "headless" else VanillaTrainer
+    kinds = {"headless": HeadlessTrainer, "vanilla": VanillaTrainer, "sampled_softmax": SampledSoftmaxTrainer}
+    counts = {"token_counts": torch.ones(VOCAB, dtype=torch.long)} if objective == "sampled_softmax" else {}
     with mock.patch.dict(os.environ, {"ACCELERATE_USE_FSDP": "true"} if fsdp else {}):
-        trainer = trainer_class(
+        trainer = kinds[objective](
             model_for(task, objective), args, train_dataset=labelled_rows(task, True),
             eval_dataset=labelled_rows(task, True),
-            processing_class=Tokenizer(VOCAB),
+            processing_class=Tokenizer(VOCAB), **counts,
         )  # fmt: skip
     trainer.train(resume_from_checkpoint=resume or None)
     weight = trainer.embedding.weight
@@ -93,6 +104,12 @@ def _train_all(rank: int, folder: str, made: dict[str, str], device: str) -> Non
 
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo instead of a kernel to compile
     for task, objective in RUNS:
+        if (task, objective) in TWO_NAMES and os.environ.get("FSDP_VERSION") == "2":
+            with pytest.raises(
+                ValueError, match="as cls.predictions.bias and cls.predictions.decoder.bias, which FSDP2"
+            ):
+                train(Path(folder, "refused"), task, objective, **settings)
+            continue
         found[task, objective] = train(Path(folder, f"{task}_{objective}"), task, objective, **settings)
     whole, again = Path(folder, "mlm_headless"), Path(folder, "again")
     if rank == 0:
@@ -136,7 +153,7 @@ def test_shards_train_as_one_process(tmp_path, alone, case, device):
     of_losses, of_weights = TOLERANCE[device]
     found = torch.load(tmp_path / "found.pt")
     folder, wanted = alone
-    for task, objective in RUNS:
+    for task, objective in RUNS[:-2] if name == "fsdp2" else RUNS:
         run = f"{task}_{objective}"
         want_losses, want_metrics, _ = wanted[task, objective]
         losses, metrics, whole = found[task, objective]

@@ -157,17 +157,13 @@ def test_mlm_refuses_labels_that_copy_the_inputs(make, bert, step, ignored):
 
 def test_mlm_takes_labels_whose_targets_are_all_shown_by_chance(make, bert):
     """A tenth of the targets is shown as it is: a few may all be, in a batch or two, and then others are not."""
-    maker = make("mlm", bert)
     ids = torch.randint(5, VOCAB_SIZE, (2, 50), generator=torch.Generator().manual_seed(0))
     few = torch.full_like(ids, IGNORE_INDEX)
     few[:, 3] = ids[:, 3]
-    for _ in range(3):
-        assert torch.equal(maker({"input_ids": ids, "labels": few}, 0)["labels"], few)
-    other = few.clone()
+    other, maker = few.clone(), make("mlm", bert)
     other[0, 3] += 1
-    maker({"input_ids": ids, "labels": other}, 0)
-    for _ in range(300):  # these labels are of a collator that masks
-        maker({"input_ids": ids, "labels": few}, 0)
+    for labels in (few, few, other, *[few] * 300):  # from the third on they are those of a collator that masks
+        assert torch.equal(maker({"input_ids": ids, "labels": labels}, 0)["labels"], labels)
 
 
 def test_the_batch_of_the_collator_is_left_as_it_is(make, bert, mlm_tokenizer, text_lines):
@@ -254,7 +250,7 @@ def test_isolated_documents_end_before_they_are_masked(make, bert, mlm_tokenizer
     "name, task, tokenizer, settings, text",
     [
         ("bert", "mlm", "clm", {}, "task is 'mlm' .*no mask token"),
-        ("bert", "mlm", None, {}, "None, has no mask token"),
+        ("bert", "mlm", None, {}, "pass processing_class=tokenizer"),
         ("gpt2", "clm", None, {"isolate_documents": True}, "isolate_documents is True .*eos or sep token"),
         *((name, "mlm", "mlm", {"isolate_documents": True}, "attention 'eager' of .+Model takes no mask")
           for name in ("deberta-v2", "modernbert")),

@@ -5,7 +5,6 @@ On an accelerator the host works ahead of the device. Whatever needs a number of
 """
 
 import sys
-import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -49,37 +48,6 @@ class Waits(TorchDispatchMode, TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         self.counting, self.steps = False, self.steps + 1
-
-
-class DeviceWaits(TrainerCallback):
-    """The same on a GPU, of which torch says itself where it was waited for."""
-
-    def __init__(self):
-        self.counting, self.steps = False, 0
-
-    def __enter__(self):
-        self._caught = warnings.catch_warnings(record=True)
-        self._warnings = self._caught.__enter__()
-        warnings.simplefilter("always")
-
-    def __exit__(self, *error):
-        torch.cuda.set_sync_debug_mode("default")
-        self._caught.__exit__(*error)
-        said = [each for each in self._warnings if "synchronizing CUDA operation" in str(each.message)]
-        self.found = Counter((Path(each.filename).name, "*") for each in said)
-
-    def on_step_end(self, args, state, control, **kwargs):
-        torch.cuda.set_sync_debug_mode("default")
-        self.steps += 1
-
-    @property
-    def counting(self):
-        return self._counting
-
-    @counting.setter
-    def counting(self, value: bool):
-        self._counting = value
-        torch.cuda.set_sync_debug_mode("warn" if value else "default")
 
 
 def waits_of(folder, waits, **settings) -> Counter:
@@ -133,14 +101,6 @@ def test_a_wait_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(HeadlessTrainer, "compute_loss", waiting)
     found = waits_of(tmp_path, Waits())
     assert found[Path(__file__).name, "waiting"] == 3
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", CASES)
-def test_a_step_on_a_gpu_waits_for_nothing_else(tmp_path, name):
-    allowed = {file for file, _ in REASONS | {"sparse": SPARSE}.get(name, {})}
-    found = waits_of(tmp_path, DeviceWaits(), use_cpu=False, **CASES[name])
-    assert not {file for file, _ in found} - allowed
 
 
 # What is read late --------------------------------------------------------------------------------------------------------

@@ -18,11 +18,12 @@ def train(
     folder, task: str, empty: bool, *, batch_size: int, accumulation: int, negatives: str, steps: int = 3,
     dtype: torch.dtype = torch.float32, device: str = "cpu",
 ):  # fmt: skip
-    causal, objective = task in ("clm", "drawn", "own"), "sampled_softmax" if task == "own" else "headless"
+    causal, own = task in ("clm", "drawn", "own", "own rows"), task.startswith("own")
+    objective = "sampled_softmax" if own else "headless"
     settings = {
         "objective": objective, "task": "clm" if causal else "mlm", "mlm_probability": 0.15 if causal else 0.4,
-        "negatives": negatives,
-        "sampled_negatives": {"drawn": 25, "own": 10}.get(task),
+        "negatives": negatives, "sparse_embedding_updates": task in ("own rows", "own mlm") and negatives == "world",
+        "sampled_negatives": 25 if task == "drawn" else 10 if own else None,
         "per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation, "max_steps": steps,
         "learning_rate": 1e-2, "max_grad_norm": 0.0, "save_strategy": "no", "train_sampling_strategy": "sequential",
         "use_cpu": device == "cpu",
@@ -69,7 +70,7 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
         pytest.skip(f"needs {count} GPUs")
     most = ROWS // count
     cases = [(task, empty, steps) for task in ("mlm", "clm") for empty in (False, True) for steps in (1, most)]
-    cases += [(task, False, steps) for task in ("mask", "drawn", "own") for steps in (1, most)]
+    cases += [(task, False, steps) for task in ("mask", "drawn", "own", "own rows", "own mlm") for steps in (1, most)]
     processes.run(_train_cases, count, str(tmp_path), count, cases, dtype, device)
     found = torch.load(tmp_path / "found.pt")
     for task, empty, accumulation in cases:
@@ -79,7 +80,7 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
         )
         assert_gradients(gradients, want, TOLERANCE[dtype])
         assert losses == pytest.approx(want_losses, rel=1e-5)
-        if task in ("mask", "own") or count == 1:
+        if task == "mask" or count == 1:
             continue
         distinct = [
             len(NegativePool.from_targets(row["labels"][row["labels"] >= 0])) for row in labelled_rows(task, empty)

@@ -84,6 +84,14 @@ def test_files_that_are_refused(tmp_path, name, text, said):
         read(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.csv.gz", "a.jsonl.gz"])
+def test_a_gzip_bomb_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("headless_trainer.corpus.files._UNPACKED_AT_LEAST", 1_000_000)
+    (tmp_path / name).write_bytes(gzip.compress(b"0" * 20_000_000))
+    with pytest.raises(OSError, match="unpacks to more than 300 times its size"):
+        read(tmp_path / name)
+
+
 @pytest.mark.parametrize("other", ["b.csv", "b.txt"])
 def test_times_that_cannot_be_compared_are_refused(tmp_path, other):
     (tmp_path / "a.csv").write_text("user,item,time\nu,a,1\n")
@@ -209,11 +217,12 @@ def evaluations(folder) -> list[float]:
     return [logs["eval_ndcg@10"] for logs in history if "eval_ndcg@10" in logs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     ["", "--sampled_negatives 8 --sparse_embedding_updates true", "--objective vanilla --early_stopping_patience 2"],
 )
-def test_what_comes_next_is_learned_and_used(tmp_path, corpus, flags):
+def test_what_comes_next_is_learned_and_used(tmp_path, corpus, flags, monkeypatch, capsys):
     folder = tmp_path / "run"
     found = run(corpus, folder, f"--num_train_epochs 12 --early_stopping_patience 0 {flags}")
     assert found["items"] == 20 and found["test_ndcg@10"] > 0.8  # by chance 0.23
@@ -236,10 +245,14 @@ def test_what_comes_next_is_learned_and_used(tmp_path, corpus, flags):
     order = [name for name in sorted(scores, key=lambda name: -scores[name]) if name not in ("i4", "i5", "i6")]
     assert order[:3] == line["items"] and scores["i7"] == pytest.approx(line["scores"][0], abs=1e-4)
     assert json.loads((tmp_path / "query_names.json").read_text()) == ["z"]
-    with pytest.raises(FileExistsError):
-        recommend.main(flags.split())
+    with monkeypatch.context() as work:
+        work.setattr(recommend, "load", None)  # it is said before the work
+        with pytest.raises(SystemExit):
+            recommend.main(flags.split())
+    assert "best.jsonl exists: name a new one" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_prior_is_that_of_the_candidates_that_were_scored(tmp_path, monkeypatch):
     """A catalogue of 6 items, of which 40 are drawn in each step: log q against all pools added up."""
     generator = np.random.default_rng(0)
@@ -264,6 +277,7 @@ def test_the_prior_is_that_of_the_candidates_that_were_scored(tmp_path, monkeypa
     assert torch.allclose(q, (1 - drawn) * log_prior(counts).exp() + drawn / 7, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_resumed_equals_never_stopped(tmp_path, corpus):
     """From the second of several epochs, with the patience that was left: its weights, and the end of the training."""
     flags = "--num_train_epochs 30 --early_stopping_patience 2 --save_total_limit 99"

@@ -1,0 +1,29 @@
+"""Rows written in every format that is read."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def write_rows(path: Path, rows: list[dict]) -> Path:
+    """In the format that the name says; in a .txt file the texts alone, with blank lines between them."""
+    plain = path.with_suffix("") if path.suffix == ".gz" else path
+    if plain.suffix in (".csv", ".tsv"):
+        with open(plain, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter="," if plain.suffix == ".csv" else "\t")
+            writer.writerows([rows[0], *(row.values() for row in rows)])
+    elif plain.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), plain)
+    elif plain.suffix == ".txt":
+        plain.write_text("\n\n".join(row["text"] for row in rows) + "\n", encoding="utf-8")
+    else:
+        lines = [json.dumps(row) for row in rows]
+        plain.write_text("[" + ",\n".join(lines) + "]" if plain.suffix == ".json" else "\n\n".join(lines))
+    if plain != path:
+        path.write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
+    return path
