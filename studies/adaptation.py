@@ -5,21 +5,28 @@
 
 For each seed a base is pretrained on ``--train_file`` with the exact softmax, and goes on from there with each objective at
 each of ``--rates`` on each of ``--new_files``, for ``--max_steps``; the tokenizer has seen all of the texts. Perplexity of what
-is held out of the new and of the old texts, and seconds of training steps. Then the other objectives at their best rate for as
-many steps as take the time of the exact softmax. Runs that are finished are not repeated, those cut off go on.
+is held out of the new and of the old texts, seconds of training steps, and at the best rate the share of the exact softmax's
+time after which its end is reached; with ``--tasks`` also scores of the models at their best rates, fine-tuned. Then the other
+objectives at their best rate for as many steps as take the time of the exact softmax. Runs that are finished are not repeated,
+those cut off go on.
 """
 
 import itertools
 import math
+import shlex
+import statistics
+import subprocess
 import sys
 from pathlib import Path
 
 import shared
+from recipe import curve_of, reaching
+from vocabulary_size import CPU_FINE_TUNING, of_tasks
 
 from headless_trainer.tables import markdown
 
-OBJECTIVES = ("vanilla", "sampled_softmax", "headless")
-EXACT = OBJECTIVES[0]
+EXACT, FREE = "vanilla", "sampled_softmax without draws"
+OBJECTIVES = (EXACT, "sampled_softmax", "headless")
 
 
 def main() -> None:
@@ -30,6 +37,9 @@ def main() -> None:
     parser.add_argument("--base_rate", type=float, default=4e-3)
     parser.add_argument("--model_type", help="instead of that of the scale, at the same size")
     parser.add_argument("--untied", action="store_true", help="bases whose head has a matrix of its own")
+    parser.add_argument("--objectives", nargs="+", choices=[*OBJECTIVES, FREE], default=OBJECTIVES)
+    parser.add_argument("--tasks", nargs="+", default=[], help="of encoders, as run_glue.py has them")
+    parser.add_argument("--glue_flags", default="", help="one text of further flags of run_glue.py, after an = sign")
     args = shared.at_scale(parser.parse_args(), max_steps=200, vocab_size=16_000)
     args.settings |= {"model_type": args.model_type} if args.model_type else {}
     args.settings |= {"tie_word_embeddings": "false"} if args.untied else {}
@@ -39,20 +49,67 @@ def main() -> None:
     shared.mapped(args, lambda seed: run(args, bases[seed], seed, EXACT, args.base_rate, args.base_steps, **old), bases)
     rows = []
     for new in args.new_files:
-        grid = [(objective, rate, args.max_steps) for objective, rate in itertools.product(OBJECTIVES, args.rates)]
+        grid = [(objective, rate, args.max_steps) for objective, rate in itertools.product(args.objectives, args.rates)]
         found = results(args, new, bases, grid)
         best = {each["objective"]: each for each in sorted(found, key=lambda row: -row["new"][0])}  # the last one stays
-        pace = {each: sum(row["seconds"]) for each, row in best.items()}
-        steps = {each: round(args.max_steps * pace[EXACT] / pace[each]) for each in OBJECTIVES[1:]}
+        for row in best.values():
+            row["reached"] = EXACT in best and reaching(
+                as_recipe(args, row, bases), as_recipe(args, best[EXACT], bases)
+            )
+            row["scores"] = fine_tuned(args, row, bases)
+        steps = {}
+        if EXACT in best:
+            pace = {each: sum(row["seconds"]) for each, row in best.items()}
+            steps = {
+                each: round(args.max_steps * pace[EXACT] / pace[each]) for each in best if each not in (EXACT, FREE)
+            }
         rows += found + results(args, new, bases, [(each, best[each]["rate"], steps[each]) for each in steps])
-    head = ("new texts", "objective", "rate", "steps", "perplexity of the new texts", "of the old ones", "seconds")
-    cells = [
-        (row["texts"], row["objective"], f"{row['rate']:g}", row["steps"])
-        + tuple(shared.spread(row[name], 1) for name in ("new", "old", "seconds"))
-        for row in rows
-    ]
+    head = ["new texts", "objective", "rate", "steps", "perplexity of the new texts", "of the old ones", "seconds"]
+    names = next((list(row["scores"]) for row in rows if row.get("scores")), [])
+    cells = []
+    for row in rows:
+        facts = [row["texts"], row["objective"], f"{row['rate']:g}", row["steps"]]
+        facts += [shared.spread(row[name], 1) for name in ("new", "old", "seconds")]
+        facts.append(f"{row['reached'][1]:.0%}" if row.get("reached") else "")
+        cells.append(facts + [shared.spread(row["scores"][name], 1) if row.get("scores") else "" for name in names])
+    head += ["exact softmax's end after", *names]
     table = [markdown(head, cells), "", f"Mean over {len(args.seeds)} bases, in brackets its standard error."]
     shared.write_results(args.results_dir or args.output_dir, rows, table, runs=bases.values())
+
+
+def folder_of(args, row: dict, seed: int) -> Path:
+    """The folder of one seed's run of a row."""
+    name = f"{row['objective']}_{row['rate']:g}_{row['steps']}_{seed}".replace(" ", "_")
+    return args.output_dir / row["texts"].partition(".")[0] / name
+
+
+def as_recipe(args, row: dict, bases: dict[int, Path]) -> dict:
+    """What `reaching` takes of a row."""
+    curves = {seed: curve_of(folder_of(args, row, seed)) for seed in bases}
+    ends = {name: statistics.mean(curve[-1][name] for curve in curves.values()) for name in ("tokens_seen", "seconds")}
+    return {"perplexity": row["new"], "curves": curves, "tokens": ends["tokens_seen"], "seconds": ends["seconds"]}
+
+
+def fine_tuned(args, row: dict, bases: dict[int, Path]) -> dict[str, list[float]]:
+    """Scores x 100 of each base's run of a row on ``--tasks``, fine-tuned where that was not done before."""
+    found: dict[str, list[float]] = {}
+    for seed in bases if args.tasks else ():
+        folder = folder_of(args, row, seed)
+        if not (folder / "tasks" / "results.md").is_file():
+            flags = [
+                "--model_name_or_path",
+                str(folder),
+                "--tasks",
+                *args.tasks,
+                "--seeds",
+                str(seed),
+                *CPU_FINE_TUNING,
+            ]
+            flags += ["--output_dir", str(folder / "tasks"), *shlex.split(args.glue_flags)]
+            subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
+        for name, score in of_tasks(folder).items():
+            found.setdefault(name, []).append(score)
+    return found
 
 
 def results(args, new: Path, bases: dict[int, Path], settings: list[tuple[str, float, int]]) -> list[dict]:
@@ -61,7 +118,7 @@ def results(args, new: Path, bases: dict[int, Path], settings: list[tuple[str, f
 
     def one(setting: tuple[tuple[str, float, int], int]) -> dict[str, float]:
         (objective, rate, steps), seed = setting
-        folder = args.output_dir / new.name.partition(".")[0] / f"{objective}_{rate:g}_{steps}_{seed}"
+        folder = folder_of(args, {"texts": new.name, "objective": objective, "rate": rate, "steps": steps}, seed)
         more = {"train_file": new, "eval_old_file": args.settings["train_file"], "model_name_or_path": bases[seed]}
         found = run(args, folder, seed, objective, rate, steps, **more)
         if found is None:
@@ -81,8 +138,9 @@ def results(args, new: Path, bases: dict[int, Path], settings: list[tuple[str, f
 
 def run(args, folder: Path, seed: int, objective: str, rate: float, steps: int, **more) -> dict | None:
     """What a training run found at its end; None where it diverged."""
+    more |= {"sampled_negatives": 0} if objective == FREE else {}
     flags = args.settings | {
-        "task": args.task, "objective": objective, "output_dir": folder, "seed": seed, "max_steps": steps,
+        "task": args.task, "objective": objective.partition(" ")[0], "output_dir": folder, "seed": seed, "max_steps": steps,
         "tokenizer_name": shared.tokenizer_of(args), "learning_rate": rate, "warmup_steps": 0.05, "eval_strategy": "steps",
         "per_device_train_batch_size": args.batch_size, "eval_steps": max(1, steps // 4), "disable_tqdm": "true",
     } | more  # fmt: skip

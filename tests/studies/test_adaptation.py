@@ -17,15 +17,21 @@ def test_a_whole_study(tmp_path, text_lines):
         (tmp_path / f"{name}.txt").write_text("".join(" ".join(lines[i : i + 12]) + "\n" for i in range(200)))
     command = [sys.executable, "studies/adaptation.py", "--train_file", tmp_path / "old.txt", "--new_files"]
     command += [tmp_path / "new.txt", "--output_dir", tmp_path / "runs", "--seeds", "0", "--vocab_size", "300"]
-    command += "--batch_size 4 --max_steps 4 --base_steps 4 --rates 1e-3 2e-3".split()
+    command += "--batch_size 4 --max_steps 4 --base_steps 4 --rates 1e-3 2e-3 --objectives".split()
+    objectives = ["vanilla", "sampled_softmax", "sampled_softmax without draws", "headless"]
+    command += objectives
     done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "runs" / "results.json").read_text())["results"]
-    grid = [(objective, rate) for objective in ("vanilla", "sampled_softmax", "headless") for rate in (1e-3, 2e-3)]
-    assert [(row["objective"], row["rate"]) for row in found[:6]] == grid and {row["steps"] for row in found[:6]} == {4}
-    assert [row["objective"] for row in found[6:]] == ["sampled_softmax", "headless"]
+    grid = [(objective, rate) for objective in objectives for rate in (1e-3, 2e-3)]
+    assert [(row["objective"], row["rate"]) for row in found[:8]] == grid and {row["steps"] for row in found[:8]} == {4}
+    assert [row["objective"] for row in found[8:]] == ["sampled_softmax", "headless"]
     for row in found:
         assert row["texts"] == "new.txt" and 1 < row["new"][0] < 3000 and row["seconds"][0] > 0
-        run = tmp_path / "runs" / "new" / f"{row['objective']}_{row['rate']:g}_{row['steps']}_0"
+        run = tmp_path / "runs" / "new" / f"{row['objective']}_{row['rate']:g}_{row['steps']}_0".replace(" ", "_")
         read = json.loads((run / "eval_results.json").read_text())
+        settings = json.loads((run / "settings.json").read_text())
+        assert (settings.get("sampled_negatives") == 0) == ("without draws" in row["objective"])
         assert row["old"] == [math.exp(read["eval_old_cross_entropy"])] != row["new"]
+    best = min(found[:2], key=lambda row: row["new"])
+    assert best["reached"] == [1.0, 1.0] and sum("reached" in row for row in found) == 4
