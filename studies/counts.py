@@ -1,14 +1,19 @@
-"""Candidates with weight ``count ** a`` in the loss, where the paper has a = 1: trainers for recipe.py's ``counts ^ a``.
+"""Other weights of candidates in the loss, where the paper has their counts: trainers for recipe.py.
+
+``counts ^ a`` gives each candidate the weight ``count ** a``; the paper has a = 1.
 
 With other weights the scores learn something else: log p minus the log of the weight that a token is expected to have in a
 pool of K targets. The free head of an exponent therefore adds ``log E[n ** a]``, with n from a Poisson distribution of mean
 K q. For a = 1 that is log q up to a constant.
+
+``sweep`` scores the model's own head on each target of the batch once, and on tokens of a sweep over the whole vocabulary,
+without a correction, as records of the modded-nanogpt speedrun do; its last steps are the exact softmax (``--softmax_share``).
 """
 
 import torch
 from torch import Tensor
 
-from headless_trainer import HeadlessTrainer
+from headless_trainer import HeadlessTrainer, NegativePool, SampledSoftmaxTrainer
 from headless_trainer.objective.losses import candidate_loss
 
 MOST = 2000  # occurrences in one pool of a batch of 32 x 128: the most frequent token has some 250
@@ -49,3 +54,18 @@ class Power15(CountsTrainer):
 
 class Power2(CountsTrainer):
     exponent = 2.0
+
+
+class Sweep(SampledSoftmaxTrainer):
+    def candidates_of_step(self, targets):
+        shares = super().candidates_of_step(targets)
+        if not shares[0][0]:  # the exact softmax
+            return shares
+        size, amount = self.head.size, self.args.sampled_negatives
+        order = torch.randperm(size, generator=torch.Generator().manual_seed(self.args.seed))
+        swept = order[torch.arange(amount).add(self.state.global_step * amount) % size]
+        return [((NegativePool.from_targets(ids).with_drawn(swept),), shares[0][1]) for ids in targets]
+
+    def pool_loss(self, outputs, part, vectors, bias):
+        once = outputs.new_zeros(len(part.pool))
+        return candidate_loss(outputs, part.target_index, vectors, once, bias=bias, reduction="sum")

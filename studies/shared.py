@@ -53,6 +53,10 @@ BASES = {
     "headless": [],
     "headless untied": ["--tie_word_embeddings", "false"],
     "sampled softmax untied": ["--objective", "sampled_softmax", "--tie_word_embeddings", "false"],
+    "sweep": [
+        *("--objective", "sampled_softmax", "--tie_word_embeddings", "true", "--trainer", "studies.counts:Sweep"),
+        *("--sampled_negatives", "2000", "--softmax_share", "0.07"),
+    ],
     "vanilla tied": ["--objective", "vanilla", "--tie_word_embeddings", "true"],
     "vanilla untied": ["--objective", "vanilla", "--tie_word_embeddings", "false"],
 }

@@ -94,7 +94,7 @@ def make_trainer(
     model = make_model(config, tokenizer)
     # Again: it may depend on the tokenizer's padding id.
     loading.check_length(model.config, data_args.max_seq_length)
-    check_trainable(model, tokenizer, args)  # what cannot be trained is said before the corpus is tokenized
+    check_trainable(model, tokenizer, args, kind.head_class)  # before the corpus is tokenized
 
     rows = {}
     with first_process_first(args):

@@ -60,6 +60,11 @@ class CandidateHead:
                 f"model {name} was trained with a matrix of its own for candidates, which AutoModel does not load: pass its "
                 "folder instead of the model, or load it with headless_trainer.models.candidate_head.load_trunk."
             )
+        if type(self) is CandidateHead and (unread := self.own.keys() - {NAME}):
+            raise ValueError(
+                f"model {name} was trained with {min(unread)}, which {type(self).__name__} does not read: pass the head_class "
+                "that it was trained with."
+            )
         self._widen = next((each for path, each in trunk.named_modules() if path in INPUT_PROJECTIONS), None)
         if is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
             return

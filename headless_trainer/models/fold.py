@@ -40,7 +40,7 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
     """
     find_projection(model, of_trunk=True)  # refuses a head that does not read this LayerNorm
     norm = last_layer_norm(model)
-    if norm is None:
+    if norm is None or norm.bias is None:
         raise ValueError(
             f"model {type(model).__name__} does not end in a LayerNorm with a bias and its head has no bias, so log q has no "
             "place in an ordinary checkpoint. Use init 'embeddings' and fine-tune the head: `headless-trainer lm-head --init "
@@ -121,7 +121,7 @@ def last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
         module.register_forward_hook(lambda module, _, output: outputs.append((module, output)))
         for module in model.base_model.modules()
         # not its subclasses: Nemotron's adds one to its gain
-        if type(module) is nn.LayerNorm and module.weight is not None and module.bias is not None
+        if type(module) is nn.LayerNorm and module.weight is not None
     ]
     hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
     for hook in hooks:

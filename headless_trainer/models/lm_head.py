@@ -133,7 +133,7 @@ def _has_no_free_head(trunk: PreTrainedModel) -> bool:
     layers = _layers_between(model, head)
     if _transform(layers, last) is None and any(True for layer in layers for _ in layer.parameters()):
         return True
-    return last is None and getattr(head, "bias", None) is None
+    return getattr(head, "bias", None) is None and (last is None or last.bias is None)
 
 
 def _language_model_class(config: PreTrainedConfig) -> Any:
@@ -174,24 +174,25 @@ def _reads_trunk(model: PreTrainedModel, head: nn.Linear) -> bool:
 def _pass_through(model: PreTrainedModel, head: nn.Linear) -> bool:
     """Set a dense layer, an activation and a LayerNorm between trunk and projection to return what they read.
 
-    The trunk's LayerNorm returns ``gain * x + shift``. The dense layer undoes both and puts every value so close to zero that
-    GELU and SiLU halve it. The LayerNorm takes the factor away, and applies gain and shift again. Where this does not succeed,
-    the layers stay as they were, and False is returned.
+    The trunk's LayerNorm returns ``gain * x + shift``, without a shift in ModernBERT. The dense layer undoes both and puts
+    every value so close to zero that GELU and SiLU halve it. The LayerNorm takes the factor away, and applies gain and shift
+    again. Where this does not succeed, the layers stay as they were, and False is returned.
     """
     last = last_layer_norm(model)
     transform = _transform(_layers_between(model, head), last)
     if last is None or transform is None:
         return False
     dense, norm = transform
-    parameters = [dense.weight, dense.bias, norm.weight, norm.bias]
-    before = [parameter.clone() for parameter in parameters]
-    gain, shift = wide(last.weight), wide(last.bias)
+    gain = wide(last.weight)
+    shift = torch.zeros_like(gain) if last.bias is None else wide(last.bias)
     size = SMALL / 2  # the standard deviation of what the LayerNorm reads
-    set_to = torch.diag(SMALL / gain), -SMALL * shift / gain, gain * (1 + norm.eps / size**2) ** 0.5, shift
-    for parameter, values in zip(parameters, set_to, strict=True):
+    pairs = [(dense.weight, torch.diag(SMALL / gain)), (dense.bias, -SMALL * shift / gain)]
+    pairs += [(norm.weight, gain * (1 + norm.eps / size**2) ** 0.5), (norm.bias, shift)]
+    before = [(parameter, parameter.clone(), values) for parameter, values in pairs if parameter is not None]
+    for parameter, _, values in before:
         parameter.copy_(values.to(parameter.dtype))
     if not _reads_trunk(model, head):
-        for parameter, values in zip(parameters, before, strict=True):
+        for parameter, values, _ in before:
             parameter.copy_(values)
         return False
     return True
@@ -204,8 +205,10 @@ def _layers_between(model: PreTrainedModel, head: nn.Module) -> list[nn.Module]:
 
 def _transform(layers: list[nn.Module], last: nn.LayerNorm | None) -> tuple[nn.Linear, nn.LayerNorm] | None:
     """The dense layer and the LayerNorm that `_pass_through` can set, of layers behind the trunk's ``last`` LayerNorm."""
-    dense = [layer for layer in layers if type(layer) is nn.Linear and layer.bias is not None]
-    norms = [layer for layer in layers if type(layer) is nn.LayerNorm and layer.bias is not None]
+    dense = [layer for layer in layers if type(layer) is nn.Linear]
+    norms = [layer for layer in layers if type(layer) is nn.LayerNorm]
     if last is None or len(dense) != 1 or len(norms) != 1 or dense[0].weight.shape != (len(last.weight),) * 2:
+        return None
+    if dense[0].bias is None and last.bias is not None:  # nothing could take the shift away
         return None
     return dense[0], norms[0]

@@ -65,8 +65,12 @@ PRIVATE_OVERRIDES = (
 )  # fmt: skip
 
 
-def check_trainable(model: nn.Module, tokenizer: Any, args: HeadlessTrainingArguments) -> TargetMaker:
+def check_trainable(
+    model: nn.Module, tokenizer: Any, args: HeadlessTrainingArguments, head_class: type = CandidateHead
+) -> TargetMaker:
     """Everything a trainer refuses about a model and its tokenizer, for scripts that have long work to do before it.
+
+    ``head_class`` is that of the trainer.
 
     Raises:
         ValueError: if the model, its tokenizer or the settings, whose task is known, cannot work together.
@@ -75,7 +79,7 @@ def check_trainable(model: nn.Module, tokenizer: Any, args: HeadlessTrainingArgu
     if args.task == "clm":
         check_causal(trunk)
     if args.objective == "headless":
-        CandidateHead(trunk).check_launch(args)
+        head_class(trunk).check_launch(args)
     if args.sparse_embedding_updates and not trunk.get_input_embeddings().weight.requires_grad:
         raise ValueError(
             f"sparse_embedding_updates is True but the embedding of model {type(trunk).__name__} is frozen: leave it out."
@@ -143,7 +147,7 @@ class PretrainingTrainer(Trainer):
         check_optimizer(args, kwargs)
         model = self.trained_part(model)
         inner, processing_class = without_adapter(model), kwargs.get("processing_class")
-        self.make_targets = check_trainable(inner, processing_class, args)
+        self.make_targets = check_trainable(inner, processing_class, args, self.head_class)
         self.head = self.head_class(inner)
         collate = WithoutTexts(data_collator) if data_collator else PaddingCollator(processing_class)
         super().__init__(model, args, collate, **kwargs)

@@ -112,8 +112,9 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         return candidate_loss(outputs, part.target_index, vectors, log_weights, **options)
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
-        share = self.args.softmax_share
-        if share and self.state.global_step >= (1 - share) * self.state.max_steps:
+        share, steps = self.args.softmax_share, self.state.max_steps
+        # 1e-6, since 0.29 of 100 steps are 29 of them, not 28.999999999999996.
+        if share and steps - self.state.global_step <= share * steps + 1e-6:
             return mean_of_step(self, targets)
         return self.pools(targets, self.state.global_step)
 

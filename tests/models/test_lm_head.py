@@ -41,7 +41,8 @@ def make_trunk(model_type: str, dtype=torch.float32, **changes):
     """A trunk as training might leave it: gains far from one, of both signs, and biases far from zero."""
     torch.manual_seed(0)
     special = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
-    config = AutoConfig.for_model(model_type, **special | SETTINGS[model_type] | {"vocab_size": VOCAB} | changes)
+    settings = special | SETTINGS[model_type] | {"vocab_size": VOCAB} | changes
+    config = AutoConfig.for_model(model_type.partition(",")[0], **settings)
     trunk = AutoModel.from_config(config)
     with torch.no_grad():
         for parameter in trunk.parameters():
@@ -171,6 +172,7 @@ def test_init_embeddings_is_the_plain_projection(model_type, ids, tmp_path):
 
 NO_NORM = "model .*ForCausalLM does not end in a LayerNorm .*'embeddings'"
 MODERN = LLAMA | {"vocab_size": VOCAB, "cls_token_id": 2, "sep_token_id": 3}
+SHIFTED = MODERN | {"norm_bias": True}  # by a trunk's LayerNorm, which the head's dense layer has no bias to undo
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ MODERN = LLAMA | {"vocab_size": VOCAB, "cls_token_id": 2, "sep_token_id": 3}
         ("opt", {"word_embed_proj_dim": 8}, {}, NO_NORM),
         ("vit", DECODER | {"image_size": 32}, {}, "no token embedding"),
         ("clip_text_model", DECODER | {"vocab_size": VOCAB}, {}, "model CLIPTextModel has no language-modelling head"),
-        *(("modernbert-decoder", MODERN, {"init": init}, "ModernBertDecoderForCausalLM has layers between")
+        *(("modernbert-decoder", SHIFTED, {"init": init}, "ModernBertDecoderForCausalLM has layers between")
           for init in ("prior", "embeddings")),
         ("gpt2", {}, {"token_counts": None}, "init is 'prior' but token_counts is None .* 101 rows"),
         ("gpt2", {}, {"token_counts": torch.arange(100)}, "token_counts is 100 long .* 101 rows"),
@@ -220,11 +222,12 @@ ENCODERS = {
     "distilbert": {"dim": WIDTH, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
     "xlm": {"emb_dim": WIDTH, "n_layers": 2, "n_heads": 2, "n_words": VOCAB},  # its head is the projection alone
     "fnet": {"hidden_size": WIDTH, "num_hidden_layers": 2, "intermediate_size": 24},  # with a pooler below its head
+    "modernbert": ENCODER | MODERN,  # its LayerNorms have no bias
 }
 NEW_LAYERS = {  # a head narrower than the trunk, or one whose dense layer has no bias to put the constant in
     "electra": ENCODER | {"embedding_size": 8},
     "albert": ENCODER | {"embedding_size": 8},
-    "modernbert": ENCODER | {"pad_token_id": 1, "cls_token_id": 2, "sep_token_id": 3, "global_attn_every_n_layers": 1},
+    "modernbert, shifted": ENCODER | SHIFTED,
 }
 SETTINGS |= ENCODERS | NEW_LAYERS
 
@@ -260,6 +263,15 @@ def test_the_layers_before_the_projection_return_what_they_read_however_far_out(
 def test_activations_that_pass_values_on(activation, counts, ids):
     trunk = make_trunk("bert", hidden_act=activation)
     assert relative_error(attach_lm_head(trunk, counts)(ids).logits, implied(trunk, ids, log_prior(counts))) < 5e-5
+
+
+@torch.no_grad()
+def test_a_decoder_with_layers_before_its_projection(counts, ids, tmp_path):
+    config = AutoConfig.for_model("modernbert-decoder", **MODERN)
+    torch.manual_seed(0)
+    trunk = AutoModel.from_config(config).eval()
+    model = reload(attach_lm_head(trunk, counts), tmp_path)
+    assert relative_error(model(input_ids=ids).logits, implied(trunk, ids, log_prior(counts))) < 5e-5
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "xlm"])

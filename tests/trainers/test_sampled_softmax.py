@@ -115,6 +115,11 @@ def test_the_last_share_of_the_steps_is_the_exact_softmax(tmp_path, task):
     run.state.global_step = 1
     exact = run.candidates_of_step([targets])
     assert len(sampled[0][0]) == 1 and exact[0][0] == () and exact[0][1] == len(targets)
+    for share, total, last in ((0.29, 100, 29), (0.7, 10, 7), (0.4, 4, 1)):
+        run.args.softmax_share, run.state.max_steps, pools = share, total, []
+        for run.state.global_step in range(total):
+            pools.append(len(run.candidates_of_step([targets])[0][0]))
+        assert pools == [1] * (total - last) + [0] * last
     run.candidates_of_step = lambda targets: exact
     run.train()
     assert run.state.log_history[0]["loss"] == pytest.approx(want, rel=1e-5)
