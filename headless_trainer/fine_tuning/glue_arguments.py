@@ -37,15 +37,9 @@ DECIDED = tuple(Refusal(names, f"`headless-trainer glue` sets it: {instead}") fo
 VALUES = (
     *outside("max_train_samples max_eval_samples early_stopping_patience", *ONE_OR_MORE),
     *outside("max_seq_length", "be at least 4", lambda length: length >= 4),
-    *outside(
-        "learning_rates", "not be negative or infinite", lambda rates: all(0 <= rate < math.inf for rate in rates)
-    ),
+    *outside("learning_rates", "not be negative or infinite", lambda them: all(0 <= each < math.inf for each in them)),
     *outside("seeds", "be different and not negative", lambda them: len({*them}) == len(them) and min(them) >= 0),
-    *outside(
-        "task_label",
-        "hold only letters, digits, _ and -",
-        lambda name: bool(re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII)),
-    ),
+    *outside("task_label", "hold only letters, digits, _ and -", re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII).fullmatch),
     Refusal(
         "text_columns",
         "it must hold one or two different columns, other than the label column",

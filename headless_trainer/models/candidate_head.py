@@ -62,8 +62,7 @@ class CandidateHead:
             )
         if type(self) is CandidateHead and (unread := self.own.keys() - {NAME}):
             raise ValueError(
-                f"model {name} was trained with {min(unread)}, which {type(self).__name__} does not read: pass the head_class "
-                "that it was trained with."
+                f"model {name} was trained with {min(unread)}, which CandidateHead does not read: pass its own head_class."
             )
         self._widen = next((each for path, each in trunk.named_modules() if path in INPUT_PROJECTIONS), None)
         if is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward

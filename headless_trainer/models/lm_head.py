@@ -207,8 +207,6 @@ def _transform(layers: list[nn.Module], last: nn.LayerNorm | None) -> tuple[nn.L
     """The dense layer and the LayerNorm that `_pass_through` can set, of layers behind the trunk's ``last`` LayerNorm."""
     dense = [layer for layer in layers if type(layer) is nn.Linear]
     norms = [layer for layer in layers if type(layer) is nn.LayerNorm]
-    if last is None or len(dense) != 1 or len(norms) != 1 or dense[0].weight.shape != (len(last.weight),) * 2:
+    if last is None or len(dense) != 1 or len(norms) != 1 or (dense[0].bias is None and last.bias is not None):
         return None
-    if dense[0].bias is None and last.bias is not None:  # nothing could take the shift away
-        return None
-    return dense[0], norms[0]
+    return (dense[0], norms[0]) if dense[0].weight.shape == (len(last.weight),) * 2 else None

@@ -68,9 +68,7 @@ PRIVATE_OVERRIDES = (
 def check_trainable(
     model: nn.Module, tokenizer: Any, args: HeadlessTrainingArguments, head_class: type = CandidateHead
 ) -> TargetMaker:
-    """Everything a trainer refuses about a model and its tokenizer, for scripts that have long work to do before it.
-
-    ``head_class`` is that of the trainer.
+    """Everything a trainer of this ``head_class`` refuses about a model and its tokenizer, before any long work starts.
 
     Raises:
         ValueError: if the model, its tokenizer or the settings, whose task is known, cannot work together.

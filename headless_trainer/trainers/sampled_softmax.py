@@ -113,8 +113,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
         share, steps = self.args.softmax_share, self.state.max_steps
-        # 1e-6, since 0.29 of 100 steps are 29 of them, not 28.999999999999996.
-        if share and steps - self.state.global_step <= share * steps + 1e-6:
+        if share and steps - self.state.global_step <= share * steps + 1e-6:  # 0.29 x 100 is 28.999999999999996
             return mean_of_step(self, targets)
         return self.pools(targets, self.state.global_step)
 

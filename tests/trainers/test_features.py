@@ -175,7 +175,7 @@ def test_a_bias_of_the_candidates_is_a_subclass_of_their_head(tmp_path, clm_toke
     scores = first.model.eval()(ids).last_hidden_state @ first.embedding.weight.T + bias[:, 0]
     got = attach_lm_head(loaded, tmp_path, head_class=Biased)(ids).logits
     with pytest.raises(
-        ValueError, match="trained with candidate_bias, which CandidateHead does not read: pass the head_class"
+        ValueError, match="trained with candidate_bias, which CandidateHead does not read: pass its own head_class"
     ):
         attach_lm_head(loaded, tmp_path)
     log_q = log_prior(load_token_counts(tmp_path)[0])
