@@ -18,8 +18,8 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(BASE)  ## pretrain a small decoder headless, then with a vocabulary head for the same time
-	rm -rf runs/demo runs/demo_vanilla
-	$(BIN)/python studies/demo.py --output_dir runs/demo
+	@rm -rf runs/demo runs/demo_vanilla
+	@$(BIN)/python studies/demo.py --output_dir runs/demo
 
 test: $(INSTALLED)  ## run the quick tests
 	$(PYTEST)
@@ -56,7 +56,8 @@ bench: $(INSTALLED)  ## run every benchmark
 # torch gives way to that version. The .pth line is for a $(PYTHON) that is itself a virtual environment, whose packages
 # --system-site-packages leaves out. Any other machine gets the pinned torch, from the package index that pip is set up with.
 $(BASE): setup.cfg pyproject.toml constraints.txt
-	set -e; \
+	@echo "installing into $(VENV)"
+	@set -e; \
 	torch=$$($(PYTHON) -c 'import torch; print(torch.__version__ if torch.version.cuda or torch.version.hip else "")' 2>/dev/null || true); \
 	if [ -n "$$torch" ]; then \
 		$(PYTHON) -m venv --system-site-packages $(VENV); \
@@ -67,8 +68,8 @@ $(BASE): setup.cfg pyproject.toml constraints.txt
 		$(PYTHON) -m venv $(VENV); \
 		cp constraints.txt $(VENV)/constraints.txt; \
 	fi
-	$(BIN)/python -m pip install --quiet --no-compile --constraint $(VENV)/constraints.txt --editable .
-	touch $@
+	@$(BIN)/python -m pip install --quiet --no-compile --constraint $(VENV)/constraints.txt --editable .
+	@touch $@
 
 $(INSTALLED): $(BASE)
 	$(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[$(EXTRAS)]'
