@@ -84,9 +84,8 @@ def introduction(folder: Path) -> str:
 
 def section(text: str, title: str) -> str:
     """What stands below a heading, up to the next one."""
-    return re.search(rf"^#+ {re.escape(title)}\n\n(.*?)(?=\n\n#+ |\n\n<!-- |\Z)", text, re.MULTILINE | re.DOTALL).group(
-        1
-    )
+    pattern = rf"^#+ {re.escape(title)}\n\n(.*?)(?=\n\n#+ |\n\n<!-- |\Z)"
+    return re.search(pattern, text, re.MULTILINE | re.DOTALL)[1]
 
 
 def bullets(folder: Path, title: str) -> dict[str, str]:
@@ -334,13 +333,7 @@ def test_parameters_are_counted_in_all_files_of_weights_and_no_other(tmp_path):
 
 def test_what_a_decoder_cannot_read_is_not_given_to_it(mlm_tokenizer, clm_tokenizer):
     shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 300}
-    small = {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "vocab_size": 300,
-    }
+    small = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=300)
     decoder, neox = GPT2LMHeadModel(GPT2Config(**shape)), GPTNeoXModel(GPTNeoXConfig(**small))
     typed = copy.deepcopy(mlm_tokenizer)
     typed.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]

@@ -23,7 +23,7 @@ from headless_trainer import pictures as drawing
 from headless_trainer.cli.make_report import main
 from headless_trainer.reporting.records import group_runs, read_run
 from headless_trainer.reporting.report import COLOURS, write_report
-from headless_trainer.reporting.run_comparison import first_reaching, in_words, rank
+from headless_trainer.reporting.run_comparison import first_reaching, rank
 from headless_trainer.runtime.checkpoints import save_settings, save_token_counts
 from headless_trainer.significance import holm
 
@@ -412,14 +412,6 @@ def test_the_best_model_s_evaluation_is_not_that_of_the_last_step(tmp_path):
     assert read_run(run).curve("eval_accuracy", "tokens_seen").to_numpy().tolist()[-1] == [3000.0, 0.2]
 
 
-def test_arguments_from_a_file_which_flags_override(tmp_path, two):
-    file = tmp_path / "report.yaml"
-    file.write_text(f"runs: [{two[0]}, {two[1]}]\noutput_dir: {tmp_path / 'report'}\n")
-    for flags, runs in (([], 2), (["--runs", str(two[0])], 1)):
-        main([str(file), *flags])
-        assert f"Runs: {runs}. Conf" in (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
-
-
 # Real runs ---------------------------------------------------------------------------------------------------------------
 
 
@@ -435,13 +427,3 @@ def test_a_real_run(tmp_path):
     assert row[1] == f"{accuracy:.2%}"
     assert ["objective", "headless", "vanilla"] in rows_of(page)
     assert sorted(path.stem for path in (tmp_path / "report").glob("*.png")) == ["held_out", "training"]
-
-
-@pytest.mark.parametrize(
-    "axis, value, shown",
-    [("tokens_seen", 950, "950"), ("tokens_seen", 40_200, "40,200"), ("tokens_seen", 1.5e9, "1,500 M")]
-    + [("train_seconds", 45, "45 s"), ("train_seconds", 720, "12 min")]
-    + [("train_seconds", 12_600, "3.5 h"), ("train_seconds", 7.2e6, "2,000 h")],
-)
-def test_numbers_in_words(axis, value, shown):
-    assert in_words(value, axis) == shown
