@@ -38,7 +38,7 @@ ALLOWED = {
     "cards": {"measures", "tables", "runtime", "arguments", "models"},
     "trainers": {"refusals", "objective", "runtime", "hub", "arguments", "corpus", "models", "cards"},
     "fine_tuning": {
-        *("refusals", "tables", "objective", "runtime", "hub", "arguments", "corpus", "models", "cards", "trainers"),
+        *("refusals", "tables", "objective", "runtime", "hub", "arguments", "corpus", "models", "cards", "trainers")
     },
     "scoring": {"significance", "tables", "runtime", "models", "cards"},
     "reporting": {"significance", "measures", "tables", "pictures", "runtime"},

@@ -53,6 +53,14 @@ FLAGS = """--model_type gpt_neox --config_overrides hidden_size=192,hidden_dropo
     --objective vanilla --dataloader_in_order false""".split()
 
 
+def test_defaults_are_the_papers(tmp_path):
+    pretraining, head = (kind(str(tmp_path), use_cpu=True) for kind in (HeadlessTrainingArguments, LMHeadArguments))
+    assert (pretraining.objective, pretraining.negatives, pretraining.pool_size) == ("headless", "micro_batch", None)
+    masking = (pretraining.mlm_probability, pretraining.mask_replace_prob, pretraining.random_replace_prob)
+    assert masking == (0.15, 0.8, 0.1) and DataArguments().max_seq_length == GlueArguments().max_seq_length == 128
+    assert (head.init, head.learning_rate, GlueArguments().seeds) == ("prior", 1e-4, [0, 1, 2])
+
+
 @pytest.mark.parametrize("source", ["run.yaml", "run.yml", "run.json", "flags"])
 def test_files_and_flags_give_the_same_arguments(write, source):
     model, data, training = parse(*FLAGS) if source == "flags" else parse(write(VALUES, source))
@@ -135,8 +143,7 @@ def test_an_unknown_name_suggests_the_nearest(write, wrong, nearest):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("objective", "headles"), ("lr_scheduler_type", "triangular"), ("max_seq_length", "long")],
+    ("name", "value"), [("objective", "headles"), ("lr_scheduler_type", "triangular"), ("max_seq_length", "long")]
 )
 @pytest.mark.parametrize("source", ["file", "flag"])
 def test_choices_and_types_are_checked_in_files_and_flags(write, capsys, name, value, source):

@@ -306,7 +306,7 @@ def test_runs_without_evaluations_still_have_speed_and_loss(tmp_path):
     runs = [make_run(tmp_path / "a", nothing), make_run(tmp_path / "b", nothing, pace=250.0, input_grad_scale=2.0)]
     page = report(tmp_path, *runs)
     assert texts(page, "li") == [
-        "No run was evaluated over the whole vocabulary, so nothing here says which one predicts best.",
+        "No run was evaluated over the whole vocabulary, so nothing here says which one predicts best."
     ]
     assert [path.stem for path in (tmp_path / "report").glob("*.png")] == ["training"]
     assert ["input_grad_scale", "1.0", "2.0"] in rows_of(page)
