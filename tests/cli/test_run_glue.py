@@ -96,6 +96,7 @@ def scores(found: dict[str, dict]) -> dict[str, tuple]:
     return {name: (result["epochs"], result["loss_curve"], result["score"]) for name, result in found.items()}
 
 
+@pytest.mark.slow
 def test_a_grid_from_the_command_line_to_the_tables(tmp_path, data, encoders, capsys):
     flags = ["--tasks", "cola", "stsb", "copa", "wic", "--seeds", 0, 1, "--data_dir", data, "--learning_rate", "0.01"]
     run(encoders, tmp_path / "out", *flags)
