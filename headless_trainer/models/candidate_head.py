@@ -61,9 +61,7 @@ class CandidateHead:
                 "folder instead of the model, or load it with headless_trainer.models.candidate_head.load_trunk."
             )
         if type(self) is CandidateHead and (unread := self.own.keys() - {NAME}):
-            raise ValueError(
-                f"model {name} was trained with {min(unread)}, which CandidateHead does not read: pass its own head_class."
-            )
+            raise ValueError(f"model {name} has {min(unread)}, which CandidateHead does not read: pass its head_class.")
         self._widen = next((each for path, each in trunk.named_modules() if path in INPUT_PROJECTIONS), None)
         if is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
             return
@@ -91,7 +89,7 @@ class CandidateHead:
 
     @property
     def row_weights(self) -> list[nn.Parameter]:
-        """Weights of which a step reads single rows: that of the inputs, and that of candidates where it is another."""
+        """Weights of which a step reads single rows: that of the inputs, then those of candidates where they are others."""
         return [each.weight for each in (self.embedding, self.matrix) if each is not None]
 
     def check_launch(self, args, sharded: bool = False) -> None:

@@ -82,8 +82,9 @@ class SparseRows(TrainerCallback):
         embedded = torch.cat([ids.flatten() for ids in step.input_ids])
         looked_up = {id(each.looked_up): each.looked_up for each in step.micro_batches}  # that of a shared pool once
         scored = torch.cat([*(each.target_ids for each in step.micro_batches), *looked_up.values()])
-        read = (embedded, scored) if len(self.weights) > 1 else [torch.cat([embedded, scored])]
-        self._optimizer.catch_up(*read)
+        others = self.weights[1:]
+        apart = any(each.shape == self.weights[0].shape for each in others)  # a matrix scores in the embedding's place
+        self._optimizer.catch_up(embedded if apart else torch.cat([embedded, scored]), *[scored] * len(others))
 
     def on_epoch_end(self, args, state, control, **kwargs):
         self.catch_up()  # before the best checkpoint is loaded, to which nothing is to be added

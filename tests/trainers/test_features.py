@@ -4,6 +4,7 @@ Settings and parameters of the constructor: tests/cli/test_refusals.py.
 """
 
 import inspect
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -36,7 +37,10 @@ from transformers import (
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, attach_lm_head, load_token_counts
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.models.candidate_head import CandidateHead, give, load_trunk
+from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.objective.prior import log_prior
+from headless_trainer.trainers.sparse_rows import SparseRows
+from headless_trainer.trainers.step import MicroBatch, Step
 
 QUIET = {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
 STEPS = {
@@ -137,6 +141,17 @@ def test_the_best_checkpoint_is_the_best_of_a_users_own_figure_too(tmp_path, nam
     assert args.greater_is_better is greater
 
 
+@pytest.mark.parametrize("shape, first", [((40, 1), {1, 2, 7, 9}), ((40, 4), {1, 2})])  # a bias; a matrix that scores
+def test_rows_that_score_are_brought_up_to_date_too(shape, first):
+    rows, read = SparseRows(None, types.SimpleNamespace(world_size=1), [torch.zeros(40, 4), torch.zeros(shape)]), []
+    rows.use(types.SimpleNamespace(catch_up=lambda *ids: read.extend({*each.tolist()} for each in ids)))
+    pools = (NegativePool.from_targets(torch.tensor([7, 9])),)
+    rows.catch_up(
+        Step([], [torch.tensor([[1, 2]])], [MicroBatch.of(torch.tensor([0]), torch.tensor([7]), pools, 1, 2)])
+    )
+    assert read == [first, {7, 9}]
+
+
 def test_a_bias_of_the_candidates_is_a_subclass_of_their_head(tmp_path, clm_tokenizer):
     """Trained, saved beside the trunk, loaded, resumed, scored in both evaluations and in the free head."""
 
@@ -174,9 +189,7 @@ def test_a_bias_of_the_candidates_is_a_subclass_of_their_head(tmp_path, clm_toke
     ids = torch.arange(5, 12)[None]
     scores = first.model.eval()(ids).last_hidden_state @ first.embedding.weight.T + bias[:, 0]
     got = attach_lm_head(loaded, tmp_path, head_class=Biased)(ids).logits
-    with pytest.raises(
-        ValueError, match="trained with candidate_bias, which CandidateHead does not read: pass its own head_class"
-    ):
+    with pytest.raises(ValueError, match="has candidate_bias, which CandidateHead does not read: pass its head_class"):
         attach_lm_head(loaded, tmp_path)
     log_q = log_prior(load_token_counts(tmp_path)[0])
     torch.testing.assert_close(got, scores + log_q, rtol=1e-4, atol=1e-4)
