@@ -3,11 +3,13 @@
 
     python studies/batch_size.py --train_file corpus.txt.gz --output_dir runs/batch_size
 
-A batch of contrastive weight tying does two things: it is what the optimizer averages over, and its targets are each
-other's negatives. So two comparisons, both at equal tokens, which are --max_steps batches of --batch_size rows:
+A batch of contrastive weight tying does two things: the optimizer averages over it, and its targets are each other's
+negatives. So two comparisons, both at equal tokens, which are --max_steps batches of --batch_size rows:
 
 - each recipe with each of --batch_sizes;
-- the largest batch, its targets cut into pools as small as those of the smaller batches: the negatives alone change.
+- the largest batch, its targets cut into pools as small as those of the smaller batches: only the negatives change.
+
+With --equal_steps the first one alone, each batch size for --max_steps, as in the paper.
 
 Learning rates follow one rule and are not tuned for each size: --rate at --batch_size rows, times the square root of the ratio
 of the rows, as is usual for Adam. Runs that are finished are not repeated, those cut off go on. ``--report_only`` makes table
@@ -29,6 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = shared.model_arguments(__doc__)
     parser.add_argument("--batch_sizes", nargs="+", type=int, default=[8, 32, 128], help="rows, ascending")
     parser.add_argument("--rate", type=float, help="learning rate at --batch_size rows: that of the scale by default")
+    parser.add_argument("--equal_steps", action="store_true", help="instead of equal tokens")
     parser.add_argument("--report_only", action="store_true")
     args = shared.at_scale(parser.parse_args(argv), evaluations=6, max_steps=144, learning_rate=8e-3)
     args.rate = args.rate or args.settings["learning_rate"]
@@ -48,14 +51,14 @@ def planned(args) -> list[tuple[str, int, int]]:
     largest = args.batch_sizes[-1]
     pairs = [(recipe, rows) for rows in args.batch_sizes for recipe in args.recipes]
     for recipe in args.recipes:
-        if not recipe.startswith("vanilla"):
+        if not (recipe.startswith("vanilla") or args.equal_steps):
             for rows in args.batch_sizes[:-1]:
                 name = f"pools of {targets(args, rows)}"
                 shared.INGREDIENTS[name] = ["--pool_size", str(targets(args, rows))]
                 pairs.append((f"{recipe} + {name}", largest))
     for recipe, rows in pairs:
         shared.flags_of(recipe)
-        if args.max_steps * args.batch_size % rows:
+        if args.max_steps * args.batch_size % rows and not args.equal_steps:
             raise SystemExit(
                 f"--batch_sizes: {rows} rows do not divide the {args.max_steps * args.batch_size} rows of --max_steps "
                 f"{args.max_steps} batches of {args.batch_size}: choose other sizes, or another --max_steps."
@@ -72,10 +75,13 @@ def rate_of(args, rows: int) -> float:
     return float(f"{args.rate * math.sqrt(rows / args.batch_size):.3g}")
 
 
+def steps_of(args, rows: int) -> int:
+    return args.max_steps if args.equal_steps else args.max_steps * args.batch_size // rows
+
+
 def of_size(args, rows: int) -> argparse.Namespace:
-    """Settings of the runs with so many rows in a batch, and as many tokens in all."""
-    steps = args.max_steps * args.batch_size // rows
-    settings = {"batch_size": rows, "max_steps": steps, "tokenizer_name": shared.tokenizer_of(args)}
+    """Settings of the runs with so many rows in a batch."""
+    settings = {"batch_size": rows, "max_steps": steps_of(args, rows), "tokenizer_name": shared.tokenizer_of(args)}
     return shared.variant(args, f"batch_{rows}", **settings)
 
 
@@ -108,7 +114,7 @@ def new_row(args, recipe: str, rows: int) -> dict:
     pool = None if recipe.startswith("vanilla") else targets(args, rows)
     if " + pools of " in recipe:
         pool = int(recipe.rpartition(" ")[2])
-    facts = {"recipe": recipe, "rows": rows, "pool": pool, "steps": args.max_steps * args.batch_size // rows}
+    facts = {"recipe": recipe, "rows": rows, "pool": pool, "steps": steps_of(args, rows)}
     return facts | {"rate": rate_of(args, rows), "perplexity": [], "seconds": [], "curves": []}
 
 

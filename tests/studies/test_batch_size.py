@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 def settings(tmp_path, **changes):
     given = {"recipes": ["headless", "vanilla tied"], "batch_sizes": [8, 32, 128], "batch_size": 32, "max_steps": 144}
     given |= {"rate": 8e-3, "seeds": [3, 4], "output_dir": tmp_path, "task": "clm", "scale": "cpu"}
-    given |= {"schedule": "cosine", "tokenizer_name": None, "settings": {"max_seq_length": 128}}
+    given |= {"schedule": "cosine", "tokenizer_name": None, "settings": {"max_seq_length": 128}, "equal_steps": False}
     return SimpleNamespace(**given | changes)
 
 
@@ -26,6 +26,7 @@ def test_tokens_are_equal_and_rates_follow_the_square_root(study, tmp_path):
     assert [script.rate_of(args, rows) for rows in sizes] == [0.004, 0.008, 0.016]
     assert {each.tokenizer_name for each in sizes.values()} == {str(tmp_path / "clm_tokenizer")}
     assert len({each.output_dir for each in sizes.values()}) == 3
+    assert {script.of_size(settings(tmp_path, equal_steps=True), rows).max_steps for rows in sizes} == {144}
 
 
 def test_pools_of_the_largest_batch_are_those_of_the_smaller_ones(study, tmp_path):
