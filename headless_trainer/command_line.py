@@ -42,6 +42,9 @@ COMMON = (
 REWORDED = {
     "max_steps": "Optimizer steps to train, instead of num_train_epochs",
     "gradient_accumulation_steps": "Forward passes on a device in one optimizer step",
+    "output_dir": "Folder for the model, its card and its checkpoints",
+    "push_to_hub": "Push the model to the Hub whenever it is saved",
+    "resume_from_checkpoint": "last, auto (last, or start if there is none), or a checkpoint's folder",
 }
 CONFIG_SUFFIXES = (".json", ".yaml", ".yml")
 # What to use instead of flags of transformers' scripts and older releases, by the class of arguments that a command has:

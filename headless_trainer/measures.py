@@ -97,13 +97,13 @@ TRAINING = (
     Measure("peak_memory_mib", chart=MEMORY_CHART),
 )
 EVALUATION = (
-    Measure("eval_loss", "held-out pool loss", _headless, "lower", (CONSOLE,), **LOSS),
-    Measure("eval_loss", "held-out loss", _has_head, "lower", (CONSOLE,), **LOSS),
     Measure("eval_accuracy", "accuracy", _full_vocabulary, "higher", (CONSOLE, PICTURE, RESULTS), "held-out accuracy",
             "{:.2%}".format, line="o-", chart=ACCURACY_CHART),
     Measure("eval_cross_entropy", "cross-entropy", _full_vocabulary, "lower", (RESULTS,), unit="nats", line="o-",
             chart=PERPLEXITY_CHART),
     Measure("eval_perplexity", "perplexity", _perplexity, "lower", (CONSOLE, RESULTS), form="{:,.1f}".format),
+    Measure("eval_loss", "pool loss", _headless, "lower", (CONSOLE,), **LOSS),
+    Measure("eval_loss", "loss", _has_head, "lower", (CONSOLE,), **LOSS),
     Measure("eval_cross_entropy_without_bias", "", _without_bias, "lower"),
     Measure("eval_accuracy_without_bias", "", _without_bias, "higher"),
     Measure("eval_perplexity_without_bias", "", lambda args: _perplexity(args) and _headless(args), "lower"),

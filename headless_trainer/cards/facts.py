@@ -144,15 +144,17 @@ def usage_facts(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenize
     """Return what the lines of Python in a card need; ``name`` is what users call the model."""
     # Without a LayerNorm that ends the trunk, log q has no place in an ordinary checkpoint, and a head has to be trained.
     folds = any(type(module) is nn.LayerNorm and module.bias is not None for module in model.modules())
-    command = ["headless-trainer", "lm-head", "--model_name_or_path", name]
+    is_path = "/" not in name or "/checkpoint-" in name
+    named = "./" * is_path + name  # "gpt2" alone would be a model on the Hub
+    command = ["headless-trainer", "lm-head", "--model_name_or_path", named]
     command += ["--output_dir", f"{name.rpartition('/')[2]}-lm"]
     command += [] if folds else "--init embeddings --do_train --train_file corpus.txt".split()
     # A decoder would embed the types of tokens that some tokenizers make, or does not know them.
     typed = model.can_generate() or "token_type_ids" not in inspect.signature(model.forward).parameters
     lengths = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length]
     return {
-        "name": json.dumps(name, ensure_ascii=False),
-        "is_path": "/" not in name or "/checkpoint-" in name,
+        "name": json.dumps(named, ensure_ascii=False),
+        "is_path": is_path,
         "options": ", return_token_type_ids=False" * (typed and "token_type_ids" in tokenizer.model_input_names),
         "command": shlex.join(command),
         # What stands before the first token of a text, in any language; a word where there is no such token.

@@ -13,7 +13,7 @@ LAUNCH_CONFIGS = {path.stem: path for path in sorted(LAUNCH.iterdir()) if path.s
 # A setting that only the presets of one command have.
 MARKS = {"objective": "pretrain", "do_train": "lm-head", "tasks": "glue"}
 
-HELP = """Pretrain language models without a vocabulary head.
+HELP = """Pretrain or continue language models without scoring the whole vocabulary.
 
 headless-trainer COMMAND [PRESET|FILE] [--flag value ...]
 

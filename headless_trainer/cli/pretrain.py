@@ -1,8 +1,8 @@
 """Pretrain or continue an encoder or a decoder: headless, with sampled softmax, or vanilla.
 
     headless-trainer pretrain demo --train_file 'corpus/*.txt'
-    headless-trainer pretrain --model_type bert --train_file corpus/*.txt --train_tokenizer --output_dir runs/bert
-    headless-trainer pretrain runs/bert.yaml --resume_from_checkpoint runs/bert/checkpoint-5000
+    headless-trainer pretrain --model_type bert --train_file 'corpus/*.txt' --train_tokenizer --output_dir runs/bert
+    headless-trainer pretrain adapt_encoder --train_file 'new/*.txt' --output_dir runs/adapted
     accelerate launch -m headless_trainer.cli.pretrain paper_decoder_headless --output_dir runs/pythia
 
 The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file; flags override it.

@@ -32,7 +32,10 @@ LEFT_OUT = {
 def start_logging(args=None) -> None:
     """Show our own messages from the main process; those of the libraries, and of other processes, from warnings on."""
     logging.basicConfig(
-        handlers=[AboveBars(sys.stderr)], format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.WARNING
+        handlers=[AboveBars(sys.stderr)],
+        format="%(asctime)s %(mark)s%(message)s",
+        datefmt="%H:%M:%S",
+        level=logging.WARNING,
     )
     passive, process = args is None or args.log_level == "passive", args.process_index if args else 0
     level = logging.INFO if passive else args.get_process_log_level()
@@ -52,9 +55,10 @@ def quiet_libraries() -> None:
 
 
 class AboveBars(logging.StreamHandler):
-    """Writes messages above progress bars, where there are some."""
+    """Writes messages above progress bars, and marks warnings."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        record.mark = "warning: " if record.levelno >= logging.WARNING else ""
         try:
             tqdm.write(self.format(record), file=self.stream)
         except Exception:
@@ -75,9 +79,10 @@ class LogLines(TrainerCallback):
         logs = {name.replace("eval_old_", "eval_"): value for name, value in (logs or {}).items()}
         found = [each for each in shown_in(CONSOLE) if each.name in logs and each.is_logged(args)]
         if state.is_world_process_zero and found:
-            # Held-out figures need the place of the total.
-            step = f"{state.global_step}" if found[0].is_held_out else f"{state.global_step}/{state.max_steps}"
-            step += " old texts" if of_old else ""
+            held_out = "held-out old texts" if of_old else "held-out"  # instead of the total
+            step = (
+                f"{state.global_step} {held_out}" if found[0].is_held_out else f"{state.global_step}/{state.max_steps}"
+            )
             logger.info("step %s  %s", step, "  ".join(f"{each.short} {each.form(logs[each.name])}" for each in found))
 
 

@@ -273,7 +273,7 @@ def test_a_model_saved_by_hand_has_a_card_of_what_is_known(tmp_path, clm_tokeniz
     assert text.startswith("---\nlibrary_name: transformers\npipeline_tag: feature-extraction\n")
     assert ", 1 epoch of 12 rows\n" in text and "- Texts:" not in text and "## Evaluation" not in text
     trainer.save_model(str(tmp_path / "copy"))
-    assert '"copy"' in text_of(tmp_path / "copy") and '"run"' in text
+    assert '"./copy"' in text_of(tmp_path / "copy") and '"./run"' in text
     (tmp_path / "run" / "model.safetensors").unlink()  # weights in other files
     model_card.write_model_card(trainer)
     assert set(bullets(tmp_path / "run", "Model")) == {"Architecture", "Tokenizer"}
@@ -370,7 +370,7 @@ def test_a_name_on_the_hub_is_used_where_the_model_goes_there(tmp_path, clm_toke
         model_card.write_model_card(trainer, folder)
     assert 'from_pretrained("someone/some model")' in text_of(tmp_path / "run")
     assert "--model_name_or_path 'someone/some model' --output_dir 'some model-lm'" in text_of(tmp_path / "run")
-    assert 'from_pretrained("copy")' in text_of(tmp_path / "copy")
+    assert 'from_pretrained("./copy")' in text_of(tmp_path / "copy")
     assert ["path below is relative" in text_of(tmp_path / name) for name in ("run", "copy")] == [False, True]
 
 

@@ -217,7 +217,7 @@ def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(tmp_path, en
     assert model.classifier.bias[0] == 8 and model.config.id2label == {0: "no", 1: "yes"}
     assert model.config.text_columns == ["text"] and model.config.problem_type == "single_label_classification"
     card = (folder / "best" / "README.md").read_text()
-    assert "| seed | 1 |" in card and 'pipeline("text-classification", model="best")' in card
+    assert "| seed | 1 |" in card and 'pipeline("text-classification", model="./best")' in card
 
 
 # Restarts --------------------------------------------------------------------------------------------------------------
