@@ -5,7 +5,7 @@ import figures
 
 def test_pages_have_the_figures_of_their_results():
     found = figures.check()
-    assert sum(len(quote.figures) for quote in found) > 400
+    assert sum(len(quote.figures) for quote in found) > 300
     assert not [(quote.page, quote.text, quote.fault) for quote in found if quote.fault]
 
 

@@ -38,10 +38,7 @@ CONDITIONS = {
     "with a head": lambda args: args.objective != "headless",
     "sampled_softmax": lambda args: args.objective == "sampled_softmax",
     "clm": lambda args: args.task == "clm",
-    "unless the head has a matrix of its own": lambda args: True,
-    "unless `--eval_full_vocabulary false` (headless)": lambda args: (
-        args.objective != "headless" or args.eval_full_vocabulary
-    ),
+    "full vocabulary": lambda args: args.objective != "headless" or args.eval_full_vocabulary,
     "`--negatives world`": lambda args: args.negatives == "world",
     "`--sparse_embedding_updates`": lambda args: args.sparse_embedding_updates,
     "on several processes": lambda args: args.world_size > 1,
