@@ -1,11 +1,11 @@
 """Headless pretraining by Contrastive Weight Tying.
 
-The loss is `HeadlessTrainer.compute_loss`. What leads to it, from the batches of a step to their candidates, is in step.py;
-how a candidate is scored is in models/candidate_head.py.
+`HeadlessTrainer.compute_loss` computes the loss. step.py turns the batches of a step into candidates, and
+models/candidate_head.py scores them.
 
-For another loss over the candidates, override ``pool_loss``; ``log_step`` (its floor) and ``evaluation_scores`` are then no
-longer those of the loss. For other negatives, override ``candidates_of_step``; for other scores, set ``head_class``. To log a
-number, call ``self.window.add(name, value)``; a row in measures.py says how it is shown.
+To change the loss over the candidates, override ``pool_loss``; ``log_step`` (the floor) and ``evaluation_scores`` then no
+longer match it. To change the negatives, override ``candidates_of_step``; to change the scores, set ``head_class``. To log a
+number, call ``self.window.add(name, value)``; add a row to measures.py to show it.
 
 Letters used in shapes: K predicted positions, U distinct candidates, D width, V vocabulary size.
 """
@@ -35,20 +35,20 @@ logger = logging.getLogger(__name__)
 
 
 class HeadlessTrainer(PretrainingTrainer):
-    """`Trainer` that pretrains a trunk with Contrastive Weight Tying: no vocabulary projection, before, during or after.
+    """`Trainer` that pretrains a trunk with Contrastive Weight Tying, without a vocabulary projection.
 
     Source: https://arxiv.org/abs/2309.08351.
 
     Args:
-        model: a trunk (``AutoModel``), or a ``...ForMaskedLM`` / ``...ForCausalLM``, of which the trunk is trained and saved.
-        args: the settings; ``args.negatives`` says whose targets are the candidates.
+        model: a trunk (``AutoModel``), or a ``...ForMaskedLM`` / ``...ForCausalLM`` whose trunk alone is trained and saved.
+        args: the settings; ``args.negatives`` selects whose targets are the candidates.
         data_collator: makes ``input_ids`` and, where rows differ in length, ``attention_mask``. Pads by default.
-        token_counts: ``(V,)`` int64 occurrences of each token as a target of the training run before this one, for the free
-            head that evaluation scores; by default what is saved beside the checkpoint that the model was loaded from.
-        kwargs: everything else `Trainer` takes. ``processing_class`` is the tokenizer, which mlm needs.
+        token_counts: ``(V,)`` int64 counts of each token as a target in the previous training run, for the free head that
+            evaluation scores; by default the counts saved beside the checkpoint that the model was loaded from.
+        kwargs: passed on to `Trainer`. ``processing_class`` is the tokenizer, which mlm requires.
 
     Raises:
-        ValueError: if the model, its tokenizer or the settings cannot work together.
+        ValueError: if the model, its tokenizer and the settings are incompatible.
     """
 
     objective = "headless"
@@ -69,8 +69,8 @@ class HeadlessTrainer(PretrainingTrainer):
         if token_counts is not None:
             if len(token_counts) != self.head.size:
                 raise ValueError(
-                    f"token_counts is {len(token_counts)} long but the embedding has {self.head.size} rows: pass the counts "
-                    "of this vocabulary."
+                    f"token_counts has {len(token_counts)} entries but the embedding has {self.head.size} rows: pass the "
+                    "counts of this vocabulary."
                 )
             self.token_counts = self.carried_by_first(token_counts.to("cpu", torch.int64, copy=True))
 
@@ -86,31 +86,31 @@ class HeadlessTrainer(PretrainingTrainer):
         """Contrastive Weight Tying: each output must pick its own target among the targets of its pool.
 
         Returns:
-            This micro-batch's part of the loss of its optimizer step, a scalar in nats; of a batch that no step has drawn,
-            its own loss. With ``return_outputs`` a pair of it and ``{"loss": loss}``.
+            A scalar in nats: this micro-batch's part of the loss of its optimizer step, or, outside a step, the loss of the
+            batch. With ``return_outputs``, a pair of the loss and ``{"loss": loss}``.
         """
         inputs, micro_batch = self.take_out(inputs)
         hidden = self.head.hidden(model, inputs, micro_batch.predicted)  # (K, D)
-        # Once for all pools, by calling the module: its weight may be a shard here.
+        # One look-up for all pools, through the module: its weight may be a shard here.
         vectors, bias = self.head.vectors(micro_batch.looked_up), self.head.bias(micro_batch.looked_up)
         losses = [self.pool_loss(*each) for each in micro_batch.parts(hidden, vectors, bias)]
         loss = torch.stack(losses).sum() / micro_batch.divisor
         return (loss, {"loss": loss}) if return_outputs else loss
 
     def pool_loss(self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None) -> Tensor:
-        """Sum of the losses of the predictions that one pool serves, a scalar in nats.
+        """Sum the losses of the predictions that one pool serves, a scalar in nats.
 
         Args:
-            outputs: ``(N, D)`` of the trunk at the predicted positions.
-            part: the pool, and the index in it of each target.
-            vectors: ``(U, D)`` of the pool's tokens.
-            bias: ``(U,)`` of the same, None for nothing.
+            outputs: ``(N, D)`` outputs of the trunk at the predicted positions.
+            part: the pool, and the index of each target in it.
+            vectors: ``(U, D)`` vectors of the pool's tokens.
+            bias: ``(U,)`` biases of the pool's tokens, or None.
         """
         log_counts = part.pool.log_counts(torch.promote_types(outputs.dtype, torch.float32))
         return candidate_loss(outputs, part.target_index, vectors, log_counts, bias=bias, reduction="sum")
 
     def language_model(self) -> PreTrainedModel:
-        """Return a copy of the trunk with its free head, which generates or fills masks: see `attach_lm_head`."""
+        """Return a copy of the trunk with its free head, ready to generate or fill masks: see `attach_lm_head`."""
         if self.rows is not None:
             self.rows.catch_up()
         counts = self.all_token_counts().cpu()
@@ -128,7 +128,7 @@ class HeadlessTrainer(PretrainingTrainer):
         scores = pool_scores(hidden, target_ids, self.head, pool)
         if not self.args.eval_full_vocabulary:
             return scores
-        # What the objective teaches is log p - log q, so the language model it implies adds log q back.
+        # The objective teaches log p - log q, so the language model adds log q back.
         found = vocabulary_scores(hidden, target_ids, self.head, self.evaluation.prior)
         if self.evaluation.prior is None:
             found = {f"{name}_without_bias": values for name, values in found.items()}
@@ -141,14 +141,14 @@ class HeadlessTrainer(PretrainingTrainer):
         if counts.any():
             return candidate_log_prior(counts, self._drawn_share())
         logger.warning(
-            "No target was counted yet, so evaluation has no log q for the free head: its cross-entropy, accuracy and "
-            "perplexity are left out. Train first, load the model from a folder that holds its token_counts.safetensors, "
-            "or pass token_counts."
+            "No target was counted yet, so evaluation lacks log q and skips the free head's cross-entropy, accuracy and "
+            "perplexity. Train first, load the model from a folder that holds its token_counts.safetensors, or pass "
+            "token_counts."
         )
         return None
 
     def _drawn_share(self) -> float:
-        """Return the share in this run; before its first step, that of the checkpoint it starts from."""
+        """Return the share of drawn candidates in this run or, before its first step, in the checkpoint it starts from."""
         sums = torch.tensor([self.window.candidates, self.window.drawn])
         candidates, drawn = self.sum_over_processes(sums).tolist()
         return drawn / candidates if candidates else drawn_share_of(self.loaded_totals)

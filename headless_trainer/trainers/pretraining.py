@@ -1,7 +1,7 @@
-"""What headless and vanilla pretraining have in common, in the order of a training run.
+"""The base class of all trainers, in the order of a training run.
 
-The loss stands in headless.py, sampled_softmax.py and vanilla.py, the way of a batch to it in step.py. What a run does besides
-is done by parts that the trainer holds, each in a file of its own, and by saving.py and resume.py.
+headless.py, sampled_softmax.py and vanilla.py compute the losses; step.py prepares batches for them. The trainer delegates
+everything else to parts in files of their own, such as evaluation.py, saving.py and resume.py.
 
 Letters used in shapes: K predicted positions, V vocabulary size.
 """
@@ -58,7 +58,7 @@ from .window import LogAtSaves, TrainingWindow
 
 logger = logging.getLogger(__name__)
 
-# What is overridden below although it is private: transformers has no event around it. tests/library_contract.py says why.
+# Private methods overridden below, because transformers has no event there. tests/library_contract.py gives the reasons.
 PRIVATE_OVERRIDES = (
     "_save_checkpoint", "_get_output_dir", "_push_from_checkpoint", "_clip_grad_norm", "_get_grad_norm", "_get_dataloader",
     "_get_train_sampler", "_load_from_checkpoint", "_load_best_model",
@@ -68,10 +68,10 @@ PRIVATE_OVERRIDES = (
 def check_trainable(
     model: nn.Module, tokenizer: Any, args: HeadlessTrainingArguments, head_class: type = CandidateHead
 ) -> TargetMaker:
-    """Everything a trainer of this ``head_class`` refuses about a model and its tokenizer, before any long work starts.
+    """Check, before any long work starts, that a trainer with this ``head_class`` accepts a model and its tokenizer.
 
     Raises:
-        ValueError: if the model, its tokenizer or the settings, whose task is known, cannot work together.
+        ValueError: if the model, its tokenizer and the settings, whose task is set, are incompatible.
     """
     trunk = find_trunk(model)
     if args.task == "clm":
@@ -90,27 +90,27 @@ def check_trainable(
 
 
 class PretrainingTrainer(Trainer):
-    """What headless and vanilla pretraining share. Use `HeadlessTrainer` or `VanillaTrainer`.
+    """Base class of the trainers. Use `HeadlessTrainer`, `SampledSoftmaxTrainer` or `VanillaTrainer`.
 
-    Differences from `transformers.Trainer`: targets are drawn by the trainer, for a whole optimizer step before its first
-    forward; the loss is scaled here for gradient accumulation; what is not finite stops the run; checkpoints are written aside,
-    with checksums, and renamed; evaluation reports sums over tokens, so it does not depend on the batch size; pushes to the Hub
-    cannot stop a training run.
+    Differences from `transformers.Trainer`: the trainer draws the targets of a whole optimizer step before its first forward
+    and scales the loss for gradient accumulation; a number that is not finite stops the run; checkpoints are written to a
+    temporary folder, with checksums, and renamed; evaluation averages over tokens, so it does not depend on the batch size;
+    pushes to the Hub cannot stop training.
 
     Attributes:
-        head: what scores tokens, a `CandidateHead` or a `VocabularyHead`.
+        head: scores tokens; a `CandidateHead` or a `VocabularyHead`.
         window: figures since the last log; ``window.add(name, value)`` logs another.
-        rows: updates of the embedding as rows, None where it is updated as a whole.
-        stream: the stream that is read, None where the rows are in memory.
-        saved_dtype: what the model that leaves the run is stored in, None for what it is trained in.
-        old_eval_dataset: rows of what the model was trained on before, which `evaluate` scores too, as ``eval_old_...``.
-        hub: pushes to the Hub, None where nothing is pushed, and in all processes but the main one.
-        token_counts: ``(V,)`` int64 how often each token was a target, on this process.
+        rows: updates only the embedding rows that a step reads; None if the whole embedding is updated.
+        stream: the stream that is read; None if the rows are in memory.
+        saved_dtype: dtype of the final model; None to keep the dtype of training.
+        old_eval_dataset: rows of the model's earlier training, which `evaluate` also scores, as ``eval_old_...``.
+        hub: pushes to the Hub; None if nothing is pushed, and on all processes but the main one.
+        token_counts: ``(V,)`` int64 counts of each token as a target, on this process.
     """
 
-    # Set for every objective: compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
+    # True for every objective: compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
     loss_is_scaled_for_ga = True
-    objective: str  # that of the settings
+    objective: str  # must equal args.objective
     head_class: type[CandidateHead] | type[VocabularyHead]
     hub: HubPushes | None = None
     old_eval_dataset: Any = None
@@ -126,22 +126,22 @@ class PretrainingTrainer(Trainer):
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
         if not isinstance(args, HeadlessTrainingArguments):
             raise ValueError(
-                f"args must be HeadlessTrainingArguments, got {type(args).__name__}: it takes every TrainingArguments name."
+                f"args must be HeadlessTrainingArguments, got {type(args).__name__}: it takes all fields of TrainingArguments."
             )
         if gone := [name for name in PRIVATE_OVERRIDES if not hasattr(Trainer, name)]:
-            raise RuntimeError(  # nothing would call ours: checkpoints would lose the place in the stream
-                f"transformers {transformers.__version__} has no Trainer.{gone[0]}, which this trainer extends: "
-                "install a version that it is tested with (constraints.txt)."
+            raise RuntimeError(  # nothing would call our override: checkpoints would lose the position in the stream
+                f"transformers {transformers.__version__} has no Trainer.{gone[0]}, which this trainer overrides: "
+                "install a tested version (constraints.txt)."
             )
         if args.objective != self.objective:
             raise ValueError(
-                f"args.objective is {args.objective!r} but {type(self).__name__} trains {self.objective!r}: set it, "
+                f"args.objective is {args.objective!r} but {type(self).__name__} trains {self.objective!r}: pass "
                 f'HeadlessTrainingArguments(objective="{self.objective}"), or use the trainer of that objective.'
             )
-        args.output_dir = os.path.abspath(args.output_dir)  # wherever the process goes during the run
+        args.output_dir = os.path.abspath(args.output_dir)  # the process may change its working directory
         check_devices(args)
         self.task = args.task = args.task or infer_task(without_adapter(model))
-        refuse(args, PRETRAINING)  # again, since the task is known
+        refuse(args, PRETRAINING)  # again, now that the task is known
         check_optimizer(args, kwargs)
         model = self.trained_part(model)
         inner, processing_class = without_adapter(model), kwargs.get("processing_class")
@@ -151,11 +151,11 @@ class PretrainingTrainer(Trainer):
         super().__init__(model, args, collate, **kwargs)
         if self.is_fsdp_enabled:
             saving.check_shared_weights(self.model)
-        if inner is model:  # an adapter leaves the embedding as it is
+        if inner is model:  # an adapter does not train the embedding
             free_padding_row(self.model, processing_class, args.seed)
         self.embedding = self.model.get_input_embeddings()
         self.roles = EmbeddingRoles(self.embedding, args.input_grad_scale)
-        # Of all training that the model has behind it, this run's and that of the checkpoint it was loaded from.
+        # Counts over all training of the model: this run and the checkpoint that it was loaded from.
         counts, self.loaded_totals = counts_beside(self.model, self.embedding.num_embeddings, args.objective)
         self.token_counts = self.carried_by_first(counts)
         self.window = TrainingWindow(args.world_size)
@@ -163,7 +163,7 @@ class PretrainingTrainer(Trainer):
         self.host = HostExchange(args.ddp_timeout)
         self.signal = StopOnSignal(self.host)
         self.finite = FiniteCheck(args)
-        self.checkpoint_aside: CheckpointAside | None = None  # the checkpoint that is being written
+        self.checkpoint_aside: CheckpointAside | None = None  # the checkpoint being written
         self.rows: SparseRows | None = None
         if args.sparse_embedding_updates:
             self.rows = SparseRows(self.model, args, self.head.row_weights, self.is_sharded)
@@ -172,27 +172,27 @@ class PretrainingTrainer(Trainer):
         for callback in (self.signal, LogAtSaves(), self.rows, self.stream):
             if callback is not None:
                 self.add_callback(callback)
-        self.callback_handler.callbacks.insert(0, self.window)  # the others' time is none of the step's
+        self.callback_handler.callbacks.insert(0, self.window)  # before the others, so that it does not time them
 
-    # What an objective defines, besides compute_loss -------------------------------------------------------------------
+    # Defined by each objective, besides compute_loss -------------------------------------------------------------------
 
     def trained_part(self, model: nn.Module) -> nn.Module:
         """Return the part of the given model that is trained."""
         return model
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
-        """Pools and divisor of each micro-batch of a step, see `MicroBatch`; ``targets`` are the ``(K,)`` ids of each."""
+        """Return pools and divisor of each micro-batch of a step (see `MicroBatch`), from the ``(K,)`` target ids of each."""
         raise NotImplementedError
 
     def log_step(self, step: Step) -> None:
-        """Add the figures of a step that is about to be trained to `window`."""
+        """Add the figures of the coming step to `window`."""
 
     def _prior(self) -> Tensor | None:
-        """``(V,)`` log q for `evaluation_scores`, made once for an evaluation; None for nothing."""
+        """Return ``(V,)`` log q for `evaluation_scores`, or None; called once per evaluation."""
         return None
 
     def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:
-        """Figures of each prediction, ``(K,)`` each, under the names they are reported by; ``loss`` among them."""
+        """Return ``(K,)`` figures of the predictions under their names in the logs, which include ``loss``."""
         raise NotImplementedError
 
     # Step --------------------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class PretrainingTrainer(Trainer):
             rows = HeldOutBatches(
                 dataset, self.data_collator, args.eval_batch_size, args.process_index, args.world_size
             )
-            # Workers would each read all of a stream, or their own part, as the stream likes.
+            # Each worker would read a whole stream, or its own part, depending on the stream.
             return own_loader(args, rows, 0 if rows.is_stream else args.dataloader_num_workers, batch_size=None)
         if self.stream is not None:
             return self.stream.loader(args.train_batch_size, self.data_collator)
@@ -218,23 +218,23 @@ class PretrainingTrainer(Trainer):
         rows = self.train_dataset if train_dataset is None else train_dataset
         if self.args.train_sampling_strategy != "group_by_length" or not hasattr(rows, "__len__"):
             return super()._get_train_sampler(rows)
-        # The parent's has another order in a run that resumes in a later epoch.
+        # The parent's sampler changes the order in a run that resumes in a later epoch.
         return SimilarLengthSampler(self, row_lengths(rows, self.args.length_column_name))
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, None]:
-        """Draw the targets of all micro-batches of the coming optimizer step, and what their losses have in common."""
+        """Draw targets and candidates for all micro-batches of the coming optimizer step."""
         self.window.start_step()
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if len(batches) < num_batches:  # the parent makes no step of them, and their gradients would be in the next one
+        if len(batches) < num_batches:  # too few for a step: the parent would add their gradients to the next one
             if batches:
-                logger.warning("train_dataset ended before its length: the last batches make no step and are left out.")
+                logger.warning("train_dataset ended before its length: its last batches fill no step and are skipped.")
             return [], None
         if self.stream is not None:
             self.stream.note(batches)
         step = draw_step(self, batches)
         for each in step.micro_batches:
             self.window.add_batch(each.tokens, each.target_ids.numel())
-            # Not bincount, which goes over the whole vocabulary.
+            # Not bincount, which allocates the whole vocabulary.
             self.token_counts.index_add_(0, each.target_ids, torch.ones_like(each.target_ids))
         self.log_step(step)
         if self.rows is not None:
@@ -242,12 +242,12 @@ class PretrainingTrainer(Trainer):
         return step.batches, None
 
     def take_out(self, inputs: dict) -> tuple[dict[str, Any], MicroBatch]:
-        """Inputs of the model, and the targets that were drawn for them; they are drawn now for a batch outside a run."""
+        """Split a batch into the model's inputs and its drawn targets; for a batch outside training, draw them now."""
         if CARRIED not in inputs:
             if self.is_in_train:
                 raise ValueError(
-                    f"The batch of a training step has lost its entry {CARRIED!r}, so its labels may be aligned or not: leave "
-                    "it in the batch where training_step or _prepare_inputs is overridden, or copy it along."
+                    f"The batch of a training step has lost its entry {CARRIED!r}, so its labels may be misaligned: if you "
+                    "override training_step or _prepare_inputs, keep or copy that entry."
                 )
             (inputs,) = draw_step(self, [inputs]).batches
         micro_batch = inputs[CARRIED]
@@ -256,7 +256,7 @@ class PretrainingTrainer(Trainer):
         return inputs, micro_batch
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:
-        """Autocast the loss: accelerate does it only inside the model's forward, and candidates are scored outside."""
+        """Autocast the loss: accelerate autocasts only the model's forward, but candidates are scored outside it."""
         return self.accelerator.autocast()
 
     # Backward, clipping, update ----------------------------------------------------------------------------------------
@@ -296,10 +296,10 @@ class PretrainingTrainer(Trainer):
         step, scaler = self.state.global_step + 1, self.accelerator.scaler
         if not self.args.fp16:
             self.finite.watch(step, whole, "The norm of the gradient")
-        # With fp16 such a step is skipped and the scale halved: as it should be, unless there is no end to it.
+        # With fp16 such a step is skipped and the scale halved, which is normal unless it never ends.
         elif scaler is not None and not whole.isfinite() and scaler.get_scale() < 1.0:
             raise self.finite.diverged(
-                f"The norm of the gradient is {float(whole)} at step {step} although the scale of fp16 has come down to "
+                f"The norm of the gradient is {float(whole)} at step {step} although the fp16 loss scale has fallen to "
                 f"{scaler.get_scale():g}"
             )
         return grad_norm
@@ -311,7 +311,7 @@ class PretrainingTrainer(Trainer):
     # Logs --------------------------------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs:  # the log of training steps, and not that of an evaluation or of the end
+        if "loss" in logs:  # a log of training steps, not of an evaluation or the end of the run
             self.finite.read_all()
             logs.update(self.window.flush(self.args.device, self.sum_over_processes))
         super().log(logs, start_time)
@@ -324,7 +324,7 @@ class PretrainingTrainer(Trainer):
     def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> dict:
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         if eval_dataset is None and self.old_eval_dataset is not None:
-            # As a prediction: callbacks of an evaluation, such as early stopping, look for the new rows' figures.
+            # By predict: callbacks of evaluate, such as early stopping, expect the figures of the new rows.
             old = self.predict(self.old_eval_dataset, ignore_keys, f"{metric_key_prefix}_old").metrics
             self.log(old)
             metrics |= old
@@ -361,26 +361,26 @@ class PretrainingTrainer(Trainer):
         return super()._get_output_dir(trial) if aside is None else str(aside.aside)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """The parent pushes a checkpoint before it is whole and has its name: `HubPushes.on_save` does it afterwards."""
+        """Do nothing: the parent would push a checkpoint before it is complete. `HubPushes.on_save` pushes it afterwards."""
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model, its tokenizer, the token counts, the totals of the run and the card; then push, if that is wanted."""
+        """Save model, tokenizer, token counts, totals of the run and card; then push if ``args.push_to_hub`` is set."""
         folder = Path(output_dir or self.args.output_dir)
-        if _internal_call:  # for a checkpoint, which is aside already
+        if _internal_call:  # for a checkpoint, whose folder is already a temporary one
             saving.write_model(self, folder, leaves_run=False)
         else:
             if self.hub is not None:
-                self.hub.wait()  # a push that runs reads the files that are about to be written
+                self.hub.wait()  # a running push reads the files that are about to be written
             with model_aside(folder, self.args.should_save) as aside:
                 saving.write_model(self, aside, leaves_run=True)
         if self.args.should_save:
             write_model_card(self, folder)
-        # Not from somewhere else, where nobody asked for it to be pushed from.
+        # Only from the run's own folder.
         if not _internal_call and self.args.push_to_hub and folder == Path(self.args.output_dir):
             self._push("Model save", blocking=False)
 
     def save_weights(self, folder: str) -> None:
-        """Save whole weights, also where the parent would save shards, or nothing before they are made."""
+        """Save whole weights, also where the parent would save shards or, before sharding, nothing."""
         if not self.is_prepared:
             self._save(folder)
         elif self.is_fsdp_enabled and "FULL_STATE_DICT" not in str(self.accelerator.state.fsdp_plugin.state_dict_type):
@@ -394,7 +394,7 @@ class PretrainingTrainer(Trainer):
 
     @property
     def is_prepared(self) -> bool:
-        """False where DeepSpeed or FSDP has not cut the model into shards, as in a run that was finished before it began."""
+        """False if DeepSpeed or FSDP has not sharded the model yet, as in a run that had nothing left to train."""
         if self.is_deepspeed_enabled:
             return self.deepspeed is not None
         return not self.is_fsdp_enabled or isinstance(self.model, FSDPModule) or self.model_wrapped is not self.model
@@ -405,26 +405,26 @@ class PretrainingTrainer(Trainer):
                 self.state.save_to_json(str(aside))
 
     def carried_by_first(self, counts: Tensor) -> Tensor:
-        """Return counts on the first process, zeros on the others: each adds what it sees, and their sum is taken."""
+        """Return the counts on the first process and zeros on the others, so that the sum over processes is right."""
         return counts if self.is_world_process_zero() else torch.zeros_like(counts)
 
     def all_token_counts(self) -> Tensor:
         return self.sum_over_processes(self.token_counts.to(self.args.device))
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """`save_model` has written it: the parent's, which scripts ask for at their end, would take its place."""
+        """Do nothing: `save_model` has written the card, and the parent's, which scripts request, would replace it."""
 
     # The Hub -----------------------------------------------------------------------------------------------------------
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Create the repository in the background, so that a refusal is known at the start of a training run."""
+        """Create the repository in the background, so that a refusal shows at the start of training."""
         if self.is_world_process_zero():
             self.hub = HubPushes(self.args, token, private)
             self.hub.stopping = lambda: self.signal.stopped
             self.hub_model_id = self.hub.repo
             self.add_callback(self.hub)
 
-    def push_to_hub(  # type: ignore[override] # it returns when the pushes that wait are done, without their commits
+    def push_to_hub(  # type: ignore[override] # returns after the pending pushes, without their commits
         self,
         commit_message: str = "End of training",
         blocking: bool = True,
@@ -432,10 +432,10 @@ class PretrainingTrainer(Trainer):
         revision: str | None = None,
         private: bool | None = None,
     ) -> None:
-        """Save the model and push the folder of the run, all but its checkpoints; ``blocking`` waits for a bounded time."""
+        """Save the model and push the run's folder without its checkpoints; ``blocking`` waits for a bounded time."""
         if self.hub is None:
             self.init_hf_repo(token, private)
-        with with_settings(self.args, push_to_hub=False):  # saving would push as well
+        with with_settings(self.args, push_to_hub=False):  # or saving would push too
             self.save_model()
         self._push(commit_message, revision, blocking=blocking)
 
@@ -444,7 +444,7 @@ class PretrainingTrainer(Trainer):
             self.callback_handler.on_push_begin(self.args, self.state, self.control)
             self.hub.push_run(*args, **kwargs)
 
-    # Beginning, or going on --------------------------------------------------------------------------------------------
+    # Starting and resuming ---------------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         with ExitStack() as around:
@@ -466,14 +466,14 @@ class PretrainingTrainer(Trainer):
             around.enter_context(self.roles.told_apart())
             if self.rows is not None:
                 around.enter_context(self.rows.updated_as_rows())
-            if self.stream is not None:  # which goes on from its own place: there is nothing to skip
+            if self.stream is not None:  # it resumes at its own position: there is nothing to skip
                 around.enter_context(with_settings(self.args, ignore_data_skip=True))
             result = super().train(checkpoint, *args, **kwargs)
             self.finite.read_all()
             return result
 
     def _go_on_from(self, checkpoint: str) -> bool:
-        """Take over the totals and the place in the data of a checkpoint, and say whether nothing is left to train."""
+        """Restore a checkpoint's totals and position in the data; return True if nothing is left to train."""
         resume.check_resume(self, checkpoint)
         resume.load_totals(self, checkpoint)
         state = resume.read_state(checkpoint)

@@ -1,9 +1,9 @@
-"""Language models that keep their own head and score candidates alone with it: for a checkpoint that is trained on.
+"""Sampled softmax: continues a checkpoint with its own head, which scores only candidates.
 
-The loss is `SampledSoftmaxTrainer.compute_loss`. The scores of a language model are log p up to a constant, and a softmax over
-targets and drawn tokens would teach it log p - log q instead. So each candidate weighs how often it is in the pool over how
-often it is expected there, and the sum over the pool is an unbiased estimate of that over the vocabulary. Source of the
-correction: https://arxiv.org/abs/1412.2007, section 3.
+`SampledSoftmaxTrainer.compute_loss` computes the loss. The scores of a language model are log p up to a constant; a plain
+softmax over targets and drawn tokens would teach it log p - log q instead. So each candidate is weighted by its count in the
+pool over its expected count, which makes the sum over the pool an unbiased estimate of the sum over the vocabulary. Source of
+the correction: https://arxiv.org/abs/1412.2007, section 3.
 
 Letters used in shapes: K predicted positions, N those that one pool serves, L looked-up ids, U distinct candidates, D width,
 V vocabulary size.
@@ -28,30 +28,30 @@ from .evaluation import vocabulary_scores
 from .pretraining import PretrainingTrainer
 from .step import CandidatePools, Candidates, Shares, Step, mean_of_step
 
-# Tokens drawn in a step by default, and their largest share of the vocabulary. Without any, tokens that the texts never have
-# gain probability; more cost time (docs/results.md).
+# Default number of tokens drawn per step, and their largest share of the vocabulary. Without draws, tokens that never occur in
+# the texts gain probability; more draws cost time (docs/results.md).
 DRAWN, LARGEST_SHARE = 4096, 0.25
-# The probability of tokens that are never targets, and how much it may grow without a warning.
+# The probability of tokens that are never targets, and its largest growth without a warning.
 MASS, GROWTH = "eval_unseen_token_mass", 0.05
 
 logger = logging.getLogger(__name__)
 
 
 class SampledSoftmaxTrainer(PretrainingTrainer):
-    """`Trainer` for a language model with its own head, whose softmax runs over a sample of the vocabulary.
+    """`Trainer` that computes the softmax of a language model over a sample of the vocabulary.
 
-    What leaves the run is the model that came: its class, its head, its tying; nothing has to be added to its scores.
+    The model keeps its class, head and tying; its scores need no correction afterwards.
 
     Args:
-        model: as that of `VanillaTrainer`.
+        model: as in `VanillaTrainer`.
         args: the settings, with ``objective="sampled_softmax"``.
-        data_collator: as that of `HeadlessTrainer`.
-        token_counts: ``(V,)`` int64 occurrences of each token as a target in the training data; by default those of
-            ``train_dataset``, where it is a `datasets.Dataset`.
-        kwargs: everything else `Trainer` takes.
+        data_collator: as in `HeadlessTrainer`.
+        token_counts: ``(V,)`` int64 counts of each token as a target in the training data; by default counted in
+            ``train_dataset`` if it is a `datasets.Dataset`.
+        kwargs: passed on to `Trainer`.
 
     Raises:
-        ValueError: if the model has no vocabulary projection, or the counts are missing or of another vocabulary.
+        ValueError: if the model has no vocabulary projection, or the counts are missing or fit another vocabulary.
     """
 
     objective = "sampled_softmax"
@@ -76,10 +76,10 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         if token_counts is None or len(token_counts) < self.head.size:
             raise ValueError(
                 f"token_counts is {None if token_counts is None else len(token_counts)} but the head scores "
-                f"{self.head.size} tokens: pass how often each is a target in the training data."
+                f"{self.head.size} tokens: pass the count of each as a target in the training data."
             )
         token_counts = token_counts[: self.head.size]
-        # What the new texts never have: its probability tells whether a sample is too small.
+        # Tokens absent from the new texts: their probability shows whether the sample is too small.
         self.unseen = (token_counts == 0).to(args.device)
         self.frequency = log_prior(token_counts).exp().to(args.device)
         self.pools = CandidatePools(args, self.head.size, self.host, self.window.add)
@@ -87,10 +87,10 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor | tuple[Tensor, dict]:
-        """Softmax by the model's own head over the candidates of each pool, or over the vocabulary where there is none."""
+        """Softmax by the model's own head over the candidates of each pool, or over the vocabulary if there are no pools."""
         inputs, micro_batch = self.take_out(inputs)
 
-        @torch.compiler.disable  # each step has its own candidates, and would be compiled again for them
+        @torch.compiler.disable  # new candidates in each step would cause a recompilation
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             if not micro_batch.candidates:
                 return vocabulary_cross_entropy(
@@ -104,7 +104,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         return (loss, {"loss": loss}) if return_outputs else loss
 
     def pool_loss(self, outputs: Tensor, part: Candidates, vectors: Tensor, bias: Tensor | None) -> Tensor:
-        """Sum of the losses of the predictions that one pool serves, as `HeadlessTrainer.pool_loss`."""
+        """Sum the losses of the predictions that one pool serves: see `HeadlessTrainer.pool_loss`."""
         pool = part.pool
         expected = pool.targets * self.frequency[pool.ids] + self.args.sampled_negatives / self.head.size
         log_weights = pool.log_counts(torch.promote_types(outputs.dtype, torch.float32)) - expected.log()
@@ -128,7 +128,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         if MASS in logs and masses[-1] > masses[0] + GROWTH:
             logger.warning(
                 "Tokens that are never targets have %.1f %% of the probability; at the first evaluation they had %.1f %%. "
-                "Raise --sampled_negatives (now %d), or take --softmax_share 0.1 without --sparse_embedding_updates.",
+                "Raise --sampled_negatives (now %d), or use --softmax_share 0.1 without --sparse_embedding_updates.",
                 *(100 * masses[-1], 100 * masses[0], self.args.sampled_negatives),
             )
         super().log(logs, start_time)

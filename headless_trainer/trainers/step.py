@@ -1,16 +1,16 @@
-"""The way of a batch to its loss, from top to bottom.
+"""From a batch to what its loss needs, from top to bottom.
 
-`Trainer.get_batch_samples` hands over all micro-batches of an optimizer step before the first forward. `draw_step` then makes,
-on the host, all that their losses need:
+`Trainer.get_batch_samples` hands over all micro-batches of an optimizer step before the first forward. `draw_step` then
+prepares their losses on the host:
 
-1. `TargetMaker`: from a batch of the collator to inputs and aligned labels, by masking or by shifting;
-2. `predictions`: where the labels are, and which tokens;
-3. `CandidatePools`: which tokens each prediction is scored against, and what its loss is divided by (headless);
-4. `MicroBatch`: the result, sent to the device inside its batch, under the name `CARRIED`.
+1. `TargetMaker` turns a batch of the collator into inputs and aligned labels, by masking or shifting;
+2. `predictions` finds the positions and tokens of the labels;
+3. `CandidatePools` chooses the tokens that each prediction is scored against, and the divisor of its loss (headless);
+4. `MicroBatch` holds the result, which travels to the device inside its batch under the name `CARRIED`.
 
-For each micro-batch `Trainer.training_step` then calls ``compute_loss``, which takes its `MicroBatch` out of the batch.
+For each micro-batch `Trainer.training_step` then calls ``compute_loss``, which takes the `MicroBatch` out of the batch.
 
-Letters used in shapes: B rows, T tokens in a row, K predicted positions, N those among them that one pool serves, U distinct
+Letters used in shapes: B rows, T tokens in a row, K predicted positions, N those of them that one pool serves, U distinct
 candidates, L ids whose vectors are looked up, M drawn candidates.
 """
 
@@ -28,21 +28,21 @@ from ..objective.negatives import NegativePool, draw_uniform
 from ..runtime.processes import HostExchange
 from .isolation import DocumentIsolation, sent
 
-# The name under which a batch carries its `MicroBatch`, which no column of a dataset has.
+# A batch carries its `MicroBatch` under this name, which no column of a dataset has.
 CARRIED = "headless_trainer.micro_batch"
-# Columns of a batch that say something about its tokens and are not arguments of every trunk.
+# Columns of a batch that describe its tokens and that not every trunk accepts.
 TOKEN_COLUMNS = ("labels", "special_tokens_mask")
-# Held-out rows are masked alike in every run, or each seed of a comparison would be scored on other targets.
+# Every run masks held-out rows alike; otherwise each seed of a comparison would be scored on other targets.
 EVALUATION_SEED = 42
-# So many given labels of mlm that all equal their inputs are refused: BERT's rule leaves a tenth as they are, a few by chance.
+# This many given mlm labels are refused if all equal their inputs: BERT's rule leaves only a tenth unchanged.
 UNCHANGED_LABELS = 256
-# Pools of each micro-batch, among which its predictions are shared out in equal parts, and the divisor of its summed loss.
+# The pools of each micro-batch, which share its predictions in equal parts, and the divisor of its summed loss.
 Shares = Sequence[tuple[tuple[NegativePool, ...], Tensor | float]]
 
 
 def draw_step(trainer, batches: list[dict[str, Tensor]]) -> "Step":
-    """Draw inputs, targets and candidates of the micro-batches of one optimizer step, from the batches of the collator."""
-    # On the host, which has the sizes of everything at once, while the device is still busy with the step before.
+    """Draw inputs, targets and candidates for all micro-batches of an optimizer step, from the batches of the collator."""
+    # The host knows every size at once, and works while the device is still busy with the previous step.
     hosts = [sent(batch, torch.device("cpu")) for batch in batches]
     device = trainer.args.device
     made = [trainer.make_targets(batch, trainer.state.global_step, device) for batch in hosts]
@@ -58,7 +58,7 @@ def draw_step(trainer, batches: list[dict[str, Tensor]]) -> "Step":
 
 
 class TargetMaker:
-    """Draws the targets of a batch where the batch is."""
+    """Draws the targets of a batch, on the batch's device."""
 
     def __init__(self, task: str, model, tokenizer, args: HeadlessTrainingArguments):
         self.task, self.seed = task, args.seed
@@ -72,10 +72,10 @@ class TargetMaker:
         """Make the inputs of the trunk, and ``labels`` ``(B, T)``: the token that each output must predict, or -100.
 
         Args:
-            batch: ``input_ids`` ``(B, T)`` and what else a collator makes; its labels are not yet shifted for clm.
-            step: the optimizer step, whose masks are drawn from it, the run's seed and each row's own tokens: a row has the
-                same masks wherever in the step it is read. None draws those of evaluation, the same in every run.
-            device: where masks between pairs of tokens are made; that of the batch by default.
+            batch: ``input_ids`` ``(B, T)`` and anything else from the collator; clm labels are not shifted yet.
+            step: the optimizer step. Masks depend on it, the run's seed and the row's own tokens, so a row gets the same
+                masks anywhere in the step. None draws the masks of evaluation, the same in every run.
+            device: makes the masks between pairs of tokens; the batch's device by default.
         """
         inputs = {name: value for name, value in batch.items() if name not in TOKEN_COLUMNS}
         input_ids, given = inputs["input_ids"], batch.get("labels")
@@ -98,7 +98,7 @@ class TargetMaker:
         return inputs | {"labels": labels}
 
     def _check_given(self, input_ids: Tensor, labels: Tensor) -> None:
-        """Refuse labels that copy the inputs, as scripts for causal models add them: nothing would be masked."""
+        """Refuse labels that copy the inputs, as scripts for causal models write them: nothing would be masked."""
         given = labels != IGNORE_INDEX
         if self._unchanged is None or (labels != input_ids)[given].any():
             self._unchanged = None
@@ -106,9 +106,9 @@ class TargetMaker:
         self._unchanged += int(given.sum())
         if self._unchanged >= UNCHANGED_LABELS:
             raise ValueError(
-                f"The rows have a column 'labels', and its first {self._unchanged:,} labels are all equal to their "
-                "input_ids: nothing is masked, so mlm would learn to copy. Remove the column 'labels' from the dataset, and "
-                "the trainer masks; or mask in your data collator."
+                f"The first {self._unchanged:,} labels in column 'labels' all equal their input_ids: nothing is masked, so "
+                "mlm would learn to copy. Remove the column 'labels' from the dataset to let the trainer mask, or mask in "
+                "your data collator."
             )
 
 
@@ -118,7 +118,7 @@ def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingR
     if getattr(tokenizer, "mask_token_id", None) is None:
         raise ValueError(
             f"task is 'mlm' but the tokenizer, {tokenizer.name_or_path or type(tokenizer).__name__!r}, has no mask token. "
-            "Use task 'clm', a tokenizer with a mask token, or name one with --mask_token."
+            "Use task 'clm', use a tokenizer with a mask token, or name one with --mask_token."
         )
     return MaskingRule(
         mask_token_id=tokenizer.mask_token_id,
@@ -131,14 +131,14 @@ def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingR
 
 
 def predictions(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Find where ``(B, T)`` labels are not -100: ``(K,)`` positions in ``B * T``, and the ``(K,)`` ids there."""
+    """Find the ``(B, T)`` labels other than -100: their ``(K,)`` positions in ``B * T``, and their ``(K,)`` ids."""
     labels = labels.flatten()
     predicted = (labels != IGNORE_INDEX).nonzero()[:, 0]
     return predicted, labels[predicted]
 
 
 class CandidatePools:
-    """Finds the candidates of each prediction of a step, and the divisor that makes the step's loss of the summed ones."""
+    """Finds the candidates of each prediction of a step, and the divisor that turns summed losses into the step's loss."""
 
     def __init__(
         self, args: HeadlessTrainingArguments, vocab_size: int, host: HostExchange, log: Callable[[str, float], None]
@@ -154,22 +154,22 @@ class CandidatePools:
             return [(self._own_pools(ids, drawn), max(1, ids.numel()) * len(targets)) for ids in targets]
         pool, divisor = NegativePool.from_targets(targets), sum(ids.numel() for ids in targets)
         if args.negatives == "world" and args.world_size > 1:
-            # Distinct ids and their counts, 16 bytes a token: the vectors behind them are everywhere already.
+            # Distinct ids and their counts, 16 bytes per token: every process already has their vectors.
             everyone, received = self.host.gather(torch.stack([pool.ids, pool.counts], dim=1))  # (U, 2) of each
             self.log("pool_exchange_bytes", received)
             pool = NegativePool.merged(*everyone.unbind(dim=1))
-            # The gradients of processes are going to be averaged: each divides its sum by its share of all predictions.
+            # Gradients will be averaged over processes, so each divides its sum by its share of all predictions.
             divisor = pool.size / args.world_size
         return [((pool.with_drawn(drawn),), divisor or 1)] * len(targets)
 
     def _own_pools(self, target_ids: Tensor, drawn: Tensor | None) -> tuple[NegativePool, ...]:
-        """Make the pools of a micro-batch: as many as it takes for none to exceed ``pool_size`` targets."""
+        """Make the fewest pools for a micro-batch such that none exceeds ``pool_size`` targets."""
         parts = math.ceil(target_ids.numel() / self.args.pool_size) if self.args.pool_size else 1
         return tuple(NegativePool.from_targets(ids).with_drawn(drawn) for ids in target_ids.tensor_split(max(1, parts)))
 
 
 def mean_of_step(trainer, targets: list[Tensor]) -> Shares:
-    """No pools, and the mean over the predictions of the step on all processes, whose gradients are averaged."""
+    """Return no pools, and the divisor for the mean over the step's predictions on all processes, which average gradients."""
     predicted = torch.full((), sum(ids.numel() for ids in targets), device=trainer.args.device)
     divisor = (trainer.sum_over_processes(predicted) / trainer.args.world_size).clamp(min=1)
     return [((), divisor)] * len(targets)
@@ -177,12 +177,12 @@ def mean_of_step(trainer, targets: list[Tensor]) -> Shares:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What one part of the predictions of a micro-batch is scored against.
+    """The candidates of one part of a micro-batch's predictions.
 
     Attributes:
-        pool: U distinct tokens and how often each occurs.
+        pool: U distinct tokens and their counts.
         target_index: ``(N,)`` int64, index in the pool of each prediction's target.
-        lookup_index: ``(U,)`` int64, index in `MicroBatch.looked_up` of each token of the pool; None where they are the same.
+        lookup_index: ``(U,)`` int64, index in `MicroBatch.looked_up` of each token of the pool; None if the two are the same.
     """
 
     pool: NegativePool
@@ -190,24 +190,24 @@ class Candidates:
     lookup_index: Tensor | None
 
     def among(self, values: Tensor | None) -> Tensor | None:
-        """The entries of the pool's tokens, ``(U, ...)``, in values of all that was looked up, ``(L, ...)``."""
+        """Select the pool's entries, ``(U, ...)``, from the values of all looked-up ids, ``(L, ...)``."""
         return values if values is None or self.lookup_index is None else values[self.lookup_index]
 
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """Targets of one forward, and what its loss takes from the optimizer step it belongs to.
+    """Targets of one forward, and what its loss needs from its optimizer step.
 
-    Everything that decides a shape is found on the host, so that no forward waits for its device.
+    The host computes everything that determines a shape, so no forward waits for its device.
 
     Attributes:
         predicted: ``(K,)`` int64, the positions whose output predicts a token, counted over all ``B * T``, ascending.
-        target_ids: ``(K,)`` int64, that token.
+        target_ids: ``(K,)`` int64, the predicted tokens.
         looked_up: ``(L,)`` int64, ids whose vectors the candidates need, each once.
-        candidates: among which the predictions, in their order, are shared out in equal parts; empty for an objective without.
-        divisor: of the sum of the losses of this forward, so that the sum over the step's forwards, averaged over the
-            processes, is the loss of the step.
-        tokens: that enter the model, padding left out.
+        candidates: share the predictions, in order and in equal parts; empty for an objective without candidates.
+        divisor: of the summed losses of this forward; the quotients, summed over the step's forwards and averaged over the
+            processes, are the loss of the step.
+        tokens: number of tokens that enter the model, without padding.
     """
 
     predicted: Tensor
@@ -226,7 +226,7 @@ class MicroBatch:
         divisor: Tensor | float,
         tokens: int,
     ) -> "MicroBatch":
-        # Looked up once: each look-up has a gradient as large as the embedding, and an exchange where it is in shards.
+        # One look-up: each has a gradient as large as the embedding, and an exchange if the embedding is sharded.
         one = len(pools) == 1
         looked_up = pools[0].ids if one else torch.cat([target_ids[:0], *(pool.ids for pool in pools)]).unique()
         candidates = []
@@ -238,15 +238,15 @@ class MicroBatch:
     def parts(
         self, hidden: Tensor, vectors: Tensor, bias: Tensor | None
     ) -> Iterator[tuple[Tensor, Candidates, Tensor, Tensor | None]]:
-        """Yield what ``pool_loss`` takes of each pool, from the ``(K, D)`` outputs, ``(L, D)`` vectors and ``(L,)`` biases."""
+        """Yield the arguments of ``pool_loss`` per pool, from ``(K, D)`` outputs, ``(L, D)`` vectors and ``(L,)`` biases."""
         for outputs, part in zip(hidden.tensor_split(len(self.candidates)), self.candidates, strict=True):
             yield outputs, part, part.among(vectors), part.among(bias)
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One optimizer step of this process, as it was drawn."""
+    """One drawn optimizer step of this process."""
 
     batches: list[dict]  # inputs of the trunk on the model's device, each with its `MicroBatch` under `CARRIED`
-    input_ids: list[Tensor]  # (B, T) int64 of each, on the host
-    micro_batches: list[MicroBatch]  # that of each, on the host
+    input_ids: list[Tensor]  # (B, T) int64 of each batch, on the host
+    micro_batches: list[MicroBatch]  # of each batch, on the host

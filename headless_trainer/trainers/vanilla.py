@@ -1,4 +1,4 @@
-"""The baseline: the same trunk, data, masks, logs and evaluation, with a vocabulary head."""
+"""The baseline: a vocabulary head, with the same trunk, data, masks, logs and evaluation."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from .step import Shares, mean_of_step
 
 
 class VanillaTrainer(PretrainingTrainer):
-    """`Trainer` with cross-entropy over the vocabulary, at the predicted positions alone, with the cheapest exact head.
+    """`Trainer` with exact cross-entropy over the vocabulary, computed only at the predicted positions.
 
     Args:
-        model: a ``...ForMaskedLM`` or ``...ForCausalLM``, or one in an adapter of peft, which alone is trained and saved.
+        model: a ``...ForMaskedLM`` or ``...ForCausalLM``. If a peft adapter wraps it, only the adapter is trained and saved.
         args: the settings, with ``objective="vanilla"``.
-        token_counts: ``(V,)`` int64 occurrences of each token in the training data, for ``args.head_bias="prior"``.
-        drawn_share: share of uniformly drawn candidates in the headless run that the model comes from, for the same.
+        token_counts: ``(V,)`` int64 counts of each token in the training data, for ``args.head_bias="prior"``.
+        drawn_share: share of uniformly drawn candidates in the headless run that made the model, also for the head bias.
 
     Raises:
         ValueError: if the model has no vocabulary projection, or the head bias lacks its counts.
@@ -34,9 +34,9 @@ class VanillaTrainer(PretrainingTrainer):
         super().__init__(*args, **kwargs)
         if self.args.head_bias == "prior":
             if self.head.model is not self.model:
-                raise ValueError("head_bias is 'prior' but an adapter of peft holds no head: leave it out.")
+                raise ValueError("head_bias is 'prior' but a peft adapter holds no head: leave it out.")
             if getattr(self.model.config, FOLD, None):
-                raise ValueError("head_bias is 'prior' but the head of the model holds log q already: leave it out.")
+                raise ValueError("head_bias is 'prior' but the model's head already holds log q: leave it out.")
             if token_counts is None:
                 raise ValueError(
                     "head_bias is 'prior' but token_counts is None: pass the counts of the training tokens."
@@ -46,7 +46,7 @@ class VanillaTrainer(PretrainingTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor | tuple[Tensor, dict]:
-        """Cross-entropy over the vocabulary: this micro-batch's part of the mean over the step on all processes."""
+        """Cross-entropy over the vocabulary: this micro-batch's part of the step's mean over all processes."""
         inputs, micro_batch = self.take_out(inputs)
 
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

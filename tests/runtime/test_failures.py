@@ -247,5 +247,5 @@ class TestNotFinite:
         assert run._get_grad_norm(run.model, torch.tensor(float("inf"))).isinf()
         scale[0] = 0.5
         assert run._get_grad_norm(run.model, torch.tensor(3.0)) == 3.0
-        with pytest.raises(FloatingPointError, match="although the scale of fp16 has come down to 0.5"):
+        with pytest.raises(FloatingPointError, match="although the fp16 loss scale has fallen to 0.5"):
             run._get_grad_norm(run.model, torch.tensor(float("nan")))

@@ -171,7 +171,7 @@ def test_a_window_that_the_length_promised_is_not_added_to_the_next_step(tmp_pat
         run.train()
         found.append([(log["loss"], log["tokens_seen"]) for log in run.state.log_history if "loss" in log])
     assert found[0] == found[1][:2] and len(found[0]) == 2
-    assert "the last batches make no step and are left out" in caplog.text
+    assert "its last batches fill no step and are skipped" in caplog.text
 
 
 def _process(rank: int, folder: str, lines: list[str], resume: str | None) -> None:

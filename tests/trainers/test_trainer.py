@@ -264,7 +264,7 @@ def test_head_bias_starts_at_the_prior_and_is_trained(tmp_path, clm_tokenizer, d
         with torch.no_grad():
             torch.testing.assert_close(loaded(ids).logits, run.model.eval()(ids).logits, rtol=1e-4, atol=1e-4)
         assert loaded.lm_head.bias is None
-    with pytest.raises(ValueError, match="head_bias is 'prior' but the head of the model holds log q already"):
+    with pytest.raises(ValueError, match="head_bias is 'prior' but the model's head already holds log q"):
         make_trainer(tmp_path, loaded, [], PRIOR, token_counts=counts, processing_class=clm_tokenizer)
 
 
