@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg, string_to_bool
@@ -18,9 +18,13 @@ from .runtime.launch import check_launch, computes_on_cpu, connect
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
 
-def bool_or_auto(value: str | bool) -> str | bool:
-    """``auto`` as it is, everything else as transformers reads true and false: the type of a flag that takes the three."""
-    return value if value == "auto" else string_to_bool(value)
+if TYPE_CHECKING:
+    bool_or_auto = bool | Literal["auto"]
+else:
+
+    def bool_or_auto(value: str | bool) -> str | bool:
+        """``auto`` as it is, everything else as transformers reads true and false: the type of a flag that takes the three."""
+        return value if value == "auto" else string_to_bool(value)
 
 
 @dataclass
@@ -182,12 +186,12 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     eval_pool_size: int = HfArg(default=4096, help="headless: held-out targets in the fixed pool of evaluation.")
     eval_full_vocabulary: bool = HfArg(default=True, help="headless: evaluation also ranks the whole vocabulary.")
-    bf16: bool_or_auto = HfArg(  # type: ignore[valid-type]
+    bf16: bool_or_auto = HfArg(
         default=False,
         metadata={"nargs": "?", "const": True},
         help="Mixed precision in bfloat16. auto: on a CUDA GPU that supports it.",
     )
-    fp16: bool_or_auto = HfArg(  # type: ignore[valid-type]
+    fp16: bool_or_auto = HfArg(
         default=False,
         metadata={"nargs": "?", "const": True},
         help="Mixed precision in float16. auto: on a CUDA GPU, unless bf16 is on.",

@@ -70,13 +70,18 @@ INSTEAD = {
         "low_cpu_mem_usage save_safetensors use_mps_device": "this is always so",
         "dtype torch_dtype": "weights are trained in float32; --bf16 true computes in bfloat16",
         "warmup_ratio": "use --warmup_steps with a share of the steps, below 1",
+        "use_auth_token": "use --token",
+        "include_tokens_per_second": "tokens_per_second is always logged",
+        "jit_mode_eval xpu_backend include_inputs_for_metrics": "transformers has removed it",
+        "dispatch_batches split_batches": "use --accelerator_config",
+        "fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap": "use --fsdp_config, or accelerate launch",
         "evaluation_strategy": "use --eval_strategy",
         "no_cuda": "use --use_cpu",
         "per_gpu_train_batch_size per_gpu_eval_batch_size": "write per_device instead of per_gpu",
         "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR",
         "fp16_opt_level fp16_backend half_precision_backend": "--fp16 is torch's own mixed precision, without levels",
         "adafactor": "use --optim adafactor",
-        "push_to_hub_token push_to_hub_model_id": "use --hub_token, --hub_model_id",
+        "push_to_hub_token push_to_hub_model_id push_to_hub_organization": "use --hub_token, --hub_model_id",
     },
 }
 PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "cli" / "presets").glob("*.yaml"))}
@@ -109,11 +114,15 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
                 f"Preset {path.stem!r} is for another command: it sets {others[0]!r}, which this one does not have. "
                 "`headless-trainer presets` lists those of each command."
             )
-        argv = argv[1:]
-        for flag in [flag for flag, value in itertools.pairwise(argv) if value == "null" and flag in known]:
-            place = argv.index(flag)
-            argv[place : place + 2] = []  # takes the file's value back
-            values.pop(flag.removeprefix("--"), None)
+        words = [part for word in argv[1:] for part in (word.split("=") if word.endswith("=null") else [word])]
+        argv = []
+        while words:
+            name = words[0].removeprefix("--").replace("-", "_")
+            if words[1:2] == ["null"] and f"--{name}" in known:
+                values.pop(name, None)  # takes the file's value back
+                words = words[2:]
+            else:
+                argv.append(words.pop(0))
         argv = _as_flags(values) + argv
     unknown = parser.parse_known_args(argv)[1]  # now, since what a class of arguments refuses would hide them
     if unknown and (unknown[0] in PRESETS or Path(unknown[0]).suffix in CONFIG_SUFFIXES):

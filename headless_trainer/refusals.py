@@ -125,6 +125,11 @@ PRETRAINING = (
     ),
     Refusal("head_bias", "only objective 'vanilla' starts a head: " + OF_TWO, lambda args: args.objective != "vanilla"),
     Refusal(
+        "head_bias",
+        f"fsdp and DeepSpeed's stage 3 shard the head, which no other client could then load: launch with zero2, or {LEAVE}",
+        lambda args: args.fsdp or (args.deepspeed_plugin is not None and args.deepspeed_plugin.zero_stage == 3),
+    ),
+    Refusal(
         "mlm_probability mask_replace_prob random_replace_prob",
         f"task is 'clm', which masks nothing: use --task mlm, or {LEAVE}",
         lambda args: args.task == "clm",

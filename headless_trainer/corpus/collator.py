@@ -14,7 +14,10 @@ class WithoutTexts:
         self.collate = collate
 
     def __call__(self, rows: list) -> dict:
-        return self.collate([{name: row[name] for name in row if not isinstance(row[name], str)} for row in rows])
+        def kept(row: dict) -> dict:
+            return {name: value for name, value in row.items() if not isinstance(value, (str, dict))}
+
+        return self.collate([kept(row) if "input_ids" in row else row for row in rows])
 
 
 class PaddingCollator:

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -62,6 +63,13 @@ def cache_of(dataset_name: str, cache_dir: str | None) -> str | None:
     folder = Path(dataset_name).resolve()
     if not folder.is_dir():
         return cache_dir
+    readme = folder / "README.md"
+    header = readme.read_text(encoding="utf-8", errors="replace").partition("\n---")[0] if readme.is_file() else ""
+    if outside := re.search(r"""(?:^|[\s"'])(?:\.\./|/)\S+""", header):
+        raise ValueError(
+            f"dataset_name {dataset_name!r} has a README.md that names data outside it, {outside[0].strip()}: name that "
+            "folder, or the files with --train_file."
+        )
     stats = [(str(path), path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
     key = xxh3_128_hexdigest(json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]).encode())
     return os.path.join(cache_dir or datasets.config.HF_DATASETS_CACHE, f"folder-{key}")

@@ -97,7 +97,7 @@ class PackedStream(torch.utils.data.IterableDataset):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; ValueError if the settings were others."""
         for name, value in self.settings().items():
-            if value != (before := state["settings"].get(name, value)):  # an older one may lack it
+            if value != (before := state["settings"].get(name)):
                 raise ValueError(
                     f"{name} is {value!r} but the stream of the checkpoint was read with {before!r}, in another order: resume "
                     "with the same settings, or add --ignore_data_skip to start the stream from the beginning."

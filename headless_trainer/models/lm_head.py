@@ -109,17 +109,20 @@ def attach_lm_head(
     return model.eval()
 
 
-def warn_of_dropped_head(trunk: PreTrainedModel, name: str) -> None:
-    """Say what becomes of the head of the language model ``name``, of which headless pretraining trains the trunk alone."""
-    after = "headless-trainer lm-head then makes a free head of it"
+def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> None:
+    """Warn that headless pretraining drops the head of the language model ``name``, and of a trunk without a free head."""
+    if name:
+        logger.warning(
+            "The vocabulary head of %s is dropped, with any transform and bias. The trunk learns log p - log q. To keep the "
+            "head, train with objective sampled_softmax.",
+            name,
+        )
     if _has_no_free_head(trunk):
-        after = "it can have no free head: fine-tune a head afterwards (headless-trainer lm-head --init embeddings --do_train)"
-    logger.warning(
-        "The vocabulary head of %s is dropped, with any transform and bias. The trunk learns log p - log q, and %s. To keep "
-        "the head, train with --objective sampled_softmax.",
-        name,
-        after,
-    )
+        logger.warning_once(
+            "%s has no place for log q, so it can have no free head: to generate or fill masks, fine-tune a head afterwards "
+            "(headless-trainer lm-head --init embeddings --do_train), or train with objective sampled_softmax.",
+            type(trunk).__name__,
+        )
 
 
 def _has_no_free_head(trunk: PreTrainedModel) -> bool:
@@ -185,17 +188,19 @@ def _pass_through(model: PreTrainedModel, head: nn.Linear) -> bool:
     dense, norm = transform
     gain = wide(last.weight)
     shift = torch.zeros_like(gain) if last.bias is None else wide(last.bias)
-    size = SMALL / 2  # the standard deviation of what the LayerNorm reads
-    pairs = [(dense.weight, torch.diag(SMALL / gain)), (dense.bias, -SMALL * shift / gain)]
-    pairs += [(norm.weight, gain * (1 + norm.eps / size**2) ** 0.5), (norm.bias, shift)]
-    before = [(parameter, parameter.clone(), values) for parameter, values in pairs if parameter is not None]
-    for parameter, _, values in before:
-        parameter.copy_(values.to(parameter.dtype))
-    if not _reads_trunk(model, head):
-        for parameter, values, _ in before:
-            parameter.copy_(values)
-        return False
-    return True
+    parameters = dense.weight, dense.bias, norm.weight, norm.bias
+    before = [None if each is None else each.clone() for each in parameters]
+    # The standard deviation of what the LayerNorm reads, and what the dense layer adds: far above zero ReLU changes nothing.
+    for factor, size, added in ((SMALL, SMALL / 2, 0.0), (1.0, 1.0, len(gain) ** 0.5)):
+        scale = gain * (1 + norm.eps / size**2) ** 0.5
+        wanted = torch.diag(factor / gain), added - factor * shift / gain, scale, shift
+        for values in (wanted, before):
+            for parameter, value in zip(parameters, values, strict=True):
+                if parameter is not None:
+                    parameter.copy_(value.to(parameter.dtype))
+            if values is wanted and _reads_trunk(model, head):
+                return True
+    return False
 
 
 def _layers_between(model: PreTrainedModel, head: nn.Module) -> list[nn.Module]:

@@ -52,6 +52,8 @@ class VocabularyHead:
             # Tried now, so that a run does not end with a bias that no checkpoint can hold.
             fold_bias(copy.deepcopy(self.model), self.projection.weight, prior)
             self.projection.bias = nn.Parameter(prior)
+        elif self.projection.bias.any():
+            raise ValueError("head_bias is 'prior' but the model's head already has a trained bias: leave it out.")
         else:
             self.projection.bias.data.copy_(prior)
 

@@ -92,7 +92,7 @@ def group_runs(arguments: Sequence[str]) -> dict[str, list[Run]]:
         runs = [read_run(folder) for folder in (folders.split(",") if name else [folders]) if folder]
         if not runs:
             raise ValueError(f"{argument!r} names no run: write NAME=RUN1,RUN2.")
-        for setting in ("trainer", "objective", "task"):
+        for setting in ("objective", "trainer", "task"):
             if len(values := {str(run.settings.get(setting)) for run in runs}) > 1:
                 both = " and ".join(sorted(values))
                 raise ValueError(f"{argument!r} has runs with {setting} {both}: give each a name of its own.")

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 LOCK_NAME = ".lock"
 _until_exit = ExitStack()
-_of_thread = threading.local()  # its ``paths``: of the locks that it holds
+_of_thread = threading.local()  # what it holds: the path and the owner of each lock
 atexit.register(_until_exit.close)
 
 
@@ -28,23 +28,22 @@ def alone_until_exit(folder: str | Path, name: str = LOCK_NAME) -> None:
 
 
 @contextmanager
-def alone_in(folder: str | Path, name: str = LOCK_NAME) -> Iterator[None]:
+def alone_in(folder: str | Path, name: str = LOCK_NAME, owner: str | None = None) -> Iterator[None]:
     """Context in which no other run writes to a folder. Of several processes the first one holds its lock, for all of them.
 
-    A thread may enter it again for the same folder. Another run that holds it is named, in a ValueError on every process.
-    Where the file system has no locks there is a warning and nothing else. The file says who holds it, and goes at the end.
+    A thread may enter it again for the same folder, each named ``owner`` once: a training run inside another one is refused.
+    Another run that holds it is named, in a ValueError on every process. Where the file system has no locks there is a
+    warning and nothing else. The file says who holds it, and goes at the end.
     """
-    path, paths = Path(folder).resolve() / name, vars(_of_thread).setdefault("paths", set())
-    if path in paths:
-        yield
-        return
+    path, held = Path(folder).resolve() / name, vars(_of_thread).setdefault("held", [])
     lock = FileLock(path, timeout=1, thread_local=False, fallback_to_soft=False)
-    on_first_process(lambda: _take(lock, path))
-    paths.add(path)
+    if not any(path == each for each, _ in held) or (owner and (path, owner) in held):
+        on_first_process(lambda: _take(lock, path))
+    held.append((path, owner))
     try:
         yield
     finally:
-        paths.discard(path)
+        held.remove((path, owner))
         if lock.is_locked:
             path.unlink(missing_ok=True)  # before it is released: afterwards it may be another's
             lock.release()

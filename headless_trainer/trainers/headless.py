@@ -76,8 +76,7 @@ class HeadlessTrainer(PretrainingTrainer):
 
     def trained_part(self, model: nn.Module) -> PreTrainedModel:
         trunk = unfold(find_trunk(model))
-        if model is not trunk:
-            warn_of_dropped_head(trunk, type(model).__name__)
+        warn_of_dropped_head(trunk, None if model is trunk else type(model).__name__)
         return trunk
 
     def compute_loss(

@@ -448,7 +448,7 @@ class PretrainingTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         with ExitStack() as around:
-            around.enter_context(alone_in(self.args.output_dir))
+            around.enter_context(alone_in(self.args.output_dir, owner="training"))
             checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
             check_output_dir(self.args.output_dir, checkpoint, in_python=True)
             if self.stream is not None:

@@ -32,7 +32,7 @@ from .step import CandidatePools, Candidates, Shares, Step, mean_of_step
 # the texts gain probability; more draws cost time (docs/results.md).
 DRAWN, LARGEST_SHARE = 4096, 0.25
 # The probability of tokens that are never targets, and its largest growth without a warning.
-MASS, GROWTH = "eval_unseen_token_mass", 0.05
+MASS, GROWTH = "unseen_token_mass", 0.05
 
 logger = logging.getLogger(__name__)
 
@@ -124,13 +124,14 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
             self.window.add("pool_size", pool.size * used, used)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        masses = [each[MASS] for each in (*self.state.log_history, logs) if MASS in each]
-        if MASS in logs and masses[-1] > masses[0] + GROWTH:
-            logger.warning(
-                "Tokens that are never targets have %.1f %% of the probability; at the first evaluation they had %.1f %%. "
-                "Raise --sampled_negatives (now %d), or use --softmax_share 0.1 without --sparse_embedding_updates.",
-                *(100 * masses[-1], 100 * masses[0], self.args.sampled_negatives),
-            )
+        for name in (name for name in logs if name.endswith(MASS)):  # of each evaluation set
+            now, first = logs[name], next((each[name] for each in self.state.log_history if name in each), logs[name])
+            if now > first + GROWTH:
+                logger.warning(
+                    "Tokens that are never targets have %.1f %% of the probability; at the first evaluation they had %.1f %%. "
+                    "Raise sampled_negatives (now %d), or set softmax_share to 0.1 without sparse_embedding_updates.",
+                    *(100 * now, 100 * first, self.args.sampled_negatives),
+                )
         super().log(logs, start_time)
 
     def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import CONFIG_NAME
 
 from ..arguments import with_settings
 from ..models.trunk import cache_for_generation
@@ -53,7 +54,7 @@ def write_model(trainer, folder: Path, leaves_run: bool) -> None:
     counts, totals = trainer.all_token_counts(), run_totals(trainer)
     with cache_for_generation(trainer.model), with_settings(args, hub_token=None):  # in training_args.bin
         trainer.save_weights(str(folder))
-        if args.should_save and (leaves_run or not trainer.is_sharded):
+        if args.should_save and (folder / CONFIG_NAME).is_file():
             trainer.head.finish_weights(folder, leaves_run)
     if args.should_save and leaves_run and trainer.saved_dtype is not None:
         _store_as(folder, trainer.saved_dtype)
@@ -68,7 +69,7 @@ def _store_as(folder: Path, dtype: torch.dtype) -> None:
         weights = load_file(path)
         rounded = {name: each.to(dtype) if each.is_floating_point() else each for name, each in weights.items()}
         save_file(rounded, path, metadata={"format": "pt"})
-    config = folder / "config.json"
+    config = folder / CONFIG_NAME
     values = json.loads(config.read_text(encoding="utf-8")) | {"dtype": str(dtype).removeprefix("torch.")}
     config.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 

@@ -21,6 +21,8 @@ class LogAtSaves(TrainerCallback):
         saves = control.should_save or (control.should_evaluate and args.save_strategy == SaveStrategy.BEST)
         control.should_log |= saves and args.logging_strategy != IntervalStrategy.NO
 
+    on_epoch_end = on_step_end
+
 
 class TrainingWindow(TrainerCallback):
     """Sums over the steps since the last log, and totals over the whole run.

@@ -183,7 +183,7 @@ def test_tokens_are_not_shown(tmp_path, kind):
 def test_null_takes_a_value_of_a_file_back(write):
     path = write("muon_learning_rate: 1e-3\nlearning_rate: 2.0\nwarmup_steps: null\n")
     assert parse(path)[-1].muon_learning_rate == 1e-3
-    for flags in (["--muon_learning_rate", "null"], ["--learning_rate", "null", "--muon_learning_rate", "null"]):
+    for flags in (["--muon_learning_rate=null"], ["--learning_rate", "null", "--muon-learning-rate", "null"]):
         training = parse(path, *flags)[-1]
         assert training.muon_learning_rate is None and training.learning_rate == (5e-5 if len(flags) > 2 else 2.0)
 

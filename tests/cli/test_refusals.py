@@ -107,6 +107,7 @@ REFUSED = {
         {"load_best_model_at_end": True, "save_strategy": "no", "metric_for_best_model": "loss"}, {"do_predict": True},
         {"parallelism_config": PARALLEL},
         {"pool_size": 8, "negatives": "step"}, {"head_bias": "prior"}, {"mlm_probability": 0.3, "task": "clm"},
+        {"head_bias": "prior", "objective": "vanilla", "fsdp": True},
         {"mask_replace_prob": 0.3, "task": "clm"}, {"random_replace_prob": 0.2, "task": "clm"},
         {"sparse_embedding_updates": True, "optim": "sgd"},
         {"sparse_embedding_updates": True, "optim": "adafactor"}, {"sparse_embedding_updates": True, "fsdp": True},

@@ -209,6 +209,11 @@ def test_two_folders_of_one_name_are_two_datasets(streaming, tmp_path, cache):
         args = DataArguments(dataset_name=str(folder), validation_split_percentage=50, streaming=streaming)
         texts = load_texts(args, cache_dir=cache)
         assert sorted(row["text"] for part in texts.values() for row in part) == sorted(rows)
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files: ../../b/data/*.jsonl\n---\n"
+    )
+    with pytest.raises(ValueError, match=r"names data outside it, \.\./\.\./b"):
+        load_texts(args, cache_dir=cache)
 
 
 # Documents that are too long, and blocks

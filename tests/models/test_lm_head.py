@@ -258,7 +258,7 @@ def test_the_layers_before_the_projection_return_what_they_read_however_far_out(
         torch.testing.assert_close(model.cls.predictions.transform(hidden), hidden, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("activation", ["gelu", "silu", "gelu_new"])
+@pytest.mark.parametrize("activation", ["gelu", "silu", "gelu_new", "relu"])
 @torch.no_grad()
 def test_activations_that_pass_values_on(activation, counts, ids):
     trunk = make_trunk("bert", hidden_act=activation)

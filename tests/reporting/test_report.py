@@ -50,7 +50,11 @@ def make_run(
     config = {"vocab_size": settings.pop("vocab_size", 50), "n_layer": 2, "architectures": [objective.title()]}
     (folder / "config.json").write_text(json.dumps(config))
     settings = {"task": "clm", "use_cpu": True} | settings
-    save_settings(folder, HeadlessTrainingArguments(str(folder), objective=objective, seed=seed, **settings), "Trainer")
+    save_settings(
+        folder,
+        HeadlessTrainingArguments(str(folder), objective=objective, seed=seed, **settings),
+        f"{objective.title()}Trainer",
+    )
     return folder
 
 
@@ -293,8 +297,9 @@ def test_another_loss_or_task_is_no_seed_and_other_differences_are_shown(tmp_pat
     shutil.rmtree(tmp_path / "report")
     own, task = make_run(tmp_path / "own"), make_run(tmp_path / "task", task="mlm")
     settings = own / "settings.json"
-    settings.write_text(settings.read_text().replace('"trainer": "Trainer"', '"trainer": "MarginTrainer"'))
-    for run, named in ((own, "trainer MarginTrainer and Trainer"), (two[1], "objective"), (task, "task")):
+    settings.write_text(settings.read_text().replace('"HeadlessTrainer"', '"MarginTrainer"'))
+    assert "headless, MarginTrainer" in str(rows_of(report(tmp_path / "margin", own)))
+    for run, named in ((own, "trainer HeadlessTrainer and MarginTrainer"), (two[1], "objective"), (task, "task")):
         assert f"has runs with {named}" in refused(tmp_path, f"ours={other},{run}")
 
 

@@ -84,6 +84,8 @@ def test_a_thread_may_enter_again_and_another_is_refused(tmp_path):
     with alone_in(tmp_path), ThreadPoolExecutor(1) as pool:
         with alone_in(tmp_path), pytest.raises(ValueError, match=f"is being written to by {said}"):
             pool.submit(alone_in(tmp_path).__enter__).result()
+        with alone_in(tmp_path, owner="a run"), pytest.raises(ValueError, match=said):
+            alone_in(tmp_path, owner="a run").__enter__()
         assert (tmp_path / LOCK_NAME).read_text().startswith(said)
     assert list(tmp_path.iterdir()) == []
     with ThreadPoolExecutor(1) as pool:  # which is free again

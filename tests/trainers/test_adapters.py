@@ -77,7 +77,7 @@ def test_what_an_adapter_cannot_do_is_refused(tmp_path):
             make_trainer(tmp_path, head, labelled_rows("clm", empty=False), {"objective": "vanilla"})
     with pytest.raises(ValueError, match="sparse_embedding_updates is True but the embedding of model .* is frozen"):
         trainer(tmp_path, "sampled_softmax", "clm", sparse_embedding_updates=True)
-    with pytest.raises(ValueError, match="head_bias is 'prior' but an adapter"):
+    with pytest.raises(ValueError, match="head_bias is 'prior' but a peft adapter"):
         trainer(tmp_path, "vanilla", "clm", head_bias="prior")
     with pytest.raises(ValueError, match="model must be a transformers PreTrainedModel"):
         trainer(tmp_path, "headless", "clm")

@@ -4,6 +4,7 @@ Settings and parameters of the constructor: tests/cli/test_refusals.py.
 """
 
 import inspect
+import logging
 import types
 from concurrent.futures import ThreadPoolExecutor
 
@@ -232,10 +233,14 @@ def test_what_becomes_of_the_head_is_said_before_the_first_step(tmp_path, caplog
     HeadlessTrainer(model, HeadlessTrainingArguments(str(tmp_path), use_cpu=True), train_dataset=[])
     assert f"vocabulary head of {type(model).__name__} is dropped" in caplog.text and "sampled_softmax" in caplog.text
     assert ("can have no free head" in caplog.text) == without_free_head
+    caplog.clear()
+    logging.Logger.warning_once.cache_clear()
+    HeadlessTrainer(model.base_model, HeadlessTrainingArguments(str(tmp_path), use_cpu=True), train_dataset=[])
+    assert "is dropped" not in caplog.text and ("can have no free head" in caplog.text) == without_free_head
 
 
 def test_rows_that_kept_their_text_train_with_a_collator_of_transformers(tmp_path, mlm_tokenizer):
-    texts = Dataset.from_dict({"text": ["the miller crossed the river", "a boat"] * 4})
+    texts = Dataset.from_dict({"text": ["the miller crossed the river", "a boat"] * 4, "meta": [{"id": 1}] * 8})
     rows = texts.map(lambda row: mlm_tokenizer(row["text"]))
     args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, max_steps=1, save_strategy="no")
     collate = DataCollatorForLanguageModeling(mlm_tokenizer, mlm_probability=0.5)

@@ -141,12 +141,12 @@ def test_a_growing_probability_of_what_the_texts_never_have_is_a_warning(tmp_pat
     counts[-25:] = 0
     run = trainer(tmp_path, counts=counts)
     run.evaluate()
-    run.evaluate()
+    run.evaluate({"a": run.eval_dataset})
     assert "never targets" not in caplog.text
     vectors = run.model.lm_head.weight.detach()
     run.model.transformer.ln_f.bias.data.copy_(1e4 * (vectors[-25:].mean(0) - vectors[:25].mean(0)))
-    assert run.evaluate()["eval_unseen_token_mass"] > 0.6
-    assert "at the first evaluation they had 49.7 %" in caplog.text and "--sampled_negatives (now 12)" in caplog.text
+    assert run.evaluate({"a": run.eval_dataset})["eval_a_unseen_token_mass"] > 0.6
+    assert "at the first evaluation they had 49.7 %" in caplog.text and "sampled_negatives (now 12)" in caplog.text
 
 
 @pytest.mark.parametrize(("task", "kind"), [("clm", AutoModelForCausalLM), ("mlm", AutoModelForMaskedLM)])

@@ -165,6 +165,8 @@ def test_shards_train_as_one_process(tmp_path, alone, case, device):
         assert all((weights[key] - want[key]).abs().max() < of_weights for key in want), run
         AutoModel.from_pretrained(tmp_path / run)
     assert load_file(tmp_path / "clm_headless" / "model.safetensors")["embed_tokens.weight"][PADDING_ID].any()
+    for config in tmp_path.glob("clm_headless/**/config.json"):  # no client takes E^T for a head
+        assert '"tie_word_embeddings": false' in config.read_text()
     assert found["again"] == found["mlm", "headless"]
     weights, want = (load_file(tmp_path / "again" / name) for name in ("model.safetensors", "before"))
     assert weights.keys() == want.keys() and all(torch.equal(weights[key], want[key]) for key in want)

@@ -266,6 +266,8 @@ def test_head_bias_starts_at_the_prior_and_is_trained(tmp_path, clm_tokenizer, d
         assert loaded.lm_head.bias is None
     with pytest.raises(ValueError, match="head_bias is 'prior' but the model's head already holds log q"):
         make_trainer(tmp_path, loaded, [], PRIOR, token_counts=counts, processing_class=clm_tokenizer)
+    with pytest.raises(ValueError, match="head already has a trained bias"):
+        run.head.start_bias(start)
 
 
 @pytest.mark.parametrize("head_bias", ["none", "prior"])
@@ -290,7 +292,13 @@ LLAMA = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "nu
         (VanillaTrainer, "vanilla", {}, {}, r'HeadlessTrainingArguments\(objective="vanilla"\)'),
         (SampledSoftmaxTrainer, "vanilla", {}, {}, r'HeadlessTrainingArguments\(objective="sampled_softmax"\)'),
         (HeadlessTrainer, "headless", {"task": "mlm"}, {}, "task is 'mlm' .*no mask token"),
-        (HeadlessTrainer, "headless", {}, {"token_counts": torch.arange(49)}, "token_counts is 49 long .* 300 rows"),
+        (
+            HeadlessTrainer,
+            "headless",
+            {},
+            {"token_counts": torch.arange(49)},
+            "token_counts has 49 entries .* 300 rows",
+        ),
         (VanillaTrainer, "vanilla", PRIOR, {}, "head_bias is 'prior' but token_counts is None"),
         (VanillaTrainer, "llama", PRIOR, {"token_counts": torch.ones(50).long()}, "does not end in a LayerNorm"),
     ],

@@ -89,11 +89,11 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
 
 
 def _train_on_own_rows(rank: int, folder: str) -> None:
-    for changed in (False, True):
+    for changed, listed in ((False, False), (True, False), (True, True)):
         ids = torch.arange(80).reshape(8, 10) % VOCAB
         ids[3, 3] += changed * rank
         rows = Dataset.from_dict({"input_ids": ids.tolist()})
-        settings = {"task": "clm", "max_steps": 1, "save_strategy": "no"}
+        rows, settings = rows.to_list() if listed else rows, {"task": "clm", "max_steps": 1, "save_strategy": "no"}
         run = make_trainer(folder, tiny_model("clm", VOCAB), rows, settings, processing_class=Tokenizer(VOCAB))
         with pytest.raises(ValueError, match="not have the same rows on all processes") if changed else nullcontext():
             run.train()
