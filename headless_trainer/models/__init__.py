@@ -1,1 +1,1 @@
-"""Trunks, heads and checkpoints: found, loaded, given a head."""
+"""Find and load trunks, heads and checkpoints, and attach heads."""

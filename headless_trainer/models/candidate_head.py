@@ -1,8 +1,8 @@
-"""The score of a candidate in headless pretraining: everything that depends on how it is computed is in this file.
+"""The score of a candidate in headless pretraining, and everything that depends on how it is computed.
 
-A trunk's output ``o`` gives token ``x`` the score ``o . vector(x) + bias(x)``. The vectors are those of the input embedding or
-of a matrix of their own beside it; there is no bias. The loss, both evaluations, the updates of single rows, the free head,
-saving and loading ask `CandidateHead`, so another score is a change here alone.
+A trunk's output ``o`` gives token ``x`` the score ``o . vector(x) + bias(x)``. The vectors come from the input embedding or
+from a separate candidate matrix; there is no bias. The loss, both evaluations, the updates of single rows, the free head,
+saving and loading call `CandidateHead`, so a new score needs changes only here.
 
 Letters used in shapes: K predicted positions, U candidates, D width, V vocabulary size.
 """
@@ -21,13 +21,13 @@ from transformers.utils import SAFE_WEIGHTS_NAME, cached_file
 
 from .trunk import infer_task, probe, probe_ids
 
-# Submodules of a trunk whose names begin so are the head's own. Beside a model that left its run they lie in a file of their
-# own, since clients that load the trunk know nothing of them.
+# Submodules of a trunk with this prefix belong to the head. A final model stores them in a separate file, since other clients
+# that load the trunk do not know them.
 PREFIX = "candidate_"
-NAME = "candidate_embeddings"  # the matrix for candidates
+NAME = "candidate_embeddings"  # the candidate matrix
 FILE_NAME = f"{NAME}.safetensors"
 MARK = "has_candidate_embeddings"  # entry in the configuration of a trunk that has one
-# Where trunks whose embedding is narrower than their layers keep the projection that widens it (ELECTRA, ALBERT).
+# Names of the projection that widens an embedding narrower than the layers (ELECTRA, ALBERT).
 INPUT_PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")
 
 
@@ -39,13 +39,13 @@ class CandidateHead:
 
     Attributes:
         embedding: the input embedding.
-        matrix: the matrix for candidates of a trunk that has one, else None.
-        own: submodules of the trunk that score candidates alone, that matrix among them, by name.
+        matrix: the candidate matrix, or None.
+        own: submodules of the trunk that only score candidates, by name, including that matrix.
         size: V.
-        softcap: None: scores have no bound.
+        softcap: None, since scores are unbounded.
 
-    Refused are a trunk whose output and embedding differ in width without a projection that makes up for it, and one that was
-    trained with a matrix for candidates that was not loaded with it: its embedding would score in that one's place.
+    Raises ValueError for a trunk whose output and embedding differ in width without a projection between them, and for one
+    that was trained with a candidate matrix but loaded without it: its embedding would score instead.
     """
 
     softcap = None
@@ -57,66 +57,66 @@ class CandidateHead:
         self.own = own_modules(trunk)
         if not self.own and getattr(trunk.config, MARK, False):
             raise ValueError(
-                f"model {name} was trained with a matrix of its own for candidates, which AutoModel does not load: pass its "
-                "folder instead of the model, or load it with headless_trainer.models.candidate_head.load_trunk."
+                f"model {name} was trained with a separate candidate matrix, which AutoModel does not load: pass its folder "
+                "instead of the model, or load it with headless_trainer.models.candidate_head.load_trunk."
             )
         if type(self) is CandidateHead and (unread := self.own.keys() - {NAME}):
             raise ValueError(f"model {name} has {min(unread)}, which CandidateHead does not read: pass its head_class.")
         self._widen = next((each for path, each in trunk.named_modules() if path in INPUT_PROJECTIONS), None)
-        if is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
+        if is_deepspeed_zero3_enabled():  # weights are not whole before the first forward
             return
-        # Tensors, not configurations: OPT projects its output down, Gemma scales its embedding, and so on.
+        # Compare tensors, not configurations: OPT projects its output down, Gemma scales its embedding, and so on.
         ids = probe_ids(trunk)
         output_width, width = probe(trunk, ids).last_hidden_state.shape[-1], self.vectors(ids).shape[-1]
         if output_width != width:
             raise ValueError(
                 f"model {name} has outputs of width {output_width} and embeddings of width {width}: contrastive weight tying "
-                "needs both to be the same."
+                "needs equal widths."
             )
 
     def vectors(self, ids: Tensor) -> Tensor:
-        """``(U, D)`` vectors that score the ``(U,)`` ids, by the module: outside its forward a weight may be a shard."""
+        """Return ``(U, D)`` vectors for the ``(U,)`` ids, through the module: outside its forward a weight may be a shard."""
         found = (self.matrix or self.embedding)(ids)
         return found if self._widen is None else self._widen(found)
 
     def bias(self, ids: Tensor) -> Tensor | None:
-        """``(U,)`` added to the scores of the ``(U,)`` ids, None for nothing."""
+        """Return the ``(U,)`` biases of the ``(U,)`` ids, or None."""
         return None
 
     def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
-        """``(K, D)`` outputs of the trunk at the ``(K,)`` positions ``predicted``, counted over all rows of the batch."""
+        """Return ``(K, D)`` outputs of the trunk at ``(K,)`` predicted positions, counted over all rows of the batch."""
         return model(**inputs).last_hidden_state.flatten(0, 1)[predicted]
 
     @property
     def row_weights(self) -> list[nn.Parameter]:
-        """Weights of which a step reads single rows: that of the inputs, then those of candidates where they are others."""
+        """Return the weights of which a step reads single rows: the input embedding, then the candidate matrix if any."""
         return [each.weight for each in (self.embedding, self.matrix) if each is not None]
 
     def check_launch(self, args, sharded: bool = False) -> None:
-        """Refuse launches that cannot train a matrix for candidates, and turn ``args.ddp_find_unused_parameters`` off for it.
+        """Refuse launches that cannot train a candidate matrix, and turn ``args.ddp_find_unused_parameters`` off for it.
 
-        That matrix is read after the forward, so DDP would take it for unused. ``sharded`` says whether DeepSpeed or FSDP cut
-        weights into shards.
+        The loss reads that matrix after the forward, so DDP would consider it unused. ``sharded``: whether DeepSpeed or FSDP
+        shard the weights.
         """
         if not self.own:
             return
         if args.ddp_find_unused_parameters:
             raise ValueError(
-                "ddp_find_unused_parameters is True but the model has a matrix of its own for candidates "
-                "(tie_word_embeddings False), which would count as unused: leave ddp_find_unused_parameters out."
+                "ddp_find_unused_parameters is True but the model has a separate candidate matrix (tie_word_embeddings "
+                "False), which would count as unused: leave ddp_find_unused_parameters out."
             )
         args.ddp_find_unused_parameters = False
         if sharded:
             raise ValueError(
-                "tie_word_embeddings is False, which gives candidates a matrix of their own, but the run was started with "
-                "DeepSpeed or FSDP, which would cut it into shards: drop one of the two."
+                "tie_word_embeddings is False, which adds a candidate matrix, but the run was started with DeepSpeed or FSDP, "
+                "which would shard it: drop one of the two."
             )
 
     def finish_weights(self, folder: Path, leaves_run: bool) -> None:
-        """Move the matrix out of the weights in a folder that leaves its run, into a file of its own.
+        """Move the matrix of a final model out of the weights in its folder, into a separate file.
 
-        The configuration of a decoder says that a head is not tied: a client that loads the folder as a language model then
-        says that its head is new, and does not take the embeddings for one.
+        A decoder's configuration is set to an untied head, so that a client that loads the folder as a language model reports
+        a new head instead of using the embeddings as one.
         """
         config = PreTrainedConfig.get_config_dict(folder)[0]
         if infer_task(self.trunk) == "clm":
@@ -130,20 +130,20 @@ class CandidateHead:
 
 
 def candidate_matrix(trunk: nn.Module) -> nn.Embedding | None:
-    """Return the matrix of a trunk that embeds candidates alone, where it has one."""
+    """Return the candidate matrix of a trunk, or None."""
     return getattr(trunk, NAME, None)
 
 
 def own_modules(trunk: nn.Module) -> dict[str, nn.Embedding]:
-    """Return the submodules of a trunk that score candidates alone, by name."""
+    """Return the submodules of a trunk that only score candidates, by name."""
     return {name: module for name, module in trunk.named_children() if name.startswith(PREFIX)}
 
 
 @torch.no_grad()
 def give(trunk: PreTrainedModel, name: str, values: Tensor) -> nn.Embedding:
-    """Give a trunk, in place, a trained submodule with a row for each candidate, unless it has it.
+    """Add to a trunk, in place, a trainable submodule with one row per candidate, unless it exists.
 
-    Its ``name`` begins with `PREFIX`; ``values``, ``(V, ...)``, are what it starts at.
+    Its ``name`` begins with `PREFIX`; ``values``, ``(V, ...)``, are its initial values.
     """
     if name not in own_modules(trunk):
         weight = trunk.get_input_embeddings().weight
@@ -155,7 +155,7 @@ def give(trunk: PreTrainedModel, name: str, values: Tensor) -> nn.Embedding:
 
 @torch.no_grad()
 def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedModel:
-    """Give a trunk, in place, a matrix for candidates that starts at the ``(V, D)`` values, random ones by default."""
+    """Add to a trunk, in place, a candidate matrix that starts at ``(V, D)`` values, random ones by default."""
     weight = trunk.get_input_embeddings().weight
     if values is None:
         values = nn.Embedding(*weight.shape, device=weight.device, dtype=weight.dtype).weight
@@ -165,17 +165,17 @@ def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedMod
 
 
 def trunk_weights(trunk: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the weights that any client's model of this architecture has."""
+    """Return the weights that every model of this architecture has."""
     return {name: value for name, value in trunk.state_dict().items() if not name.startswith(PREFIX)}
 
 
 def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
-    """``AutoModel.from_pretrained``, with the matrix for candidates where the checkpoint's configuration says it has one."""
+    """Call ``AutoModel.from_pretrained``, and load the candidate matrix if the configuration records one."""
     trunk = AutoModel.from_pretrained(source, **kwargs)
     if not getattr(trunk.config, MARK, False):
         return trunk
     where = {name: kwargs[name] for name in ("revision", "token", "cache_dir") if name in kwargs}
-    for file in (FILE_NAME, SAFE_WEIGHTS_NAME):  # of a model that left its run, of a checkpoint
+    for file in (FILE_NAME, SAFE_WEIGHTS_NAME):  # of a final model, of a checkpoint
         try:
             path = cached_file(source, file, **where)
         except OSError:  # it has no such file
@@ -186,6 +186,6 @@ def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
             if own:
                 return trunk
     raise ValueError(
-        f"model_name_or_path {str(source)!r} was trained with a matrix of its own for candidates, and holds neither "
-        f"{FILE_NAME} nor {SAFE_WEIGHTS_NAME} with it: copy the whole folder."
+        f"model_name_or_path {str(source)!r} was trained with a separate candidate matrix, which neither {FILE_NAME} nor "
+        f"{SAFE_WEIGHTS_NAME} holds: copy the whole folder."
     )

@@ -1,4 +1,4 @@
-"""A bias for a head that has none, folded into the LayerNorm before it, and the way back for a trunk that is trained on.
+"""Fold a bias into the LayerNorm before a head that has none, and undo the fold to continue training.
 
 Letters used in shapes: D width, V vocabulary size.
 """
@@ -15,35 +15,35 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from .projection import find_projection
 from .trunk import probe, probe_ids
 
-# Entry of a configuration with what the last LayerNorm was before a bias was folded into the head.
+# Entry of a configuration that stores the last LayerNorm as it was before the fold.
 FOLD = "headless_fold"
 
 
 @torch.no_grad()
 def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
-    """Give a head without a bias one, through the LayerNorm before it.
+    """Add a bias to a head that has none, through the LayerNorm before it.
 
     The LayerNorm computes ``gain * x + shift`` from the normalised x, which sums to zero. Gain and shift move into the head,
-    whose inputs become ``x + 1``; they sum to D for every input, so each of them carries the D-th part of what is added.
-    What the LayerNorm was is kept in the model's configuration, for `unfold`.
+    whose inputs become ``x + 1``; they sum to D for every input, so each carries the D-th part of the bias. The model's
+    configuration stores the old LayerNorm, for `unfold`.
 
     Args:
-        model: causal language model whose last LayerNorm is changed in place.
-        weight: ``(V, D)`` head that read the old outputs.
-        bias: ``(V,)`` to add to its logits.
+        model: causal language model, whose last LayerNorm is changed in place.
+        weight: ``(V, D)`` head for the old outputs.
+        bias: ``(V,)``, added to its logits.
 
     Returns:
-        ``(V, D)`` float64, on the CPU: on the new outputs it gives the old logits plus the bias.
+        ``(V, D)`` float64, on the CPU: a head that gives the old logits plus the bias on the new outputs.
 
     Raises:
         ValueError: if the trunk does not end in a LayerNorm with a gain and a bias, or the head does not read it.
     """
-    find_projection(model, of_trunk=True)  # refuses a head that does not read this LayerNorm
+    find_projection(model, of_trunk=True)  # refuses a head that does not read the trunk's output
     norm = last_layer_norm(model)
     if norm is None or norm.bias is None:
         raise ValueError(
-            f"model {type(model).__name__} does not end in a LayerNorm with a bias and its head has no bias, so log q has no "
-            "place in an ordinary checkpoint. Use init 'embeddings' and fine-tune the head: `headless-trainer lm-head --init "
+            f"model {type(model).__name__} does not end in a LayerNorm with a bias and its head has no bias, so an ordinary "
+            "checkpoint cannot store log q. Use init 'embeddings' and fine-tune the head: `headless-trainer lm-head --init "
             "embeddings --do_train`."
         )
     gain, shift, weight, bias = (wide(values) for values in (norm.weight, norm.bias, weight, bias))
@@ -58,16 +58,16 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
 
 @torch.no_grad()
 def unfold(trunk: PreTrainedModel) -> PreTrainedModel:
-    """Give the trunk of a folded decoder the LayerNorm of its pretraining back, in place, so that it can be trained on.
+    """Restore, in place, the LayerNorm that the trunk of a folded decoder was pretrained with, to continue training.
 
-    Its outputs are then again those that the embedding was trained to score. Other trunks are left as they are.
+    Its outputs then match the embedding again. Other trunks are not changed.
     """
     if getattr(trunk.config, FOLD, None) is None:
         return trunk
     if is_deepspeed_zero3_enabled():
         raise ValueError(
             f"model {type(trunk).__name__} has log q folded into its last LayerNorm, which cannot be undone under DeepSpeed's "
-            "stage 3: start from the headless checkpoint it was made of, or with another stage."
+            "stage 3: start from its headless checkpoint, or use another stage."
         )
     norm = trunk.get_submodule(getattr(trunk.config, FOLD)["layer_norm"])
     restored = _before_fold(trunk, wide(norm.weight), wide(norm.bias))
@@ -78,9 +78,9 @@ def unfold(trunk: PreTrainedModel) -> PreTrainedModel:
 
 
 def _before_fold(model: PreTrainedModel, gain: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """Gain and shift, ``(D,)`` float64, without the fold that the configuration records.
+    """Return gain and shift, ``(D,)`` float64, without the fold that the configuration records.
 
-    The fold left ones, which training may have moved since: the outputs in old units are ``g * (gain * x + shift - 1) + s``.
+    The fold left ones, which training may have changed: the outputs in old units are ``g * (gain * x + shift - 1) + s``.
     """
     record = getattr(model.config, FOLD, None)
     if record is None:
@@ -90,7 +90,7 @@ def _before_fold(model: PreTrainedModel, gain: Tensor, shift: Tensor) -> tuple[T
 
 
 def _as_text(values: Tensor) -> str:
-    """float32 values as one short line, which a list of numbers in a configuration would not be."""
+    """Encode float32 values as one line, shorter than a list of numbers in a configuration."""
     return base64.b64encode(values.numpy().astype("<f4").tobytes()).decode("ascii")
 
 
@@ -100,9 +100,9 @@ def _from_text(text: str) -> Tensor:
 
 @torch.no_grad()
 def fold_head_bias(model: PreTrainedModel) -> PreTrainedModel:
-    """Copy of a causal language model whose head was given a bias that its class does not know, folded into its weights.
+    """Copy a causal language model, with a head bias that its class does not know folded into its weights.
 
-    It has the same class and the same logits, and a head that is not tied.
+    The copy has the same class and logits, and an untied head.
     """
     config = copy.deepcopy(model.config)
     config.tie_word_embeddings = False
@@ -115,12 +115,12 @@ def fold_head_bias(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
-    """The LayerNorm whose output is the trunk's, found by running it: names differ between architectures."""
+    """Find the LayerNorm whose output is the trunk's, by running it: names differ between architectures."""
     outputs: list[tuple[nn.LayerNorm, Tensor]] = []
     hooks = [
         module.register_forward_hook(lambda module, _, output: outputs.append((module, output)))
         for module in model.base_model.modules()
-        # not its subclasses: Nemotron's adds one to its gain
+        # not subclasses: Nemotron's adds one to its gain
         if type(module) is nn.LayerNorm and module.weight is not None
     ]
     hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
@@ -130,5 +130,5 @@ def last_layer_norm(model: PreTrainedModel) -> nn.LayerNorm | None:
 
 
 def wide(values: Tensor) -> Tensor:
-    """A float64 copy on the CPU: not every device has float64 (Apple's MPS)."""
+    """Copy to float64 on the CPU: not every device has float64 (Apple's MPS)."""
     return values.detach().cpu().to(torch.float64, copy=True)

@@ -1,7 +1,7 @@
-"""The language-modelling head that the contrastive objective implies, as part of an ordinary checkpoint.
+"""Attach the free head that the contrastive objective implies, as part of an ordinary checkpoint.
 
-Negatives are drawn with the frequency q of tokens in the data, so a headless model learns ``o . E(x) = log p - log q`` up
-to a constant, and the language model in it is ``o E^T + log q``: no training is needed, only the counts behind q.
+Negatives occur with the frequency q of tokens in the data, so a headless model learns ``o . E(x) = log p - log q`` up to a
+constant. Its language model is ``o E^T + log q``, which needs no training, only the counts behind q.
 
 Letters used in shapes: D width, V vocabulary size.
 """
@@ -25,8 +25,8 @@ from .trunk import check_headless, find_trunk, infer_task
 
 logger = logging.getLogger(__name__)
 
-# GELU and SiLU halve values this small, to four digits, and float16 still holds three digits of them; an outlier of 20 times
-# the standard deviation is off by 5e-4 of itself.
+# GELU and SiLU halve values this small to four digits, and float16 stores three digits of them; an outlier of 20 standard
+# deviations is off by 5e-4 of itself.
 SMALL = 2.0**-15
 
 
@@ -40,31 +40,31 @@ def attach_lm_head(
     new_layers: bool = False,
     head_class: type[CandidateHead] = CandidateHead,
 ) -> PreTrainedModel:
-    """Make a language model of a headless trunk, without training.
+    """Turn a headless trunk into a language model, without training.
 
-    With ``prior``, the head is ``E^T + log q``. Where the architecture's head has a bias it takes log q. Where it has none
-    and the trunk ends in a LayerNorm, log q is folded into the weights, see `fold_bias`. The masked language models of BERT
-    and its kin have a layer, an activation and a LayerNorm before the projection: where the trunk ends in a LayerNorm too,
-    these are set so that they return what they read.
+    With ``prior``, the head is ``E^T + log q``. A head bias takes log q; if the head has none and the trunk ends in a
+    LayerNorm, log q is folded into the weights (see `fold_bias`). The masked language models of BERT and similar models have
+    a dense layer, an activation and a LayerNorm before the projection; if the trunk also ends in a LayerNorm, these layers
+    are set to the identity.
 
     Args:
-        trunk: trained with `HeadlessTrainer`, or a language model around it, or the folder it was saved in.
-        token_counts: needed for ``prior``: the folder that the trunk was saved in, whose counts are used, or ``(V,)`` int64
-            occurrences of each token as a target. By default those of the trunk's folder.
+        trunk: trained with `HeadlessTrainer`, a language model around such a trunk, or the folder that it was saved in.
+        token_counts: required for ``prior``: the folder that the trunk was saved in, or ``(V,)`` int64 counts of each token
+            as a target. By default the counts in the trunk's folder.
         init: ``prior``, or ``embeddings`` for the plain projection on ``E^T``.
-        drawn_share: share of the candidates that were drawn besides the targets; by default what the folder says, or 0.
-        head_class: how the trunk was trained to score candidates.
-        new_layers: keep layers before the projection that nothing trained and that cannot return what they read, with
-            random weights, for a model that is fine-tuned next; otherwise they are refused.
+        drawn_share: share of drawn tokens among the candidates; by default read from the folder, or 0.
+        head_class: scored the candidates when the trunk was trained.
+        new_layers: keep untrained layers before the projection that cannot be the identity, with random weights, for a model
+            that is fine-tuned next; otherwise they raise ValueError.
 
     Returns:
-        A ``...ForCausalLM`` with an untied head or a ``...ForMaskedLM``, tied as its configuration says where that is
-        possible, in the dtype and on the device of the trunk. The trunk is copied.
+        A ``...ForCausalLM`` with an untied head, or a ``...ForMaskedLM``, tied as its configuration asks if possible, in the
+        dtype and on the device of the trunk. The trunk is copied.
 
     Raises:
-        ValueError: if the architecture has no language model or one whose head nothing trained, if the counts are missing
-            or of another vocabulary, or if there is nowhere to put log q (a trunk that ends in an RMSNorm, a head without a
-            bias), or if the folder holds a language model.
+        ValueError: if the architecture has no language model, or untrained layers in its head; if the counts are missing or
+            fit another vocabulary; if the model cannot store log q (the trunk ends in an RMSNorm and the head has no bias);
+            or if the folder holds a language model.
         FileNotFoundError: if the folder has no counts.
     """
     if init not in ("prior", "embeddings"):
@@ -79,28 +79,28 @@ def attach_lm_head(
     trunk = find_trunk(trunk)
     vocab_size = trunk.get_input_embeddings().num_embeddings
     if init == "prior" and (token_counts is None or len(token_counts) != vocab_size):
-        given = "None" if token_counts is None else f"{len(token_counts)} long"
+        given = "is None" if token_counts is None else f"has {len(token_counts)} entries"
         raise ValueError(
-            f"init is 'prior' but token_counts is {given} and the embedding has {vocab_size} rows: "
-            "give the folder that the checkpoint was saved in, which holds its counts, or use init 'embeddings'."
+            f"init is 'prior' but token_counts {given} and the embedding has {vocab_size} rows: pass the folder that the "
+            "checkpoint was saved in, which holds its counts, or use init 'embeddings'."
         )
     model = _language_model(trunk)
     head = find_projection(model)
     if not (_reads_trunk(model, head) or _pass_through(model, head) or new_layers):
-        find_projection(model, of_trunk=True)  # which says why not
+        find_projection(model, of_trunk=True)  # raises with the reason
     everything, candidates = torch.arange(vocab_size, device=trunk.device), head_class(trunk)
     weight, bias = wide(candidates.vectors(everything)), candidates.bias(everything)  # (V, D), (V,)
     if init == "prior":
         prior = candidate_log_prior(token_counts.cpu(), drawn_share or 0.0)
         bias = prior if bias is None else bias.cpu() + prior
-    if weight.shape != head.weight.shape:  # a head narrower than the trunk, which ELECTRA and ALBERT tie to E itself
+    if weight.shape != head.weight.shape:  # a head narrower than the trunk, tied to E itself (ELECTRA, ALBERT)
         weight = wide(model.get_input_embeddings().weight)
-    # A decoder's head stays its own matrix, since the fold and the paper's fine-tuning change it alone.
+    # A decoder's head stays untied, since the fold and the paper's fine-tuning change only the head.
     if infer_task(trunk.config) == "mlm" and trunk.config.tie_word_embeddings:
         placed = head.bias is not None or bias is None  # a fold would change E with the head
         if placed and torch.equal(weight, wide(model.get_input_embeddings().weight)):
             model.config.tie_word_embeddings = True
-            model.tie_weights()  # before the bias is set: BERT ties that of its head to another of its modules
+            model.tie_weights()  # before the bias is set: BERT ties its head's bias to that of another module
     if head.bias is not None:
         head.bias.copy_(torch.zeros(vocab_size) if bias is None else bias)
     elif bias is not None:
@@ -119,16 +119,16 @@ def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> None:
         )
     if _has_no_free_head(trunk):
         logger.warning_once(
-            "%s has no place for log q, so it can have no free head: to generate or fill masks, fine-tune a head afterwards "
+            "%s has no place for log q, so it cannot have a free head: to generate or fill masks, fine-tune a head afterwards "
             "(headless-trainer lm-head --init embeddings --do_train), or train with objective sampled_softmax.",
             type(trunk).__name__,
         )
 
 
 def _has_no_free_head(trunk: PreTrainedModel) -> bool:
-    """Whether `attach_lm_head` refuses trunks of this architecture with ``prior``."""
+    """Return whether `attach_lm_head` refuses trunks of this architecture with ``prior``."""
     kind = _language_model_class(trunk.config)
-    if kind is None or is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward
+    if kind is None or is_deepspeed_zero3_enabled():  # weights are not whole before the first forward
         return kind is None
     with torch.device("meta"):  # no weights
         model = kind._from_config(copy.deepcopy(trunk.config))
@@ -140,7 +140,7 @@ def _has_no_free_head(trunk: PreTrainedModel) -> bool:
 
 
 def _language_model_class(config: PreTrainedConfig) -> Any:
-    """The class of the architecture's language model, None where transformers has none."""
+    """Return the class of the architecture's language model, or None if transformers has none."""
     mapping = MODEL_FOR_MASKED_LM_MAPPING
     if type(config) not in mapping or infer_task(config) == "clm":
         mapping = MODEL_FOR_CAUSAL_LM_MAPPING
@@ -148,38 +148,38 @@ def _language_model_class(config: PreTrainedConfig) -> Any:
 
 
 def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
-    """The architecture's language model around a copy of the trunk, with a head that is not tied."""
+    """Return the architecture's language model around a copy of the trunk, with an untied head."""
     config, kind = copy.deepcopy(trunk.config), _language_model_class(trunk.config)
     if kind is None:
         raise ValueError(
-            f"model {type(trunk).__name__} has no language-modelling head in transformers: give an encoder with a masked "
+            f"model {type(trunk).__name__} has no language-modelling head in transformers: use an encoder with a masked "
             "language model (BERT, RoBERTa, ...) or a decoder (GPT-2, GPT-NeoX, Llama, ...)."
         )
     config.tie_word_embeddings = False
     config.__dict__.pop(MARK, None)
-    config.use_cache = True  # training turns it off, generating wants it
-    for setting in LOGIT_TRANSFORMS:  # the objective knows the plain dot product
+    config.use_cache = True  # for generation; training turns it off
+    for setting in LOGIT_TRANSFORMS:  # the objective trains the plain dot product
         if getattr(config, setting, None) is not None:
             setattr(config, setting, None if setting == SOFTCAP else 1.0)
     # The dtype is set while the model is made: casting it later would also round tables such as the rotary frequencies.
     model = kind._from_config(config, dtype=trunk.dtype).to(trunk.device)
-    # A language model may have a pooler below its head, which the trunk has lost and nothing reads (FNet, LayoutLM).
+    # A language model may have an unused pooler that the trunk lacks (FNet, LayoutLM).
     model.base_model.load_state_dict(model.base_model.state_dict() | trunk_weights(trunk))
     unfold(model.base_model)
     return model
 
 
 def _reads_trunk(model: PreTrainedModel, head: nn.Linear) -> bool:
-    """Whether the projection reads what the trunk returns, up to a rounding that no client would notice."""
+    """Return whether the projection reads the trunk's output, up to a negligible rounding."""
     return reads_trunk(model, head, tolerance=max(1e-3, 4 * torch.finfo(model.dtype).eps))
 
 
 def _pass_through(model: PreTrainedModel, head: nn.Linear) -> bool:
-    """Set a dense layer, an activation and a LayerNorm between trunk and projection to return what they read.
+    """Turn a dense layer, an activation and a LayerNorm between trunk and projection into the identity.
 
-    The trunk's LayerNorm returns ``gain * x + shift``, without a shift in ModernBERT. The dense layer undoes both and puts
-    every value so close to zero that GELU and SiLU halve it. The LayerNorm takes the factor away, and applies gain and shift
-    again. Where this does not succeed, the layers stay as they were, and False is returned.
+    The trunk's LayerNorm returns ``gain * x + shift``, without a shift in ModernBERT. The dense layer undoes both and scales
+    every value so close to zero that GELU and SiLU halve it. The LayerNorm removes the factor and applies gain and shift
+    again. If this fails, return False and leave the layers unchanged.
     """
     last = last_layer_norm(model)
     transform = _transform(_layers_between(model, head), last)
@@ -209,7 +209,7 @@ def _layers_between(model: PreTrainedModel, head: nn.Module) -> list[nn.Module]:
 
 
 def _transform(layers: list[nn.Module], last: nn.LayerNorm | None) -> tuple[nn.Linear, nn.LayerNorm] | None:
-    """The dense layer and the LayerNorm that `_pass_through` can set, of layers behind the trunk's ``last`` LayerNorm."""
+    """Return the dense layer and LayerNorm that `_pass_through` can set, among layers after the trunk's ``last`` LayerNorm."""
     dense = [layer for layer in layers if type(layer) is nn.Linear]
     norms = [layer for layer in layers if type(layer) is nn.LayerNorm]
     if last is None or len(dense) != 1 or len(norms) != 1 or (dense[0].bias is None and last.bias is not None):

@@ -1,4 +1,4 @@
-"""From arguments to a configuration, a tokenizer and a model that fit each other."""
+"""Turn arguments into a matching configuration, tokenizer and model."""
 
 import copy
 import difflib
@@ -31,16 +31,16 @@ from .projection import check_head_is_known
 
 logger = logging.getLogger(__name__)
 
-# Weights are kept and updated in float32 whatever precision a checkpoint was stored in; bf16 and fp16 say how they compute.
+# Weights are stored and updated in float32, for a checkpoint of any precision; bf16 and fp16 affect only computation.
 MASTER_DTYPE = torch.float32
-# Their first position is the one after the padding id.
+# Architectures whose first position is the one after the padding id.
 POSITIONS_AFTER_PADDING = (
     "roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "xlm-roberta-xl", "xmod", "ibert",
 )  # fmt: skip
 
 
 def load_config(args: ModelArguments) -> PreTrainedConfig:
-    """Configuration of the checkpoint to continue from, or of the architecture to start from random weights."""
+    """Load the configuration of the checkpoint to continue, or of the architecture to train from random weights."""
     source, values = args.model_name_or_path or args.config_name, {}
     if source:
         argument = "model_name_or_path" if args.model_name_or_path else "config_name"
@@ -53,31 +53,31 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
         nearest = _nearest(args.model_type, CONFIG_MAPPING)
         raise ValueError(f"model_type {args.model_type!r} is unknown. {nearest}")
     else:
-        raise ValueError("No model is named: give --model_name_or_path, --config_name or --model_type.")
+        raise ValueError("No model is named: pass --model_name_or_path, --config_name or --model_type.")
     overrides = args.parsed_config_overrides()
     for name in overrides:
         if name in ("model_type", "vocab_size"):
             given = {"model_type": "--model_type", "vocab_size": "the tokenizer"}[name]
-            raise ValueError(f"config_overrides names {name!r}, which {given} says: leave it out.")
+            raise ValueError(f"config_overrides names {name!r}, which {given} sets: leave it out.")
         if not hasattr(config, name):
             kind, nearest = config.model_type, _nearest(name, config.to_dict())
             raise ValueError(f"config_overrides names {name!r}, which a {kind} configuration does not have. {nearest}")
     try:
         if (
             overrides
-        ):  # made again, because a configuration derives values from others: Llama's head_dim, Qwen's layer_types
+        ):  # build it again, because a configuration derives values from others: Llama's head_dim, Qwen's layer_types
             config = type(config)(**values | overrides)
         if not args.model_name_or_path or args.attn_implementation:  # before the data is read
             options = {"trust_remote_code": args.trust_remote_code, "attn_implementation": args.attn_implementation}
             with torch.device("meta"):  # no weights
                 AutoModel.from_config(copy.deepcopy(config), **options)
-    except Exception as error:  # of any kind: each class checks its values in its own way, or not at all
+    except Exception as error:  # any kind: classes check their values in different ways, or not at all
         names = ("attn_implementation", "config_name", "model_type", "model_name_or_path", "config_overrides")
         given = " and ".join(f"{name} is {getattr(args, name)!r}" for name in names if getattr(args, name))
         reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
         raise ValueError(
-            f"{given}, of which no {config.model_type} can be made ({type(error).__name__}: {reason}): change it, or leave it "
-            "out."
+            f"{given}, from which no {config.model_type} can be built ({type(error).__name__}: {reason}): change it, or leave "
+            "it out."
         ) from error
     if args.tie_word_embeddings is not None:
         config.tie_word_embeddings = args.tie_word_embeddings
@@ -85,10 +85,10 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
 
 
 def load_tokenizer(args: ModelArguments) -> PreTrainedTokenizerBase:
-    """Tokenizer named by the arguments, with the mask token they add."""
+    """Load the tokenizer that the arguments name, and add their mask token."""
     source = args.tokenizer_name or args.model_name_or_path
     if source is None:
-        raise ValueError("No tokenizer is named: give --tokenizer_name, or --train_tokenizer to train one.")
+        raise ValueError("No tokenizer is named: pass --tokenizer_name, or --train_tokenizer to train one.")
     argument = "tokenizer_name" if args.tokenizer_name else "model_name_or_path"
     tokenizer = sources.load_tokenizer(argument, source, **hub_arguments(args))
     if args.mask_token is not None:
@@ -99,9 +99,9 @@ def load_tokenizer(args: ModelArguments) -> PreTrainedTokenizerBase:
 def find_tokenizer(
     args: ModelArguments, training_args, texts, max_seq_length: int, resume: str | None
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer that the arguments name, or the one they ask to train, saved in the output folder once it is.
+    """Load the tokenizer that the arguments name, or train one and save it in the output folder.
 
-    ``texts`` have the column "text"; ``resume`` is the checkpoint that the run goes on from, whose tokenizer is then used.
+    ``texts`` have the column "text"; ``resume`` is the checkpoint to resume from, whose tokenizer is then used.
     """
     if not args.train_tokenizer:
         return load_tokenizer(args)
@@ -112,21 +112,21 @@ def find_tokenizer(
         tokenizer = train_tokenizer(texts, **settings, max_seq_length=max_seq_length)
         with model_aside(folder, is_main=True) as aside:
             tokenizer.save_pretrained(aside)
-    # Read back by every process, so that all of them, and a resumed run, have the very same tokenizer.
+    # Every process reads it back, so that all of them, and a resumed run, have the same tokenizer.
     return AutoTokenizer.from_pretrained(folder)
 
 
 def load_model(
     args: ModelArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, objective: str, task: str
 ) -> PreTrainedModel:
-    """The trunk (headless) or the language model, from a checkpoint or with random weights.
+    """Load the trunk (headless) or the language model, from a checkpoint or with random weights.
 
-    A new model gets one embedding row for each token of the tokenizer, and its special ids.
+    A new model gets the tokenizer's special ids, and one embedding row per token.
     """
     headless = objective == "headless"
     untied = headless and args.tie_word_embeddings is False
     if not headless or args.model_name_or_path is None:
-        config.__dict__.pop(MARK, None)  # of the run that the weights, or the configuration alone, come from
+        config.__dict__.pop(MARK, None)  # left by the run that wrote the configuration
     options: dict[str, Any] = {"dtype": MASTER_DTYPE, "attn_implementation": args.attn_implementation}
     lm_class = AutoModelForMaskedLM if task == "mlm" else AutoModelForCausalLM
     if args.model_name_or_path is None:
@@ -156,10 +156,10 @@ def load_model(
         if not args.resize_embeddings or own_modules(model):
             raise ValueError(
                 f"Tokenizer has {len(tokenizer):,} tokens but the embedding has {rows:,} rows. Pass --resize_embeddings (not "
-                "where candidates have a matrix of their own) or use the matching tokenizer."
+                "possible with a candidate matrix) or use the matching tokenizer."
             )
         model.resize_token_embeddings(len(tokenizer))
-    if untied and candidate_matrix(model) is None:  # it goes on from what the checkpoint scored tokens with
+    if untied and candidate_matrix(model) is None:  # start from the vectors that scored tokens in the checkpoint
         values, head = model.get_input_embeddings().weight, None
         if with_head and not getattr(model.config, FOLD, None):
             head = lm_class.from_pretrained(args.model_name_or_path, **options).get_output_embeddings()
@@ -171,22 +171,22 @@ def _say_what_is_random(source: str, name: str, objective: str) -> None:
     if objective == "sampled_softmax":
         raise ValueError(
             f"model_name_or_path {source!r} lacks {name}, and objective 'sampled_softmax' trains no head from random weights: "
-            "leave tie_word_embeddings out, or give a headless checkpoint its head first (headless-trainer lm-head)."
+            "leave tie_word_embeddings out, or attach a head to a headless checkpoint first (headless-trainer lm-head)."
         )
-    logger.warning("model_name_or_path %r lacks %s, which starts at random weights.", source, name)
+    logger.warning("model_name_or_path %r lacks %s, which starts from random weights.", source, name)
 
 
 def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
-    """Refuse rows longer than the positions a model has."""
+    """Refuse rows longer than a model has positions."""
     usable = usable_positions(config)
     if usable and max_seq_length > usable:
         raise ValueError(f"max_seq_length is {max_seq_length} but the model has {usable} positions: lower it.")
 
 
 def usable_positions(config: PreTrainedConfig) -> int | None:
-    """The longest row of tokens that a model has positions for, None if it has no limit."""
+    """Return the length of the longest row that a model has positions for, or None without a limit."""
     positions = getattr(config, "max_position_embeddings", None)
-    if not positions or positions < 0:  # which is XLNet's way to say that there is no limit
+    if not positions or positions < 0:  # XLNet's value for no limit
         return None
     if config.model_type in POSITIONS_AFTER_PADDING:
         return positions - (config.pad_token_id or 0) - 1
@@ -194,7 +194,7 @@ def usable_positions(config: PreTrainedConfig) -> int | None:
 
 
 def hub_arguments(args: ModelArguments) -> dict:
-    """Keyword arguments of every ``from_pretrained``: where to look, at which revision, with which rights."""
+    """Return the keyword arguments of every ``from_pretrained``: cache, revision and access."""
     same = {name: getattr(args, name) for name in ("cache_dir", "token", "trust_remote_code")}
     return same | {"revision": args.model_revision}
 

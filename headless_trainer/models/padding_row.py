@@ -1,4 +1,4 @@
-"""Padding is a position that the attention mask hides, and not a token: the row of its id is trained where it is a token."""
+"""Train the embedding row of the padding id where it is also a token: the attention mask, not the id, marks padding."""
 
 from contextlib import nullcontext
 
@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-# Rows that tell how a model draws its embedding: more would not change the standard deviation.
+# Rows to estimate the standard deviation of an embedding from: more would not change it.
 ROWS_OF_SAMPLE = 1024
 
 
 def may_be_token(padding_id: int | None, tokenizer) -> bool:
-    """Whether texts may hold a padding id, so that its row needs a vector: not if all a tokenizer does with it is to pad."""
+    """Return whether texts may contain the padding id, so that its row needs a vector: not if a tokenizer only pads with it."""
     if padding_id is None or getattr(tokenizer, "pad_token_id", None) != padding_id:
         return padding_id is not None
     roles = ("bos", "eos", "sep", "cls", "unk", "mask")
@@ -20,17 +20,17 @@ def may_be_token(padding_id: int | None, tokenizer) -> bool:
 
 
 def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
-    """Let gradients reach the row of the padding id, which ``nn.Embedding(padding_idx=...)`` keeps from all of them.
+    """Let gradients reach the row of the padding id, which ``nn.Embedding(padding_idx=...)`` blocks.
 
-    The padding id is often that of a real token, such as the end of a text, whose row would stay at the zeros it starts with.
-    Then the row of a new model is drawn from the ``seed``, normal with the standard deviation of the others. One that was read
-    from a checkpoint stays as it is, and the configuration keeps its ``pad_token_id``.
+    The padding id often belongs to a real token, such as the end of a text, whose row would stay at its initial zeros. In a
+    new model that row is drawn from the ``seed``, normal with the standard deviation of the others. A row read from a
+    checkpoint stays unchanged, and the configuration keeps its ``pad_token_id``.
     """
     embedding = model.get_input_embeddings()
     weight, row = embedding.weight, embedding.padding_idx
     if row is None:
         return
-    for module in model.modules():  # more than one where an encoder has its own module on a shared weight
+    for module in model.modules():  # several modules may share the weight
         if isinstance(module, nn.Embedding) and module.weight is weight:
             module.padding_idx = None
     read = getattr(weight, "_is_hf_initialized", False)  # set by transformers on what it reads from a checkpoint

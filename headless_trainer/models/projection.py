@@ -1,4 +1,4 @@
-"""The vocabulary projection of a language model: where it is, and what it reads and returns."""
+"""Find the vocabulary projection of a language model, and check its inputs and outputs."""
 
 from collections.abc import Collection
 
@@ -15,9 +15,9 @@ LOGIT_TRANSFORMS = (SOFTCAP, "logits_scaling", "logit_scale", "lm_head_multiplie
 
 
 def find_projection(model: PreTrainedModel, of_trunk: bool = False) -> nn.Linear:
-    """The vocabulary projection of a language model whose logits are exactly what this projection returns.
+    """Return the vocabulary projection of a language model, whose output must be exactly the model's logits.
 
-    With ``of_trunk`` it must also read exactly what the trunk returns. Other models are refused.
+    With ``of_trunk`` its input must also be exactly the trunk's output. Raises ValueError for other models.
     """
     projection, scale, softcap = find_head(model)
     if scale != 1.0 or softcap is not None:
@@ -25,26 +25,26 @@ def find_projection(model: PreTrainedModel, of_trunk: bool = False) -> nn.Linear
     if of_trunk and not (is_deepspeed_zero3_enabled() or reads_trunk(model, projection)):
         raise ValueError(
             f"model {type(model).__name__} has layers between its trunk and its vocabulary projection, which headless "
-            "pretraining does not train and which cannot be set to return what they read: fine-tune it, with "
-            "`headless-trainer lm-head --do_train`."
+            "pretraining does not train and which cannot be set to the identity: fine-tune it with `headless-trainer lm-head "
+            "--do_train`."
         )
     return projection
 
 
 def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
-    """The vocabulary projection of a language model, and what its forward makes of the scores that the projection returns.
+    """Return the vocabulary projection of a language model, and how its forward turns the projection's scores into logits.
 
     Returns:
-        The projection; the factor that multiplies its scores (Cohere, Granite); the soft cap that bounds them (Gemma 2), of
-        which ``softcap * tanh(scores / softcap)`` are the logits, or None.
+        The projection; the factor of its scores (Cohere, Granite); the soft cap (Gemma 2), with the logits ``softcap *
+        tanh(scores / softcap)``, or None.
     """
     projection = model.get_output_embeddings()
     if not isinstance(projection, nn.Linear):
         raise ValueError(
-            f"model {type(model).__name__} has no vocabulary projection: give a ...ForMaskedLM or ...ForCausalLM."
+            f"model {type(model).__name__} has no vocabulary projection: pass a ...ForMaskedLM or ...ForCausalLM."
         )
     settings = {name: getattr(model.config, name, None) for name in LOGIT_TRANSFORMS}
-    if is_deepspeed_zero3_enabled():  # whose weights are not whole before the first forward: nothing can be tried
+    if is_deepspeed_zero3_enabled():  # weights are not whole before the first forward: nothing can be tried
         if any(value not in (None, 1, 1.0) for value in settings.values()):
             raise _changes_logits(model)
         return projection, 1.0, None
@@ -64,32 +64,32 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
 def _changes_logits(model: PreTrainedModel) -> ValueError:
     return ValueError(
         f"model {type(model).__name__} changes its logits after the projection: use --objective headless, or a model whose "
-        "head ends in one projection."
+        "head ends in a single projection."
     )
 
 
 def check_head_is_known(model: PreTrainedModel, unexpected: Collection[str], source: str) -> None:
-    """Refuse a language model whose file holds a weight of its head that its class leaves out: its scores would be wrong.
+    """Refuse a language model whose class ignores a head weight in its file: its scores would be wrong.
 
-    ``unexpected`` are the names that its file holds and the class does not know, as ``output_loading_info`` says.
+    ``unexpected`` are the names in the file that the class does not know, from ``output_loading_info``.
     """
     head = next(name for name, module in model.named_modules() if module is model.get_output_embeddings())
     if lost := [name for name in unexpected if name.startswith(f"{head}.")]:
         raise ValueError(
-            f"{source!r} holds {lost[0]}, which {type(model).__name__} leaves out, so its scores would be wrong: name a "
-            "folder that this class wrote, such as that of the finished run."
+            f"{source!r} holds {lost[0]}, which {type(model).__name__} ignores, so its scores would be wrong: name a folder "
+            "that this class wrote, such as that of the finished run."
         )
 
 
 def reads_trunk(model: PreTrainedModel, projection: nn.Linear, tolerance: float = 0.0) -> bool:
-    """Whether a projection reads what the trunk returns, up to a share of the largest of these values."""
+    """Return whether a projection reads the trunk's output, up to a share of its largest value."""
     read, _ = _watched(model, projection)[0][0]
     hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
     return read.shape == hidden.shape and bool((read - hidden).abs().max() <= tolerance * hidden.abs().max())
 
 
 def _watched(model: PreTrainedModel, projection: nn.Linear) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Return what a projection reads and returns at each call in one forward of `probe_ids`, and the logits."""
+    """Return the inputs and outputs of a projection at each call in one forward of `probe_ids`, and the logits."""
     passed: list[tuple[Tensor, Tensor]] = []
     handle = projection.register_forward_hook(lambda module, args, output: passed.append((args[0], output)))
     try:

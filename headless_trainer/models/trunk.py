@@ -1,4 +1,4 @@
-"""Find the trunk of a model and its input embedding, and refuse what cannot work.
+"""Find the trunk of a model and its input embedding, and refuse unsuitable models.
 
 Letters used in shapes: T tokens in a row, U candidates, D width.
 """
@@ -14,10 +14,10 @@ from transformers.pytorch_utils import Conv1D
 
 
 def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
-    """The part of a model that turns tokens into hidden states: the model itself, or what stands below its head.
+    """Return the part of a model that turns tokens into hidden states: the model itself, or the part below its head.
 
-    A pooler is removed: nothing of it is trained, and an unused parameter stops distributed training. Encoder-decoders are
-    refused, and models without a token embedding.
+    Removes a pooler, since nothing trains it and an unused parameter stops distributed training. Raises ValueError for
+    encoder-decoders and for models without a token embedding.
     """
     if not isinstance(model, PreTrainedModel):
         raise ValueError(f"model must be a transformers PreTrainedModel, got {type(model).__name__}.")
@@ -33,21 +33,21 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
             f"model {name} has no token embedding (torch.nn.Embedding), so there is nothing to contrast with."
         )
     if isinstance(getattr(trunk, "pooler", None), nn.Module) and any(True for _ in trunk.pooler.parameters()):
-        trunk.pooler = nn.Identity()  # not None, which LayoutLM and SqueezeBERT would call
+        trunk.pooler = nn.Identity()  # not None: LayoutLM and SqueezeBERT call it
     return trunk
 
 
 def without_adapter(model: nn.Module) -> nn.Module:
-    """The model that an adapter of peft is in, adapter and all, or the model itself where there is none.
+    """Return the model that holds a peft adapter, adapter included, or the model itself if there is no adapter.
 
-    Refuses adapters that add positions to each row, which predict no token, and those on the embedding or the head.
+    Raises ValueError for adapters that add positions to each row, which predict no token, or change the embedding or head.
     """
     if not hasattr(model, "get_base_model"):
         return model
     if model.active_peft_config.is_prompt_learning:
         raise ValueError(
-            f"model is a {type(model).__name__} with prompts that are learned ({model.active_peft_config.peft_type.value}), "
-            "which stand before the tokens of each row: use an adapter inside the layers, such as LoRA."
+            f"model is a {type(model).__name__} with learned prompts ({model.active_peft_config.peft_type.value}), which "
+            "precede the tokens of each row: use an adapter inside the layers, such as LoRA."
         )
     base = model.get_base_model()
     for part in (base.get_input_embeddings(), base.get_output_embeddings()):
@@ -60,7 +60,7 @@ def without_adapter(model: nn.Module) -> nn.Module:
 
 
 def check_causal(trunk: PreTrainedModel) -> None:
-    """Refuse next-token prediction with a trunk whose outputs depend on the tokens that follow: it would read the answer."""
+    """Refuse next-token prediction with a trunk whose outputs depend on later tokens: it would read the answer."""
     if is_deepspeed_zero3_enabled():
         return
     ids = probe_ids(trunk)
@@ -69,19 +69,19 @@ def check_causal(trunk: PreTrainedModel) -> None:
     before, after = (probe(trunk, tokens).last_hidden_state[:, :-1] for tokens in (ids, changed))
     if (before - after).abs().max() > 1e-5:
         raise ValueError(
-            f"task is 'clm' but the outputs of model {type(trunk).__name__} depend on the tokens that follow, which they have "
-            "to predict: use task 'mlm' or a decoder (GPT-NeoX, Llama, ..., or is_decoder=true in a BERT's configuration)."
+            f"task is 'clm' but the outputs of model {type(trunk).__name__} depend on the following tokens, which they must "
+            "predict: use task 'mlm' or a decoder (GPT-NeoX, Llama, ..., or is_decoder=true in a BERT's configuration)."
         )
 
 
 def probe_ids(model: PreTrainedModel) -> Tensor:
-    """``(1, T)`` a few different tokens, of which one at most is a padding token."""
+    """Return ``(1, T)`` a few different tokens, at most one of them a padding token."""
     return torch.arange(min(8, model.get_input_embeddings().num_embeddings), device=model.device)[None]
 
 
 @torch.no_grad()
 def probe(model: PreTrainedModel, ids: Tensor):
-    """Outputs of the model without dropout, and without the attention kernels that need another device or precision."""
+    """Run a model without dropout, and without attention kernels that need another device or precision."""
     training, attention = model.training, model.config._attn_implementation
     try:
         model.config._attn_implementation = "eager"
@@ -93,7 +93,7 @@ def probe(model: PreTrainedModel, ids: Tensor):
 
 @contextmanager
 def cache_for_generation(model: PreTrainedModel) -> Iterator[None]:
-    """Save a model within this, and it generates with a cache, which training had turned off in its configuration."""
+    """Turn on the cache for generation, which training turns off, while a model's configuration is saved."""
     configs = [each for each in (model.config, getattr(model, "generation_config", None)) if hasattr(each, "use_cache")]
     before = [each.use_cache for each in configs]
     for each in configs:
@@ -106,7 +106,7 @@ def cache_for_generation(model: PreTrainedModel) -> Iterator[None]:
 
 
 def layer_matrices(model: PreTrainedModel) -> list[nn.Parameter]:
-    """Trained weights of the linear layers of a model, without its embedding and its vocabulary head."""
+    """Return the trained weights of a model's linear layers, without its embedding and vocabulary head."""
     apart = [model.get_input_embeddings(), model.get_output_embeddings()]
     excluded = {id(module.weight) for module in apart if module is not None}
     weights = [module.weight for module in model.modules() if isinstance(module, (nn.Linear, Conv1D))]
@@ -114,10 +114,10 @@ def layer_matrices(model: PreTrainedModel) -> list[nn.Parameter]:
 
 
 def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
-    """``mlm`` or ``clm``, from a model's class, or from what its architecture is used for."""
+    """Return ``mlm`` or ``clm``, from a model's class or from the use of its architecture."""
     config = getattr(model, "config", model)
     name, kind = type(model).__name__, type(config)
-    # An encoder's architecture may be set to see what came before alone: BERT and its kin, XLM and FlauBERT.
+    # An encoder's architecture may be configured as causal: BERT and similar models, XLM and FlauBERT.
     causal = bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
     if name.endswith("ForMaskedLM"):
         return "mlm"
@@ -127,14 +127,14 @@ def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
         return "mlm"
     if kind in MODEL_FOR_CAUSAL_LM_MAPPING:
         return "clm"
-    raise ValueError(f"task cannot be told from model {name}: set task to 'mlm' or 'clm'.")
+    raise ValueError(f"task cannot be inferred from model {name}: set task to 'mlm' or 'clm'.")
 
 
 def check_headless(config: PreTrainedConfig, source: str) -> None:
-    """Refuse to put a head on a checkpoint that has one: it would be dropped silently."""
+    """Refuse to attach a head to a checkpoint that has one, which would be dropped silently."""
     for name in config.architectures or ():
         if name.endswith(("ForCausalLM", "ForMaskedLM", "LMHeadModel")):
             raise ValueError(
-                f"model_name_or_path {source!r} holds a {name}, which has a head already. Use it as it is, or train it "
-                "further: `headless-trainer pretrain --objective vanilla`."
+                f"model_name_or_path {source!r} holds a {name}, which already has a head. Use it as it is, or continue its "
+                "training: `headless-trainer pretrain --objective vanilla`."
             )

@@ -1,4 +1,4 @@
-"""The vocabulary head of a language model, which projects only the predicted positions.
+"""Make the vocabulary head of a language model project only the predicted positions.
 
 Letters used in shapes: B rows, T tokens in a row, K predicted positions, U ids, D width, V vocabulary size.
 """
@@ -23,23 +23,23 @@ Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 class VocabularyHead:
     """Makes a language model project only its predicted positions, inside its own forward.
 
-    The vocabulary projection of ``...ForMaskedLM`` and ``...ForCausalLM`` is replaced by what a loss makes of its inputs at
-    the predicted positions: the ``(B, T, V)`` logits never exist. It happens inside the forward because a distributed wrapper
-    only knows the parameters that are used there.
+    Instead of projecting, ``...ForMaskedLM`` and ``...ForCausalLM`` compute a loss from the projection's inputs at the
+    predicted positions, so the ``(B, T, V)`` logits never exist. This happens inside the forward because a distributed
+    wrapper knows only the parameters that are used there.
 
     Attributes:
         projection: the vocabulary projection.
-        scale: factor of its scores, which `within` and `hidden` hand over in its inputs.
-        softcap: bound of its scores, which a loss applies; None for none.
+        scale: factor of its scores; `within` and `hidden` multiply its inputs by it.
+        softcap: bound of its scores, which a loss applies, or None.
         size: V.
-        added_bias: whether the projection was given a bias that the model's class does not know.
+        added_bias: whether the projection has a bias that the model's class does not know.
     """
 
     def __init__(self, model: PreTrainedModel):
         self.model = model
         self.projection, self.scale, self.softcap = find_head(model)
         self.size, self.added_bias = self.projection.out_features, False
-        # Of the call under way: where tokens are predicted, until the positions are picked, and what is computed there.
+        # During a call: the predicted positions, until they are picked, and the computation there.
         self._predicted: Tensor | None = None
         self._compute: Compute | None = None
         model.base_model.register_forward_hook(self._select)
@@ -49,7 +49,7 @@ class VocabularyHead:
         prior = prior.to(self.model.device)
         self.added_bias = self.projection.bias is None
         if self.added_bias:
-            # Tried now, so that a run does not end with a bias that no checkpoint can hold.
+            # Try the fold now, so that a run does not end with a bias that no checkpoint can store.
             fold_bias(copy.deepcopy(self.model), self.projection.weight, prior)
             self.projection.bias = nn.Parameter(prior)
         elif self.projection.bias.any():
@@ -58,7 +58,7 @@ class VocabularyHead:
             self.projection.bias.data.copy_(prior)
 
     def finish_weights(self, folder: Path, leaves_run: bool) -> None:
-        """Fold an added bias into the weights of a folder; those that are trained lie beside them where a run resumes."""
+        """Fold an added bias into the weights in a folder; a checkpoint also keeps the trained weights, to resume from."""
         if not self.added_bias:
             return
         if not leaves_run:
@@ -66,45 +66,45 @@ class VocabularyHead:
         fold_head_bias(self.model).save_pretrained(folder)
 
     def within(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor, compute: Compute) -> Tensor:
-        """Run a model, and return what ``compute`` makes of the inputs of its projection, inside its forward.
+        """Run a model, call ``compute`` inside its forward on the inputs of its projection, and return the result.
 
-        ``predicted``, ``(K,)`` int64, are the positions that predict a token, counted over all ``B * T``. ``compute`` takes the
+        ``predicted``, ``(K,)`` int64, are the positions that predict a token, counted over all ``B * T``. ``compute`` gets the
         ``(K, D)`` inputs of the projection there, its weight ``(V, D)``, and its bias ``(V,)`` or None.
         """
         self._predicted, self._compute = predicted, compute
         try:
             with self._projecting_by(self._project):
                 result = model(**inputs).logits
-            return result if self.scale == 1.0 else result / self.scale  # which the model has multiplied it by
+            return result if self.scale == 1.0 else result / self.scale  # undo the model's own multiplication
         finally:
             self._predicted = self._compute = None
 
     def hidden(self, model: nn.Module, inputs: dict[str, Tensor], predicted: Tensor) -> Tensor:
-        """``(K, D)`` inputs of the projection at the ``(K,)`` positions ``predicted``, counted over all ``B * T``."""
+        """Return ``(K, D)`` inputs of the projection at the ``(K,)`` predicted positions, counted over all ``B * T``."""
         return self.within(model, inputs, predicted, lambda hidden, weight, bias: hidden)
 
     @property
     def row_weights(self) -> list[nn.Parameter]:
-        """Weights of which a step reads single rows, see `CandidateHead`."""
+        """Return the weights of which a step reads single rows, as in `CandidateHead`."""
         tables = self.model.get_input_embeddings().weight, self.projection.weight
         return list(dict.fromkeys(tables))
 
     def vectors(self, ids: Tensor) -> Tensor:
-        """``(U, D)`` rows of the projection that score the ``(U,)`` ids."""
+        """Return the ``(U, D)`` rows of the projection that score the ``(U,)`` ids."""
         return self._look_up("weight", ids)
 
     def bias(self, ids: Tensor) -> Tensor | None:
-        """``(U,)`` added to the scores of the ``(U,)`` ids, None where the projection has no bias."""
+        """Return the ``(U,)`` biases of the ``(U,)`` ids, or None if the projection has no bias."""
         return None if self.projection.bias is None else self._look_up("bias", ids)
 
     def _look_up(self, name: str, ids: Tensor) -> Tensor:
-        # Through its forward, because outside of it weights may be a shard (ZeRO-3, FSDP2).
+        # Through its forward, because outside it weights may be shards (ZeRO-3, FSDP2).
         with self._projecting_by(lambda ids: getattr(self.projection, name)[ids]):
             return self.projection(ids)
 
     @contextmanager
     def _projecting_by(self, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """Within it the projection computes something else, which the model does not cap; after it, what it did before."""
+        """Replace the computation of the projection, uncapped by the model; on exit, restore both."""
         self.projection.forward = forward
         if self.softcap is not None:
             setattr(self.model.config, SOFTCAP, None)
@@ -116,14 +116,14 @@ class VocabularyHead:
                 setattr(self.model.config, SOFTCAP, self.softcap)
 
     def _select(self, module: nn.Module, args: tuple, output):
-        # Compiled, the positions are picked at the projection: here, each new number of them would compile the rest again.
+        # When compiled, pick the positions at the projection instead: here, each new number of them would recompile the rest.
         if self._predicted is not None and not torch.compiler.is_compiling():
             output["last_hidden_state"] = output.last_hidden_state.flatten(0, 1)[self._predicted][None]  # (1, K, D)
             self._predicted = None
         return output
 
     def _project(self, hidden: Tensor) -> Tensor:
-        if self._predicted is not None:  # compiled, or a forward that goes past its own trunk, such as OPT's
+        if self._predicted is not None:  # compiled, or a forward that bypasses its own trunk, such as OPT's
             hidden, self._predicted = hidden.flatten(0, 1)[self._predicted], None
         hidden = hidden.flatten(0, -2)
         hidden = hidden if self.scale == 1.0 else hidden * self.scale

@@ -1,4 +1,4 @@
-"""Loaders of batches, the held-out rows of each process, and passes over a dataset without a length."""
+"""Data loaders, the held-out rows of each process, and repeated passes over a dataset without a length."""
 
 import itertools
 import math
@@ -11,16 +11,16 @@ from transformers.trainer_pt_utils import IterableDatasetShard
 
 from ..runtime.signals import with_following_workers
 
-# The entry of a batch that says whether its rows count. Those that do not keep a process busy while others end.
+# Entry of a batch: whether its rows count. Rows that do not count keep a process busy while others finish.
 COUNTS = "counts"
 
 
 def own_loader(args, dataset: IterableDataset, workers: int, **settings: Any) -> DataLoader:
-    """Batches that each process reads for itself, on the CPU."""
+    """Return a loader of batches on the CPU, which each process reads for itself."""
     if workers:
         settings["prefetch_factor"] = args.dataloader_prefetch_factor
         settings["multiprocessing_context"] = args.dataloader_multiprocessing_context
-    # Its own: a loader that starts draws a number, which would change dropout after an evaluation or a resume.
+    # A generator of its own: each start of a loader draws a number, which would change dropout after an evaluation or resume.
     settings["generator"] = torch.Generator().manual_seed(args.seed)
     return with_following_workers(
         DataLoader(dataset, num_workers=workers, pin_memory=args.dataloader_pin_memory, **settings)
@@ -28,11 +28,11 @@ def own_loader(args, dataset: IterableDataset, workers: int, **settings: Any) ->
 
 
 class HeldOutBatches(IterableDatasetShard):
-    """The batches of a held-out dataset that one of several processes scores; of a stream each process reads all rows.
+    """The batches of a held-out dataset that one of several processes scores; each process reads all rows of a stream.
 
-    They go round the processes in the order of the rows, so a batch holds the same rows on any number of processes. In the
-    last round a process may be left without a row: it gets the first one of the dataset, which does not count, for models
-    that are cut into shards need all processes at each forward. accelerate repeats rows there too, and does not say which.
+    Processes take batches in turn, in the order of the rows, so a batch holds the same rows on any number of processes. A
+    process without rows in the last round gets the dataset's first row, which does not count: sharded models need all
+    processes at each forward. (accelerate also repeats rows there, but does not mark them.)
     """
 
     def __init__(self, dataset, collate: Callable[[list], dict], size: int, process: int = 0, processes: int = 1):
@@ -44,7 +44,7 @@ class HeldOutBatches(IterableDatasetShard):
         return math.ceil(len(self.dataset) / self.round)
 
     def rows(self) -> Iterator[Any]:
-        """All rows of the dataset in their order, whatever the process."""
+        """Yield all rows of the dataset in order, on every process."""
         return iter(self.dataset) if self.is_stream else (self.dataset[index] for index in range(len(self.dataset)))
 
     def __iter__(self) -> Iterator[dict]:
@@ -55,7 +55,7 @@ class HeldOutBatches(IterableDatasetShard):
                 own = dealt[self.own]
                 yield self.collate(own or first) | {COUNTS: bool(own)}
             return
-        worker, everything = get_worker_info(), range(len(self.dataset))  # of several workers batches are taken in turn
+        worker, everything = get_worker_info(), range(len(self.dataset))  # several workers take batches in turn
         for number in range(worker.id if worker else 0, len(self), worker.num_workers if worker else 1):
             indices = everything[number * self.round : (number + 1) * self.round][self.own]
             yield self.collate(self._take(list(indices) or [0])) | {COUNTS: bool(indices)}
@@ -67,11 +67,11 @@ class HeldOutBatches(IterableDatasetShard):
 
 
 class Passes(IterableDataset):
-    """Rows of a dataset without a length, pass after pass. ``set_epoch``, or a ``generator`` to seed, get the pass's number.
+    """Repeats a dataset without a length, and hands each pass's number to its ``set_epoch`` or as a seed to its ``generator``.
 
-    `transformers.Trainer` starts such a dataset again by itself, and then leaves the gradients of an incomplete last step to
-    the next one, and resumes in a later pass at its beginning. Where one pass follows another within the steps, every step is
-    whole, and a place is a number of rows from the start.
+    `transformers.Trainer` also restarts such a dataset, but carries the gradients of an incomplete last step into the next
+    one, and resumes a later pass at its beginning. Here steps span passes, so every step is complete, and a position is a
+    number of rows from the start.
     """
 
     def __init__(self, dataset: IterableDataset):
@@ -89,8 +89,8 @@ class Passes(IterableDataset):
                 yield row
             if empty and number:
                 raise ValueError(
-                    f"train_dataset has no length and gave no rows in pass {number + 1}, as rows that can be read once: "
-                    "give a dataset that starts again each time it is iterated over, or a max_steps for which its rows suffice."
+                    f"train_dataset has no length and gave no rows in pass {number + 1}, as if it can be read only once: "
+                    "pass a dataset that restarts at each iteration, or lower max_steps to what its rows allow."
                 )
-            if empty:  # of a worker that has no share of it
+            if empty:  # in a worker without a share of it
                 return

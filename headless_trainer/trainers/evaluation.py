@@ -1,4 +1,4 @@
-"""Scores of held-out predictions over a fixed pool and over the whole vocabulary, summed row by row.
+"""Score held-out predictions over a fixed pool and over the whole vocabulary.
 
 Letters used in shapes: K predicted positions, U distinct tokens of the pool, D width, V vocabulary size.
 """
@@ -24,16 +24,16 @@ from .step import predictions
 
 # Scores held at once, in elements: 128 MiB of float32.
 CHUNK_ELEMENTS = 2**25
-# Tokens whose vectors are looked up at once. Where the embedding is cut into shards (ZeRO-3, FSDP2), a look-up is an exchange
-# in which every process takes part, so how many there are must not depend on how many predictions a process has.
+# Tokens whose vectors are looked up at once. With a sharded embedding (ZeRO-3, FSDP2) every process takes part in each look-up,
+# so the number of look-ups must not depend on how many predictions a process has.
 VOCABULARY_BLOCK = 2**15
 
 
 @torch.no_grad()
 def pool_scores(hidden: Tensor, target_ids: Tensor, head: CandidateHead, pool: NegativePool) -> dict[str, Tensor]:
-    """Contrastive loss and accuracy of each prediction against a fixed pool, to which its own target is added if missing.
+    """Contrastive loss and accuracy of each prediction against a fixed pool, plus its own target if the pool lacks it.
 
-    ``hidden`` are the ``(K, D)`` outputs at the predicted positions. The head is asked twice, whatever K is.
+    ``hidden`` are the ``(K, D)`` outputs at the predicted positions. The head is called twice, independently of K.
 
     Returns:
         ``loss``: ``(K,)`` nats; ``pool_accuracy``: ``(K,)`` 1.0 where no candidate scores above the target.
@@ -70,14 +70,14 @@ def vocabulary_scores(
 
     Args:
         hidden: ``(K, D)`` outputs at the predicted positions.
-        head: what gives vectors and biases of ids, and is asked equally often whatever K is.
+        head: returns vectors and biases of ids; called equally often for every K.
         prior: ``(V,)`` float, added to the scores of the head.
-        apart: ``(V,)`` bool, tokens whose probability is wanted together.
+        apart: ``(V,)`` bool, tokens whose total probability is also returned.
 
     Returns:
         ``cross_entropy``: ``(K,)`` nats; ``accuracy``: ``(K,)`` 1.0 where the target is the best token. With a prior, the
-        same without it under ``cross_entropy_without_bias`` and ``accuracy_without_bias``. ``apart``: ``(K,)`` probability of
-        the tokens apart, where there are any.
+        same without it as ``cross_entropy_without_bias`` and ``accuracy_without_bias``. If ``apart`` is given, ``apart``:
+        ``(K,)`` total probability of these tokens.
     """
     hidden = hidden.float()
     offsets = {"": None} if prior is None else {"": prior, "_without_bias": None}
@@ -119,13 +119,13 @@ class EvaluationSums:
         self._count = 0
 
     def add(self, scores: dict[str, Tensor]) -> None:
-        """Add ``(K,)`` figures of K predictions, under the names they are reported by."""
+        """Add ``(K,)`` figures of K predictions, by their names in the logs."""
         self._count += len(scores["loss"])
         for name, values in scores.items():
             self._sums[name] = self._sums.get(name, 0.0) + values.cpu().double().sum().item()
 
     def means(self, reduce, perplexity: bool) -> dict[str, float]:
-        """Means over all predictions; ``reduce`` sums a float64 tensor on the CPU over the processes, None for one alone."""
+        """Return means over all predictions; ``reduce`` sums a float64 CPU tensor over processes, None for a single one."""
         sums = torch.tensor([self._count, *self._sums.values()], dtype=torch.float64)
         count, *sums = (reduce(sums) if reduce is not None else sums).tolist()
         means = {name: total / max(1.0, count) for name, total in zip(self._sums, sums, strict=True)}
@@ -137,7 +137,7 @@ class EvaluationSums:
 
 @contextmanager
 def generators_set_aside(seed: int, device: torch.device) -> Iterator[None]:
-    """Within it all that a collator may draw from starts at a seed; after it, training goes on with its own draws."""
+    """Seed every generator that a collator may use; on exit, restore those of training."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         set_seed(seed)
@@ -149,9 +149,9 @@ def generators_set_aside(seed: int, device: torch.device) -> Iterator[None]:
 
 
 class Evaluation:
-    """One evaluation of a `PretrainingTrainer`, from its fixed candidates to its figures.
+    """One evaluation of a `PretrainingTrainer`: its fixed candidates, sums and figures.
 
-    ``dataset`` has the rows: `HeldOutBatches`, or any iterable of rows.
+    ``dataset`` is a `HeldOutBatches` or any iterable of rows.
     """
 
     def __init__(self, trainer, dataset):
@@ -161,7 +161,7 @@ class Evaluation:
         self._sums, self._rows = EvaluationSums(), 0
 
     def _fixed_pool(self, dataset) -> NegativePool:
-        """The first `eval_pool_size` targets of the dataset, whatever the batch size and the number of processes."""
+        """Return the first `eval_pool_size` targets of the dataset, for any batch size and number of processes."""
         trainer, size = self.trainer, self.trainer.args.eval_pool_size
         targets, missing = [], size
         rows = dataset.rows() if isinstance(dataset, HeldOutBatches) else iter(dataset)
@@ -171,7 +171,7 @@ class Evaluation:
             targets.append(labels[labels != IGNORE_INDEX][:missing])
             missing -= len(targets[-1])
         if missing == size:
-            raise ValueError("eval_dataset has no token to predict: give it more rows, or set eval_strategy 'no'.")
+            raise ValueError("eval_dataset has no token to predict: add rows, or set eval_strategy 'no'.")
         return NegativePool.from_targets(targets)
 
     def score(self, model, inputs) -> Tensor:
@@ -192,7 +192,7 @@ class Evaluation:
         return scores["loss"].mean() if len(predicted) else torch.zeros((), device=labels.device)
 
     def figures(self) -> tuple[dict[str, float], int]:
-        """Figures over all processes, and the number of rows that were scored."""
+        """Return figures over all processes, and the number of scored rows."""
         trainer = self.trainer
         found = self._sums.means(trainer.sum_over_processes, perplexity=trainer.task == "clm")
         if self.pool is not None:

@@ -1,4 +1,4 @@
-"""Stopping a run whose numbers are not finite."""
+"""Stop a run whose numbers are not finite."""
 
 import math
 
@@ -10,21 +10,21 @@ from ..runtime.checkpoints import last_whole_checkpoint
 
 
 class FiniteCheck:
-    """Stops a run at a loss, a gradient or a weight that is not finite, before a checkpoint holds it, by FloatingPointError."""
+    """Raises FloatingPointError at a loss, gradient or weight that is not finite, before a checkpoint stores it."""
 
     def __init__(self, args):
-        # Whether numbers are read at the next log or checkpoint alone: a GPU, which works behind the host, would be waited for.
+        # On a GPU, numbers are read only at the next log or checkpoint: earlier, the host would have to wait for it.
         self.args, self.late = args, args.device.type == "cuda"
         self._waiting: list[tuple[str, int, Tensor]] = []
 
     def watch(self, step: int, number: Tensor, what: str) -> None:
-        """Take a scalar of an optimizer step."""
+        """Register a scalar of an optimizer step."""
         self._waiting.append((what, step, number.detach()))
         if not self.late:
             self.read_all()
 
     def read_all(self) -> None:
-        """Raise FloatingPointError at the first number, of those taken since the last call, that is not finite."""
+        """Raise FloatingPointError at the first number registered since the last call that is not finite."""
         waiting, self._waiting = self._waiting, []
         for what, step, number in waiting:
             if not math.isfinite(value := float(number)):
@@ -38,10 +38,10 @@ class FiniteCheck:
                 raise self.diverged(f"The weights of {name} are not finite after step {step} and are not saved")
 
     def diverged(self, what: str) -> FloatingPointError:
-        """Return the error that ends a run, with what can be done."""
+        """Return the error that ends a run, with advice."""
         last = last_whole_checkpoint(self.args.output_dir)
         advice = "Lower learning_rate, add warmup_steps or lower max_grad_norm"
         if last or self.args.save_strategy != "no":
-            kept = f"The last whole checkpoint is {last!r}" if last else "There is no earlier checkpoint"
+            kept = f"The last complete checkpoint is {last!r}" if last else "There is no earlier checkpoint"
             advice = f"{kept}. {advice}, and resume"
         return FloatingPointError(f"{what}, so the run stops. {advice}.")

@@ -1,4 +1,4 @@
-"""Keeping the documents that are packed into one row from seeing each other.
+"""Keep documents that are packed into one row from attending to each other.
 
 Letters used in shapes: B rows, T tokens in a row.
 """
@@ -15,9 +15,9 @@ from ..objective.masking import document_bounds, document_mask, document_positio
 
 
 def sent(value: Any, device: torch.device) -> Any:
-    """Return the same on a device, with every tensor in it: of dictionaries, lists, tuples and dataclasses."""
+    """Move a value to a device, with every tensor in its dictionaries, lists, tuples and dataclasses."""
     if isinstance(value, torch.Tensor):
-        # Not pinned, its copy would wait for all work that the device has before it.
+        # An unpinned copy would wait for all queued work of the device.
         waits = device.type == "cuda" and value.device != device
         return value.pin_memory().to(device, non_blocking=True) if waits else value.to(device)
     if isinstance(value, Mapping):
@@ -31,9 +31,9 @@ def sent(value: Any, device: torch.device) -> Any:
 
 
 class DocumentIsolation:
-    """Adds to the inputs of a model what keeps packed documents apart, which the tokenizer's eos and sep tokens end.
+    """Changes a model's inputs so that packed documents, each ended by an eos or sep token, do not attend to each other.
 
-    Decoders learn from positions that restart where a document begins, encoders from a mask between pairs of positions.
+    Decoders get positions that restart where a document begins; encoders get a mask between pairs of positions.
     """
 
     def __init__(self, task: str, model, tokenizer):
@@ -46,26 +46,26 @@ class DocumentIsolation:
         if task == "mlm":
             self._check_takes_pairs()
             self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-            # RoBERTa and its kin count from the row after that of their padding.
+            # RoBERTa and similar models count positions from the one after the padding id.
             places = [each for name, each in model.base_model.named_modules() if name.endswith("position_embeddings")]
             padded = [each.padding_idx for each in places if getattr(each, "padding_idx", None) is not None]
             self._first_position = padded[0] + 1 if padded else 0
         self._check_isolates(tokenizer)
 
     def add(self, inputs: dict[str, Any], device: torch.device) -> None:
-        """Change the inputs of a batch in place, unless they bring ``position_ids`` of their own.
+        """Change the inputs of a batch in place, unless they already have ``position_ids``.
 
-        Masks between pairs of tokens, each as large as all scores of a layer and head, are made on the device.
+        Masks between pairs of tokens, each as large as all scores of one attention head, are made on the device.
         """
         if "position_ids" in inputs:
             return
         positions = document_positions(inputs["input_ids"], self.ends)
         if self.task == "clm":
-            # Positions that restart are how decoders learn where a document begins, and only without a mask or a cache.
+            # Decoders find document starts by restarting positions, but only without a mask or a cache.
             inputs.pop("attention_mask", None)
             inputs.update(position_ids=positions, use_cache=False)
             if "flash" in (self.model.config._attn_implementation or ""):
-                # From restarting positions transformers tells it where documents end in a batch of one row alone.
+                # From restarting positions alone, transformers finds document ends only in a batch of one row.
                 # https://github.com/huggingface/transformers/pull/40002
                 bounds = document_bounds(positions)
                 inputs.update(dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), bounds))
@@ -75,35 +75,35 @@ class DocumentIsolation:
             inputs["position_ids"] = positions + self._first_position
         visible = document_mask(sent(positions, device))
         if "attention_mask" in inputs:
-            # Padding sees padding: a position that sees nothing has no softmax, and its NaN would spread in the next layer.
+            # Padding attends to padding: a position that attends to nothing gives NaN, which spreads in the next layer.
             real = sent(inputs["attention_mask"].bool(), device)
             visible &= real[:, None, :, None] == real[:, None, None, :]
-        if self.model.config._attn_implementation == "eager":  # which adds its mask to the scores
+        if self.model.config._attn_implementation == "eager":  # it adds the mask to the scores
             dtype = self.model.dtype
             visible = torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
         inputs["attention_mask"] = visible
 
     def _check_takes_pairs(self) -> None:
         attention = self.model.config._attn_implementation
-        # One mask for every layer would widen the sliding windows of ModernBERT and its kin.
+        # One mask for every layer would widen the sliding windows of ModernBERT and similar models.
         windows = "sliding_attention" in (getattr(self.model.config, "layer_types", None) or ())
         if attention not in ("sdpa", "eager") or self.model.config.model_type.startswith("deberta") or windows:
             raise ValueError(
-                f"isolate_documents is True but attention {attention!r} of {type(self.model).__name__} takes no mask between "
+                f"isolate_documents is True but attention {attention!r} of {type(self.model).__name__} accepts no mask between "
                 "pairs of tokens: use attn_implementation 'sdpa' with another encoder, or leave isolate_documents out."
             )
 
     @torch.no_grad()
     def _check_isolates(self, tokenizer) -> None:
-        """Compare outputs, not configurations: many decoders take ``position_ids`` and still see across documents."""
+        """Compare outputs, not configurations: many decoders accept ``position_ids`` and still attend across documents."""
         attention, model = self.model.config._attn_implementation or "", self.model
         if "flash" in attention or is_deepspeed_zero3_enabled():
-            return  # kernels that need an accelerator, where the model is not yet; weights that are not whole yet
+            return  # the kernels need an accelerator, and the model is not on it yet; ZeRO-3 has no whole weights yet
         taken = {*tokenizer.all_special_ids, *self.ends.tolist()}
         first, other = [token for token in range(model.get_input_embeddings().num_embeddings) if token not in taken][:2]
         trunk, training, outputs = model.base_model, model.training, []
         model.eval()
-        for token in (first, other):  # ends before the same second document
+        for token in (first, other):  # two first documents before the same second one
             inputs = {"input_ids": torch.tensor([[token, int(self.ends[0]), first, first]], device=model.device)}
             self.add(inputs, model.device)
             outputs.append(trunk(**inputs).last_hidden_state[:, 2:].float())
@@ -111,6 +111,6 @@ class DocumentIsolation:
         difference = (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max()  # 0 where isolated, else above 1e-4
         if difference > 1e-5:
             raise ValueError(
-                f"isolate_documents is True but in {type(trunk).__name__} packed documents still see each other: use another "
-                "architecture (GPT-2, GPT-NeoX, Llama, BERT, ...), or leave isolate_documents out."
+                f"isolate_documents is True but in {type(trunk).__name__} packed documents still attend to each other: use "
+                "another architecture (GPT-2, GPT-NeoX, Llama, BERT, ...), or leave isolate_documents out."
             )

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: what the run must have in common with the one that wrote it, and its totals."""
+"""Resume from a checkpoint: check that it belongs to this run, and restore its totals."""
 
 import itertools
 import logging
@@ -26,14 +26,14 @@ from ..runtime.processes import on_first_process
 
 logger = logging.getLogger(__name__)
 
-# With another value it would be another run.
+# A changed value would make another run.
 REFUSED = ("trainer", "objective", "task", "optim", "sparse_embedding_updates", "head_bias")
-# Another order of the rows, or other masks: the place in the data would not be that of the checkpoint.
+# A changed value would change the order of the rows or the masks: the checkpoint's position in the data would not apply.
 REFUSED_WITH_PLACE = ("seed", "data_seed", "train_sampling_strategy", "dataloader_drop_last")
-# What the optimizer's state brings back, whatever the arguments say.
+# The optimizer's state restores these, whatever the arguments are.
 KEPT = ("learning_rate", "muon_learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
 ROWS = "hash_of_rows"  # fact of a checkpoint
-_known: "WeakKeyDictionary[Dataset, dict[str, Any]]" = WeakKeyDictionary()  # facts of rows, which do not change
+_known: "WeakKeyDictionary[Dataset, dict[str, Any]]" = WeakKeyDictionary()  # facts of datasets, which do not change
 
 
 def read_state(checkpoint: str) -> TrainerState:
@@ -41,14 +41,14 @@ def read_state(checkpoint: str) -> TrainerState:
 
 
 def is_finished(args, state: TrainerState) -> bool:
-    """Whether a run with these arguments has nothing left to train from this state on."""
+    """Return whether a run with these arguments has nothing left to train after this state."""
     if args.max_steps > 0:
         return state.global_step >= args.max_steps
     return state.global_step >= state.max_steps and state.num_train_epochs >= args.num_train_epochs
 
 
 def check_resume(trainer, checkpoint: str) -> None:
-    """Find the run's place in the data of a checkpoint; ValueError if it would lose it, or not be the same run."""
+    """Restore the position in the data; raise ValueError if it would be lost, or if the checkpoint is another run's."""
     if is_finished(trainer.args, read_state(checkpoint)):
         return
     check_settings(checkpoint, trainer)
@@ -63,7 +63,7 @@ def check_resume(trainer, checkpoint: str) -> None:
 
 
 def load_trained_weights(model: PreTrainedModel, checkpoint: str) -> bool:
-    """Load what a checkpoint holds beside weights that any client reads, where it does: a bias not folded into them."""
+    """Load the weights as trained (with an unfolded head bias) if a checkpoint holds them; return whether it does."""
     path = Path(checkpoint, TRAINED_NAME)
     if path.is_file():
         load_model(model, str(path))
@@ -71,26 +71,26 @@ def load_trained_weights(model: PreTrainedModel, checkpoint: str) -> bool:
 
 
 def load_renamed_weights(model: PreTrainedModel, checkpoint: str) -> None:
-    """Load the weights of a checkpoint that have other names in its file than in the model.
+    """Load the weights whose names in a checkpoint's file differ from those in the model.
 
     `save_pretrained` gives some weights the names of older versions (GPT-NeoX's head is ``embed_out``). `Trainer` reads the
-    file by the model's own names, and would go on with random weights in their place, and a warning.
+    file by the model's own names, and would only warn and train random weights in their place.
     """
     path = Path(checkpoint, SAFE_WEIGHTS_NAME)
-    if not path.is_file():  # shards, each of which is loaded by the model's own names
+    if not path.is_file():  # shards, which are loaded by the model's own names
         return
     own = model.state_dict()
     with safe_open(path, framework="pt") as file:
         renamings = [each for each in get_model_conversion_mapping(model) if isinstance(each, WeightRenaming)]
         found = {name if name in own else rename_source_key(name, renamings, [])[0]: name for name in file.keys()}  # noqa: SIM118
-        read = {own[name].data_ptr() for name in found.keys() & own.keys()}  # also of those that are tied to it
+        read = {own[name].data_ptr() for name in found.keys() & own.keys()}  # tied weights share it
         lost = sorted(name for name, value in own.items() if value.data_ptr() not in read)
         unknown = sorted(found.keys() - own.keys())
         if lost or unknown:
             names = ", ".join(lost or unknown)
             problem = f"lacks {names}" if lost else f"holds {names}, which this model does not have"
             raise ValueError(
-                f"The checkpoint {checkpoint!r} {problem}, so it would not be the same run: resume with the model, "
+                f"Checkpoint {checkpoint!r} {problem}, so it belongs to another run: resume with the model, "
                 "tie_word_embeddings and head_bias that wrote it."
             )
         renamed = {name: file.get_tensor(source) for name, source in found.items() if name != source}
@@ -98,7 +98,7 @@ def load_renamed_weights(model: PreTrainedModel, checkpoint: str) -> None:
 
 
 def load_totals(trainer, checkpoint: str) -> None:
-    """Go on with the counts and sums of a checkpoint; those over all processes are carried on by one."""
+    """Restore the counts and sums of a checkpoint; the first process holds those over all processes."""
     counts, totals = load_token_counts(checkpoint)
     trainer.token_counts = trainer.carried_by_first(counts)
     window = trainer.window
@@ -110,7 +110,7 @@ def load_totals(trainer, checkpoint: str) -> None:
 
 
 def checkpoint_facts(trainer) -> dict[str, Any]:
-    """Return what a checkpoint says of its run besides its settings, for `check_resume`."""
+    """Return the facts that `check_resume` compares, besides the settings of a run."""
     of_run = {"rows_a_step": rows_a_step(trainer.args), "processes": trainer.args.world_size}
     return of_run | {"stream": trainer.stream is not None} | row_facts(trainer.train_dataset)
 
@@ -121,7 +121,7 @@ def rows_a_step(args) -> int:
 
 
 def check_settings(checkpoint: str, trainer) -> None:
-    """Refuse settings that make another run than that of the checkpoint, and say which have no effect."""
+    """Refuse settings that would make another run than the checkpoint's, and warn of those without effect."""
     before, args = read_settings(checkpoint), trainer.args
     now = {name: getattr(value, "value", value) for name, value in vars(args).items()}
     now["trainer"] = type(trainer).__name__
@@ -132,21 +132,21 @@ def check_settings(checkpoint: str, trainer) -> None:
     place = () if args.ignore_data_skip else REFUSED_WITH_PLACE
     for name in (name for name in (*REFUSED, *place, *KEPT) if name in before and before[name] != now.get(name)):
         if name in KEPT:
-            logger.warning_once(  # although scripts ask before the training, too
-                "%s is %r, which has no effect: the run goes on with %r, that of the checkpoint. For another, start a run from "
+            logger.warning_once(  # scripts also check before training
+                "%s is %r, which has no effect: the run resumes with the checkpoint's %r. To change it, start a new run from "
                 "its weights (--model_name_or_path).",
                 *(name, now.get(name), before[name]),
             )
             continue
-        anew = ", or start the data over with --ignore_data_skip" if name in place else ""
+        anew = ", or restart the data with --ignore_data_skip" if name in place else ""
         raise ValueError(
-            f"{name} is {now.get(name)!r} but the checkpoint {checkpoint!r} was written with {before[name]!r}, so it would not "
-            f"be the same run: set it to that{anew}."
+            f"{name} is {now.get(name)!r} but checkpoint {checkpoint!r} was written with {before[name]!r}, so it belongs to "
+            f"another run: set it to that{anew}."
         )
 
 
 def row_facts(rows) -> dict[str, Any]:
-    """Return what tells training rows from others, for a checkpoint; nothing of rows that may change."""
+    """Return what identifies the training rows, for a checkpoint; nothing for rows that may change."""
     if isinstance(rows, list) and rows and isinstance(rows[0], Mapping) and "input_ids" in rows[0]:
         some = [np.asarray(row["input_ids"]).tolist() for row in (*rows[:100], *rows[-100:])]
         return {ROWS: [len(rows), xxh3_128_hexdigest(repr(some).encode())]}
@@ -154,7 +154,7 @@ def row_facts(rows) -> dict[str, Any]:
         return {}
     if rows in _known:
         return _known[rows]
-    # Of all rows that are stored: shuffled rows and other selections take theirs from them.
+    # Hash all stored rows: shuffled rows and other selections pick from these hashes.
     hashes: list[np.ndarray] = []
     for columns, bounds in token_arrays(Dataset(rows.data, fingerprint=rows._fingerprint)):
         values = np.stack(list(columns.values()), axis=1, dtype=np.int64, casting="unsafe")
@@ -165,23 +165,23 @@ def row_facts(rows) -> dict[str, Any]:
 
 
 def check_same_rows(trainer) -> None:
-    """Refuse, on every process, training rows that are not those of the first process: each reads its part of them."""
+    """Refuse, on every process, training rows that differ from the first process's: each process reads its part of them."""
     rows = trainer.train_dataset
     own = row_facts(rows) or {"rows": len(rows) if hasattr(rows, "__len__") else None}
     if trainer.stream is not None:
         own = trainer.stream.stream.settings()
     if trainer.host.largest(int(own != on_first_process(lambda: own))):
         raise ValueError(
-            "train_dataset does not have the same rows on all processes, which share them out: name the same data on each "
-            "machine, in the same order, and use no unseeded randomness on it before the trainer."
+            "train_dataset does not have the same rows on all processes, each of which reads a part: use the same data on each "
+            "machine, in the same order, and no unseeded randomness before the trainer."
         )
 
 
 def check_rows(facts: Mapping[str, Any], rows) -> None:
-    """Refuse to go on with other training rows than those in the facts of a checkpoint: its place in them means nothing."""
+    """Refuse training rows that differ from those of a checkpoint: its position in them would mean nothing."""
     before, now = facts.get(ROWS), row_facts(rows).get(ROWS)
     if before and now and before != now:
         raise ValueError(
-            f"The checkpoint was written with other training rows ({before[0]:,}; this run has {now[0]:,}), so its place in "
-            "them means nothing. Name the same data, or start the data over with --ignore_data_skip."
+            f"The checkpoint was written with other training rows ({before[0]:,}; this run has {now[0]:,}), so its position in "
+            "the data means nothing. Use the same data, or restart the data with --ignore_data_skip."
         )

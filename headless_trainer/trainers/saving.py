@@ -1,4 +1,4 @@
-"""Writing checkpoints, and the model that leaves a run."""
+"""Write checkpoints and the final model of a run."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from . import resume
 
 @contextmanager
 def checkpoint(trainer) -> Iterator[None]:
-    """Within it `Trainer` writes a checkpoint aside; after it the checkpoint is whole and has its name, or an error."""
+    """Let `Trainer` write a checkpoint into a temporary folder; on exit, complete and rename it, or raise."""
     args, state = trainer.args, trainer.state
     with CheckpointAside(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", args.should_save) as aside:
         trainer.accelerator.wait_for_everyone()
@@ -33,7 +33,7 @@ def checkpoint(trainer) -> Iterator[None]:
         if trainer.stream is not None:
             trainer.stream.save(aside.folder)
         if state.best_global_step == state.global_step:
-            # The parent looked for the best checkpoint where this one was written, which is not where it will be.
+            # The parent recorded the temporary folder as the best checkpoint.
             state.best_model_checkpoint = str(aside.final)
             if args.should_save:
                 state.save_to_json(os.path.join(aside.folder, TRAINER_STATE_NAME))
@@ -47,7 +47,7 @@ def checkpoint(trainer) -> Iterator[None]:
 
 
 def write_model(trainer, folder: Path, leaves_run: bool) -> None:
-    """Write weights, tokenizer, token counts with the totals of the run, and settings; all processes must call it."""
+    """Write weights, tokenizer, token counts, totals of the run and settings. All processes must call it."""
     args = trainer.args
     if trainer.rows is not None:
         trainer.rows.catch_up()
@@ -64,7 +64,7 @@ def write_model(trainer, folder: Path, leaves_run: bool) -> None:
 
 
 def _store_as(folder: Path, dtype: torch.dtype) -> None:
-    """Round the weights in a folder, which were saved as they are trained, and let its configuration say so."""
+    """Round the weights in a folder to a dtype, and record it in the configuration."""
     for path in folder.glob("*.safetensors"):
         weights = load_file(path)
         rounded = {name: each.to(dtype) if each.is_floating_point() else each for name, each in weights.items()}
@@ -75,7 +75,7 @@ def _store_as(folder: Path, dtype: torch.dtype) -> None:
 
 
 def run_totals(trainer) -> dict[str, float]:
-    """Sums over the whole run and all processes, which a resumed run goes on with."""
+    """Return sums over the whole run and all processes, which a resumed run continues."""
     window = trainer.window
     sums = torch.tensor([window.tokens_seen, window.candidates, window.drawn])
     seen, candidates, drawn = trainer.sum_over_processes(sums).tolist()
@@ -84,10 +84,10 @@ def run_totals(trainer) -> dict[str, float]:
 
 
 def keep_embedding_apart(fsdp_plugin, model) -> None:
-    """Let FSDP2 gather the input embedding by itself, as the loss asks for it outside the forward of the model.
+    """Let FSDP2 shard and gather the input embedding separately: the loss reads it outside the model's forward.
 
-    accelerate shards it on its own unless a layer around it is sharded first, and ``_no_split_modules`` of BERT and its kin
-    names such a layer: accelerate 1.15 fails when it then comes to the embedding.
+    accelerate does so unless it shards a layer around the embedding first. ``_no_split_modules`` of BERT and similar models
+    names such a layer, and accelerate 1.15 then fails at the embedding.
     """
     embedding = model.get_input_embeddings()
     others = [each for each in model.modules() if each is not embedding]
@@ -97,11 +97,11 @@ def keep_embedding_apart(fsdp_plugin, model) -> None:
 
 
 def check_shared_weights(model) -> None:
-    """Refuse FSDP2 where a weight other than the embedding has two names, as the bias of BERT's head: torch takes one."""
+    """Refuse FSDP2 if a weight other than the embedding has two names, like the bias of BERT's head: torch accepts one."""
     first: dict = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         if weight is not model.get_input_embeddings().weight and first.setdefault(weight, name) != name:
             raise ValueError(
-                f"model {type(model).__name__} has one weight as {first[weight]} and {name}, which FSDP2 cannot shard: launch "
-                "with zero3 instead of fsdp2 (headless-trainer launch-config zero3), or with multi_gpu."
+                f"model {type(model).__name__} has one weight under two names, {first[weight]} and {name}, which FSDP2 cannot "
+                "shard: launch with zero3 instead of fsdp2 (headless-trainer launch-config zero3), or with multi_gpu."
             )

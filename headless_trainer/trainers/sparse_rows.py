@@ -1,4 +1,4 @@
-"""The embedding's rows apart from the other weights: which are brought up to date when, exchanged and clipped how."""
+"""Update only the embedding rows that a step reads: when rows catch up, and how their gradients are exchanged."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,22 +14,21 @@ from .step import Step
 
 
 def check_optimizer(args: HeadlessTrainingArguments, given: Mapping[str, Any]) -> None:
-    """Refuse an optimizer among the ``given`` parameters of a trainer, beside settings that choose one."""
+    """Refuse an optimizer among the ``given`` parameters of a trainer if a setting also chooses one."""
     brings = next((name for name in ("optimizers", "optimizer_cls_and_kwargs") if any(given.get(name) or ())), None)
     setting = next((name for name in ("sparse_embedding_updates", "muon_learning_rate") if getattr(args, name)), None)
     if brings and setting:
         raise ValueError(
-            f"{setting} is {getattr(args, setting)} but {brings} brings an optimizer of its own: leave one of the two out."
+            f"{setting} is {getattr(args, setting)} but {brings} also chooses an optimizer: leave one of the two out."
         )
 
 
 class SparseRows(TrainerCallback):
-    """Updates of the embedding, and of a matrix of candidates, on the rows that a step reads, beside an ordinary optimizer.
+    """Updates only the rows of the embedding, and of a candidate matrix, that a step reads.
 
-    Before the forward of a step the rows it is going to read are brought up to date; before anything reads the whole table
-    (evaluation, saving, the end of an epoch) all rows are. Between processes the rows' gradients are exchanged here, and the
-    wrapper of the model leaves the embedding alone: gradients of dense layout would be exchanged in full, and NCCL has no
-    exchange of sparse ones.
+    Before a step's forward, the rows that it will read catch up; before anything reads the whole table (evaluation, saving,
+    the end of an epoch), all rows do. This class also exchanges the rows' gradients between processes, and the model's wrapper
+    ignores the embedding: dense gradients would be exchanged in full, and NCCL cannot exchange sparse ones.
     """
 
     def __init__(
@@ -37,22 +36,22 @@ class SparseRows(TrainerCallback):
     ):
         if sharded:
             raise ValueError(
-                "sparse_embedding_updates is True but the run was started with DeepSpeed or FSDP, which cut the embedding into "
-                "shards: start it with a multi-GPU configuration (DDP), or leave sparse_embedding_updates out."
+                "sparse_embedding_updates is True but the run was started with DeepSpeed or FSDP, which shard the embedding: "
+                "start it with a multi-GPU configuration (DDP), or leave sparse_embedding_updates out."
             )
         self.model, self.args, self.weights = model, args, weights
         self._optimizer: SparseAdamW | None = None
 
     @contextmanager
     def updated_as_rows(self) -> Iterator[None]:
-        """Within it the embedding's gradients are sparse and exchanged here. After it the model is an ordinary one."""
-        # More than one of a weight where an encoder has its own module on a shared weight.
+        """Make the embedding's gradients sparse and exchange them here; on exit, restore the model."""
+        # Several modules may share a weight, as in encoders with a module of their own.
         weights = set(self.weights)
         modules = [each for each in self.model.modules() if isinstance(each, nn.Embedding) and each.weight in weights]
         for module in modules:
             module.sparse = True
         if self.args.world_size > 1:
-            named = self.model.named_parameters(remove_duplicate=False)  # a tied head has the weight under another name
+            named = self.model.named_parameters(remove_duplicate=False)  # a tied head names the weight again
             names = [name for name, parameter in named if parameter in weights]
             nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, names)
         try:
@@ -66,29 +65,29 @@ class SparseRows(TrainerCallback):
                 del self.model._ddp_params_and_buffers_to_ignore
 
     def use(self, optimizer: SparseAdamW) -> None:
-        """Keep the rows by this optimizer, which was just made."""
+        """Update rows with this optimizer, which was just made."""
         self._optimizer = optimizer
         if self.args.world_size > 1:
             for weight in self.weights:
-                torch.distributed.broadcast(weight.data, 0)  # as the wrapper does with what it knows
+                torch.distributed.broadcast(weight.data, 0)  # as the wrapper does with other weights
 
     def catch_up(self, step: Step | None = None) -> None:
-        """Bring rows up to date: those that a step is going to read as inputs and as candidates, or all of them."""
+        """Bring rows up to date: those that a step will read as inputs and candidates, or all rows."""
         if self._optimizer is None:
             return
         if step is None:
             self._optimizer.catch_up()
             return
         embedded = torch.cat([ids.flatten() for ids in step.input_ids])
-        looked_up = {id(each.looked_up): each.looked_up for each in step.micro_batches}  # that of a shared pool once
+        looked_up = {id(each.looked_up): each.looked_up for each in step.micro_batches}  # a shared pool once
         scored = torch.cat([*(each.target_ids for each in step.micro_batches), *looked_up.values()])
         others = self.weights[1:]
-        apart = any(each.shape == self.weights[0].shape for each in others)  # a matrix scores in the embedding's place
+        apart = any(each.shape == self.weights[0].shape for each in others)  # a candidate matrix scores instead
         self._optimizer.catch_up(embedded if apart else torch.cat([embedded, scored]), *[scored] * len(others))
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        self.catch_up()  # before the best checkpoint is loaded, to which nothing is to be added
+        self.catch_up()  # before the best checkpoint is loaded, which must not be updated
 
     def average(self, gather) -> int:
-        """Average the rows' gradients of all processes, and return the bytes that this one received."""
+        """Average the rows' gradients over all processes, and return the bytes that this process received."""
         return sum(average_row_gradients(each, gather, self.args.world_size) for each in self.weights)

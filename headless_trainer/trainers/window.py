@@ -1,4 +1,4 @@
-"""What is logged between two logs of a training run: any number by its name, speed and memory."""
+"""Collect the figures between two logs of a training run: named numbers, speed and memory."""
 
 import re
 import resource
@@ -15,7 +15,7 @@ from .step import Candidates
 
 
 class LogAtSaves(TrainerCallback):
-    """Starts a window of the logs at each checkpoint, as a run that goes on from it does."""
+    """Logs at each checkpoint, so that a window starts there, as in a run that resumes from it."""
 
     def on_step_end(self, args, state, control, **kwargs):
         saves = control.should_save or (control.should_evaluate and args.save_strategy == SaveStrategy.BEST)
@@ -27,12 +27,12 @@ class LogAtSaves(TrainerCallback):
 class TrainingWindow(TrainerCallback):
     """Sums over the steps since the last log, and totals over the whole run.
 
-    A new figure is one call of `add`, and a row in measures.py that says how it is shown.
+    For a new figure, call `add`, and add a row to measures.py to show it.
 
     Attributes:
-        tokens_seen: tokens that entered the model in the whole run, padding left out, on this process.
-        train_seconds: of training steps in the whole run, evaluation and saving left out; ``process_seconds`` of all processes.
-        candidates: of all losses of the whole run, repeats included, on this process; ``drawn`` those that are no targets.
+        tokens_seen: tokens that entered the model in the whole run on this process, without padding.
+        train_seconds: in training steps of the whole run, without evaluation and saving; ``process_seconds``: of all processes.
+        candidates: number in all losses of the whole run on this process, with repeats; ``drawn``: those that are no targets.
     """
 
     def __init__(self, processes: int = 1):
@@ -59,7 +59,7 @@ class TrainingWindow(TrainerCallback):
         self.process_seconds += elapsed * self._processes
 
     def add_batch(self, tokens: int, predicted: int) -> None:
-        """Count a micro-batch: its tokens, padding left out, and those that it predicts."""
+        """Count a micro-batch: its tokens without padding, and its predicted tokens."""
         self._tokens += tokens
         self._predicted += predicted
         self.tokens_seen += tokens
@@ -67,13 +67,13 @@ class TrainingWindow(TrainerCallback):
     def add(self, name: str, value: Tensor | float, divisor: Tensor | float | None = None) -> None:
         """Add to a figure of the next log.
 
-        It is logged as the sum of its values over that of its divisors, over all calls since the last log and all processes,
-        each of which must add the same names. A figure whose divisors are all 0 is left out.
+        The log shows the sum of values over the sum of divisors, over all calls since the last log and all processes, each of
+        which must add the same names. A figure whose divisors are all 0 is not logged.
 
         Args:
             name: in the logs.
-            value: a number; one on a device is not waited for before the log.
-            divisor: of the values; left out, the values of a step are added up, and averaged over steps and processes.
+            value: a number; one on a device is read only at the log.
+            divisor: of the value; without one, the values of a step are summed, then averaged over steps and processes.
         """
         figure = self._figures.setdefault(name, [0.0, 0.0])
         figure[0] = figure[0] + (value.detach() if isinstance(value, Tensor) else value)
@@ -85,8 +85,8 @@ class TrainingWindow(TrainerCallback):
     def flush(self, device: torch.device, reduce=None) -> dict[str, float]:
         """Return the figures since the last call, and start a new window.
 
-        ``reduce`` sums a float64 tensor on the CPU over the processes; without it there is one. Tokens are those of all
-        processes, ``predicted_tokens`` those of a step, and ``peak_memory_mib`` is that of this process on its device.
+        ``reduce`` sums a float64 CPU tensor over processes; None for a single process. Token counts cover all processes,
+        ``predicted_tokens`` is per step, and ``peak_memory_mib`` is that of this process on its device.
         """
         steps, seconds = max(1, self._steps), max(self._seconds, 1e-9)
         names = sorted(self._figures)
@@ -110,12 +110,12 @@ class TrainingWindow(TrainerCallback):
 
 
 def count_pool(window: TrainingWindow, part: Candidates, divisor: Tensor | float, drawn: int = 0) -> None:
-    """Log the size of a pool, the floor that repeated targets put under its loss, and the loss of equal scores.
+    """Log the size of a pool, the floor of its loss due to repeated targets, and the loss of equal scores.
 
-    ``divisor`` is that of the predictions' summed loss; ``drawn`` candidates of the pool are no targets.
+    ``divisor`` is that of the predictions' summed loss; ``drawn`` is the number of candidates that are no targets.
     """
     pool, predictions = part.pool, len(part.target_index)
-    used = int(predictions > 0)  # every process adds the same names, also one without a prediction
+    used = int(predictions > 0)  # every process must add the same names, even without a prediction
     log_counts = pool.log_counts()
     window.candidates += pool.size * used
     window.drawn += drawn * used
@@ -126,12 +126,12 @@ def count_pool(window: TrainingWindow, part: Candidates, divisor: Tensor | float
 
 
 def peak_memory_mib(device: torch.device) -> float:
-    """Largest memory held so far, in MiB: by tensors on an accelerator, by the whole process on a CPU."""
+    """Return the peak memory so far in MiB: of tensors on an accelerator, of the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    try:  # on Linux getrusage begins with the peak of the process that started this one
+    try:  # on Linux getrusage starts from the peak of the parent process
         peak = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)[1]
         return int(peak) / 2**10
-    except (OSError, TypeError):  # another system, or a sandbox that does not say
+    except (OSError, TypeError):  # another system, or a sandbox without it
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, KiB elsewhere

@@ -223,6 +223,6 @@ def test_layers_that_nothing_trained_need_training(tmp_path, mlm_tokenizer, text
     mlm_tokenizer.save_pretrained(folder)
     save_token_counts(folder, torch.arange(300), {})
     flags = ["--model_name_or_path", folder, "--output_dir", tmp_path / "mlm"]
-    assert "fine-tune it, with `headless-trainer lm-head --do_train`" in refused(*flags)
+    assert "fine-tune it with `headless-trainer lm-head --do_train`" in refused(*flags)
     make_head(folder, tmp_path / "mlm", "--train_file", text_file, *FAST, *TRAIN, "2")
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm").config.embedding_size == 8

@@ -58,7 +58,7 @@ def test_what_leaves_the_run_is_an_ordinary_trunk_and_a_file(tmp_path, task, tok
     assert "candidate_embeddings" not in caplog.text and candidate_matrix(ordinary) is None
     # Its embedding would score in place of the matrix, and nobody would know.
     for use in (lambda: attach_lm_head(ordinary, tmp_path), lambda: type(run)(ordinary, run.args)):
-        with pytest.raises(ValueError, match="matrix of its own for candidates, which AutoModel"):
+        with pytest.raises(ValueError, match="separate candidate matrix, which AutoModel"):
             use()
     trunk = load_trunk(tmp_path)
     assert torch.equal(candidate_matrix(trunk).weight, matrix)

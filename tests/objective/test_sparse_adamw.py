@@ -366,7 +366,7 @@ def test_models_and_optimizers_it_refuses(tmp_path):
     args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True, task="clm")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for name, value in (("optimizers", (optimizer, None)), ("optimizer_cls_and_kwargs", (torch.optim.SGD, {"lr": 1}))):
-        with pytest.raises(ValueError, match=f"{name} brings an optimizer of its own"):
+        with pytest.raises(ValueError, match=f"{name} also chooses an optimizer"):
             HeadlessTrainer(model, args, train_dataset=data(), processing_class=Tokenizer(VOCAB), **{name: value})
 
 

@@ -64,7 +64,7 @@ def test_the_loss_and_the_gradients_are_those_of_the_merged_logits(tmp_path, tas
 def test_what_an_adapter_cannot_do_is_refused(tmp_path):
     model = tiny_model("clm", objective="vanilla")
     prompts = peft.get_peft_model(model, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
-    with pytest.raises(ValueError, match="prompts that are learned .PROMPT_TUNING."):
+    with pytest.raises(ValueError, match="learned prompts .PROMPT_TUNING."):
         make_trainer(tmp_path, prompts, labelled_rows("clm", empty=False), {"objective": "vanilla"})
     for on_head_or_embedding in (
         {"target_modules": ["lm_head"]},

@@ -252,10 +252,10 @@ def test_isolated_documents_end_before_they_are_masked(make, bert, mlm_tokenizer
         ("bert", "mlm", "clm", {}, "task is 'mlm' .*no mask token"),
         ("bert", "mlm", None, {}, "pass processing_class=tokenizer"),
         ("gpt2", "clm", None, {"isolate_documents": True}, "isolate_documents is True .*eos or sep token"),
-        *((name, "mlm", "mlm", {"isolate_documents": True}, "attention 'eager' of .+Model takes no mask")
+        *((name, "mlm", "mlm", {"isolate_documents": True}, "attention 'eager' of .+Model accepts no mask")
           for name in ("deberta-v2", "modernbert")),
         # OPT takes position_ids and attends across documents all the same; BLOOM swallows them.
-        *((name, "clm", "clm", {"isolate_documents": True}, "Model packed documents still see each other")
+        *((name, "clm", "clm", {"isolate_documents": True}, "Model packed documents still attend to each other")
           for name in ("opt", "bloom")),
     ],
 )  # fmt: skip
