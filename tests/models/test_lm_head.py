@@ -186,7 +186,7 @@ SHIFTED = MODERN | {"norm_bias": True}  # by a trunk's LayerNorm, which the head
         *(("modernbert-decoder", SHIFTED, {"init": init}, "ModernBertDecoderForCausalLM has layers between")
           for init in ("prior", "embeddings")),
         ("gpt2", {}, {"token_counts": None}, "init is 'prior' but token_counts is None .* 101 rows"),
-        ("gpt2", {}, {"token_counts": torch.arange(100)}, "token_counts is 100 long .* 101 rows"),
+        ("gpt2", {}, {"token_counts": torch.arange(100)}, "token_counts has 100 entries .* 101 rows"),
         ("gpt2", {}, {"init": "zeros"}, "init must be 'prior' or 'embeddings', got 'zeros'"),
     ],
 )  # fmt: skip
@@ -401,7 +401,7 @@ def test_a_folder_without_counts_or_with_a_head_is_refused(counts, tmp_path):
         attach_lm_head(tmp_path / "trunk")
     attach_lm_head(trunk, counts).save_pretrained(tmp_path / "lm")
     save_token_counts(tmp_path / "lm", counts, {})
-    with pytest.raises(ValueError, match="holds a GPT2LMHeadModel, which has a head already"):
+    with pytest.raises(ValueError, match="holds a GPT2LMHeadModel, which already has a head"):
         attach_lm_head(tmp_path / "lm")
 
 

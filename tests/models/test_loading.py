@@ -76,7 +76,7 @@ def test_values_that_follow_from_others_follow_the_overrides(source, tmp_path):
         ({"model_type": "bert", "config_overrides": "num_hiden_layers=2"}, "'num_hiden_layers'.*'num_hidden_layers'"),
         (
             {"model_type": "gpt2", "config_overrides": "n_head=5"},
-            "model_type is 'gpt2' and config_overrides is 'n_head=5', of",
+            "model_type is 'gpt2' and config_overrides is 'n_head=5', from",
         ),
         ({"model_type": "gpt-neox"}, "model_type 'gpt-neox' .*'gpt_neox'"),
         ({}, "--model_name_or_path, --config_name or --model_type"),
@@ -239,7 +239,7 @@ def test_a_head_with_a_weight_that_its_class_leaves_out_is_refused(tmp_path, clm
     model = AutoModelForCausalLM.from_config(tiny_config("gpt2", vocab_size=300))
     model.lm_head.bias = torch.nn.Parameter(torch.ones(300))
     model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"holds lm_head\.bias, which GPT2LMHeadModel leaves out"):
+    with pytest.raises(ValueError, match=r"holds lm_head\.bias, which GPT2LMHeadModel ignores"):
         loaded(clm_tokenizer, "vanilla", model_name_or_path=str(tmp_path))
 
 
