@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
 
     def bool_or_auto(value: str | bool) -> str | bool:
-        """``auto`` as it is, everything else as transformers reads true and false: the type of a flag that takes the three."""
+        """Parse a flag that takes ``auto``, or true and false as transformers reads them."""
         return value if value == "auto" else string_to_bool(value)
 
 
@@ -53,7 +53,7 @@ class ModelArguments(LoadingArguments):
     )
     config_name: str | None = HfArg(default=None, help="Configuration for random weights (Hub name or folder).")
     config_overrides: str | None = HfArg(
-        default=None, help="Changes to the configuration: hidden_size=192,num_hidden_layers=3 or a JSON object."
+        default=None, help="Changes to the configuration: hidden_size=192,num_hidden_layers=3, or a JSON object."
     )
     tie_word_embeddings: bool | None = HfArg(
         default=None,
@@ -73,7 +73,7 @@ class ModelArguments(LoadingArguments):
         refuse(self, MODEL)
 
     def parsed_config_overrides(self) -> dict[str, Any]:
-        """``config_overrides`` as a dictionary; values are YAML: ``8`` an int, ``1e-2`` a float, ``true`` a bool."""
+        """Return ``config_overrides`` as a dictionary, with YAML values: ``8`` is an int, ``1e-2`` a float, ``true`` a bool."""
         text = (self.config_overrides or "").strip()
         said = f"config_overrides {text!r}"
         if text.startswith("{"):
@@ -96,26 +96,26 @@ class DataArguments:
     )
     validation_file: list[str] | None = HfArg(
         default=None,
-        help="Files, folders or globs for evaluation. By default a part of the training documents is held out.",
+        help="Files, folders or globs for evaluation. By default part of the training documents is held out.",
     )
     eval_old_file: list[str] | None = HfArg(
         default=None,
-        help="Earlier training texts, to show what is forgotten. Their held-out part is scored too, as eval_old_....",
+        help="Earlier training texts, to measure forgetting. Their held-out part is also scored, as eval_old_....",
     )
     text_column: str | None = HfArg(default=None, help="Text column. Default: text, or the only text column.")
     sample_by: Literal["line", "paragraph", "document"] = HfArg(
-        default="line", help="What is a document in a .txt file: a line, a paragraph, or the whole file."
+        default="line", help="Unit of a document in a .txt file: a line, a paragraph, or the whole file."
     )
     validation_split_percentage: float = HfArg(
-        default=5.0, help="Documents held out without validation data, in percent."
+        default=5.0, help="Percentage of documents held out if there is no validation data."
     )
-    streaming: bool = HfArg(default=False, help="Read while training instead of before it.")
+    streaming: bool = HfArg(default=False, help="Read texts during training instead of before it.")
     shuffle_buffer_size: int = HfArg(default=10_000, help="Documents of a stream shuffled together. 0 for none.")
     max_seq_length: int = HfArg(default=128, aliases=["--block_size"], help="Tokens in a row.")
     line_by_line: bool = HfArg(
         default=False,
         help="One document per row, cut and padded, instead of documents packed into full rows. With isolate_documents, as "
-        "many whole documents per row as fit, with almost no padding.",
+        "many whole documents per row as fit, almost without padding.",
     )
     max_train_samples: int | None = HfArg(default=None, help="Train on at most N rows.")
     max_eval_samples: int | None = HfArg(default=None, help="Evaluate on at most N rows.")
@@ -130,8 +130,8 @@ class DataArguments:
 class HeadlessTrainingArguments(TrainingArguments):
     """Objective, and `transformers.TrainingArguments`.
 
-    Settings of ``TrainingArguments`` that stand below have another default. ``dataloader_pin_memory`` is False on a CPU,
-    ``bf16`` and ``fp16`` also take "auto", and ``run_name`` is made of the last two folders of ``output_dir``.
+    The fields of ``TrainingArguments`` repeated below have other defaults. ``dataloader_pin_memory`` is False on a CPU,
+    ``bf16`` and ``fp16`` also take "auto", and ``run_name`` defaults to the last two folders of ``output_dir``.
     """
 
     objective: Literal["headless", "sampled_softmax", "vanilla"] = HfArg(
@@ -141,65 +141,65 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     trainer: str | None = HfArg(
         default=None,
-        help="module:Class, a subclass of the objective's trainer with your own loss. See examples/own_loss.py.",
+        help="Your own loss, as module:Class, a subclass of the objective's trainer. See examples/own_loss.py.",
     )
     task: Literal["mlm", "clm"] | None = HfArg(
         default=None,
-        help="mlm (predict masked tokens) or clm (predict the next token). The model's class decides by default.",
+        help="mlm (predict masked tokens) or clm (predict the next token). By default inferred from the model's class.",
     )
     negatives: Literal["micro_batch", "step", "world"] = HfArg(
         default="micro_batch",
-        help="Targets that serve as candidates: of a micro_batch, a step, or the world. micro_batch is the paper's; world is a "
-        "step on all processes.",
+        help="Whose targets serve as candidates: a micro_batch's, a step's, or the world's. micro_batch is the paper's choice; "
+        "world is the step on all processes.",
     )
     pool_size: int | None = HfArg(
         default=None,
-        help="With negatives micro_batch: the most predictions that share a pool. Smaller pools make the loss cheaper. "
-        "Default: all predictions of a forward pass.",
+        help="With negatives micro_batch: maximum number of predictions that share a pool. Smaller pools make the loss "
+        "cheaper. Default: all predictions of a forward pass.",
     )
     sampled_negatives: int | None = HfArg(
         default=None,
-        help="Tokens drawn uniformly in each step as further candidates. Default: none for headless; for sampled_softmax "
-        "4,096, or a quarter of the vocabulary if that is less.",
+        help="Number of tokens drawn uniformly in each step as more candidates. Default: none for headless; for "
+        "sampled_softmax 4,096, or a quarter of the vocabulary if that is less.",
     )
     softmax_share: float = HfArg(
-        default=0.0, help="sampled_softmax: score the whole vocabulary in this last share of the steps."
+        default=0.0, help="sampled_softmax: score the whole vocabulary in this final share of the steps."
     )
-    mlm_probability: float = HfArg(default=0.15, help="mlm: share of the tokens to predict.")
-    mask_replace_prob: float = HfArg(default=0.8, help="mlm: share of the predicted tokens replaced by the mask.")
-    random_replace_prob: float = HfArg(default=0.1, help="mlm: share of the predicted tokens replaced by a random one.")
+    mlm_probability: float = HfArg(default=0.15, help="mlm: share of tokens to predict.")
+    mask_replace_prob: float = HfArg(default=0.8, help="mlm: share of predicted tokens replaced by the mask token.")
+    random_replace_prob: float = HfArg(default=0.1, help="mlm: share of predicted tokens replaced by a random token.")
     isolate_documents: bool = HfArg(default=False, help="Documents packed into one row do not attend to each other.")
     input_grad_scale: float = HfArg(default=1.0, help="Factor for the embedding's gradient from the input side.")
     muon_learning_rate: float | None = HfArg(
         default=None,
         help="Train the layers' matrices with Muon at this learning rate. --optim trains everything else at --learning_rate, "
-        "on the same schedule; without this flag, everything.",
+        "on the same schedule.",
     )
     sparse_embedding_updates: bool = HfArg(
         default=False,
-        help="headless, sampled_softmax: AdamW updates only the embedding rows that a step reads. The cost of a step then does "
-        "not grow with the vocabulary.",
+        help="headless, sampled_softmax: let AdamW update only the embedding rows that a step reads. The cost of a step then "
+        "does not grow with the vocabulary.",
     )
     head_bias: Literal["none", "prior"] = HfArg(
         default="none",
-        help="vanilla clm: with prior, a trained head bias that starts at log token frequencies.",
+        help="vanilla clm: prior adds a trained head bias that starts at log token frequencies.",
     )
-    eval_pool_size: int = HfArg(default=4096, help="headless: held-out targets in the fixed pool of evaluation.")
-    eval_full_vocabulary: bool = HfArg(default=True, help="headless: evaluation also ranks the whole vocabulary.")
+    eval_pool_size: int = HfArg(default=4096, help="headless: number of held-out targets in evaluation's fixed pool.")
+    eval_full_vocabulary: bool = HfArg(default=True, help="headless: also score the whole vocabulary in evaluation.")
     bf16: bool_or_auto = HfArg(
         default=False,
         metadata={"nargs": "?", "const": True},
-        help="Mixed precision in bfloat16. auto: on a CUDA GPU that supports it.",
+        help="Mixed precision in bfloat16. auto: only on a CUDA GPU that supports it.",
     )
     fp16: bool_or_auto = HfArg(
         default=False,
         metadata={"nargs": "?", "const": True},
-        help="Mixed precision in float16. auto: on a CUDA GPU, unless bf16 is on.",
+        help="Mixed precision in float16. auto: only on a CUDA GPU, unless bf16 is on.",
     )
     optim: OptimizerNames | str = HfArg(default="adamw_torch_fused", help="The optimizer.")
     remove_unused_columns: bool = HfArg(default=False, help="Drop columns that the model's forward does not take.")
     logging_first_step: bool = HfArg(default=True, help="Also log after the first step, unless logging_strategy is no.")
-    logging_nan_inf_filter: bool = HfArg(default=False, help="Leave losses that are not finite out of the log.")
+    logging_nan_inf_filter: bool = HfArg(default=False, help="Omit losses that are not finite from the log.")
     report_to: list[str] = HfArg(
         default_factory=lambda: ["none"],
         help="Trackers: tensorboard, wandb, trackio, any other that transformers supports, all, or none.",
@@ -210,10 +210,10 @@ class HeadlessTrainingArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         if self.metric_for_best_model is not None and self.greater_is_better is None:
-            # TrainingArguments takes all names but those in "loss" for better when greater, perplexity too.
+            # TrainingArguments assumes that greater is better unless the name ends in "loss", for perplexity too.
             self.greater_is_better = higher_is_better(self.metric_for_best_model)
         self._choose_precision()
-        if self.logging_strategy == "no":  # which transformers does not ask of the first step
+        if self.logging_strategy == "no":  # transformers would still log the first step
             self.logging_first_step = False
         with checked(self, self.refusals):
             super().__post_init__()
@@ -221,22 +221,22 @@ class HeadlessTrainingArguments(TrainingArguments):
             if self.label_names is None:
                 self.label_names = ["labels"]
         if self.report_to and self.run_name is None:
-            # A name of its own, so that an evaluation after the run joins it in every tracker.
+            # A fixed name, so that an evaluation after the run joins it in every tracker.
             self.run_name = "_".join(Path(self.output_dir).resolve().parts[-2:])
         if self.push_to_hub:
-            from .hub.pushes import repository_name  # not at the top: --help does without torch
+            from .hub.pushes import repository_name  # not at the top: --help needs no torch
 
             repository_name(self.hub_model_id, self.output_dir)
 
     def _choose_precision(self) -> None:
-        """Make true or false of ``auto``, before transformers reads the two."""
+        """Resolve ``auto`` to true or false before transformers reads the fields."""
         if "auto" not in (self.bf16, self.fp16):
             return
-        import torch  # not at the top: --help does without
+        import torch  # not at the top: --help needs no torch
 
         has_gpu = torch.cuda.is_available() and not computes_on_cpu(self)
         if self.bf16 == "auto":
-            # With emulation it would be true of every GPU, and slower than float32.
+            # With emulation every GPU would count, and train slower than in float32.
             self.bf16 = self.fp16 is not True and has_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
         if self.fp16 == "auto":
             self.fp16 = has_gpu and not self.bf16
@@ -249,19 +249,19 @@ class LMHeadArguments(HeadlessTrainingArguments):
     Learning rate and schedule are those of the paper's section 4.2.
     """
 
-    objective: Literal["vanilla"] = HfArg(default="vanilla", help="Fine-tuning is with cross-entropy.")
+    objective: Literal["vanilla"] = HfArg(default="vanilla", help="Fine-tuning uses cross-entropy.")
     init: Literal["prior", "embeddings"] = HfArg(
-        default="prior", help="prior: E^T + log q. embeddings: E^T alone, where the paper's fine-tuning starts."
+        default="prior", help="prior: E^T + log q. embeddings: E^T alone, where the paper starts fine-tuning."
     )
     counts_from: Literal["checkpoint", "corpus"] = HfArg(
         default="checkpoint",
-        help="Token counts for log q: the checkpoint's, or those of the training texts.",
+        help="Source of token counts for log q: the checkpoint, or the training texts.",
     )
     freeze_trunk: bool = HfArg(default=False, help="Fine-tune only the head.")
     learning_rate: float = HfArg(default=1e-4, help="Peak learning rate.")
     lr_scheduler_type: str = HfArg(default="constant_with_warmup", help="Learning rate schedule.")
 
-    # Settings of the class above that mean nothing here.
+    # Fields of the parent class that have no effect here.
     unread_flags = (
         "objective", "negatives", "pool_size", "sampled_negatives", "softmax_share", "sparse_embedding_updates", "head_bias",
         "eval_pool_size", "eval_full_vocabulary",
@@ -271,19 +271,19 @@ class LMHeadArguments(HeadlessTrainingArguments):
 
 @contextmanager
 def checked(args: TrainingArguments, table: Iterable[Refusal]) -> Iterator[None]:
-    """Around ``__post_init__`` of `transformers.TrainingArguments`: what must hold before it, and what is refused after it."""
+    """Check settings before and after ``__post_init__`` of `transformers.TrainingArguments`."""
     refuse(args, STEPS)
     connect(args)
     yield
     if args.device.type == "cpu":
-        args.dataloader_pin_memory = False  # there is nothing to pin for, and torch would warn about it
+        args.dataloader_pin_memory = False  # useless there, and torch would warn
     refuse(args, table)
     check_launch(args)
 
 
 @contextmanager
 def with_settings(args: TrainingArguments, **values: Any) -> Iterator[None]:
-    """Within it settings have other values: for a method of `Trainer` that reads them where something else is meant."""
+    """Change settings temporarily, for methods of `Trainer` that read them with another meaning."""
     before = {name: getattr(args, name) for name in values}
     vars(args).update(values)
     try:

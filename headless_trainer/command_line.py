@@ -1,4 +1,4 @@
-"""The one door through which configuration files, presets and flags reach the argument dataclasses of a command."""
+"""Parse configuration files, presets and flags into the argument dataclasses of a command."""
 
 import argparse
 import difflib
@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-# Names of the commands and what each does.
+# The commands and their descriptions.
 COMMANDS = {
     "pretrain": "pretrain or continue an encoder or a decoder: headless, with sampled softmax, or vanilla",
     "lm-head": "turn a headless checkpoint into a language model, without training or fine-tuned",
@@ -32,13 +32,13 @@ LISTS = {
 }
 HELP_FLAGS = {"-h", "--help", "--help-all"}
 HELP_WIDTH, FLAG_WIDTH = 120, 28
-LONGEST_MESSAGE = 2_000  # characters: it may hold a word of a file
+LONGEST_MESSAGE = 2_000  # characters: it may quote a word of a file
 # Settings of transformers that --help lists.
 COMMON = (
     "output_dir", "max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps",
     "learning_rate", "bf16", "eval_strategy", "resume_from_checkpoint", "push_to_hub",
 )  # fmt: skip
-# Those of them whose help begins with what matters less.
+# Those of them with a clearer help text than transformers'.
 REWORDED = {
     "max_steps": "Optimizer steps to train, instead of num_train_epochs",
     "gradient_accumulation_steps": "Forward passes on a device in one optimizer step",
@@ -47,8 +47,8 @@ REWORDED = {
     "resume_from_checkpoint": "last, auto (last, or start if there is none), or a checkpoint's folder",
 }
 CONFIG_SUFFIXES = (".json", ".yaml", ".yml")
-# What to use instead of flags of transformers' scripts and older releases, by the class of arguments that a command has:
-# DataArguments pretrain and lm-head, GlueArguments glue, TrainingArguments all three. docs/usage.md shows the table.
+# Replacements for flags of transformers' scripts and older releases, by the argument class of a command: DataArguments for
+# pretrain and lm-head, GlueArguments for glue, TrainingArguments for all three. docs/usage.md shows this table.
 INSTEAD = {
     "DataArguments": {
         "keep_linebreaks": "each line is a document; --sample_by paragraph or document keeps line breaks",
@@ -90,11 +90,11 @@ PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "cli" / "
 def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tuple:
     """Parse ``[PRESET|config.yaml|config.json] [--flag value ...]`` into one instance of each dataclass.
 
-    The file's keys become flags, so that files and flags share one check of types, choices and names; flags override it.
-    A ValueError names an unknown argument with the nearest known one, a value that its argument does not take, and a file that
-    is no mapping.
+    The file's keys become flags, so that types, choices and names are checked the same way; flags override the file.
+    Raises ValueError for an unknown argument, with the nearest known one, for a value that its argument does not take, and
+    for a file that is no mapping.
     """
-    from transformers import HfArgumentParser  # takes a second, which the list of commands can do without
+    from transformers import HfArgumentParser  # takes a second, which listing the commands should not
 
     argv = list(sys.argv[1:] if argv is None else argv)
     if {"-h", "--help"} & set(argv):
@@ -119,16 +119,16 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
         while words:
             name = words[0].removeprefix("--").replace("-", "_")
             if words[1:2] == ["null"] and f"--{name}" in known:
-                values.pop(name, None)  # takes the file's value back
+                values.pop(name, None)  # removes the file's value
                 words = words[2:]
             else:
                 argv.append(words.pop(0))
         argv = _as_flags(values) + argv
-    unknown = parser.parse_known_args(argv)[1]  # now, since what a class of arguments refuses would hide them
+    unknown = parser.parse_known_args(argv)[1]  # first, because a refusal by an argument class would hide them
     if unknown and (unknown[0] in PRESETS or Path(unknown[0]).suffix in CONFIG_SUFFIXES):
         raise ValueError(f"Preset or configuration file {unknown[0]!r} must be the first argument; flags follow it.")
     if unknown and not unknown[0].startswith("-"):
-        raise ValueError(f"{unknown[0]!r} belongs to no argument: one that takes a single value was given several.")
+        raise ValueError(f"{unknown[0]!r} belongs to no argument: an argument that takes one value has several.")
     if unknown:
         flag = unknown[0].partition("=")[0]
         kinds = {base.__name__ for kind in dataclass_types for base in kind.__mro__}
@@ -151,10 +151,10 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
 
 
 def help_text(dataclass_types: list[type]) -> str:
-    """Every flag of ours in one line, below its topic, and then the settings of transformers that most runs name.
+    """List every flag of ours in one line below its topic, then the settings of transformers that most runs use.
 
-    The first line of the docstring of the class that declares a field is its topic; what a class names in ``unread_flags`` is
-    left out.
+    The topic of a field is the first line of the docstring of the class that declares it. Fields in the ``unread_flags`` of a
+    class are omitted.
     """
     groups: dict[str, list[str]] = {}
     inherited = []
@@ -170,7 +170,7 @@ def help_text(dataclass_types: list[type]) -> str:
     if inherited:
         groups["Training, by transformers"] = inherited
     blocks = ["\n".join([f"{topic}:", *lines]) for topic, lines in groups.items()]
-    return "\n\n".join([*blocks, "--help-all lists every flag with its whole text."])
+    return "\n\n".join([*blocks, "--help-all lists every flag with its full text."])
 
 
 def _flag_line(field: Field) -> str:
@@ -183,7 +183,7 @@ def _flag_line(field: Field) -> str:
 
 
 def find_config(name: str) -> Path:
-    """The configuration file of this name, or else the preset. FileNotFoundError suggests the nearest preset."""
+    """Return the configuration file or preset of this name; FileNotFoundError suggests the nearest preset."""
     path = Path(name)
     if path.suffix in CONFIG_SUFFIXES and path.is_file():
         return path
@@ -191,27 +191,27 @@ def find_config(name: str) -> Path:
         return PRESETS[name]
     nearest = difflib.get_close_matches(path.stem, PRESETS, n=1, cutoff=0.0)[0]
     raise FileNotFoundError(
-        f"{name!r} is neither a preset nor a .json, .yaml or .yml file that exists, one of which may stand before the flags. "
-        f"The nearest preset is {nearest!r}; `headless-trainer presets` lists all."
+        f"{name!r} is neither a preset nor an existing .json, .yaml or .yml file, which may precede the flags. The nearest "
+        f"preset is {nearest!r}; `headless-trainer presets` lists all."
     )
 
 
 def show_usage(text: str, argv: list[str] | None = None) -> None:
-    """Print what a command is for, if its help is asked for; its flags follow, and the program ends.
+    """Print the usage of a command if its help is requested; its flags follow, and the program ends.
 
-    The argument classes of transformers import torch, accelerate and peft, which takes seconds, and are the same without: a
-    program that only prints its help does as if they were not there.
+    The argument classes of transformers import torch, accelerate and peft, which takes seconds, but do not need them: a
+    program that only prints its help hides these packages.
     """
     if HELP_FLAGS & set(sys.argv[1:] if argv is None else argv):
         print(text, flush=True)
         if "torch" not in sys.modules:
-            sys.modules.update(dict.fromkeys(("torch", "accelerate", "peft")))  # None: not to be found
-            os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # that there is no torch
+            sys.modules.update(dict.fromkeys(("torch", "accelerate", "peft")))  # None makes their import fail
+            os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # of the missing torch
 
 
 @contextmanager
 def errors_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
-    """End the program on errors of these kinds, which a user can fix, with their message in one line of bounded length."""
+    """End the program at errors of these kinds, which a user can fix, with their message in one line of bounded length."""
     try:
         yield
     except kinds as error:
@@ -219,7 +219,7 @@ def errors_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse a text in YAML or JSON. ValueError says ``where`` it comes from and what is wrong if it is neither."""
+    """Parse YAML or JSON text. Raises ValueError with its origin ``where`` and the problem if it is neither."""
     try:
         return yaml.load(text, Yaml)  # JSON is YAML
     except (yaml.YAMLError, RecursionError) as error:
@@ -250,10 +250,10 @@ def _as_flags(values: dict) -> list[str]:
 
 
 class Yaml(yaml.SafeLoader):
-    """YAML as people mean it: ``no`` and ``off`` are words (``eval_strategy: no``), and ``1e-4`` is a number.
+    """YAML as people expect it: ``no`` and ``off`` are words (``eval_strategy: no``), and ``1e-4`` is a number.
 
-    No name stands twice in a mapping, where YAML would take the last value. No alias stands for an earlier value: nested ones
-    make a file of a few lines larger than any memory.
+    Raises an error for a name that occurs twice in a mapping, where YAML would keep the last value, and for aliases, which,
+    nested, can make a file of a few lines exceed any memory.
     """
 
     yaml_implicit_resolvers = {
@@ -265,7 +265,7 @@ class Yaml(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             alias = self.peek_event()
             raise yaml.composer.ComposerError(
-                problem=f"*{alias.anchor} stands for an earlier value, write it out", problem_mark=alias.start_mark
+                problem=f"*{alias.anchor} refers to an earlier value, write it out", problem_mark=alias.start_mark
             )
         return super().compose_node(parent, index)
 
@@ -273,7 +273,7 @@ class Yaml(yaml.SafeLoader):
         for place, (name, _) in enumerate(node.value):
             if any(name.value == other.value for other, _ in node.value[:place]):
                 raise yaml.constructor.ConstructorError(
-                    problem=f"{name.value!r} stands twice, give it once", problem_mark=name.start_mark
+                    problem=f"{name.value!r} occurs twice, give it once", problem_mark=name.start_mark
                 )
         return super().construct_mapping(node, deep)
 

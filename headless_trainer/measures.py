@@ -1,7 +1,7 @@
-"""Figures of training runs that are shown beyond the logs, one row each: where, under which label, and which end is better.
+"""The table of figures shown outside the logs: where, under which label, and whether higher or lower is better.
 
-A new figure is one call, ``trainer.window.add(name, value, divisor)``; a row here shows it in the console, the pictures, the
-cards and the report, and one in docs/logs.md says what it means.
+To log a new figure, call ``trainer.window.add(name, value, divisor)``. Add a row here to show it in the console, pictures,
+cards and report, and a row in docs/logs.md to explain it.
 """
 
 import math
@@ -13,31 +13,31 @@ CONSOLE, PICTURE, RESULTS = "console", "loss.png", "results of the card"
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture of the report, against tokens; of held-out figures also against time, and with columns in its tables."""
+    """A chart of the report, against tokens; held-out figures also get one against time, and columns in its tables."""
 
     slug: str  # heading of its columns
     title: str
     unit: str  # of its axis
-    scale: Callable[[float], float] = float  # from the value in the logs to the one that is drawn
-    log: bool = False  # the value in the logs is the logarithm of what is drawn: differences are then ratios
-    steady: bool = False  # the figure jumps around a level: its axis is from 0
+    scale: Callable[[float], float] = float  # from the logged value to the drawn one
+    log: bool = False  # the logged value is the logarithm of the drawn one: differences are then ratios
+    steady: bool = False  # the figure fluctuates around a level: its axis starts at 0
     explained: str = ""  # a sentence under the picture
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure that is shown, or can choose the best checkpoint."""
+    """A figure that is shown, or that can choose the best checkpoint."""
 
-    name: str  # in the logs; that of a held-out figure begins with eval_
-    short: str = ""  # label in a line of the console, and beside other held-out figures
+    name: str  # in the logs; held-out figures begin with eval_
+    short: str = ""  # label in the console, and beside other held-out figures
     is_logged: Callable[..., bool] = lambda args: True  # by a run with these settings, whose task is known
-    better: str | None = None  # higher, lower, or None, where the best checkpoint cannot be chosen by it
+    better: str | None = None  # higher, lower, or None if it cannot choose the best checkpoint
     shown: tuple[str, ...] = ()  # places: CONSOLE and so on
     label: str = ""  # elsewhere; the short one by default
     form: Callable[[float], str] = "{:.4g}".format
-    unit: str = ""  # of the value in the logs, where it is neither a share nor a count
+    unit: str = ""  # of the logged value, unless it is a share or a count
     line: str = "-"  # style of its curve
-    chart: Chart | None = None  # of the report; figures with the same one are drawn together
+    chart: Chart | None = None  # of the report; figures with the same chart are drawn together
 
     @property
     def is_held_out(self) -> bool:
@@ -74,8 +74,8 @@ def _without_bias(args) -> bool:
 
 LOSS_CHART = Chart(
     "loss", "Training loss and floor", "nats",
-    explained="Solid: training loss. Dashed: the floor under a headless loss, which comes from tokens that repeat among "
-    "the candidates. Losses of different objectives are different quantities: compare the held-out figures.",
+    explained="Solid: training loss. Dashed: the floor of a headless loss, due to tokens that repeat among the candidates. "
+    "Losses of different objectives are not comparable: compare the held-out figures.",
 )  # fmt: skip
 SPEED_CHART = Chart("speed", "Speed", "tokens per second", steady=True)
 MEMORY_CHART = Chart("memory", "Peak memory", "GiB", lambda mebibytes: mebibytes / 1024, steady=True)
@@ -86,7 +86,7 @@ PERPLEXITY_CHART = Chart(
 )
 LOSS = {"form": "{:.3f}".format, "unit": "nats"}
 
-# In the order in which every place shows them.
+# In the order in which they are shown everywhere.
 # fmt: off
 TRAINING = (
     Measure("loss", "loss", shown=(CONSOLE, PICTURE), chart=LOSS_CHART, **LOSS),
@@ -116,11 +116,11 @@ MEASURES = TRAINING + EVALUATION
 
 
 def shown_in(place: str) -> list[Measure]:
-    """Return what a place shows, in its order."""
+    """Return the figures that a place shows, in order."""
     return [measure for measure in MEASURES if place in measure.shown]
 
 
 def higher_is_better(name: str) -> bool | None:
-    """Direction of a held-out figure by its name, which may hold that of a dataset; None for a figure of a user's own."""
+    """Return whether higher is better for a held-out figure, whose name may contain a dataset's; None for unknown figures."""
     found = (each.better == "higher" for each in EVALUATION if each.better and name.endswith(each.bare_name))
     return next(found, None)

@@ -1,7 +1,7 @@
-"""What is refused before any work starts: a row for each setting and reason.
+"""Tables of settings that are refused before any work starts, with the reasons.
 
-A setting is refused where a number would be silently wrong or work would be lost; the rest is left to the libraries.
-tests/cli/test_refusals.py names the settings of transformers that work here, so that one that a later version adds is judged.
+A setting is refused if a number would be silently wrong or work would be lost; the libraries check the rest.
+tests/cli/test_refusals.py lists the settings of transformers that work here, so that someone judges each later addition.
 """
 
 import dataclasses
@@ -18,15 +18,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Refusal:
-    """A row of a table: settings that mean nothing, or nothing possible, under a condition."""
+    """A row of a table: settings that are invalid under a condition."""
 
     names: str  # of the settings, separated by spaces
-    why: str  # the reason and the remedy, as the end of a sentence that begins with the name and the value
-    when: Callable[[Any], bool] = lambda args: True  # of the arguments; asked where the value is not the default
+    why: str  # reason and remedy, which end a sentence that begins with name and value
+    when: Callable[[Any], bool] = lambda args: True  # of the arguments; called if the value is not the default
 
 
 def outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refusal]:
-    """A row for each setting whose value must fit where it has one; nan never does."""
+    """Yield a row for each setting, refusing values that do not fit; nan never fits."""
     for name in names.split():
         yield Refusal(name, f"it must {must}", lambda args, name=name: not fits(getattr(args, name)))
 
@@ -46,10 +46,10 @@ def _has_no_decay(args) -> bool:
 
 
 LEAVE = "leave it out"
-UNREAD = f"losses, metrics and checkpoints here are made without it: {LEAVE}"
+UNREAD = f"losses, metrics and checkpoints ignore it: {LEAVE}"
 OF_TWO = "drop one of the two"
 ONE_OR_MORE = "be at least 1", lambda value: value >= 1
-# Before transformers reads them: it takes 0 for logging_steps.
+# Checked before transformers reads them: it replaces 0 by logging_steps.
 STEPS = tuple(
     Refusal(
         f"{when}_steps",
@@ -71,10 +71,10 @@ RANGES = (
     ),
     Refusal(
         "auto_find_batch_size",
-        "a run would restart with changed weights and counts: set a smaller per_device_train_batch_size yourself",
+        "a run would restart with changed weights and counts: lower per_device_train_batch_size yourself",
     ),
     Refusal(
-        "label_names", f"labels are in the column labels: {LEAVE}", lambda args: list(args.label_names) != ["labels"]
+        "label_names", f"the labels' column is 'labels': {LEAVE}", lambda args: list(args.label_names) != ["labels"]
     ),
     Refusal("label_smoothing_factor average_tokens_across_devices", UNREAD),
 )
@@ -94,33 +94,33 @@ PRETRAINING = (
     ),
     Refusal(
         "lr_scheduler_type",
-        "lr_scheduler_kwargs does not say in how many steps at the end, below max_steps, the rate decays: give "
+        "lr_scheduler_kwargs does not set the number of final steps, below max_steps, in which the rate decays: pass "
         """--lr_scheduler_kwargs '{"num_decay_steps": 100}'""",
         _has_no_decay,
     ),
-    Refusal("neftune_noise_alpha", f"its noise would reach the vectors of candidates too: {LEAVE}"),
-    Refusal("remove_unused_columns", f"the targets are made from columns that the model does not take: {LEAVE}"),
+    Refusal("neftune_noise_alpha", f"its noise would also reach the candidates' vectors: {LEAVE}"),
+    Refusal("remove_unused_columns", f"the trainer makes targets from columns that the model does not take: {LEAVE}"),
     Refusal("enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches do_predict", UNREAD),
     Refusal(
         "include_num_input_tokens_seen",
-        "it would take tokens equal to the padding token for padding: read tokens_seen in the logs, or set 'all'",
+        "it would count tokens equal to the padding token as padding: read tokens_seen in the logs, or set 'all'",
         lambda args: args.include_num_input_tokens_seen == "non_padding",
     ),
     Refusal(
         "load_best_model_at_end",
-        f"save_strategy is 'no', so there is none to load: set save_strategy and eval_strategy, or {LEAVE}",
+        f"save_strategy is 'no', so there is no model to load: set save_strategy and eval_strategy, or {LEAVE}",
         lambda args: args.save_strategy == "no",
     ),
     Refusal("parallelism_config", f"targets are drawn for whole rows: {LEAVE} tp, cp and sp sizes", _parallel),
     *outside("softmax_share", "be at least 0 and below 1", lambda share: 0 <= share < 1),
     Refusal(
         "softmax_share",
-        f"sparse_embedding_updates has no gradient for every row: {OF_TWO}",
+        f"sparse_embedding_updates has no gradients for the whole vocabulary: {OF_TWO}",
         lambda args: args.sparse_embedding_updates,
     ),
     Refusal(
         "pool_size",
-        f"negatives is not 'micro_batch', and makes one pool of the targets of several forwards: {OF_TWO}",
+        f"negatives is not 'micro_batch', so the targets of several forwards form one pool: {OF_TWO}",
         lambda args: args.negatives != "micro_batch",
     ),
     Refusal("head_bias", "only objective 'vanilla' starts a head: " + OF_TWO, lambda args: args.objective != "vanilla"),
@@ -141,7 +141,7 @@ PRETRAINING = (
     ),
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
-        f"it needs whole matrices, which DeepSpeed and fsdp cut into shards: start without them, or {LEAVE}",
+        f"it needs whole matrices, which DeepSpeed and FSDP shard: start without them, or {LEAVE}",
         lambda args: args.deepspeed_plugin is not None or args.fsdp,
     ),
 )
@@ -154,7 +154,7 @@ HEAD = (
     Refusal("head_bias", "--init says how the head starts: drop head_bias", lambda args: args.head_bias != "none"),
     Refusal("freeze_trunk", f"nothing is trained: add --do_train, or {LEAVE}", lambda args: not args.do_train),
 )
-# Settings that only some objectives read, and these objectives.
+# Settings that only some objectives read, with these objectives.
 OF_OBJECTIVES = {
     "negatives pool_size sampled_negatives sparse_embedding_updates": ("headless", "sampled_softmax"),
     "softmax_share": ("sampled_softmax",),
@@ -162,17 +162,17 @@ OF_OBJECTIVES = {
 }
 # Parameters of a trainer's constructor.
 PRETRAINING_PARAMETERS = {
-    "model_init": "the loss is made from the model's own embedding, before training: make the model, and pass it as model",
-    "compute_loss_func": "the loss is that of args.objective: leave it out, or subclass the trainer and override compute_loss",
-    "compute_metrics": "evaluation sums figures of each token and keeps no logits: leave it out and read the metrics it gives",
+    "model_init": "the loss uses the model's own embedding, which must exist before training: pass the model as model",
+    "compute_loss_func": "args.objective sets the loss: leave it out, or subclass the trainer and override compute_loss",
+    "compute_metrics": "evaluation sums figures of each token and keeps no logits: leave it out and read evaluation's metrics",
     "preprocess_logits_for_metrics": "evaluation keeps no logits: leave it out",
 }
-CLASSIFICATION_PARAMETERS = {"compute_loss_func": "the loss is that of the parameter loss: leave it out"}
+CLASSIFICATION_PARAMETERS = {"compute_loss_func": "the parameter loss sets the loss: leave it out"}
 MODEL = (
     Refusal("config_name", f"model_type also names a configuration: {OF_TWO}", lambda args: args.model_type),
     Refusal(
         "config_name model_type config_overrides",
-        f"model_name_or_path brings its own configuration: {OF_TWO}",
+        f"model_name_or_path has its own configuration: {OF_TWO}",
         lambda args: args.model_name_or_path,
     ),
     Refusal("tokenizer_name", f"train_tokenizer makes a new one: {OF_TWO}", lambda args: args.train_tokenizer),
@@ -190,7 +190,7 @@ DATA = (
 
 
 def refuse(args, table: Iterable[Refusal]) -> None:
-    """Raise ValueError at the first row of a table that holds for a dataclass of arguments."""
+    """Raise ValueError at the first row of a table that applies to a dataclass of arguments."""
     defaults = _defaults(args)
     for row in table:
         for name in row.names.split():
@@ -200,7 +200,7 @@ def refuse(args, table: Iterable[Refusal]) -> None:
 
 
 def leave_out_unread(args) -> None:
-    """Reset the settings that ``args.objective`` does not read, and say so: a baseline takes the flags of the run beside it."""
+    """Reset and warn of settings that ``args.objective`` does not read, so that a baseline accepts the other run's flags."""
     defaults, unread = _defaults(args), []
     for names, objectives in OF_OBJECTIVES.items():
         for name in names.split() if args.objective not in objectives else ():
@@ -208,7 +208,7 @@ def leave_out_unread(args) -> None:
                 unread.append(f"{name} {getattr(args, name)}")
                 setattr(args, name, defaults[name])
     if unread and args.process_index == 0:
-        logger.warning("Objective %s does not read these settings: %s. Left out.", args.objective, ", ".join(unread))
+        logger.warning("Objective %s ignores these settings: %s.", args.objective, ", ".join(unread))
 
 
 def _defaults(args) -> dict[str, Any]:
@@ -219,19 +219,19 @@ def _defaults(args) -> dict[str, Any]:
 
 
 def refuse_parameters(given: Mapping[str, Any], table: Mapping[str, str]) -> None:
-    """Raise ValueError if a parameter of a constructor is given that the table names."""
+    """Raise ValueError for a constructor parameter that the table names."""
     for name, why in table.items():
         if given.get(name) is not None:
             raise ValueError(f"{name} is {given[name]!r} but {why}.")
 
 
 def check_best_metric(args) -> None:
-    """Raise ValueError if ``metric_for_best_model`` is none of `evaluation_metrics`, before the first evaluation."""
+    """Raise ValueError, before the first evaluation, if ``metric_for_best_model`` is none of `evaluation_metrics`."""
     name, known = args.metric_for_best_model, evaluation_metrics(args)
     if name is not None and name.removeprefix("eval_") not in known:
-        raise ValueError(f"metric_for_best_model is {name!r}, which is none of {', '.join(sorted(known))}.")
+        raise ValueError(f"metric_for_best_model is {name!r} but must be one of {', '.join(sorted(known))}.")
 
 
 def evaluation_metrics(args) -> set[str]:
-    """Names of the figures of an evaluation that can choose the best checkpoint, without the prefix ``eval_``."""
+    """Return the evaluation figures that can choose the best checkpoint, without the prefix ``eval_``."""
     return {each.bare_name for each in EVALUATION if each.better and each.is_logged(args)}

@@ -1,1 +1,1 @@
-"""The objective: tensors and token ids alone."""
+"""The objective: functions of tensors and token ids."""

@@ -14,8 +14,8 @@ from .negatives import NegativePool
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
 
-# Scores of one chunk, in elements: 32 MiB of float32. Measured on two CPU cores, larger chunks leave the cache and smaller
-# ones pay for more calls.
+# Scores of one chunk, in elements: 32 MiB of float32. On two CPU cores, larger chunks leave the cache and smaller ones cost
+# more calls.
 CHUNK_ELEMENTS = 2**23
 MIN_CHUNK_ROWS = 256
 
@@ -29,24 +29,24 @@ def cwt_loss(
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
-    """Contrastive Weight Tying: every output must pick the embedding of its own target among those of all targets.
+    """Contrastive Weight Tying: each output must pick its own target's embedding among those of all targets.
 
-    With ``x_1 .. x_K`` the targets, the loss of position i is ``logsumexp_k(o_i . E(x_k)) - o_i . E(x_i)``: plain dot
-    products, repeated targets counted each time. It is computed over the U distinct targets with their counts as a bias,
-    ``logsumexp_u(o_i . E(u) + log c_u)``, which is the same number at K x U cost instead of K x K.
+    For targets ``x_1 .. x_K``, the loss of position i is ``logsumexp_k(o_i . E(x_k)) - o_i . E(x_i)``, with plain dot
+    products and every repeat counted. It is computed over the U distinct targets with their counts as a bias,
+    ``logsumexp_u(o_i . E(u) + log c_u)``, which has the same value at K x U cost instead of K x K.
     Source: https://arxiv.org/abs/2309.08351, section 3.2.
 
     Args:
         hidden: ``(K, D)`` outputs of the trunk at the predicted positions.
-        target_ids: ``(K,)`` int64 token to predict at each of them.
+        target_ids: ``(K,)`` int64 token to predict at each position.
         embed: the embedding module, or any callable from ``(U,)`` ids to ``(U, D)`` vectors.
-        pool: candidates, which must contain every target. The targets themselves by default.
+        pool: candidates, which must contain every target. By default the targets themselves.
         reduction: ``mean``, ``sum`` or ``none``.
-        backend: ``dense`` (one product), ``chunked`` (rows in chunks: no K x U matrix is kept), or ``auto`` (one of the two
+        backend: ``dense`` (one product), ``chunked`` (rows in chunks, without storing a K x U matrix), or ``auto`` (chooses
             by size). ``none`` is always dense.
 
     Returns:
-        float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``. With K = 0 it is zero and still
+        float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``. For K = 0 the loss is zero but still
         attached to the graph, so that every rank takes part in the gradient exchange.
 
     Raises:
@@ -79,18 +79,18 @@ def candidate_loss(
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
-    """``logsumexp_u(o_i . E(u) + log w_u) - o_i . E(x_i)``, where it is known which candidate each target is.
+    """Compute ``logsumexp_u(o_i . E(u) + log w_u) - o_i . E(x_i)``, given the index of each target among the candidates.
 
-    With the counts of a pool as the weights it is `cwt_loss`; with these over the counts that are expected, an estimate of the
-    cross-entropy over the vocabulary. All else is as in `cwt_loss`.
+    If the weights are the counts of a pool, this is `cwt_loss`; if they are counts over expected counts, it estimates the
+    cross-entropy over the vocabulary. Everything else is as in `cwt_loss`.
 
     Args:
         hidden: ``(K, D)`` outputs of the trunk at the predicted positions.
-        target_index: ``(K,)`` int64, index in the pool of the target of each.
+        target_index: ``(K,)`` int64, index in the pool of each target.
         candidates: ``(U, D)`` vectors of the pool's tokens.
-        log_weights: ``(U,)`` logarithm of how much each counts.
-        bias: ``(U,)`` added to the scores of the candidates; None for plain dot products.
-        softcap: bound c of these scores s, of which ``c * tanh(s / c)`` count; None for none.
+        log_weights: ``(U,)`` logarithms of the candidates' weights.
+        bias: ``(U,)``, added to the scores of the candidates; None for plain dot products.
+        softcap: bound c that turns scores s into ``c * tanh(s / c)``; None for no bound.
     """
     if softcap is None:
         bias = log_weights if bias is None else log_weights + bias.to(log_weights)
@@ -99,7 +99,7 @@ def candidate_loss(
         hidden, target_index, candidates, bias,
         softcap=softcap, log_weights=capped_weights, reduction=reduction, backend=backend,
     )  # fmt: skip
-    # The weight also lifted the score of the target itself, which the numerator does not have.
+    # The weight also raised the target's own score, but the numerator has none.
     lifted = log_weights[target_index]
     if reduction == "none":
         return losses + lifted
@@ -119,16 +119,16 @@ def vocabulary_cross_entropy(
 ) -> Tensor:
     """Cross-entropy of the projection ``hidden @ weight.T + bias`` on the whole vocabulary: the objective CWT replaces.
 
-    Products run in the autocast dtype where autocast is on, else in the inputs' own; bias, logsumexp and sums over chunks
-    are float32 or wider.
+    Products run in the autocast dtype if autocast is on, else in the inputs' dtype; bias, logsumexp and sums over chunks are
+    float32 or wider.
 
     Args:
         hidden: ``(K, D)`` inputs of the projection at the predicted positions.
-        target_ids: ``(K,)`` int64 token to predict at each of them.
+        target_ids: ``(K,)`` int64 token to predict at each position.
         weight: ``(V, D)``.
         bias: ``(V,)``.
         softcap: as in `candidate_loss`.
-        log_weights: ``(V,)`` without a gradient, added to the scores below their bound.
+        log_weights: ``(V,)`` without a gradient, added to the bounded scores.
         reduction: ``mean``, ``sum`` or ``none``.
         backend: as in `cwt_loss`.
 
@@ -138,8 +138,8 @@ def vocabulary_cross_entropy(
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction must be mean, sum or none, got {reduction!r}.")
     if hidden.shape[0] == 0:
-        # A rank without a predicted token must still reach every parameter, or the exchange of gradients waits forever.
-        # Sums of empty slices: exactly zero, whatever the weights hold.
+        # A rank without a predicted token must still reach every parameter, or the gradient exchange hangs. Sums of empty
+        # slices are exactly zero, whatever the weights are.
         zero = _widen(hidden.sum() + weight[:0].sum() + (0.0 if bias is None else bias[:0].sum()))
         return zero.expand(0) if reduction == "none" else zero
     device_type = hidden.device.type
@@ -159,32 +159,32 @@ def vocabulary_cross_entropy(
             scores = capped(_scores(hidden, weight, bias), softcap)
             scores = scores if log_weights is None else scores + log_weights
             return F.cross_entropy(scores, target_ids, reduction=reduction)
-        if not torch.is_grad_enabled():  # where a Function is still asked for the gradients of its inputs
+        if not torch.is_grad_enabled():  # a Function would still compute the gradients of its inputs
             hidden, weight, bias = hidden.detach(), weight.detach(), bias.detach()
         total = _ChunkedCrossEntropy.apply(hidden, weight, bias, target_ids, rows, softcap, log_weights)
         return total / hidden.shape[0] if reduction == "mean" else total
 
 
 def balanced_cross_entropy(logits: Tensor, labels: Tensor, class_counts: Tensor | None = None) -> Tensor:
-    """Cross-entropy that gives every class present the same weight: the mean over them of each class's mean loss.
+    """Cross-entropy with equal weight for every class present: the mean over these classes of each class's mean loss.
 
-    Up to a constant this is the balanced loss of https://arxiv.org/abs/2309.08351, appendix B.1, with class frequencies
-    taken from the labels at hand; in this normalisation it equals plain cross-entropy where classes are equally frequent.
-    Row i weighs ``1 / (count[y_i] * number of classes present)``, so with the counts of a larger scope the result is one
-    summand of that scope's loss.
+    Up to a constant this is the balanced loss of https://arxiv.org/abs/2309.08351, appendix B.1, with class frequencies from
+    the given labels; normalised like this, it equals plain cross-entropy if classes are equally frequent. Row i has weight
+    ``1 / (count[y_i] * number of classes present)``, so with the counts of a larger scope the result is one summand of that
+    scope's loss.
 
     Args:
         logits: ``(N, C)`` scores of the classes.
         labels: ``(N,)`` int64 classes, each in [0, C).
-        class_counts: ``(C,)`` rows of each class in the whole scope, all micro-batches and processes of an optimizer step.
-            The result is then this batch's part of the scope's loss: the parts are to be added up, not averaged. By
-            default the batch is its own scope.
+        class_counts: ``(C,)`` rows of each class in the whole scope, such as an optimizer step on all processes. The result is
+            then this batch's part of the scope's loss: sum these parts, do not average them. By default the batch is its own
+            scope.
 
     Returns:
         float32 (float64 for float64 logits) nats, a scalar; zero, attached to the graph, with N = 0.
 
     Raises:
-        ValueError: if shapes differ, or class_counts lacks rows of this batch. Labels outside [0, C) are torch's own errors.
+        ValueError: if shapes differ, or class_counts lacks rows of this batch. torch itself rejects labels outside [0, C).
     """
     if logits.dim() != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(f"logits must be (N, C) and labels (N,), got {tuple(logits.shape)} and {tuple(labels.shape)}.")
@@ -193,7 +193,7 @@ def balanced_cross_entropy(logits: Tensor, labels: Tensor, class_counts: Tensor 
         class_counts = own_counts
     elif class_counts.shape != own_counts.shape or (class_counts < own_counts).any():
         raise ValueError(
-            f"class_counts must count the rows of all micro-batches, this one's {own_counts.tolist()} among them, "
+            f"class_counts must count the rows of all micro-batches, including this one's {own_counts.tolist()}, "
             f"got {class_counts.tolist()}."
         )
     losses = F.cross_entropy(_widen(logits), labels, reduction="none")
@@ -202,10 +202,10 @@ def balanced_cross_entropy(logits: Tensor, labels: Tensor, class_counts: Tensor 
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Summed cross-entropy over chunks of rows; the gradients are made in the forward, chunk by chunk.
+    """Summed cross-entropy over chunks of rows, with gradients computed in the forward.
 
-    The scores of a chunk serve the loss and the gradients at once and are then dropped, so the peak is one chunk of
-    scores and the product runs three times, as it does with the whole matrix, instead of four as with recomputation.
+    The scores of a chunk serve loss and gradients and are then dropped, so the peak is one chunk of scores. The product runs
+    three times, as with the whole matrix; recomputation would run it four times.
     """
 
     @staticmethod
@@ -224,7 +224,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             scores = capped(_scores(chunk, weight, bias), softcap)  # (rows, U)
             slope = None if softcap is None else 1 - (scores / softcap).square()
             scores = scores if log_weights is None else scores + log_weights
-            scores -= scores.amax(dim=-1, keepdim=True)  # in place from here on: one buffer a chunk, one exponential
+            scores -= scores.amax(dim=-1, keepdim=True)  # from here on in place: one buffer, one exponential
             total -= scores.gather(1, own).sum(dtype=wide)
             partition = scores.exp_().sum(dim=-1, keepdim=True)
             total += partition.log().sum()
@@ -249,7 +249,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        # With a dimension, grad_output takes part in type promotion: accelerators round a scalar to bfloat16 first.
+        # grad_output gets a dimension to take part in type promotion: accelerators round a scalar to bfloat16 first.
         grads = [
             None if grad is None else (grad * grad_output[None]).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
@@ -264,10 +264,10 @@ def _scores(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def capped(scores: Tensor, softcap: float | None) -> Tensor:
-    """Scores within plus and minus ``softcap``, where there is one."""
+    """Bound scores to plus and minus ``softcap``, if given."""
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
 def _widen(values: Tensor) -> Tensor:
-    """float16 and bfloat16 as float32; float32 and float64 as they are."""
+    """Convert float16 and bfloat16 to float32; keep float32 and float64."""
     return values.float() if values.dtype in LOW_PRECISION else values

@@ -1,7 +1,7 @@
-"""What is predicted where: masked tokens, next tokens, and which packed documents see each other.
+"""Choose what is predicted: masked tokens, next tokens, and which positions of packed documents attend to each other.
 
-Everything is a function of the token ids and of a seed, on the device that holds them. Masks drawn by a collator depend on
-how far its workers have prefetched, so a resumed run would see other masks than the run that was not stopped.
+Everything is a function of token ids and a seed, on the device that holds them. Masks drawn by a collator would depend on how
+far its workers have prefetched, so a resumed run would see other masks than an uninterrupted one.
 
 Letters used in shapes: B rows, T tokens in a row.
 """
@@ -19,20 +19,20 @@ class MaskingRule:
     """How masked-language-model targets are drawn."""
 
     mask_token_id: int
-    vocab_size: int  # random tokens are drawn below it
+    vocab_size: int  # upper bound of random tokens
     special_ids: Tensor  # ``(S,)`` int64 ids that are never targets
-    probability: float = 0.15  # of the other tokens to become targets
-    mask_share: float = 0.8  # of the targets, shown as the mask token
-    random_share: float = 0.1  # of the targets, shown as a random token; the rest is shown as it is
+    probability: float = 0.15  # that any other token becomes a target
+    mask_share: float = 0.8  # of the targets, replaced by the mask token
+    random_share: float = 0.1  # of the targets, replaced by a random token; the rest stays unchanged
 
 
 def mask_tokens(
     input_ids: Tensor, rule: MaskingRule, row_seeds: Tensor, excluded: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """``(B, T)`` inputs and ``(B, T)`` labels of masked language modelling, `IGNORE_INDEX` where nothing is predicted.
+    """Return ``(B, T)`` inputs and labels of masked language modelling, `IGNORE_INDEX` where nothing is predicted.
 
-    A row with the same tokens and seed, of ``(B,)`` int64, gets the same masks in any batch, on any device. ``(B, T)``
-    positions that are ``excluded``, such as padding, are never targets.
+    A row with the same tokens and seed (``row_seeds`` are ``(B,)`` int64) gets the same masks in any batch, on any device.
+    ``(B, T)`` ``excluded`` positions, such as padding, are never targets.
     """
     chosen, shown, replacement = uniform_numbers(row_seeds, 3, input_ids.shape[1])  # (B, T) each
     target = chosen < rule.probability
@@ -48,9 +48,9 @@ def mask_tokens(
 
 
 def next_tokens(input_ids: Tensor, excluded: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
-    """``(B, T)`` labels of causal language modelling: the token that follows; `IGNORE_INDEX` where nothing is predicted.
+    """Return ``(B, T)`` labels of causal language modelling: the next token, `IGNORE_INDEX` where nothing is predicted.
 
-    Nothing predicts tokens that are ``excluded``, such as padding, and the first of a document, where positions are 0.
+    No position predicts ``excluded`` tokens, such as padding, or the first token of a document, whose position id is 0.
     """
     labels = torch.full_like(input_ids, IGNORE_INDEX)
     labels[:, :-1] = input_ids[:, 1:]
@@ -62,7 +62,7 @@ def next_tokens(input_ids: Tensor, excluded: Tensor | None = None, position_ids:
 
 
 def document_positions(input_ids: Tensor, end_ids: Tensor) -> Tensor:
-    """Position of each token in its own document, ``(B, T)`` int64; a document starts a row or follows an end token."""
+    """Return the position of each token in its document, ``(B, T)`` int64; documents start a row or follow an end token."""
     indices = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
     starts = torch.zeros_like(input_ids)
     ended = torch.isin(input_ids[:, :-1], end_ids.to(input_ids.device))
@@ -71,7 +71,7 @@ def document_positions(input_ids: Tensor, end_ids: Tensor) -> Tensor:
 
 
 def document_mask(position_ids: Tensor) -> Tensor:
-    """Which positions may see each other when every document sees itself alone, ``(B, 1, T, T)`` bool."""
+    """Return which positions may attend to each other within documents, ``(B, 1, T, T)`` bool."""
     documents = (position_ids == 0).cumsum(dim=1)
     return (documents[:, None, :, None] == documents[:, None, None, :]).contiguous()
 
@@ -83,10 +83,9 @@ def document_bounds(position_ids: Tensor) -> Tensor:
 
 
 def content_seeds(input_ids: Tensor, seed: tuple[int, ...], excluded: Tensor | None = None) -> Tensor:
-    """Make a seed for each row, ``(B,)`` int64, from its tokens and what ``seed`` names, such as a run's seed and a step.
+    """Make a seed for each row, ``(B,)`` int64, from its tokens and the numbers in ``seed``, such as a run's seed and a step.
 
-    The same in any batch, in any order, at any padded length and on any process: nothing has to be known of how the rows were
-    shared out. Rows of the same tokens have the same seed.
+    A row gets the same seed in any batch, order, padded length and process. Rows with the same tokens have the same seed.
     """
     state = torch.zeros((), dtype=torch.long)
     for part in seed:
@@ -99,18 +98,18 @@ def content_seeds(input_ids: Tensor, seed: tuple[int, ...], excluded: Tensor | N
 
 
 def uniform_numbers(row_seeds: Tensor, draws: int, length: int) -> Tensor:
-    """Counter-based uniform numbers in [0, 1): ``(draws, B, length)`` float32, a function of the seeds alone.
+    """Draw counter-based uniform numbers in [0, 1): ``(draws, B, length)`` float32, a function of the seeds only.
 
-    Unlike a `torch.Generator` it gives the same numbers on every device, however the rows are batched.
+    Unlike a `torch.Generator`, this gives the same numbers on every device and in every batch.
     """
-    # Position by position, so that a row keeps its numbers when it is padded to another length.
+    # Count position by position, so that a row keeps its numbers when it is padded to another length.
     counters = torch.arange(draws * length, device=row_seeds.device).view(length, draws).T[:, None]
     bits = _mix(_mix(row_seeds)[None, :, None] ^ _mix(counters + 1))
     return ((bits >> 40) & 0xFFFFFF).float() / 2**24  # 24 bits: every value is exact in float32
 
 
 # SplitMix64 (Steele, Lea and Flood, 2014): the step of its state, and its finaliser, a bijection of 64-bit integers whose
-# output bits pass the usual tests of randomness. int64 sums and products wrap in torch as they must here.
+# output bits pass the usual tests of randomness. int64 sums and products wrap in torch, as required here.
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64), (31, 1))
 

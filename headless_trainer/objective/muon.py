@@ -1,4 +1,4 @@
-"""Muon for the matrices of a trunk, and another optimizer for everything else, as one optimizer."""
+"""One optimizer that applies Muon to the matrices of a trunk, and another optimizer to everything else."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,8 +16,8 @@ class MuonAnd(torch.optim.Optimizer):
 
     Args:
         params: groups of parameters, as for any optimizer. Matrices keep the weight decay of their group.
-        matrices: the parameters that Muon updates, at ``muon_lr``, which a schedule multiplies as it does that of the others.
-        other: class of the optimizer for the rest, which takes the ``kwargs``.
+        matrices: the parameters that Muon updates at ``muon_lr``, on the same schedule as the others.
+        other: class of the optimizer for the rest, which gets the ``kwargs``.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class MuonAnd(torch.optim.Optimizer):
                     kept.append(group | {"params": own})
         self.other = other(groups[False], **kwargs)
         self.muon = torch.optim.Muon(groups[True], lr=muon_lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
-        # Schedules that end above 0 read the rate that they multiply here.
+        # Schedules that end above 0 read their base rate here.
         defaults = {"lr": self.other.defaults["lr"]}
         super().__init__([*self.other.param_groups, *self.muon.param_groups], defaults)
 
     def step(self, closure: Callable | None = None) -> Any:
-        """Make one step of both, with the gradients of the closure where one is given."""
+        """Make one step of both, after calling the closure if given."""
         loss = self.other.step(closure)
         self.muon.step()
         return loss
@@ -54,5 +54,5 @@ class MuonAnd(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict) -> None:
         self.other.load_state_dict(state_dict["other"])
         self.muon.load_state_dict(state_dict["muon"])
-        # Which made groups of their own again; a schedule changes those that are here.
+        # Both have made new groups; a schedule changes the ones listed here.
         self.param_groups = [*self.other.param_groups, *self.muon.param_groups]

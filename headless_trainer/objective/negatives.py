@@ -1,4 +1,4 @@
-"""The candidates that a prediction is picked from, as token ids and counts.
+"""Pools of candidates, as token ids and counts.
 
 Letters used in shapes: K predicted positions, U distinct target tokens.
 """
@@ -11,22 +11,22 @@ from torch import Tensor
 
 
 def draw_uniform(amount: int, vocab_size: int, seed: int, step: int) -> Tensor:
-    """Draw ``(amount,)`` further candidates of a step, uniformly with replacement: the same in every process and resume."""
+    """Draw ``(amount,)`` more candidates for a step, uniformly with replacement, the same on every process and resume."""
     generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
     return torch.randint(vocab_size, (amount,), generator=generator)
 
 
 @dataclass(frozen=True)
 class NegativePool:
-    """Distinct target tokens and how often each one occurs among the targets.
+    """Distinct candidate tokens and their counts.
 
-    Targets that are the same token have the same embedding, so the pool is fully known from its distinct ids and their counts:
-    widening it to other micro-batches or other ranks moves integers, never embeddings.
+    Equal targets have equal embeddings, so distinct ids and counts describe the pool completely: extending it to other
+    micro-batches or ranks moves integers, never embeddings.
 
     Attributes:
         ids: ``(U,)`` int64, sorted, each token once.
         counts: ``(U,)`` int64, occurrences of each token, at least 1.
-        targets: how many of the occurrences are targets; the rest was drawn.
+        targets: number of occurrences that are targets; the rest was drawn.
     """
 
     ids: Tensor
@@ -35,7 +35,7 @@ class NegativePool:
 
     @classmethod
     def from_targets(cls, targets: Tensor | Iterable[Tensor]) -> "NegativePool":
-        """Pool of the target ids of one batch, ``(K,)``, or of several together."""
+        """Make a pool from the ``(K,)`` target ids of one batch, or of several batches."""
         if not isinstance(targets, Tensor):
             batches = [batch.reshape(-1) for batch in targets]
             targets = torch.cat(batches) if batches else torch.empty(0, dtype=torch.long)
@@ -44,17 +44,17 @@ class NegativePool:
 
     @classmethod
     def merged(cls, ids: Tensor, counts: Tensor) -> "NegativePool":
-        """Pool of several together: their ``(N,)`` tokens and counts one after the other, of which 0 is padding."""
+        """Merge several pools, given their concatenated ``(N,)`` tokens and counts; a count of 0 is padding."""
         ids, counts = ids[counts > 0], counts[counts > 0]
         distinct, positions = torch.unique(ids, return_inverse=True)
         return cls(distinct, torch.zeros_like(distinct).index_add_(0, positions, counts), int(counts.sum()))
 
     def __len__(self) -> int:
-        """Distinct tokens, U."""
+        """Return the number of distinct tokens, U."""
         return self.ids.numel()
 
     def with_drawn(self, ids: Tensor | None) -> "NegativePool":
-        """This pool and further candidates, ``(M,)``, a token as often as it is among them."""
+        """Return this pool with ``(M,)`` more candidates, repeats counted."""
         if ids is None:
             return self
         counts = torch.cat([self.counts, torch.ones_like(ids)])
@@ -62,15 +62,15 @@ class NegativePool:
 
     @property
     def size(self) -> int:
-        """Targets in the pool, repeats included."""
+        """Number of candidates in the pool, repeats included."""
         return int(self.counts.sum())
 
     def log_counts(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """``(U,)`` natural logarithm of the counts."""
+        """Return the ``(U,)`` natural logarithms of the counts."""
         return self.counts.to(dtype).log()
 
     def index_of(self, target_ids: Tensor) -> Tensor:
-        """``(K,)`` int64 index in ``ids`` of each target; a ValueError for one that is not there: the loss would be wrong."""
+        """Return the ``(K,)`` int64 index in ``ids`` of each target; raise ValueError for a target outside the pool."""
         index = torch.searchsorted(self.ids, target_ids)
         if index.numel() == 0:
             return index

@@ -1,4 +1,4 @@
-"""Counts of tokens as the log frequencies that the free head adds to its scores."""
+"""Turn token counts into the log frequencies that the free head adds to its scores."""
 
 import math
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def candidate_log_prior(token_counts: Tensor, drawn_share: float = 0.0) -> Tensor:
-    """Return the log frequency of each token among the candidates, which the free head adds to its scores.
+    """Return the log frequency of each token among the candidates, ``(V,)`` float32, in nats.
 
-    Candidates are the targets, see `log_prior`, and where a share of them was drawn, from 0 to below 1, a mixture of those and
-    the uniform distribution over the vocabulary. ``(V,)`` float32, in nats.
+    The frequencies are those of the targets (see `log_prior`), mixed with the uniform distribution over the vocabulary if a
+    share of the candidates, from 0 to below 1, was drawn.
     """
     log_q = log_prior(token_counts)
     if not drawn_share:
@@ -20,24 +20,24 @@ def candidate_log_prior(token_counts: Tensor, drawn_share: float = 0.0) -> Tenso
 
 
 def drawn_share_of(totals: dict[str, float]) -> float:
-    """Return the share of uniformly drawn candidates, from the totals that a headless run saves beside its token counts."""
+    """Return the share of uniformly drawn candidates, from the totals that a headless run saves with its token counts."""
     return totals.get("drawn_candidates", 0.0) / totals.get("candidates", 1.0)
 
 
 def log_prior(token_counts: Tensor) -> Tensor:
-    """Return the log frequency of each token: a distribution in which tokens never seen have a share too.
+    """Return the log frequency of each token, ``(V,)`` float32, in nats; unseen tokens get a share too.
 
-    Absolute discounting: every token seen gives up the same part of one occurrence, and those never seen share it equally.
-    The part is estimated from how many tokens were seen once and twice, n1 / (n1 + 2 n2) (Ney, Essen and Kneser, 1994,
-    https://doi.org/10.1006/csla.1994.1001), and bounded so that no token is rarer for having been seen. If none was, all have
-    the same. ``(V,)`` float32, in nats.
+    Absolute discounting: every seen token gives up the same part of one occurrence, which unseen tokens share equally. The
+    part is estimated from the numbers of tokens seen once and twice, n1 / (n1 + 2 n2) (Ney, Essen and Kneser, 1994,
+    https://doi.org/10.1006/csla.1994.1001), and bounded so that no seen token becomes rarer than an unseen one. Without
+    counts, all tokens are equally frequent.
     """
     size, total = len(token_counts), int(token_counts.sum())
     if total == 0:
         return (token_counts + 1.0).log() - math.log(size)
     unseen, once, twice = (int((token_counts == count).sum()) for count in (0, 1, 2))
-    # One more token of each kind than there are, for counts that are few. Rows read over several epochs leave few tokens
-    # that were seen once, so the estimate is too low there: with text it is almost never below a half.
+    # One more token of each kind than there are, to allow for few counts. After several epochs few tokens have been seen only
+    # once, so the estimate is too low; for text it is almost never below a half.
     discount = min(max((once + 1) / (once + 2 * twice + 2), 0.5), unseen / size)
     share = discount * (size - unseen) / max(1, unseen)
     return (token_counts - discount).masked_fill(token_counts == 0, share).log() - math.log(total)

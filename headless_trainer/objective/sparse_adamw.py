@@ -1,4 +1,4 @@
-"""Training steps whose cost does not grow with the vocabulary: AdamW, clipping and exchange on rows of the embedding.
+"""AdamW, clipping and exchange on single embedding rows, so that the cost of a step does not grow with the vocabulary.
 
 Letters used in shapes: V vocabulary size, D width, U distinct tokens of a step.
 """
@@ -12,50 +12,49 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-# What a skipped step may still move a row by, relative to the first one skipped: far below the rounding of float32.
+# Update of a skipped step, relative to the first skipped one, below which it is ignored: far below float32 rounding.
 NEGLIGIBLE = 1e-12
-# Rows caught up at once when all of them are, so that the temporary tensors stay small.
+# Rows caught up at once when all rows catch up, to keep temporary tensors small.
 CHUNK_ROWS = 2**16
 # Columns of the history: four moments of the skipped steps' epsilon, and the sum of log(1 - lr * weight_decay).
 MOMENTS, LOG_DECAY = 4, 4
-# The moments of AdamW by their names in its state, ``(V, D)`` each.
+# Names of AdamW's moments in its state, ``(V, D)`` each.
 MOMENT_NAMES = ("exp_avg", "exp_avg_sq")
 
 
 class SparseAdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW` that touches only the rows of embeddings that a step read, and updates them as if all had been.
+    """`torch.optim.AdamW` that touches only the embedding rows that a step reads, with the result of dense updates.
 
-    Dense AdamW moves every row in every step: its weights decay, its moments decay, and what is left of its first moment
-    still pushes it. Here a row is left alone until it is needed, then caught up for all the steps it missed at once. With
-    m, v the moments after step s, ``r = b1 / sqrt(b2)`` and ``e_k = eps * sqrt(1 - b2^k) / b2^((k - s) / 2)``, the steps
-    k = s + 1 .. t move it to::
+    Dense AdamW moves every row in every step: its weights and moments decay, and the remaining first moment still moves it.
+    Here a row is left alone until it is needed, then catches up on all missed steps at once. With m, v the moments after step
+    s, ``r = b1 / sqrt(b2)`` and ``e_k = eps * sqrt(1 - b2^k) / b2^((k - s) / 2)``, the steps k = s + 1 .. t move it to::
 
         decay_st * (w - m * sum_k a_k / (sqrt(v) + e_k)),    decay_st = prod_k (1 - lr_k * weight_decay)
         a_k = lr_k * sqrt(1 - b2^k) / (1 - b1^k) * r^(k - s) / decay_sk
 
     Weight decay and moments are exact. The sum is replaced by two terms ``A_i / (sqrt(v) + E_i)`` with the same sums of
-    ``a_k / e_k``, ``a_k``, ``a_k e_k`` and ``a_k e_k^2`` (Gauss quadrature), which depend on s, t and the learning rates
-    alone: a few numbers a row, whatever t - s. It is exact where eps is negligible beside sqrt(v) and where sqrt(v) is
-    negligible beside eps. In between, for a row last touched in the first steps, it differs by up to 0.5 % of the sum with
-    betas (0.9, 0.999) and 4 % with (0.9, 0.95); after step 1,000 by 2e-9 and 6e-3 of it; where sqrt(v) is above 50 eps, by
-    2e-10 and 2e-5 at any step. What remains is rounding.
+    ``a_k / e_k``, ``a_k``, ``a_k e_k`` and ``a_k e_k^2`` (Gauss quadrature), which depend only on s, t and the learning
+    rates: a few numbers per row, for any t - s. The result is exact where eps is negligible beside sqrt(v) or sqrt(v) beside
+    eps. In between, for a row last touched in the first steps, it differs by up to 0.5 % of the sum with betas (0.9, 0.999)
+    and 4 % with (0.9, 0.95); after step 1,000 by 2e-9 and 6e-3 of it; where sqrt(v) is above 50 eps, by 2e-10 and 2e-5 at any
+    step. All other differences are rounding.
 
-    A row is as dense AdamW would have it only once it is caught up: call `catch_up` with the ids that a forward will read,
-    before it, and without ids before the whole table is read (evaluation, saving).
+    A row equals dense AdamW's only after it has caught up. Call `catch_up` with the ids that a forward will read before that
+    forward, and without ids before anything reads the whole table (evaluation, saving).
 
     Args:
-        params: as for ``AdamW``; ``embeddings`` are among them.
-        embeddings: ``(V, D)`` weights whose gradients are sparse, as those of ``nn.Embedding(sparse=True)``.
-        kwargs: everything else ``AdamW`` takes, except ``amsgrad`` and ``maximize``.
+        params: as for ``AdamW``, including ``embeddings``.
+        embeddings: ``(V, D)`` weights with sparse gradients, as in ``nn.Embedding(sparse=True)``.
+        kwargs: passed on to ``AdamW``; ``amsgrad`` and ``maximize`` are not supported.
 
     Raises:
-        ValueError: if a setting has no such sum.
+        ValueError: if these sums do not exist for a setting.
     """
 
     def __init__(self, params: ParamsT, *, embeddings: Sequence[nn.Parameter], **kwargs: Any) -> None:
         super().__init__(params, **kwargs)
         self.embeddings = tuple(embeddings)
-        # A scaler of float16 would leave the check for infinities to the fused kernel, which does not see the rows.
+        # A float16 scaler would leave the check for infinities to the fused kernel, which does not see the rows.
         self._step_supports_amp_scaling = False
         for embedding in self.embeddings:
             group = self._group(embedding)
@@ -72,10 +71,10 @@ class SparseAdamW(torch.optim.AdamW):
     def _row_state(self, embedding: Tensor) -> dict[str, Tensor]:
         state = self.state[embedding]
         if not state:
-            state["step"] = torch.zeros((), dtype=torch.float64)  # what dense AdamW can go on with
+            state["step"] = torch.zeros((), dtype=torch.float64)  # readable by dense AdamW
             for name in MOMENT_NAMES:
                 state[name] = torch.zeros_like(embedding, requires_grad=False)
-            # On the CPU, where float64 always exists; a step needs a few numbers a row of it.
+            # On the CPU, where float64 always exists; a step needs only a few numbers per row.
             state["last_step"] = torch.zeros(len(embedding), dtype=torch.int32)
             state["history"] = torch.zeros(64, MOMENTS + 1, dtype=torch.float64)
         return state
@@ -85,7 +84,7 @@ class SparseAdamW(torch.optim.AdamW):
         params = [param for group in self.param_groups for param in group["params"]]
         embeddings = set(self.embeddings)
         own = {index: param for param, index in zip(params, indices, strict=True) if param in embeddings}
-        # The parent would turn all of what the rows have into the dtype of the weights.
+        # The parent would convert all state of the rows to the dtype of the weights.
         others = {index: each for index, each in state_dict["state"].items() if index not in own}
         super().load_state_dict({**state_dict, "state": others})
         for index, embedding in own.items():
@@ -98,7 +97,7 @@ class SparseAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> Any:
-        """Make one step of AdamW: the embeddings on the rows of their gradients, everything else by the parent."""
+        """Make one step of AdamW: embeddings on the rows of their gradients, everything else by the parent."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -113,8 +112,8 @@ class SparseAdamW(torch.optim.AdamW):
                 continue
             if not gradient.is_sparse:
                 raise ValueError(
-                    "The gradient of the embedding is dense: something besides lookups reads it, or its sparse attribute is "
-                    "not set. Leave sparse_embedding_updates out for this model."
+                    "The gradient of the embedding is dense: something other than look-ups reads it, or its sparse attribute "
+                    "is not set. Leave sparse_embedding_updates out for this model."
                 )
             gradient = gradient.coalesce()
             self._update(embedding, gradient.indices()[0], gradient.values())
@@ -139,7 +138,7 @@ class SparseAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def catch_up(self, *ids: Tensor) -> None:
-        """Move rows, the ``ids`` of each embedding or all, to where dense AdamW would have them after the last step."""
+        """Bring rows, the ``ids`` of each embedding or all, to their values under dense AdamW after the last step."""
         for number, embedding in enumerate(self.embeddings):
             if not self.state.get(embedding):
                 continue
@@ -186,7 +185,7 @@ class SparseAdamW(torch.optim.AdamW):
 
 
 def check_settings(beta1: float, beta2: float, eps: float) -> None:
-    """Refuse settings of AdamW under which what a row missed never dies away."""
+    """Refuse settings of AdamW under which missed updates never decay."""
     if not beta1 < math.sqrt(beta2):
         raise ValueError(
             f"adam_beta1 is {beta1} and adam_beta2 is {beta2}: with sparse_embedding_updates adam_beta1 must be below the "
@@ -197,7 +196,7 @@ def check_settings(beta1: float, beta2: float, eps: float) -> None:
 
 
 def _record(state: dict[str, Tensor], step: int, rate: float, weight_decay: float, beta1: float, beta2: float) -> None:
-    """Add a step to what the rows that miss it will be moved by."""
+    """Add a step to the history by which rows that miss it will catch up."""
     if not rate * weight_decay < 1:
         raise ValueError(f"lr * weight_decay must be below 1, got {rate} * {weight_decay}: lower one of the two.")
     if step == len(state["history"]):
@@ -217,7 +216,7 @@ def _record(state: dict[str, Tensor], step: int, rate: float, weight_decay: floa
 
 @functools.cache
 def _decays(beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
-    """``r^k`` and ``b2^(-k / 2)``, float64, from the first step back whose push is not negligible to the last one, k = 1."""
+    """Return ``r^k`` and ``b2^(-k / 2)``, float64, from the earliest step whose update is not negligible to the last, k = 1."""
     ratio = beta1 / math.sqrt(beta2)
     window = max(1, math.ceil(math.log(NEGLIGIBLE) / math.log(ratio))) if ratio > 0 else 1
     gaps = torch.arange(window, 0, -1, dtype=torch.float64)
@@ -225,7 +224,7 @@ def _decays(beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
 
 
 def quadrature(moments: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Two terms ``A_i / (x + E_i)`` with the moments of a sum of ``a_k / (x + eps * x_k)``.
+    """Find two terms ``A_i / (x + E_i)`` with the same moments as a sum of ``a_k / (x + eps * x_k)``.
 
     ``moments`` are ``(U, 4 or more)`` float64, the sums of ``a_k x_k^j`` over k for j = -1, 0, 1, 2. Returns ``A_1, E_1, A_2,
     E_2``, ``(U,)`` float64 each.
@@ -235,7 +234,7 @@ def quadrature(moments: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Ten
     first = first.where(total > 0, 1.0)  # no step was missed, or all at a learning rate of 0
     variance = (second - first**2).clamp(min=0)
     skew = third - 3 * first * second + 2 * first**3
-    skewed = variance > 1e-12 * first**2  # below that, the third moment is rounding alone
+    skewed = variance > 1e-12 * first**2  # below that, the third moment is only rounding
     offset = (skew / (2 * variance.where(skewed, 1.0))).where(skewed, 0.0)
     spread = (variance + offset**2).sqrt().maximum(1e-9 * first)
     low, high = first + offset - spread, first + offset + spread
@@ -244,7 +243,7 @@ def quadrature(moments: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
-    """`torch.nn.utils.clip_grad_norm_` that also takes sparse gradients, whose repeated rows it adds up first."""
+    """`torch.nn.utils.clip_grad_norm_` that also accepts sparse gradients, whose repeated rows it sums first."""
     gradients = []
     for parameter in parameters:
         gradient = parameter.grad
@@ -261,10 +260,10 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
 
 
 def average_row_gradients(weight: nn.Parameter, gather: Callable[[Tensor], Tensor], processes: int) -> int:
-    """Average a sparse gradient over processes by exchanging its rows, where a dense exchange would send ``(V, D)``.
+    """Average a sparse gradient over processes by exchanging only its rows; a dense exchange would send ``(V, D)``.
 
-    Every process adds the rows up in the same order, so all of them end with the same bits. ``gather`` puts the tensors of all
-    processes, of equal shape, under each other. Returns the bytes that this process received.
+    Every process sums the rows in the same order, so all get the same bits. ``gather`` concatenates the equally shaped tensors
+    of all processes. Returns the bytes that this process received.
     """
     if weight.grad is None:
         ids, rows = torch.empty(0, dtype=torch.long, device=weight.device), weight.new_empty(0, weight.shape[1])

@@ -180,7 +180,7 @@ def test_the_page_and_its_pictures(tmp_path, two, figures, monkeypatch):
     charts, axes = ("Held-out accuracy", "Held-out perplexity"), ("tokens (millions)", "training time (minutes)")
     assert [(axis.get_title(), axis.get_xlabel()) for axis in held_out.axes] == [*itertools.product(charts, axes)]
     names = ["Training loss and floor", "Speed", "Peak memory"]
-    assert [axis.get_title() for axis in training.axes] == names and "floor under a headless loss" in page
+    assert [axis.get_title() for axis in training.axes] == names and "floor of a headless loss" in page
     # Percent, in the colour of the configuration; a perplexity's axis is logarithmic.
     tokens, seconds, perplexity, _ = held_out.axes
     lines = [(line.get_xdata().tolist(), line.get_ydata().tolist(), line.get_color()) for line in tokens.lines]
