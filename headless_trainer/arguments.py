@@ -149,8 +149,8 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     negatives: Literal["micro_batch", "step", "world"] = HfArg(
         default="micro_batch",
-        help="Whose targets serve as candidates: a micro_batch's, a step's, or the world's. micro_batch is the paper's choice; "
-        "world is the step on all processes.",
+        help="Candidates are the targets of a micro_batch, a step, or the world. micro_batch is the paper's choice; world is "
+        "the step on all processes.",
     )
     pool_size: int | None = HfArg(
         default=None,
