@@ -73,7 +73,7 @@ def test_a_trainer_of_ones_own_on_the_command_line(tmp_path, corpus):
     assert "| trainer | examples.own_loss:MarginTrainer |" in (tmp_path / "run" / "README.md").read_text()
     again = [*flags, "--max_steps", "3", "--resume_from_checkpoint", "last"]
     with pytest.raises(
-        SystemExit, match="trainer is 'HeadlessTrainer' but the checkpoint .* was written with 'MarginTr"
+        SystemExit, match="trainer is 'HeadlessTrainer' but checkpoint .* was written with 'MarginTr"
     ):
         main(again)
 
