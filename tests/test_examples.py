@@ -72,9 +72,7 @@ def test_a_trainer_of_ones_own_on_the_command_line(tmp_path, corpus):
     assert json.loads((tmp_path / "run" / "settings.json").read_text())["trainer"] == "MarginTrainer"
     assert "| trainer | examples.own_loss:MarginTrainer |" in (tmp_path / "run" / "README.md").read_text()
     again = [*flags, "--max_steps", "3", "--resume_from_checkpoint", "last"]
-    with pytest.raises(
-        SystemExit, match="trainer is 'HeadlessTrainer' but checkpoint .* was written with 'MarginTr"
-    ):
+    with pytest.raises(SystemExit, match="trainer is 'HeadlessTrainer' but checkpoint .* was written with 'MarginTr"):
         main(again)
 
 
