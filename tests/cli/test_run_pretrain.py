@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -62,9 +63,11 @@ def test_what_leaves_is_stored_as_what_came(tmp_path, text_file, clm_tokenizer, 
 
 
 @pytest.mark.parametrize("task, flags", [("clm", DECODER), ("mlm", ENCODER)])
-def test_headless(tmp_path, text_file, task, flags):
-    folder = tmp_path / "run"
+def test_headless(tmp_path, text_file, task, flags, monkeypatch):
+    folder, alone = tmp_path / "run", MagicMock()
+    monkeypatch.setattr("headless_trainer.cli.training.first_process_first", alone)
     metrics = run(text_file, folder, *flags)
+    assert alone.call_args_list[0].kwargs == {"local": False}  # one tokenizer is trained for all machines
     assert metrics["eval_loss"] > 0 and 0 <= metrics["eval_accuracy"] <= 1
     assert ("eval_perplexity" in metrics) == (task == "clm")
     trunk = AutoModel.from_pretrained(folder)

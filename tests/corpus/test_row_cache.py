@@ -31,7 +31,8 @@ DAMAGES |= {f"bit {place}": flipped(place) for place in (0, 100, 2000, 8200, 823
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_file_is_made_anew_with_one_line(damage, tmp_path, caplog):
+def test_a_damaged_file_is_made_anew_with_one_line(damage, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(row_cache, "_AT_ONCE", 3000)  # a file of several parts, as large ones are
     path = tmp_path / "rows.arrow"
     expected = find_or_write([path], tables, FEATURES)[0]["number"][:]
     assert expected == [*range(1000), 7]

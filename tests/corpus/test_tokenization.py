@@ -126,11 +126,14 @@ def _tokenizers():
     nfc = train_tokenizer(TEXTS, vocab_size=330)
     nfc.backend_tokenizer.normalizer = normalizers.NFC()
     # Found in the normalized text, so in an e with a combining accent, too; takes the space after it.
-    nfc.add_tokens(AddedToken("é", normalized=True, rstrip=True))
+    wordpiece = train_tokenizer(TEXTS, kind="wordpiece", vocab_size=330, task="mlm")
+    for each in (nfc, wordpiece):
+        each.add_tokens(AddedToken("é", normalized=True, rstrip=True))
     yield "bpe clm", train_tokenizer(TEXTS, vocab_size=330), True
     yield "bpe mlm", train_tokenizer(TEXTS, vocab_size=330, task="mlm"), True
     yield "bpe nfc", nfc, True
     yield "wordpiece", train_tokenizer(TEXTS, kind="wordpiece", vocab_size=330, task="mlm"), True
+    yield "wordpiece é", wordpiece, False
     yield "words", train_tokenizer(TEXTS, kind="words", vocab_size=60), False
     yield "unigram", unigram_tokenizer(), False
     yield "python", ByT5Tokenizer(), False

@@ -23,7 +23,7 @@ from transformers import (
 
 from headless_trainer.corpus.row_order import longest_first
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
-from headless_trainer.fine_tuning.classification_rows import ClassificationCollator, encode_rows
+from headless_trainer.fine_tuning.classification_rows import ClassificationCollator, encode_rows, separator_of
 from headless_trainer.fine_tuning.classifiers import agree_on_tokens, load_classifier, load_config
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments
 from headless_trainer.fine_tuning.problems import MULTI_LABEL
@@ -80,6 +80,8 @@ def test_segment_ids_are_those_of_the_tokenizer():
 
     backend = Tokenizer(models.WordLevel({"[PAD]": 0, "[SEP]": 1, "a": 2, "b": 3}, unk_token="[PAD]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    bare = [PreTrainedTokenizerFast(tokenizer_object=backend, sep_token=name) for name in ("[SEP]", None)]
+    assert [*map(separator_of, bare)] == ["[SEP]", " "]
     backend.post_processor = processors.TemplateProcessing(
         single="$A [SEP]", pair="$A [SEP] $B:1 [SEP]:1", special_tokens=[("[SEP]", 1)]
     )
