@@ -34,6 +34,12 @@ OPTIONS = {
     "lm-eval": (ZeroShotArguments,),
     "report": (ReportArguments,),
 }
+# Flags of new models.
+DECODER = ["--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=2,n_head=2,n_positions=32"]
+ENCODER = [
+    *("--model_type", "bert", "--tokenizer_type", "wordpiece", "--config_overrides"),
+    '{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}',
+]
 QUIET = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "logging_steps": 1}
 
 

@@ -1,6 +1,5 @@
 """A tiny trained decoder, documents and task definitions for the tests of zero-shot scoring."""
 
-import json
 from pathlib import Path
 
 import torch
@@ -59,11 +58,6 @@ def save(folder: Path, model, tokenizer) -> str:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
-
-
-def write_jsonl(path: Path, rows: list[dict]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
 
 
 def write_tasks(folder: Path, documents: str) -> str:

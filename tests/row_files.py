@@ -9,6 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 
+def write_jsonl(path: Path, rows: list[dict]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
 def write_rows(path: Path, rows: list[dict]) -> Path:
     """In the format that the name says; in a .txt file the texts alone, with blank lines between them."""
     plain = path.with_suffix("") if path.suffix == ".gz" else path

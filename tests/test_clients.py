@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from builders import DECODER, ENCODER
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from headless_trainer.cli.make_lm_head import main as make_head
@@ -10,11 +11,6 @@ from headless_trainer.cli.pretrain import main as pretrain
 
 pytestmark = pytest.mark.slow
 
-DECODER = ["--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=2,n_head=2,n_positions=32"]
-ENCODER = [
-    *("--model_type", "bert", "--tokenizer_type", "wordpiece", "--config_overrides"),
-    '{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}',
-]
 QUICK = "--train_tokenizer --vocab_size 320 --max_seq_length 16 --max_steps 30 --learning_rate 1e-2 --disable_tqdm true".split()
 QUICK += "--per_device_train_batch_size 8 --use_cpu --save_strategy no --preprocessing_num_workers 1".split()
 SENTENCES = ["the miller crossed the river.", "a grey heron watched the winter sky."]

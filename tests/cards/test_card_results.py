@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
-import harness_inputs
 import pytest
 import torch
 import yaml
 from huggingface_hub import EvalResult, ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from row_files import write_jsonl
 from transformers import BertConfig, BertModel
 
 pytest.importorskip("sklearn")
@@ -209,7 +209,7 @@ def grid(tmp_path_factory, trunk, text_lines) -> SimpleNamespace:
         }
         for task, rows in tasks.items():
             (root / task).mkdir(exist_ok=True)
-            harness_inputs.write_jsonl(root / task / f"{split}.jsonl", rows)
+            write_jsonl(root / task / f"{split}.jsonl", rows)
     flags = f"--model_name_or_path {model} --tasks cola stsb copa --seeds 0 1 --num_train_epochs 1 --disable_tqdm true"
     flags += (
         f" --per_device_train_batch_size 8 --use_cpu true --save_models true --data_dir {root} --output_dir {root}/out"

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from row_files import write_jsonl
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -133,7 +134,7 @@ class World:
                     self.model(source.replace("*", "5"), "mlm" if name == "glue" else "clm")
         for source in given.get("dataset_name", []):
             config = given.get("dataset_config_name", ["default"])[0]
-            self.write_jsonl(Path(source) / "train.jsonl", [{"text": text} for text in self.documents])
+            write_jsonl(Path(source) / "train.jsonl", [{"text": text} for text in self.documents])
             (Path(source) / "README.md").write_text(
                 f"---\nconfigs:\n- config_name: {config}\n  data_files: train.jsonl\n---\n"
             )
@@ -190,9 +191,9 @@ class World:
                 lines = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
                 path.write_text("\n".join(lines) + "\n")
             else:
-                self.write_jsonl(path, rows)
+                write_jsonl(path, rows)
         elif path.suffix == ".jsonl":
-            self.write_jsonl(path, [{"text": text} for text in (self.lines if name == "lm-eval" else self.documents)])
+            write_jsonl(path, [{"text": text} for text in (self.lines if name == "lm-eval" else self.documents)])
         elif path.suffix == ".gz":
             with gzip.open(path, "wt", encoding="utf-8") as stream:
                 stream.writelines(text + "\n" for text in self.documents)
@@ -214,12 +215,7 @@ class World:
                 )
             for folder in [Path("data", "xnli", each) for each in languages or ()] or [Path("data", task.name)]:
                 for split in ("train", *task.evaluation_splits):
-                    self.write_jsonl(folder / f"{split}.jsonl", rows)
-
-    @staticmethod
-    def write_jsonl(path: Path, rows: list[dict]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+                    write_jsonl(folder / f"{split}.jsonl", rows)
 
 
 @pytest.fixture

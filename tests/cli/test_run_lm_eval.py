@@ -10,6 +10,7 @@ from pathlib import Path
 import harness_inputs
 import numpy as np
 import pytest
+from row_files import write_jsonl
 
 pytest.importorskip("lm_eval")
 
@@ -35,7 +36,7 @@ def inputs(tmp_path_factory, clm_tokenizer, text_lines):
     folder = tmp_path_factory.mktemp("run_lm_eval")
     for name, steps in (("good", 20), ("poor", 12)):
         harness_inputs.save(folder / name, harness_inputs.train(clm_tokenizer, text_lines, steps=steps), clm_tokenizer)
-    documents = harness_inputs.write_jsonl(folder / "texts.jsonl", [{"text": text} for text in text_lines[::6]])
+    documents = write_jsonl(folder / "texts.jsonl", [{"text": text} for text in text_lines[::6]])
     harness_inputs.write_tasks(folder / "tasks", documents)
     return folder
 

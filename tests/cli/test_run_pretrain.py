@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from builders import tiny_model
+from builders import DECODER, ENCODER, tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
@@ -17,11 +17,6 @@ from headless_trainer import HeadlessTrainer, load_token_counts
 from headless_trainer.cli.pretrain import main
 
 ROOT = Path(__file__).parents[2]
-DECODER = ["--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=2,n_head=2,n_positions=32"]
-ENCODER = [
-    *("--model_type", "bert", "--tokenizer_type", "wordpiece", "--config_overrides"),
-    '{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}',
-]
 QUICK = [
     *("--train_tokenizer", "--vocab_size", "320", "--max_seq_length", "16", "--max_steps", "4", "--logging_steps", "2"),
     *("--per_device_train_batch_size", "4", "--use_cpu", "--disable_tqdm", "true", "--save_strategy", "no"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from row_files import write_jsonl as write
 from tokenizers import Tokenizer, processors
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast, pipeline
 
@@ -50,11 +51,6 @@ LABELS = {
     "labels": lambda i: [["a"], [], ["a", "b"], ["c"]][i % 4],
     "numbers": lambda i: i / 4,
 }
-
-
-def write(path: Path, rows: list[dict]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 def rows_of(kind: str, lines: list[str], start: int, count: int) -> list[dict]:

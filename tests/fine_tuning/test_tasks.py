@@ -1,11 +1,11 @@
 """The table of tasks, which names choose which, and rows from local mirrors, the Hub and the user's own files."""
 
-import json
 import logging
 
 import datasets
 import pyarrow as pa
 import pytest
+from row_files import write_jsonl
 
 pytest.importorskip("sklearn")
 
@@ -39,15 +39,9 @@ WIC = [
 ]
 
 
-def write(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
-
-
 def mirror(folder, name, rows, validation=None, splits=("train", "validation")):
     for split in splits:
-        write(folder / name / f"{split}.jsonl", rows if split == "train" or validation is None else validation)
+        write_jsonl(folder / name / f"{split}.jsonl", rows if split == "train" or validation is None else validation)
     return str(folder)
 
 

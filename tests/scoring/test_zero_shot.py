@@ -9,6 +9,7 @@ import harness_inputs
 import numpy as np
 import pytest
 import torch
+from row_files import write_jsonl
 from tokenizers import Tokenizer
 from transformers import (
     BertConfig,
@@ -40,7 +41,7 @@ def inputs(tmp_path_factory, clm_tokenizer, text_lines):
     folder = tmp_path_factory.mktemp("zero_shot")
     model = harness_inputs.train(clm_tokenizer, text_lines)
     texts = [line for line in text_lines[::7]] + ["the miller crossed the river. a grey heron crossed"]
-    documents = harness_inputs.write_jsonl(folder / "texts.jsonl", [{"text": text} for text in texts])
+    documents = write_jsonl(folder / "texts.jsonl", [{"text": text} for text in texts])
     return SimpleNamespace(
         folder=folder,
         model=model,
@@ -113,7 +114,7 @@ ARC = [
 
 
 def test_the_harness_s_own_multiple_choice_on_a_local_file(inputs, tmp_path, clm_tokenizer):
-    file = harness_inputs.write_jsonl(tmp_path / "arc.jsonl", ARC)
+    file = write_jsonl(tmp_path / "arc.jsonl", ARC)
     args = arguments(tmp_path / "out", tasks=["arc_easy"], data_files=[f"arc_easy={file}"])
     found = scored(inputs.path, args)
     right = {"acc": [], "acc_norm": []}
@@ -135,7 +136,7 @@ def test_the_harness_s_own_metric_in_python_on_a_local_file(inputs, tmp_path, cl
         ("my sister.", "my sister mended red apples."),
     ]
     rows = [{"sent_more": more, "sent_less": less} for more, less in pairs]
-    file = harness_inputs.write_jsonl(tmp_path / "crows.jsonl", rows)
+    file = write_jsonl(tmp_path / "crows.jsonl", rows)
     args = arguments(tmp_path / "out", tasks=["crows_pairs_english"], data_files=[f"crows_pairs_english={file}"])
     found = scored(inputs.path, args)
     likelihood_diff, share = (found["crows_pairs_english", name] for name in ("likelihood_diff", "pct_stereotype"))
@@ -304,7 +305,7 @@ def test_the_paper_s_answers_and_accuracy_of_qasper(inputs, tmp_path, monkeypatc
     texts = {"title": "T", "abstract": "A", "unanswerable": False, "free_form_answer": "", "extractive_spans": []}
     answers = [{"answer": [{**texts, "yes_no": yes}]} for yes in (True, False, True)]
     papers = [texts | {"qas": {"question": ["is it?", "was it?", "will it be?"], "answers": answers}}]
-    files = [f"qasper_bool={harness_inputs.write_jsonl(tmp_path / 'qasper.jsonl', papers)}"]
+    files = [f"qasper_bool={write_jsonl(tmp_path / 'qasper.jsonl', papers)}"]
     plain, paper = (
         scored(inputs.path, arguments(tmp_path / task, tasks=[task], data_files=files, bootstrap_iters=0))
         for task in ("qasper_bool", "paper")
@@ -320,7 +321,7 @@ def test_the_paper_s_answers_and_accuracy_of_qasper(inputs, tmp_path, monkeypatc
 
 
 def test_a_document_is_no_example_of_its_own_prompt(tmp_path):
-    file = harness_inputs.write_jsonl(tmp_path / "arc.jsonl", ARC)
+    file = write_jsonl(tmp_path / "arc.jsonl", ARC)
     manager = harness_tasks.open_tasks(["arc_easy"])
     harness_tasks.use_data_files(manager, [f"arc_easy={file}"])
     task = harness_tasks.load(manager, "arc_easy")["tasks"]["arc_easy"]
