@@ -238,9 +238,10 @@ def test_a_model_is_asked_nothing_twice(inputs, tmp_path, monkeypatch, clm_token
     assert asked == [3, 2] and more["tiny_lambada", "acc"].documents == 5
     scored(model, arguments(tmp_path / "out", include_path=inputs.tasks, limit=3.0, max_length=20))
     assert asked == [3, 2, 3]  # shorter inputs are others
-    inputs.model.save_pretrained(tmp_path / "lm")
-    scored(model, small)
-    assert asked == [3, 2, 3, 3]  # and so are new weights
+    for name, times in (("model.safetensors", 4), ("tokenizer.json", 5), ("README.md", 5)):
+        (tmp_path / "lm" / name).touch()
+        scored(model, small)
+        assert len(asked) == times, name  # and so are new weights and a new tokenizer, but no new card
 
 
 # ---- which checkpoints can score
