@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import os
-import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -55,23 +54,18 @@ def extension(path: str | os.PathLike) -> str:
     return Path(os.fspath(path).lower().removesuffix(".gz")).suffix
 
 
-def cache_of(dataset_name: str, cache_dir: str | None) -> str | None:
-    """The ``cache_dir`` for `datasets.load_dataset`: for a folder here one of its own, that changes with its files.
+def cache_of(dataset_name: str, config: str | None, cache_dir: str | None) -> str | None:
+    """The ``cache_dir`` for `datasets.load_dataset`: for a folder here one of its own, that changes with the files it reads.
 
     Where a README names these, `datasets` finds again what it has read by the last part of the folder's name alone.
     """
     folder = Path(dataset_name).resolve()
     if not folder.is_dir():
         return cache_dir
-    readme = folder / "README.md"
-    header = readme.read_text(encoding="utf-8", errors="replace").partition("\n---")[0] if readme.is_file() else ""
-    if outside := re.search(r"""(?:^|[\s"'])(?:\.\./|/)\S+""", header):
-        raise ValueError(
-            f"dataset_name {dataset_name!r} has a README.md that names data outside it, {outside[0].strip()}: name that "
-            "folder, or the files with --train_file."
-        )
-    stats = [(str(path), path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
-    key = xxh3_128_hexdigest(json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]).encode())
+    builder = datasets.load_dataset_builder(dataset_name, config, cache_dir=cache_dir)
+    files = [str(folder / "README.md"), *chain.from_iterable((builder.config.data_files or {}).values())]
+    stats = [(path, os.path.getsize(path), os.stat(path).st_mtime_ns) for path in files if os.path.isfile(path)]
+    key = xxh3_128_hexdigest(json.dumps([str(folder), stats]).encode())
     return os.path.join(cache_dir or datasets.config.HF_DATASETS_CACHE, f"folder-{key}")
 
 

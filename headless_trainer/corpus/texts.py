@@ -68,7 +68,7 @@ def _sides(files: list[File], share: float) -> Iterator[tuple[pa.Table, pa.Table
 
 
 def _from_hub(args: DataArguments, cache_dir: str | None, token: str | None) -> dict[str, Part]:
-    own_cache = cache_of(args.dataset_name, cache_dir)
+    own_cache = cache_of(args.dataset_name, args.dataset_config_name, cache_dir)
     parts = datasets.load_dataset(
         args.dataset_name,
         args.dataset_config_name,

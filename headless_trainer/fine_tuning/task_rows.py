@@ -62,7 +62,7 @@ def _read_file(argument: str, file: str) -> tuple[pa.Table, str]:
 
 def _read_dataset(arguments: GlueArguments, name: str, config: str | None, split: str) -> tuple[datasets.Dataset, str]:
     where = f"split {split!r} of dataset {name!r}" + (f" ({config})" if config else "")
-    settings = {"split": split, "token": arguments.token, "cache_dir": cache_of(name, arguments.cache_dir)}
+    settings = {"split": split, "token": arguments.token, "cache_dir": cache_of(name, config, arguments.cache_dir)}
     # Of a dataset whose own files are a script, which `datasets` runs no more, the Hub keeps a copy in Parquet.
     revision = {"revision": "refs/convert/parquet"} if name == HUB_DATASETS["super_glue"] else {}
     return datasets.load_dataset(name, config, **revision, **settings), where
