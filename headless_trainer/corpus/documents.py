@@ -5,7 +5,7 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -147,23 +147,27 @@ class TextStream:
     """The documents of files that are not empty and lie on one side of the `split`; those that are too long in `pieces`.
 
     ``files`` read the documents when called, or are datasets with the column "text"; ``share``, 0 to 1, is what is held out.
+    ``paths`` are those of the files, or addresses, for `fingerprint`.
     """
 
-    def __init__(self, files: list[File] | IterableDataset, *, held_out: bool = False, share: float = 0.0):
+    def __init__(
+        self, files: list[File] | IterableDataset, *, held_out: bool = False, share: float = 0.0, paths: Sequence = ()
+    ):
         self.files = shards(files) if isinstance(files, IterableDataset) else files
-        self.held_out, self.share = held_out, share
+        self.held_out, self.share, self.paths = held_out, share, paths
+        self.read_by = [*getattr(next(iter(self.files), None), "args", ())[2:]]  # sample_by, and the column
 
-    def fingerprint(self) -> str | None:
-        """Digest of the files' names, sizes, order and contents, from 16 GB on of parts of them; None if not all are local."""
-        paths, digest = [getattr(file, "args", [None])[0] for file in self.files], xxh3_128()
-        if not all(isinstance(path, Path) for path in paths):
-            return None
-        step = _READ_BYTES * max(1, sum(path.stat().st_size for path in paths) // _MOST_HASHED)
-        for path in paths:
-            with path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                digest.update(f"{path.name}\n{size}\n".encode())
-                for start in range(0, size, step):
+    def fingerprint(self) -> str:
+        """Digest of the files' names, sizes, order and contents, from 16 GB on of parts of them."""
+        digest, sizes = xxh3_128(), {path: os.path.getsize(path) for path in self.paths if os.path.isfile(path)}
+        step = _READ_BYTES * max(1, sum(sizes.values()) // _MOST_HASHED)
+        for path in self.paths:
+            if path not in sizes:  # on the Hub: the address has the commit
+                digest.update(f"{path}\n".encode())
+                continue
+            with open(path, "rb") as file:
+                digest.update(f"{os.path.basename(path)}\n{sizes[path]}\n".encode())
+                for start in range(0, sizes[path], step):
                     file.seek(start)
                     digest.update(file.read(_READ_BYTES))
         return digest.hexdigest()

@@ -1,5 +1,6 @@
 """An endless stream of packed rows whose place is a few integers, so that a run resumes without reading all again."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ import pyarrow.compute as pc
 import torch
 from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
+from xxhash import xxh3_128_hexdigest
 
 from .documents import TextStream, batches_by_size
 from .encoding import DocumentEncoder
@@ -63,6 +65,7 @@ class PackedStream(torch.utils.data.IterableDataset):
     ):
         self.texts = texts if isinstance(texts, TextStream) else TextStream(texts)
         self.fingerprint = self.texts.fingerprint()  # now: a file that is changed later is another one
+        self.vocabulary = xxh3_128_hexdigest(json.dumps(sorted(tokenizer.get_vocab().items())).encode())
         self.tokenizer = tokenizer
         self.max_seq_length, self.line_by_line, self.share_rows = max_seq_length, line_by_line, share_rows
         self.shuffle_buffer_size, self.seed = shuffle_buffer_size, seed
@@ -80,7 +83,9 @@ class PackedStream(torch.utils.data.IterableDataset):
             "number of processes": self.processes,
             "dataloader_num_workers": len(self.places),
             "number of files": len(self.texts.files),
+            "sample_by and text_column": self.texts.read_by,
             "hash of the files": self.fingerprint,
+            "hash of the vocabulary": self.vocabulary,
             "validation_split_percentage": 100 * self.texts.share,
             "max_seq_length": self.max_seq_length,
             "line_by_line": self.line_by_line,

@@ -4,7 +4,7 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ SPLITS = ("train", "validation")
 _DECISIVE = ("dataset_name", "train_file", "validation_file", "validation_split_percentage")
 _FEATURES = datasets.Features({"text": datasets.Value("string")})
 
-Part = tuple[list[File], Any]
-"""Documents before the split, and what tells them from others."""
+Part = tuple[list[File], Any, Sequence]
+"""Documents before the split, what tells them from others, and the paths or addresses of their files."""
 
 
 def load_texts(
@@ -43,10 +43,11 @@ def load_texts(
         raise ValueError("No texts are named: give --train_file or --dataset_name.")
     parts = _from_hub(args, cache_dir, token) if args.dataset_name else _from_files(args)
     texts = {}
-    for name, (files, identity) in parts.items():
+    for name, (files, identity, paths) in parts.items():
         sides, share = (SPLITS, args.validation_split_percentage / 100) if len(parts) == 1 else ([name], 0.0)
         if args.streaming:
-            texts |= {side: TextStream(files, held_out=bool(place), share=share) for place, side in enumerate(sides)}
+            options = {"share": share, "paths": paths}
+            texts |= {side: TextStream(files, held_out=bool(place), **options) for place, side in enumerate(sides)}
             continue
         key = Hasher.hash(json.dumps([identity, share]))
         paths = [cache_folder(cache_dir) / f"texts-{key}-{side}.arrow" for side in sides]
@@ -68,28 +69,26 @@ def _sides(files: list[File], share: float) -> Iterator[tuple[pa.Table, pa.Table
 
 
 def _from_hub(args: DataArguments, cache_dir: str | None, token: str | None) -> dict[str, Part]:
-    own_cache = cache_of(args.dataset_name, args.dataset_config_name, cache_dir)
-    parts = datasets.load_dataset(
-        args.dataset_name,
-        args.dataset_config_name,
-        revision=args.dataset_revision,
-        streaming=args.streaming,
-        cache_dir=own_cache,
-        token=token,
-    )
+    named = args.dataset_name, args.dataset_config_name
+    own_cache = cache_of(*named, cache_dir)
+    where = {"revision": args.dataset_revision, "cache_dir": own_cache, "token": token}
+    parts = datasets.load_dataset(*named, streaming=args.streaming, **where)
     if "train" not in parts:
         raise ValueError(
             f"dataset_name {args.dataset_name!r} has no split 'train', only {', '.join(sorted(parts))}. "
             "Choose another dataset or --dataset_config_name."
         )
-    found = {}
+    found, paths = {}, {}
+    if args.streaming:
+        paths = datasets.load_dataset_builder(*named, **where).config.data_files or {}
     for name in [name for name in SPLITS if name in parts]:
         rows = parts[name] if parts[name].features is not None else parts[name]._resolve_features()
         kinds = {column: getattr(kind, "dtype", type(kind).__name__) for column, kind in (rows.features or {}).items()}
         column = _find_text_column(kinds, args.text_column)
         rows = rows.select_columns([column])
         identity = [own_cache, getattr(rows, "_fingerprint", None)]
-        found[name] = shards(rows if args.streaming else rows.to_iterable_dataset(), column), identity
+        files = shards(rows if args.streaming else rows.to_iterable_dataset(), column)
+        found[name] = files, identity, paths.get(name, ())
     return found
 
 
@@ -101,7 +100,7 @@ def _from_files(args: DataArguments) -> dict[str, Part]:
         column = _column_of_files(found, argument, args.text_column)
         files = [functools.partial(documents_in_file, path, argument, args.sample_by, column) for path in found]
         stats = [(os.path.abspath(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found]
-        parts[name] = files, [stats, args.sample_by, column]
+        parts[name] = files, [stats, args.sample_by, column], found
     if both := {path.resolve() for path in paths["train"]} & {path.resolve() for path in paths.get("validation", [])}:
         logger.warning("train_file and validation_file both name %s: held-out figures are of training texts", min(both))
     return parts

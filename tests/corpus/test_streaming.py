@@ -227,17 +227,22 @@ CHANGES = {
 def test_a_stream_goes_on_over_the_same_files_alone(change, tmp_path, clm_tokenizer):
     """Names, order, sizes and contents, wherever the folder is."""
 
-    def over(folder, files):
+    def over(folder, files, kind="train_file"):
         (tmp_path / folder).mkdir()
         for name, text in files.items():
             (tmp_path / folder / name).write_text(text)
-        args = DataArguments(train_file=[str(tmp_path / folder)], validation_split_percentage=20, streaming=True)
+        named = {kind: str(tmp_path / folder) if kind == "dataset_name" else [str(tmp_path / folder)]}
+        args = DataArguments(**named, validation_split_percentage=20, streaming=True)
         return stream(clm_tokenizer, load_texts(args)["train"])
 
     saved = over("a", {"0.txt": LINES[0], "1.txt": LINES[1]}).state_dict()
     over("same", {"0.txt": LINES[0], "1.txt": LINES[1]}).load_state_dict(saved)
     with pytest.raises(ValueError, match="hash of the files is .* but the stream of the checkpoint was read with"):
         over(change, CHANGES[change]).load_state_dict(saved)
+    assert saved["settings"]["sample_by and text_column"] == ["line", None]
+    saved = over("folder", {"0.txt": LINES[0], "1.txt": LINES[1]}, "dataset_name").state_dict()
+    with pytest.raises(ValueError, match="hash of the files is"):
+        over(f"{change} folder", CHANGES[change], "dataset_name").load_state_dict(saved)
 
 
 def test_a_stream_ends_where_it_finds_less_than_a_row(clm_tokenizer):
@@ -266,8 +271,10 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("dealt", "settings", "message"), OTHERS)
-def test_a_place_means_nothing_under_other_settings(clm_tokenizer, dealt, settings, message):
+def test_a_place_means_nothing_under_other_settings(clm_tokenizer, mlm_tokenizer, dealt, settings, message):
     state, other = stream(clm_tokenizer).state_dict(), stream(clm_tokenizer, **settings)
+    with pytest.raises(ValueError, match="hash of the vocabulary is"):
+        stream(mlm_tokenizer).load_state_dict(state)
     other.deal(*dealt)
     with pytest.raises(ValueError, match=message + ".*add --ignore_data_skip"):
         other.load_state_dict(state)
