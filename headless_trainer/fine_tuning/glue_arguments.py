@@ -197,4 +197,8 @@ def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:
         settings[name] = getattr(value, "value", value)
     if grid.learning_rates:
         settings["learning_rate"] = None  # each run has its own
+    if grid.train_file:
+        from ..corpus.documents import TextStream  # not at the top: --help does without pyarrow
+
+        settings["hash of the files"] = TextStream([], paths=[grid.train_file, grid.validation_file]).fingerprint()
     return settings | {name: getattr(grid, name) for name in GRID_SETTINGS}

@@ -144,6 +144,9 @@ def test_candidates_of_other_settings_are_not_mixed(model, files, right, tmp_pat
     (folder / "seed_0.json").unlink()  # as if the search had been cut short
     with pytest.raises(SystemExit, match="with weight_decay 0.0, and this run has 0.1: choose another --output_dir"):
         run(model, files, tmp_path / "out", *flags, "--weight_decay", 0.1)
+    Path(files[1]).write_text(Path(files[1]).read_text().replace("0}", "1}", 1))
+    with pytest.raises(SystemExit, match="with hash of the files '"):
+        run(model, files, tmp_path / "out", *flags)
 
 
 # Early stopping and the log ----------------------------------------------------------------------------------------------
