@@ -28,9 +28,10 @@ def read_results(folder: str | Path) -> dict[str, Any]:
     return json.loads((Path(folder) / RESULTS_NAME).read_text(encoding="utf-8"))
 
 
-def add_scores(folder: Path, model: str, found: dict[str, Any]) -> None:
-    """Add what the harness's ``evaluate`` returned to the folder of a model."""
+def add_scores(folder: Path, model: str, found: dict[str, Any], weights: str) -> None:
+    """Add what the harness's ``evaluate`` returned to the folder of a model; scores of other ``weights`` there go."""
     results = read_results(folder) if (folder / RESULTS_NAME).is_file() else {}
+    results = results if results.get("weights") == weights else {"weights": weights}
     found = found | {"samples": {task: _documents(samples) for task, samples in found["samples"].items()}}
     results |= {name: results.get(name, {}) | by_task for name, by_task in found.items()} | {"model": model}
     # NumPy's numbers and arrays become lists, and Python functions of task definitions their names.

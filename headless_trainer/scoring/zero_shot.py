@@ -42,7 +42,9 @@ def score_models(models: Sequence[str], args) -> list[str]:
 def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]:
     logger.info("%s: loading", model)
     folder = Path(args.output_dir) / folder_name(model)
-    lm = CachingLM(harness_model.load(model, args), str(folder / f"requests_{_fingerprint(model, config, args)}.db"))
+    versions = [importlib.metadata.version(each) for each in ("lm_eval", "transformers", "torch")]
+    weights, answers = (_fingerprint(model, config, *asked) for asked in ((), (versions, args.dtype, args.max_length)))
+    lm = CachingLM(harness_model.load(model, args), str(folder / f"requests_{answers}.db"))
     failures = []
     for name, found in loaded.items():
         harness_tasks.set_seeds()
@@ -54,19 +56,18 @@ def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]
             logger.exception("%s: %s failed", model, name)
             failures.append(f"{name} of {model}: {type(error).__name__}: {error}")
             continue
-        add_scores(folder, model, results)
+        add_scores(folder, model, results, weights)
         logger.info("%s: %s scored", model, name)
     lm.dbdict.close()
     return failures
 
 
-def _fingerprint(model: str, config, args) -> str:
-    """Tell the answers of a model from those of others by its files or revision, precision, length, libraries."""
+def _fingerprint(model: str, config, *asked) -> str:
+    """Tell a model from others under its name by its files or revision, and how it was asked."""
     files = [
         (path.name, path.stat().st_size, path.stat().st_mtime_ns)
         for path in sorted(Path(model).glob("*"))
         if path.suffix in (".safetensors", ".bin") or path.name in ("config.json", "tokenizer.json")
     ]
-    versions = [importlib.metadata.version(each) for each in ("lm_eval", "transformers", "torch")]
-    asked = (getattr(config, "_commit_hash", None), args.dtype, args.max_length)
-    return hashlib.sha256(repr((files, versions, asked)).encode()).hexdigest()[:16]
+    told = files, getattr(config, "_commit_hash", None), asked
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]

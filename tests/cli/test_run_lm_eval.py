@@ -19,7 +19,7 @@ from scipy import stats
 
 from headless_trainer.cli.lm_eval import main
 from headless_trainer.scoring import harness_model, score_comparison
-from headless_trainer.scoring.score_store import add_scores, folder_name, scores_of
+from headless_trainer.scoring.score_store import add_scores, folder_name, read_results, scores_of
 
 NEEDED = ["--batch_size", "8", "--device", "cpu", "--bootstrap_iters", "200"]
 
@@ -85,12 +85,20 @@ def test_compare_scores_what_is_missing(inputs, tmp_path, capsys, monkeypatch):
     assert re.search(r"perplexity ↓ \| \d+\.\d{4}†+ \| \d+\.\d{4} \|", capsys.readouterr().out)
 
 
-def write_scores(folder: Path, metrics: dict[str, tuple[str, bool | None, list]], hashes=None, task="task") -> Path:
+def write_scores(
+    folder: Path, metrics: dict[str, tuple[str, bool | None, list]], hashes=None, task="task", weights=""
+) -> Path:
     """Results of a model on one task, from the scores of its documents and how they make the metric."""
     values = {"mean": np.mean, "perplexity": lambda scores: math.exp(-np.mean(scores)), "f1": lambda scores: 0.5}
     found = {name: (float(values[kind](scores)), way, scores) for name, (kind, way, scores) in metrics.items()}
-    add_scores(folder, folder.name, harness_inputs.found_scores(task, found, hashes))
+    add_scores(folder, folder.name, harness_inputs.found_scores(task, found, hashes), weights)
     return folder
+
+
+def test_scores_of_other_weights_under_the_same_name_go(tmp_path):
+    for task, weights in (("a", "old"), ("b", "new"), ("c", "new")):
+        write_scores(tmp_path, {"acc": ("mean", True, [0.0, 1.0])}, task=task, weights=weights)
+    assert set(read_results(tmp_path)["results"]) == {"b", "c"}
 
 
 def test_tests_of_a_comparison_are_scipy_s(tmp_path):
