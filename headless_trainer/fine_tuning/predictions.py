@@ -50,6 +50,8 @@ Jobs = dict[str, tuple[str, Rows]]
 def read_rows(arguments: GlueArguments, task: Task) -> Rows:
     """The rows to predict, whose labels may be missing; columns of texts that the task does not name are looked for."""
     table, where = read_part(arguments, "test")
+    if taken := {"prediction", "probabilities"}.intersection(table.column_names):
+        raise ValueError(f"{where} has a column {min(taken)!r}, the name of what is predicted: rename it.")
     task = replace(task, columns=find_text_columns(table, task.columns, arguments.label_column, where))
     texts, labels = to_texts(task, table, where), [None] * len(table)
     if arguments.label_column in table.column_names:

@@ -94,6 +94,7 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
     for number in range(300):
         write(f"empty/{number}.txt", "")
     write("other_column.csv", "phrase,label\na,yes\nb,no\n")
+    write("predicted.csv", "sentence,prediction\na,yes\n")
     write("whole_floats.csv", "sentence,label\na,0.0\nb,1.0\n")
 
     logs = {
@@ -222,6 +223,7 @@ GLUE = {
     f"{OWN} --do_predict --test_file other.csv --save_models false": "save_models is False, but --do_predict and",
     f"{OWN} --do_predict": "do_predict is True but no rows are named: add --test_file to a task of your own",
     f"{OWN} --do_predict --test_file dev.csv": "twice (train train.csv, validation dev.csv, test dev.csv): the scores",
+    f"{OWN} --do_predict --test_file predicted.csv": "has a column 'prediction', the name of what is predicted: rename it",
     f"{OWN} --do_predict --test_file other_class.csv": "row 0 of test_file 'other_class.csv' has label 'maybe'",
     f"{GRID} bert --do_predict --test_file dev.csv": "model_name_or_path 'bert' has no classifier, and random weights",
     f"{OWN} --load_best_model_at_end": "load_best_model_at_end is True but `headless-trainer glue` sets it: the epoch with",
