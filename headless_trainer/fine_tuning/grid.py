@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def choose_tasks(arguments: GlueArguments, do_predict: bool) -> list[Task]:
         return select_tasks(arguments.tasks, arguments.languages)
     parts = ["train", "validation", *["test"][:do_predict]]
     places = [getattr(arguments, f"{part}_file") or getattr(arguments, f"{part}_split") or part for part in parts]
-    if len({*places}) < len(places):
+    if len({*map(os.path.realpath, places)}) < len(places):
         said = ", ".join(map(" ".join, zip(parts, places, strict=True)))
         raise ValueError(f"the same rows are named twice ({said}): the scores would come from training rows.")
     task = own_task(arguments)

@@ -209,7 +209,7 @@ GLUE = {
     f"{GRID} bert bert --tasks cola": "which names a model twice: give each once",
     OWN.replace("train.csv", "missing.csv"): "train_file 'missing.csv' does not exist",
     OWN.replace("train.csv", "good.txt"): "train_file 'good.txt' must end in .csv, .tsv, .json, .jsonl, .parquet",
-    OWN.replace("dev.csv", "train.csv"): "the same rows are named twice (train train.csv, validation train.csv)",
+    OWN.replace("dev.csv", "./train.csv"): "the same rows are named twice (train train.csv, validation ./train.csv)",
     f"{OWN} --text_columns a b c": "text_columns is ['a', 'b', 'c'] but it must hold one or two different columns",
     f"{OWN} --text_columns label": "one or two different columns, other than the label column",
     f"{OWN} --text_columns phrase": "train_file 'train.csv' has no column 'phrase', only: sentence",
