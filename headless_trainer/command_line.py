@@ -231,12 +231,14 @@ def parse_yaml(text: str, where: str) -> Any:
 def _read_config(path: Path) -> dict:
     where = f"Configuration file {str(path)!r}"
     try:
-        values = parse_yaml(path.read_text(encoding="utf-8-sig"), where)
+        values = parse_yaml(text := path.read_text(encoding="utf-8-sig"), where)
     except UnicodeDecodeError as error:
         raise ValueError(f"{where} is not UTF-8 text ({error}): save it as UTF-8.") from error
     if not isinstance(values, dict):
         raise ValueError(f"{where} must hold name: value pairs, got {values!r:.80}.")
-    return values
+    written = yaml.load(text, yaml.BaseLoader)  # as it stands: 007 and 2024_01 may be names
+    typed = (dict, type(None))
+    return {name: each if isinstance(each, typed) else written.get(name, each) for name, each in values.items()}
 
 
 def _as_flags(values: dict) -> list[str]:

@@ -99,6 +99,8 @@ def test_flags_override_the_file(write):
         ("run_name: a run = of mine", "a run = of mine"),
         ("run_name: -x", "-x"),
         ("run_name:", None),
+        ("run_name: 2024_01", "2024_01"),
+        ("seed: 010", 10),
     ],
 )
 def test_values_of_a_file(write, text, expected):
