@@ -59,6 +59,9 @@ STEPS = tuple(
     for when in ("logging", "save", "eval")
 )
 RANGES = (
+    *outside("output_dir", "name a folder", bool),
+    *outside("adam_beta1 adam_beta2", "be at least 0 and below 1", lambda beta: 0 <= beta < 1),
+    *outside("dataloader_num_workers", "not be negative", lambda value: value >= 0),
     *outside("gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size", *ONE_OR_MORE),
     *outside(
         "learning_rate weight_decay max_grad_norm", "not be negative or infinite", lambda value: 0 <= value < math.inf

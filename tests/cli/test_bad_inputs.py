@@ -133,6 +133,8 @@ PRETRAIN = {
     f"{RUN} --metric_for_best_model f1": "metric_for_best_model is 'f1' but must be one of",
     f"{RUN} --dataset_name ..": "train_file is ['good.txt'] but dataset_name is also given",
     f"{DECODER} {NEW} --dataset_name folder/deep/..": "EmptyDatasetError: The directory at",
+    RUN.replace("OUT", "''"): "output_dir is '' but it must name a folder",
+    f"{RUN} --adam_beta2 1": "adam_beta2 is 1.0 but it must be at least 0 and below 1",
     # Sizes of the model
     f"{SIZES} gtp2": "model_type 'gtp2' is unknown. The nearest known name is 'gpt2'",
     f"{SIZES} gpt2 --config_overrides n_embd=16,n_head=3": "config_overrides is 'n_embd=16,n_head=3', from which no gpt2 can",

@@ -28,10 +28,9 @@ from headless_trainer.refusals import (
 # by the parent's loop alone.
 WORKS = set(
     """
-    output_dir seed data_seed save_total_limit logging_steps save_steps eval_steps eval_delay eval_accumulation_steps
-    ddp_timeout
-    dataloader_num_workers dataloader_persistent_workers dataloader_prefetch_factor save_strategy
-    adam_beta1 adam_beta2 adam_epsilon warmup_steps length_column_name lr_scheduler_kwargs optim
+    seed data_seed save_total_limit logging_steps save_steps eval_steps eval_delay eval_accumulation_steps
+    ddp_timeout dataloader_persistent_workers dataloader_prefetch_factor save_strategy
+    adam_epsilon warmup_steps length_column_name lr_scheduler_kwargs optim
     bf16 fp16 bf16_full_eval fp16_full_eval tf32 activation_checkpointing activation_checkpointing_kwargs
     gradient_checkpointing gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
     use_liger_kernel liger_kernel_config use_cache torch_empty_cache_steps
