@@ -447,6 +447,7 @@ class PretrainingTrainer(Trainer):
     # Starting and resuming ---------------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        self.args.output_dir = os.path.abspath(self.args.output_dir)  # it may have been set to another
         with ExitStack() as around:
             around.enter_context(alone_in(self.args.output_dir, owner="training"))
             checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)

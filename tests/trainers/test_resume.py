@@ -184,7 +184,7 @@ def test_seconds_of_processes_add_up_where_their_number_changes(tmp_path):
 
 
 @pytest.mark.parametrize("save_strategy", ["steps", "no"])
-def test_a_second_training_in_python_is_told_in_python_how(tmp_path, save_strategy):
+def test_a_second_training_in_python_is_told_in_python_how(tmp_path, save_strategy, monkeypatch):
     settings = {"max_steps": 1, "save_strategy": save_strategy, "save_steps": 1}
     trainer = trainer_for(tmp_path / "run", "mlm", Tokenizer(), data=rows(), **settings)
     trainer.train()
@@ -198,8 +198,9 @@ def test_a_second_training_in_python_is_told_in_python_how(tmp_path, save_strate
     trainer.args.max_steps = 2
     if save_strategy == "steps":
         assert trainer.train(resume_from_checkpoint=True).global_step == 2
-    trainer.args.output_dir = str(tmp_path / "other")
-    assert trainer.train().global_step == 2
+    monkeypatch.chdir(tmp_path)
+    trainer.args.output_dir = "other"
+    assert trainer.train().global_step == 2 and trainer.args.output_dir == str(tmp_path / "other")
 
 
 @pytest.mark.slow
