@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 
-from .manifest import TOKEN_COUNTS_NAME, find_fault
+from .manifest import TOKEN_COUNTS_NAME, WEIGHTS, find_fault
 from .processes import HostExchange, on_first_process
 from .signals import NAMES, handled, say
 
@@ -161,7 +161,7 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None,
     """Refuse to overwrite what an earlier run left, unless the run resumes; ``in_python``, with the words of a notebook."""
     folder = Path(output_dir)
     checkpoints = checkpoints_in(folder)
-    left = [*checkpoints, *folder.glob("model.safetensors")]
+    left = [*checkpoints, *(path for path in sorted(folder.glob("*")) if re.fullmatch(WEIGHTS, path.name))]
     if left and not resume_from_checkpoint:
         another, further = "choose another --output_dir", "--resume_from_checkpoint last"
         if in_python:

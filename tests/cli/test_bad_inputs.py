@@ -94,6 +94,7 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
     for number in range(300):
         write(f"empty/{number}.txt", "")
     write("other_column.csv", "phrase,label\na,yes\nb,no\n")
+    write("adapter/adapter_model.safetensors", "")
     write("predicted.csv", "sentence,prediction\na,yes\n")
     write("whole_floats.csv", "sentence,label\na,0.0\nb,1.0\n")
 
@@ -194,6 +195,7 @@ LM_HEAD = {
     f"{HEAD} gpt2 --counts_from corpus": "No texts are named: give --train_file or --dataset_name.",
     f"{HEAD.replace('OUT', 'good.txt')} bert": "output_dir 'good.txt' cannot be written to",
     f"{HEAD.replace('OUT', 'bert')} bert": "output_dir 'bert' already holds",
+    f"{HEAD.replace('OUT', 'adapter')} bert": "output_dir 'adapter' already holds 'adapter_model.safetensors'",
     f"{TRAIN} --max_seq_length 100": "max_seq_length is 100 but the model has 64 positions",
 }
 
