@@ -147,7 +147,7 @@ def test_auto_leaves_true_or_false(flags):
     training = parse("paper_encoder_headless", *flags, "--use_cpu")[2]
     assert training.bf16 is False and training.fp16 is False and training.mixed_precision == "no"
     assert HeadlessTrainingArguments("runs", bf16="auto", use_cpu=True).bf16 is False
-    assert parse("demo", "--bf16", "--use_cpu")[2].bf16 is True
+    assert all(getattr(parse("demo", f"--{name}", "--use_cpu")[2], name) is True for name in ("bf16", "fp16"))
 
 
 @pytest.mark.parametrize(

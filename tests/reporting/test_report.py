@@ -335,10 +335,11 @@ def test_what_is_evaluated_only_after_the_other_ended_has_no_figure_at_equal_tim
         ({"vocab_size": 60}, {}, "The runs have different vocabularies (50, 60), so their"),
         ({}, {"tokenizer.json": ('"b"', '"c"')}, "The runs have different tokenizers ("),
         ({}, {"tokenizer.json": ("null", "{}")}, "At equal tokens"),
+        ({}, {"trainer_state.json": ('_tokens": 500', '_tokens": 549')}, "At equal tokens"),
         (
             {},
-            {"trainer_state.json": ('_tokens": 500', '_tokens": 5000')},
-            "The runs were evaluated on different rows (500 to 5,000 predicted tokens), so their",
+            {"trainer_state.json": ('_tokens": 500', '_tokens": 551')},
+            "The runs were evaluated on different rows (500 to 551 predicted tokens), so their",
         ),
     ],
 )
