@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from architectures import ARCHITECTURES, make_model
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from headless_trainer.arguments import HeadlessTrainingArguments, ModelArguments
 from headless_trainer.models.candidate_head import candidate_matrix
@@ -260,6 +260,17 @@ def test_a_tokenizer_larger_than_the_embedding(objective, checkpoint):
     assert weight[rows:].isfinite().all()
     if objective == "vanilla":
         assert model.get_output_embeddings().weight.shape == (rows + 2, 16)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_a_resized_head_that_is_not_tied_is_saved_with_its_bias(name, tmp_path, mlm_tokenizer):
+    model = make_model(name, lm=True, vocab_size=290, tie_word_embeddings=False)
+    model.get_output_embeddings().bias.data.fill_(1.0)
+    model.save_pretrained(tmp_path / "small")
+    settings = {"model_name_or_path": str(tmp_path / "small"), "resize_embeddings": True}
+    loaded(mlm_tokenizer, "vanilla", "mlm", **settings).save_pretrained(tmp_path / "large")
+    bias = AutoModelForMaskedLM.from_pretrained(tmp_path / "large").get_output_embeddings().bias
+    assert bias[:290].eq(1.0).all() and len(bias) == len(mlm_tokenizer)
 
 
 @pytest.mark.parametrize("name", ["runs/missing", "./missing", "~/missing", "/missing", "a/b/c"])
