@@ -11,7 +11,7 @@ from transformers import Trainer
 
 from ..arguments import with_settings
 from ..corpus.row_order import SimilarLengthSampler, longest_first
-from ..models.padding_row import free_padding_row, may_be_token
+from ..models.padding_row import free_padding_row, keep_padding_id, may_be_token
 from ..objective.losses import balanced_cross_entropy
 from ..refusals import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
 from ..runtime.checkpoint_aside import model_aside
@@ -148,6 +148,7 @@ class ClassificationTrainer(Trainer):
         super()._save_checkpoint(model, trial)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        keep_padding_id(self.model)
         folder = output_dir or self.args.output_dir
         with model_aside(folder, self.args.should_save) as aside, with_settings(self.args, hub_token=None):
             super().save_model(str(aside), _internal_call)

@@ -10,7 +10,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from ..models.loading import MASTER_DTYPE, hub_arguments
+from ..models.loading import MASTER_DTYPE, POSITIONS_AFTER_PADDING, hub_arguments
 from ..runtime import sources
 from .classification_rows import has_segments
 from .glue_arguments import GlueArguments
@@ -58,7 +58,7 @@ def agree_on_tokens(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
     names = [name for name in tokenizer.model_input_names if name != SEGMENT_IDS]
     tokenizer.model_input_names = [*names, SEGMENT_IDS] if has_segments(config) else names
     tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # of others, the names are not saved
-    for role in ("pad", "bos", "eos"):
+    for role in ("pad", "bos", "eos")[config.model_type in POSITIONS_AFTER_PADDING :]:
         setattr(config, f"{role}_token_id", getattr(tokenizer, f"{role}_token_id"))
 
 

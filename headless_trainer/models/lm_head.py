@@ -20,6 +20,7 @@ from ..objective.prior import candidate_log_prior, drawn_share_of
 from ..runtime.checkpoints import load_token_counts
 from .candidate_head import MARK, CandidateHead, load_trunk, trunk_weights
 from .fold import fold_bias, last_layer_norm, unfold, wide
+from .padding_row import keep_padding_id
 from .projection import LOGIT_TRANSFORMS, SOFTCAP, find_projection, reads_trunk
 from .trunk import check_headless, find_trunk, infer_task
 
@@ -149,6 +150,7 @@ def _language_model_class(config: PreTrainedConfig) -> Any:
 
 def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     """Return the architecture's language model around a copy of the trunk, with an untied head."""
+    keep_padding_id(trunk)
     config, kind = copy.deepcopy(trunk.config), _language_model_class(trunk.config)
     if kind is None:
         raise ValueError(

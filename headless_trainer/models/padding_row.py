@@ -43,6 +43,13 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
         weight[row] = (drawn * weight[:ROWS_OF_SAMPLE].float().std().cpu()).to(weight)
 
 
+def keep_padding_id(model: PreTrainedModel) -> None:
+    """Give a configuration the id that RoBERTa and its kin count positions from, where `Trainer` put that of the tokenizer."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            model.config.pad_token_id = module.padding_idx
+
+
 def _whole(weight: Tensor):
     if not is_deepspeed_zero3_enabled():
         return nullcontext()

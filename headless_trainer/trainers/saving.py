@@ -13,6 +13,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
 from ..arguments import with_settings
+from ..models.padding_row import keep_padding_id
 from ..models.trunk import cache_for_generation
 from ..runtime.checkpoint_aside import CheckpointAside, rotate_checkpoints
 from ..runtime.checkpoints import save_settings, save_token_counts
@@ -51,6 +52,7 @@ def write_model(trainer, folder: Path, leaves_run: bool) -> None:
     args = trainer.args
     if trainer.rows is not None:
         trainer.rows.catch_up()
+    keep_padding_id(trainer.model)
     counts, totals = trainer.all_token_counts(), run_totals(trainer)
     with cache_for_generation(trainer.model), with_settings(args, hub_token=None):  # in training_args.bin
         trainer.save_weights(str(folder))

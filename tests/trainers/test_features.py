@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from architectures import make_model
 from builders import (
     CLASSES,
     VOCAB,
@@ -212,6 +213,17 @@ def test_a_trainer_gives_the_language_model_that_its_trunk_implies(tmp_path):
     model = run.language_model()
     torch.testing.assert_close(model(ids).logits, attach_lm_head(tmp_path)(ids).logits)
     assert model.base_model is not run.model and model.can_generate()
+
+
+def test_positions_are_counted_as_in_training_where_another_id_pads(tmp_path, mlm_tokenizer):
+    trunk, rows = make_model("roberta", pad_token_id=1), token_rows(mlm_tokenizer)  # the tokenizer pads with 0
+    run = make_trainer(tmp_path, trunk, rows, {"max_steps": 1}, processing_class=mlm_tokenizer)
+    run.train()
+    run.save_model()
+    ids = rows[0]["input_ids"][None]
+    for folder in (tmp_path, tmp_path / "checkpoint-1"):
+        torch.testing.assert_close(AutoModel.from_pretrained(folder)(ids)[0], run.model.eval()(ids)[0])
+    torch.testing.assert_close(run.language_model()(ids).logits, attach_lm_head(tmp_path)(ids).logits)
 
 
 def test_a_headless_folder_is_not_taken_for_a_language_model_in_silence(tmp_path):
