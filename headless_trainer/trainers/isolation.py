@@ -53,14 +53,13 @@ class DocumentIsolation:
         self._check_isolates(tokenizer)
 
     def add(self, inputs: dict[str, Any], device: torch.device) -> None:
-        """Change the inputs of a batch in place, unless they already have ``position_ids``.
+        """Change the inputs of a batch in place. Given ``position_ids`` are kept; in a decoder they mark the documents.
 
         Masks between pairs of tokens, each as large as all scores of one attention head, are made on the device.
         """
-        if "position_ids" in inputs:
-            return
         positions = document_positions(inputs["input_ids"], self.ends)
         if self.task == "clm":
+            positions = inputs.get("position_ids", positions)
             # Decoders find document starts by restarting positions, but only without a mask or a cache.
             inputs.pop("attention_mask", None)
             inputs.update(position_ids=positions, use_cache=False)
@@ -72,7 +71,7 @@ class DocumentIsolation:
                 inputs.update(dict.fromkeys(("max_length_q", "max_length_k"), positions.shape[1]))
             return
         if self._takes_positions:
-            inputs["position_ids"] = positions + self._first_position
+            inputs.setdefault("position_ids", positions + self._first_position)
         visible = document_mask(sent(positions, device))
         if "attention_mask" in inputs:
             # Padding attends to padding: a position that attends to nothing gives NaN, which spreads in the next layer.

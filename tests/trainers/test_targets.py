@@ -231,6 +231,15 @@ def test_isolated_documents_predict_no_first_token(make, gpt2, clm_tokenizer):
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2]]
 
 
+def test_positions_that_rows_bring_keep_a_decoders_documents_apart_in_a_padded_batch(make, gpt2):
+    given = {"position_ids": torch.tensor([[0, 1, 0, 1, 0]]), "attention_mask": torch.tensor([[1, 1, 1, 1, 0]])}
+    batch = make("clm", gpt2, isolate_documents=True)({"input_ids": torch.tensor([[5, 6, 7, 8, 0]])} | given, None)
+    assert batch.keys() == {"input_ids", "position_ids", "use_cache", "labels"}  # a mask would let them see each other
+    assert batch["labels"].tolist() == [[6, -100, 8, -100, -100]] and torch.equal(
+        batch["position_ids"], given["position_ids"]
+    )
+
+
 def test_isolated_documents_end_before_they_are_masked(make, bert, mlm_tokenizer):
     """A token replaced by [SEP] at random ends no document, and a masked one still does."""
     ids = torch.full((40, 8), mlm_tokenizer.sep_token_id)
