@@ -1,7 +1,7 @@
-"""Every picture: curves in panels side by side, of runs, grids of fine-tuning, studies and benchmarks.
+"""Every picture of runs, fine-tuning grids, studies and benchmarks: curves in panels side by side.
 
-The only module that knows matplotlib. It is imported where it is drawn with, since it takes a second, and pyplot is not: its
-way to a screen or into a notebook belongs to who calls us.
+The only module that imports matplotlib, inside functions, since the import takes a second. pyplot is not imported: showing
+pictures on screens or in notebooks is up to the caller.
 """
 
 import io
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 
 class Series:
-    """Points that are drawn together, in matplotlib's short form of a line and its marker.
+    """Points drawn together, with matplotlib's short notation for line and marker.
 
-    ``errors`` are half the lengths of bars through the points, such as standard errors, and ``look`` is what else ``Axes.plot``
-    takes, such as ``label``, ``color`` and ``linewidth``.
+    ``errors`` are half the lengths of error bars, such as standard errors; ``look`` are other arguments of ``Axes.plot``, such
+    as ``label``, ``color`` and ``linewidth``.
     """
 
     def __init__(self, x: Sequence, y: Sequence, style: str = "-", *, errors=None, **look):
@@ -20,7 +20,7 @@ class Series:
 
 
 class Panel:
-    """One part of a picture: its series and what ``Axes.set`` takes, such as ``title``, ``xlabel``, ``yscale`` and ``ylim``."""
+    """A panel: its series and arguments of ``Axes.set``, such as ``title``, ``xlabel``, ``yscale`` and ``ylim``."""
 
     def __init__(self, series: Sequence[Series], **axis):
         self.series, self.axis = series, axis
@@ -34,9 +34,9 @@ def curves(
     legend: str = "each",
     **shared,
 ):
-    """Draw panels, each of ``size`` inches, ``columns`` in a row or all, and return matplotlib's figure.
+    """Draw panels of ``size`` inches each, ``columns`` (default: all) in a row, and return matplotlib's figure.
 
-    Labels stand in ``each`` panel, in the ``first``, or ``below`` all. ``shared`` are ``sharex`` and ``sharey`` of `subplots`.
+    Legends appear in ``each`` panel, the ``first``, or ``below`` all. ``shared`` are ``sharex`` and ``sharey`` of `subplots`.
     """
     from matplotlib.figure import Figure
 
@@ -68,7 +68,7 @@ def curves(
             if own:
                 axis.legend(frameon=False, fontsize=8)
     for text in figure.findobj(lambda artist: hasattr(artist, "set_parse_math")):
-        text.set_parse_math(False)  # names of runs and tasks, in which a dollar is a dollar
+        text.set_parse_math(False)  # names of runs and tasks may contain dollar signs
     return figure
 
 
@@ -80,18 +80,18 @@ def to_png(figure) -> bytes:
 
 
 def in_short(value: float) -> str:
-    """A number with three digits at least: 0.0123, 12.3, 1,234, 11.8 M, 1,500 M."""
+    """Format a number with at least three digits: 0.0123, 12.3, 1,234, 11.8 M, 1,500 M."""
     if 1e6 <= abs(value) < 1e12:
         return f"{in_short(value / 1e6)} M"
     return f"{value:,.0f}" if 100 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def _plain_ticks(axis) -> None:
-    """Plain numbers at 1, 2 and 5 of a logarithmic axis, at 1 alone where it is long: there is no typesetting of formulas."""
+    """Label a logarithmic axis with plain numbers at 1, 2 and 5, or only at 1 if it is long, without typeset formulas."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
-    if not isinstance(axis.get_major_locator(), FixedLocator):  # ticks that the panel asks for stay
+    if not isinstance(axis.get_major_locator(), FixedLocator):  # keep ticks that the panel sets
         axis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: in_short(value)))
     axis.set_minor_formatter(NullFormatter())

@@ -1,4 +1,4 @@
-"""Is one model better than another: two-sided t-tests at level 0.95, and Holm's correction for several of them.
+"""Test whether one model is better than another: two-sided t-tests at level 0.95, with Holm's correction for several.
 
 The daggers of the paper's table 4 (arXiv 2309.08351) are one-tailed tests of the better score, which mark 10 % of equal models.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95
-# Differences this small beside the values themselves are rounding: 0.1 + 0.2 is not better than 0.3.
+# Differences this small relative to the values are rounding: 0.1 + 0.2 is not better than 0.3.
 ROUNDING = 1e-12
 
 
@@ -18,9 +18,9 @@ def t_test(first: Sequence[float], second: Sequence[float], *, paired: bool) -> 
     """Return the p-value of a test whether the means of two models' scores, ``(N,)`` and ``(M,)``, differ.
 
     Scores are ``paired`` if the i-th of both belong together (the same document). Otherwise they are independent (seeds), and
-    the test is Welch's, which lets the spreads differ. Scores that differ without any spread have no t: their p-value is that
-    of the exact permutation test (two seeds against two: 2 of 6 orders are as far apart, so 1/3). Fewer than two scores, and
-    one that is not finite, are refused.
+    Welch's test allows different spreads. Scores that differ without any spread have no t: their p-value comes from the exact
+    permutation test (two seeds against two: 2 of 6 orders are as far apart, so 1/3). Raises ValueError for fewer than two
+    scores, or one that is not finite.
     """
     first, second = _scores(first), _scores(second)
     scale = max(np.abs(first).max(), np.abs(second).max())
@@ -33,7 +33,7 @@ def t_test(first: Sequence[float], second: Sequence[float], *, paired: bool) -> 
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust the p-values of several tests, so that in all of them together a false alarm is as rare as the level says.
+    """Adjust the p-values of several tests, so that the level bounds the chance of a false alarm in all of them together.
 
     Source: Holm, A simple sequentially rejective multiple test procedure, 1979.
     """
@@ -44,22 +44,22 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def is_significant(p_value: float) -> bool:
-    """Return whether a p-value is below what `LEVEL` leaves."""
+    """Return whether a p-value is significant at `LEVEL`."""
     return bool(p_value < 1 - LEVEL)
 
 
 def dagger(p_value: float, adjusted: float) -> str:
-    """Return the mark of a significant test, twice if it holds after Holm's correction too."""
+    """Return the mark of a significant test, doubled if it also holds after Holm's correction."""
     return "†" * (is_significant(p_value) + is_significant(max(p_value, adjusted)))
 
 
 def show_p(p_value: float, adjusted: float, form: str = ".2g") -> str:
-    """Return a p-value, and the corrected one in brackets where it is another."""
+    """Return a p-value, and the corrected one in brackets if it differs."""
     return f"{p_value:{form}}" + ("" if adjusted == p_value else f" ({adjusted:{form}})")
 
 
 def mean_difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean difference of paired scores, ``(N,)`` each, and the ends of its interval by the t-distribution."""
+    """Return the mean difference of paired scores, ``(N,)`` each, and the bounds of its interval by the t-distribution."""
     differences = _scores(first) - _scores(second)
     middle = float(differences.mean())
     half = float(stats.sem(differences) * stats.t.ppf((1 + LEVEL) / 2, len(differences) - 1))

@@ -1,1 +1,1 @@
-"""Pushing to the Hub."""
+"""Push to the Hub."""

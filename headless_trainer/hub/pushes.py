@@ -1,4 +1,4 @@
-"""Pushes of a training run to the Hub in the background, which can neither stop nor lose it, nor hold it up without bound."""
+"""Push a training run to the Hub in the background, so that no push can stop, lose or block it."""
 
 import logging
 import re
@@ -19,22 +19,22 @@ from ..runtime.manifest import TRAINED_NAME
 
 logger = logging.getLogger(__name__)
 
-STALL_SECONDS = 20.0  # without an answer, then huggingface_hub tries again, five times; of itself it waits forever
+STALL_SECONDS = 20.0  # without an answer, until huggingface_hub retries (five times); its own default waits forever
 LIMIT_SECONDS, LIMIT_BYTES_PER_SECOND = 60.0, 5e5  # how long the end of a run waits for a push
-# What stays here: checkpoints, what is hidden or unfinished, and both files of settings, with this machine's paths. Of a
-# checkpoint as a model, also what only resuming reads, of DeepSpeed and FSDP too.
+# Files not pushed: checkpoints, hidden or unfinished files, and both settings files, which hold this machine's paths. For a
+# checkpoint pushed as a model, also the files that only resuming reads, including those of DeepSpeed and FSDP.
 RUN_EXCLUDED = ("checkpoint-*", ".*", "*.bin", SETTINGS_NAME)
 STATES = "*.pt *.pth manifest.json stream_*.json *.distcp *.metadata global_step* latest zero_to_fp32.py"
 MODEL_EXCLUDED = (*RUN_EXCLUDED, TRAINED_NAME, *STATES.split())
 
-_ended_in: dict[int, threading.Event] = {}  # whether the push that a thread runs was ended, by the thread
+_ended_in: dict[int, threading.Event] = {}  # by thread: set if the push that it runs was cancelled
 
 
 @cache
 def _watch_requests() -> None:
-    """Have all requests of this process give up on what does not answer, and ask `_check_wanted` before they are sent.
+    """Make all requests of this process time out, and call `_check_wanted` before they are sent.
 
-    Once: the client that all threads share is closed here, with what it is sending.
+    Call it once: it closes the client that all threads share, and the requests in flight.
     """
     client, hooks = type(get_session()), get_session().event_hooks
     hooks = hooks | {"request": [*hooks["request"], _check_wanted]}
@@ -42,9 +42,9 @@ def _watch_requests() -> None:
 
 
 def _check_wanted(request) -> None:
-    """Before each request: huggingface_hub would repeat those of a push that was ended for minutes.
+    """Check, before each request, that its push was not cancelled: huggingface_hub would retry it for minutes.
 
-    Whose the threads are that it starts for a push cannot be known: they end when no push runs that is still wanted.
+    Threads that huggingface_hub starts cannot be assigned to a push: they end when no wanted push is running.
     """
     thread = threading.current_thread()
     running = [_ended_in[thread.ident]] if thread.ident in _ended_in else [*_ended_in.values()]
@@ -53,18 +53,18 @@ def _check_wanted(request) -> None:
 
 
 def repository_name(hub_model_id: str | None, output_dir: str) -> str:
-    """Name the repository that a run pushes to: ``hub_model_id``, or that of its folder in the user's own namespace."""
+    """Return the repository that a run pushes to: ``hub_model_id``, or its folder's name in the user's namespace."""
     name = hub_model_id or Path(output_dir).absolute().name
-    validate_repo_id(name)  # now: a push would find it out when the run has begun
+    validate_repo_id(name)  # now, because a push would notice only after the run has started
     return name
 
 
 class HubPushes(TrainerCallback):
-    """Pushes of one run, as its ``hub_...`` settings say, by the background thread of `HfApi`, one after the other.
+    """Pushes of one run, by its ``hub_...`` settings, one after the other in the background thread of `HfApi`.
 
-    Nothing here raises because of the Hub: a failure is a warning with the command that pushes later, said once until
-    `push_run` waits. The end of a run, and of the process, waits a minute for each push and two seconds for every megabyte of
-    it. The repository is created at once, so that a refusal is known at the start.
+    No Hub error is raised: a failure is logged as a warning, with the command to push later, and only once until `push_run`
+    waits. The end of a run, and of the process, waits a minute for each push plus two seconds per megabyte. The repository is
+    created at once, so that a refusal shows at the start.
     """
 
     def __init__(self, args: TrainingArguments, token: str | None = None, private: bool | None = None):
@@ -74,8 +74,8 @@ class HubPushes(TrainerCallback):
         self.stopping = lambda: False  # whether the process was told to end soon
         self._api = HfApi(token=token or args.hub_token)
         self._asked: dict[Future, Path] = {}
-        self._ended = threading.Event()  # set when nobody waits any more for the pushes that were started with it
-        self._command, self._said = "", ""  # of the push that was asked for last; the failure that was said last
+        self._ended = threading.Event()  # set to cancel the pushes that were started with it
+        self._command, self._said = "", ""  # command of the last requested push; last logged failure
         _watch_requests()
         disable_progress_bars()
         threading._register_atexit(self.wait)  # atexit is too late: uploads start threads
@@ -83,7 +83,7 @@ class HubPushes(TrainerCallback):
 
     @property
     def unfinished(self) -> dict[Future, Path]:
-        """Pushes that wait or run, with their folders, which must stay where they are."""
+        """Waiting and running pushes with their folders, which must not be moved."""
         return {future: folder for future, folder in self._asked.items() if not future.done()}
 
     def on_save(self, args, state, control, **kwargs):
@@ -101,7 +101,7 @@ class HubPushes(TrainerCallback):
         self.stop() if self.stopping() else self.wait()
 
     def push_run(self, message: str, revision: str | None = None, blocking: bool = True) -> None:
-        """Push the folder of the run without its checkpoints; with ``blocking`` wait for it, a bounded time."""
+        """Push the run's folder without its checkpoints; with ``blocking``, wait for a bounded time."""
         self.revision = revision or self.revision
         self._said = "" if blocking else self._said
         self._start(self.output_dir, message)
@@ -109,7 +109,7 @@ class HubPushes(TrainerCallback):
             self.wait()
 
     def wait(self) -> None:
-        """Wait for all pushes, a bounded time. SIGTERM and Ctrl-C end it and are raised."""
+        """Wait for all pushes for a bounded time. SIGTERM and Ctrl-C end the wait and are raised."""
         folders = self.unfinished.values()
         try:
             with signals.raised():
@@ -121,9 +121,9 @@ class HubPushes(TrainerCallback):
             self.stop()
 
     def stop(self) -> None:
-        """Wait for no push, start none of those that wait, and end the running one; say how to push later."""
+        """Cancel the running and all waiting pushes, and log how to push later."""
         unfinished, self._asked = self.unfinished, {}
-        self._ended.set()  # the creation of the repository too, for which nobody waits
+        self._ended.set()  # also cancels the creation of the repository
         self._ended = threading.Event()
         if unfinished:
             self._warn("it was ended before it was done", self._command)
@@ -154,10 +154,10 @@ class HubPushes(TrainerCallback):
             del _ended_in[threading.get_ident()]
 
     def _warn(self, error: str, command: str) -> None:
-        """Say an error once, without the token and what differs between requests."""
+        """Log an error once, without the token and parts that differ between requests."""
         for token in filter(None, [self._api.token, get_token()]):
             error = error.replace(token.strip(), "<token>")
         error = " ".join(re.sub(r"\(Request ID:[^)]*\)|(?<=\w)\?\S+", "", error).split())[:400].rstrip(".")
         if error != self._said:
-            logger.warning("What was saved is not on the Hub: %s. To push it later: %s", error, command)
+            logger.warning("The saved files are not on the Hub: %s. To push them later: %s", error, command)
         self._said = error

@@ -1,1 +1,1 @@
-"""What a run needs around its training: checkpoints, processes, console, files."""
+"""Everything around training: checkpoints, processes, console, files."""

@@ -1,4 +1,4 @@
-"""Writing checkpoints: aside, with a manifest, renamed when they are whole; and deleting those that are too many."""
+"""Write checkpoints into a temporary folder with a manifest, rename them when complete, and delete old ones."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ from .processes import is_lost_connection
 
 @contextmanager
 def _whole_or_none(what: Path, aside: Path, run_dir: Path, is_main: bool) -> Iterator[None]:
-    """Context in which ``what`` is written to a folder aside, empty at first, which an error removes.
+    """Write ``what`` into an empty temporary folder, which an error removes.
 
-    It is raised as an OSError that says what to do: safetensors, torch and tokenizers have their own errors for a full disk.
+    Errors become an OSError with advice: safetensors, torch and tokenizers have their own errors for a full disk.
     """
     if is_main:
         shutil.rmtree(aside, ignore_errors=True)
@@ -38,7 +38,7 @@ def _whole_or_none(what: Path, aside: Path, run_dir: Path, is_main: bool) -> Ite
 
 @contextmanager
 def model_aside(folder: str | Path, is_main: bool) -> Iterator[Path]:
-    """Context with a folder to write a model into, whose files are moved into ``folder`` when all are written."""
+    """Yield a folder to write a model into, whose files move into ``folder`` when all are written."""
     folder = Path(folder)
     aside = folder / INCOMPLETE_NAME / "model"
     try:
@@ -53,16 +53,16 @@ def model_aside(folder: str | Path, is_main: bool) -> Iterator[Path]:
     finally:
         if is_main:
             shutil.rmtree(aside, ignore_errors=True)
-            with suppress(OSError):  # of what is not empty
+            with suppress(OSError):  # of folders that are not empty
                 aside.parent.rmdir()
                 folder.rmdir()
 
 
 def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -> None:
-    """Delete the checkpoints with the fewest steps beyond ``limit``, if there is one.
+    """Delete the checkpoints with the fewest steps beyond ``limit``, if given.
 
-    Paths in ``keep`` stay in any case: the one just written, which need not have the most steps when a run went back to an
-    earlier one, the best one, and those that are pushed to the Hub at the moment.
+    Paths in ``keep`` always stay: the one just written, which may not have the most steps if the run resumed from an earlier
+    one, the best one, and those that are being pushed to the Hub.
     """
     if not limit:
         return
@@ -72,14 +72,14 @@ def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -
     for path in others[max(0, limit - (len(found) - len(others))) :]:
         removed.parent.mkdir(exist_ok=True)
         shutil.rmtree(removed, ignore_errors=True)
-        os.replace(path, removed)  # whenever the process is killed, no half of it is left under its name
+        os.replace(path, removed)  # so that a kill leaves no partial checkpoint under its name
         shutil.rmtree(removed.parent, ignore_errors=True)
 
 
 class CheckpointAside(ExitStack):
-    """Context in which a checkpoint is written as ``folder``, in ``aside``, and renamed to ``final`` once it is whole.
+    """Writes a checkpoint as ``folder``, in ``aside``, and renames it to ``final`` once it is complete.
 
-    A process killed while it writes leaves no folder that looks like a checkpoint. The main process renames and cleans up.
+    A process killed while writing leaves no folder that looks like a checkpoint. The main process renames and cleans up.
     """
 
     def __init__(self, run_dir: str, name: str, is_main: bool):
@@ -93,14 +93,14 @@ class CheckpointAside(ExitStack):
         return self
 
     def publish(self, model_only: bool = False, **facts: Any) -> None:
-        """Make the manifest, with these facts, and rename. A checkpoint of the same step, from before a resume, is replaced."""
+        """Write the manifest with these facts, and rename. Replaces a checkpoint of the same step from before a resume."""
         if not self.is_main:
             return
         if part := missing_part(self.folder, names_in(self.folder), facts, model_only):
             raise FileNotFoundError(f"it lacks {part}, which was never written or has been removed")
         write_manifest(self.folder, **facts)
         if self.final.exists():
-            os.replace(self.final, self.aside / "replaced")  # killed here, the next resume does the rest
+            os.replace(self.final, self.aside / "replaced")  # after a kill here, the next resume finishes the rename
         os.replace(self.folder, self.final)
         sync_folder(self.run_dir)
         shutil.rmtree(self.aside, ignore_errors=True)

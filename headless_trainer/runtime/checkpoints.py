@@ -1,4 +1,4 @@
-"""Which checkpoint to resume from, token counts beside it, files written whole, and a clean end on signals."""
+"""Find the checkpoint to resume from, store token counts, write files atomically, and stop cleanly at signals."""
 
 import json
 import logging
@@ -29,18 +29,18 @@ INCOMPLETE_NAME, SETTINGS_NAME = ".incomplete", "settings.json"
 
 
 def save_token_counts(folder: str | Path, token_counts: Tensor, totals: dict[str, float]) -> None:
-    """Write how often each token was a target, ``(V,)`` int64, and the run's totals, as one safetensors file."""
+    """Write the counts of each token as a target, ``(V,)`` int64, and the run's totals, into one safetensors file."""
     metadata = {name: repr(value) for name, value in totals.items()}
     save_file({"token_counts": token_counts.cpu().contiguous()}, Path(folder) / TOKEN_COUNTS_NAME, metadata=metadata)
 
 
 def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
-    """Read what `save_token_counts` wrote: the counts, and the totals."""
+    """Read the counts and totals that `save_token_counts` wrote."""
     path = Path(folder) / TOKEN_COUNTS_NAME
     if not path.is_file():
         raise FileNotFoundError(
-            f"{str(folder)!r} holds no {TOKEN_COUNTS_NAME}: name a folder that `headless-trainer pretrain` wrote, or give "
-            "--counts_from corpus and the corpus to count tokens in."
+            f"{str(folder)!r} holds no {TOKEN_COUNTS_NAME}: name a folder that `headless-trainer pretrain` wrote, or pass "
+            "--counts_from corpus and a corpus to count tokens in."
         )
     with safe_open(path, framework="pt") as file:
         totals = {name: float(value) for name, value in (file.metadata() or {}).items()}
@@ -50,8 +50,8 @@ def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
 def counts_beside(model: nn.Module, rows: int, objective: str) -> tuple[Tensor, dict[str, float]]:
     """Read the `save_token_counts` file beside the checkpoint of a model; ``(rows,)`` zeros if there is none.
 
-    The Hub is not asked. Tokens that were added to the embedding since were never seen. Another objective had no such
-    negatives: headless pretraining that goes on from its model starts without counts.
+    The Hub is not queried. Tokens added to the embedding since then count as unseen. Headless pretraining that continues a
+    model of another objective, which had other negatives, starts without counts.
     """
     counts, source = torch.zeros(rows, dtype=torch.long), getattr(model, "name_or_path", None)
     if not source or not Path(source, TOKEN_COUNTS_NAME).is_file():
@@ -65,10 +65,10 @@ def counts_beside(model: nn.Module, rows: int, objective: str) -> tuple[Tensor, 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Context with a name to write a file under, which is renamed at the end: under its own name it is always whole."""
+    """Yield a temporary name to write a file under, and rename it at the end, so that the file is always complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + INCOMPLETE_NAME)
-    aside.unlink(missing_ok=True)  # of a process that was killed, or a link to somewhere else
+    aside.unlink(missing_ok=True)  # left by a killed process, or a link to another place
     try:
         yield aside
         os.replace(aside, path)
@@ -88,39 +88,39 @@ def save_settings(folder: str | Path, args: TrainingArguments, trainer: str) -> 
 
 
 def read_settings(folder: str | Path) -> dict:
-    """Read the settings in a folder that are strings, numbers, booleans or None, and no token; empty if it has none."""
+    """Read the settings in a folder that are strings, numbers, booleans or None, without tokens; empty if it has none."""
     path = Path(folder) / SETTINGS_NAME
     if not path.is_file():
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8")).items()
     except (ValueError, AttributeError) as error:
-        raise ValueError(f"{str(path)!r} does not hold settings ({error}). Delete it to go without.") from error
+        raise ValueError(f"{str(path)!r} does not hold settings ({error}). Delete it to continue without.") from error
     plain = str | int | float | None
     return {name: value for name, value in found if isinstance(value, plain) and not name.endswith("token")}
 
 
 def checkpoints_in(folder: str | Path) -> list[Path]:
-    """Find the folders of the checkpoints in a run's folder, that with the most steps first, whole or not."""
+    """Find the checkpoints in a run's folder, complete or not, the one with the most steps first."""
     found = [path for path in Path(folder).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
     return sorted(filter(Path.is_dir, found), key=lambda path: int(path.name.partition("-")[2]), reverse=True)
 
 
 def last_whole_checkpoint(folder: str | Path) -> str | None:
-    """Path of the checkpoint with the most steps that is whole, or None; a warning for each with more steps that is not."""
+    """Return the complete checkpoint with the most steps, or None; warn of incomplete ones with more steps."""
     for path in checkpoints_in(folder):
         fault = find_fault(path)
         if fault is None:
             return str(path)
-        logger.warning("Checkpoint %s is incomplete and is skipped: %s.", path, fault)
+        logger.warning("Checkpoint %s is incomplete and was skipped: %s.", path, fault)
     return None
 
 
 def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> str | None:
-    """Find the checkpoint that a ``resume_from_checkpoint`` means, whole. The same answer, or error, on every process.
+    """Find the complete checkpoint that ``resume_from_checkpoint`` names; the answer, or error, is the same on every process.
 
-    It is a folder; ``last`` or True for the last whole checkpoint in the folder of the run; ``auto`` for the same, or nothing
-    where there is no checkpoint at all; or nothing.
+    Its value is a folder; ``last`` or True for the last complete checkpoint in the run's folder; ``auto`` for the same, or for
+    none if there is no checkpoint; or empty.
     """
     if value in (None, False, "", "false", "False"):
         return None
@@ -139,26 +139,26 @@ def _last_to_resume(value: str | bool, output_dir: Path) -> str | None:
     last, found = last_whole_checkpoint(output_dir), checkpoints_in(output_dir)
     if last is None and found:
         raise ValueError(
-            f"resume_from_checkpoint is {value!r} but no checkpoint in output_dir {str(output_dir)!r} is whole "
+            f"resume_from_checkpoint is {value!r} but no checkpoint in output_dir {str(output_dir)!r} is complete "
             f"({'; '.join(f'{path.name}: {find_fault(path)}' for path in found)}). Restore one, or choose another --output_dir."
         )
     if last is None and value != "auto":
         raise FileNotFoundError(
             f"resume_from_checkpoint is {value!r} but output_dir {str(output_dir)!r} holds no checkpoint. "
-            "To start one where there is none, pass --resume_from_checkpoint auto."
+            "To start a new run in that case, pass --resume_from_checkpoint auto."
         )
     return last
 
 
 def _finish_interrupted(run_dir: Path) -> None:
-    """Publish a checkpoint that was whole already, manifest and all, when its process was killed before the rename."""
+    """Publish a checkpoint that was complete, including its manifest, when its process was killed before the rename."""
     for folder in checkpoints_in(run_dir / INCOMPLETE_NAME):
         if find_fault(folder) is None and not (run_dir / folder.name).exists():
             os.replace(folder, run_dir / folder.name)
 
 
 def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None, in_python: bool = False) -> None:
-    """Refuse to overwrite what an earlier run left, unless the run resumes; ``in_python``, with the words of a notebook."""
+    """Refuse to overwrite an earlier run unless this run resumes it; ``in_python`` words the error for notebooks."""
     folder = Path(output_dir)
     checkpoints = checkpoints_in(folder)
     left = [*checkpoints, *(path for path in sorted(folder.glob("*")) if re.fullmatch(WEIGHTS, path.name))]
@@ -173,64 +173,64 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None,
 
 
 def check_writable(folder: str | Path, argument: str = "output_dir") -> None:
-    """Make a folder for results, or refuse one that cannot be written to, which ``argument`` names, before there are any."""
+    """Make the folder for results that ``argument`` names, or refuse early one that is not writable."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()  # of each process its own
+        tempfile.TemporaryFile(dir=folder).close()  # one for each process
     except OSError as error:
-        raise PermissionError(f"{argument} {str(folder)!r} cannot be written to ({error}). Choose another.") from error
+        raise PermissionError(f"{argument} {str(folder)!r} is not writable ({error}). Choose another.") from error
 
 
 def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int) -> None:
-    """Refuse to resume with another batch than the ``saved`` facts of the checkpoint say: the run would lose its place.
+    """Refuse to resume with other rows per step than in the ``saved`` facts of a checkpoint: the run would lose its position.
 
-    The place in the data is a number of steps, so a step must have as many rows as before, over all processes.
+    The position in the data is a number of steps, so a step must have as many rows as before, over all processes.
     """
     old_processes, old_rows = saved["processes"], saved["rows_a_step"]
     if old_rows != rows_a_step:
         raise ValueError(
-            f"The checkpoint was written with {old_rows} rows a step (processes: {old_processes}) but this run has "
-            f"{rows_a_step} (processes: {processes}), so its place in the data would differ. Make processes x batch size x "
-            f"gradient_accumulation_steps {old_rows}, or start the data anew with --ignore_data_skip."
+            f"The checkpoint was written with {old_rows} rows per step (processes: {old_processes}) but this run has "
+            f"{rows_a_step} (processes: {processes}), so its position in the data would differ. Make processes x batch size x "
+            f"gradient_accumulation_steps {old_rows}, or restart the data with --ignore_data_skip."
         )
     if old_processes != processes:
         logger.warning(
-            "The checkpoint was written by %s processes and this run has %s: the same rows and masks, but dropout is drawn "
-            "anew, so the numbers will not be those of the run that was stopped.",
+            "The checkpoint was written by %s processes and this run has %s: rows and masks stay the same, but dropout is "
+            "drawn anew, so the numbers will differ from those of the interrupted run.",
             *(old_processes, processes),
         )
 
 
 class StopOnSignal(TrainerCallback):
-    """On SIGTERM or Ctrl-C, ends the run after the current step, with a checkpoint, as a cluster's scheduler expects.
+    """Ends the run at SIGTERM or Ctrl-C after the current step, with a checkpoint, as a cluster's scheduler expects.
 
-    A second Ctrl-C ends the process at once. Before the first step there is nothing to save, and signals do what they did.
-    ``number`` is that of the signal that ended the run, 0 if none did.
+    A second Ctrl-C ends the process at once. Before the first step there is nothing to save, and signals act as usual.
+    ``number`` is the signal that ended the run, or 0.
     """
 
     def __init__(self, host: HostExchange):
         self._host, self._handlers = host, ExitStack()
         self.number = 0
         self._heard = 0  # by this process
-        self._interrupt: Any = None  # what answered Ctrl-C before
+        self._interrupt: Any = None  # the previous handler of Ctrl-C
 
     @property
     def stopped(self) -> bool:
-        """Whether the run ended for that reason."""
+        """Whether a signal ended the run."""
         return self.number > 0
 
     @property
     def exit_code(self) -> int:
-        """Exit code of a process whose run it ended: what Ctrl-C interrupted has failed, as `&&` sees it."""
+        """Exit code of the process: Ctrl-C counts as a failure, for `&&` in shells."""
         return 128 + self.number if self.number == signal.SIGINT else 0
 
     @contextmanager
     def given_back(self) -> Iterator[None]:
-        """Around a training run, after which signals do what they did before, however it ended."""
+        """Handle signals during a training run, and restore their handlers afterwards."""
         self.number, self._heard, self._interrupt = 0, 0, None
         if threading.current_thread() is not threading.main_thread():
             logger.warning(
-                "Training runs in a thread, where SIGTERM and Ctrl-C are not caught: they leave no checkpoint."
+                "Training runs in a thread, which cannot catch SIGTERM and Ctrl-C: they leave no checkpoint."
             )
         with self._handlers:
             yield
@@ -248,22 +248,22 @@ class StopOnSignal(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if self._agreed():
             control.should_save = control.should_training_stop = True
-            if args.save_strategy == SaveStrategy.BEST:  # which saves after an evaluation that is the best alone
+            if args.save_strategy == SaveStrategy.BEST:  # it saves only after the best evaluation
                 control.should_evaluate = False
 
     def on_save(self, args, state, control, **kwargs):
-        # It may have come while the checkpoint was written, or during the evaluation before.
+        # The signal may have come while the checkpoint was written, or during the evaluation before.
         control.should_training_stop |= self._agreed()
 
     def _agreed(self) -> bool:
-        # The signal reaches processes at different steps: all stop when one was told to.
+        # The signal reaches processes at different steps: all stop as soon as one receives it.
         self.number = self._host.largest(self._heard)
         return self.stopped
 
     def _request(self, number, frame):
         self._heard = number
         if number == signal.SIGINT:
-            # Where Python itself answered before, as in a notebook, a second one is no end of the process either.
+            # If Python handled Ctrl-C before, as in a notebook, a second one does not end the process either.
             again = self._interrupt is signal.default_int_handler
             signal.signal(number, signal.default_int_handler if again else signal.SIG_DFL)
             if os.environ.get("RANK", "0") == "0":

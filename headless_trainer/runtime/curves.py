@@ -1,4 +1,4 @@
-"""What a training run has logged: its file, and the same as a table."""
+"""Read the logs of a training run, as they are or as a table."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from .manifest import TRAINER_STATE_NAME
 
 
 def read_state(folder: str | Path) -> tuple[dict, Path]:
-    """Read ``trainer_state.json`` of a run, finished or not, from there or from its last checkpoint, whichever is later."""
+    """Read ``trainer_state.json`` of a run, finished or not: its own, or its last checkpoint's if that is later."""
     places = [Path(folder), *checkpoints_in(folder)[:1]]
     states = [(_read(place / TRAINER_STATE_NAME), place) for place in places if (place / TRAINER_STATE_NAME).is_file()]
     if not states:
@@ -29,11 +29,11 @@ def _read(path: Path) -> dict:
 
 
 def curves(log_history: Sequence[dict], end: tuple[int, float, float] | None = None) -> pandas.DataFrame:
-    """Return all that was logged: a row for each log in the order of the steps, a column for each name, nan where it was not.
+    """Return the logs as a table: a row for each log in the order of steps, a column for each name, nan where it is missing.
 
-    ``tokens_seen`` and ``train_seconds`` (tokens, and seconds of training steps, since the start) are there in every row,
-    evaluations included: between the logs that have them on the straight line, after the last at the pace of its last two.
-    ``end`` has step, tokens and seconds after the last log, where they are known.
+    Every row, also of evaluations, has ``tokens_seen`` and ``train_seconds`` (tokens, and seconds of training steps, since the
+    start), interpolated linearly between the logs that have them and extrapolated from the last two. ``end`` gives step,
+    tokens and seconds after the last log, if known.
     """
     names = ["step", "tokens_seen", "train_seconds", *(name for logs in log_history for name in logs)]
     rows = [logs for logs in log_history if "step" in logs]
@@ -48,7 +48,7 @@ def curves(log_history: Sequence[dict], end: tuple[int, float, float] | None = N
 
 
 def along(logged: Sequence[Sequence[float]], steps):
-    """Values at some steps on the straight lines from 0 through ``(step, value)``, the last of which goes on."""
+    """Interpolate values at some steps between 0 and the points ``(step, value)``, and extrapolate from the last two."""
     points = [(0, 0), *logged]
     if len(points) > 1:
         far = 1_000_000

@@ -1,4 +1,4 @@
-"""One run at a time in a folder: a lock that the kernel takes back when the process that holds it has ended, however it did."""
+"""Allow one run at a time in a folder, by a lock that the kernel releases whenever its process ends."""
 
 import atexit
 import logging
@@ -23,17 +23,17 @@ atexit.register(_until_exit.close)
 
 
 def alone_until_exit(folder: str | Path, name: str = LOCK_NAME) -> None:
-    """`alone_in` until this process ends."""
+    """Enter `alone_in` until this process ends."""
     _until_exit.enter_context(alone_in(folder, name))
 
 
 @contextmanager
 def alone_in(folder: str | Path, name: str = LOCK_NAME, owner: str | None = None) -> Iterator[None]:
-    """Context in which no other run writes to a folder. Of several processes the first one holds its lock, for all of them.
+    """Lock a folder so that no other run writes to it. Of several processes the first holds the lock for all.
 
-    A thread may enter it again for the same folder, each named ``owner`` once: a training run inside another one is refused.
-    Another run that holds it is named, in a ValueError on every process. Where the file system has no locks there is a
-    warning and nothing else. The file says who holds it, and goes at the end.
+    A thread may lock the same folder again, but once for each ``owner``: a training run inside another one is refused. If
+    another run holds the lock, every process raises a ValueError that names it. On a file system without locks this only
+    warns. The lock file names its holder and is removed at the end.
     """
     path, held = Path(folder).resolve() / name, vars(_of_thread).setdefault("held", [])
     lock = FileLock(path, timeout=1, thread_local=False, fallback_to_soft=False)
@@ -45,7 +45,7 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME, owner: str | None = None
     finally:
         held.remove((path, owner))
         if lock.is_locked:
-            path.unlink(missing_ok=True)  # before it is released: afterwards it may be another's
+            path.unlink(missing_ok=True)  # before the release: afterwards another run may own it
             lock.release()
 
 
@@ -59,9 +59,9 @@ def _take(lock: FileLock, path: Path) -> None:
             f"output_dir {str(path.parent)!r} is being written to by {holder} ({path.name}). Wait for it, end it, or "
             "choose another --output_dir."
         ) from None
-    except OSError as error:  # a folder that cannot be written to is refused by who writes to it
-        logger.warning("%s cannot be locked (%s), so nothing keeps a second run out of that folder.", path, error)
+    except OSError as error:  # whoever writes to the folder reports if it is not writable
+        logger.warning("%s cannot be locked (%s), so a second run could write to that folder.", path, error)
         return
-    with suppress(OSError):  # on a full disk it does not say who holds it
+    with suppress(OSError):  # on a full disk the file does not name its holder
         since = time.strftime("%Y-%m-%d %H:%M:%S %z")
         path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")

@@ -1,4 +1,4 @@
-"""Checksums of a checkpoint: they tell a whole one from one that was cut short, damaged or half deleted."""
+"""Checksums that detect checkpoints that are truncated, damaged or partly deleted."""
 
 import hashlib
 import json
@@ -12,12 +12,12 @@ from typing import Any
 
 MANIFEST_NAME = "manifest.json"
 TOKEN_COUNTS_NAME = "token_counts.safetensors"
-TRAINED_NAME = "trained_weights.safetensors"  # of a checkpoint whose own are folded for other clients
-TRAINER_STATE_NAME = "trainer_state.json"  # transformers' own name: importing its trainer for it would take seconds
-CARD_NAME = "README.md"  # not checked: people edit it, and scores are added to it later; no run resumes from it
+TRAINED_NAME = "trained_weights.safetensors"  # in a checkpoint whose other weights are folded for other clients
+TRAINER_STATE_NAME = "trainer_state.json"  # transformers' own name; importing its trainer for it would take seconds
+CARD_NAME = "README.md"  # not checked: people edit it, scores are added later, and no run resumes from it
 ALGORITHM = "sha256"  # the processor's own instructions make it the fastest of hashlib's on most machines
-# What a run goes on from, as `transformers.Trainer`, accelerate (FSDP) and DeepSpeed name it. DeepSpeed keeps all but the
-# random states in global_step*/.
+# The parts that a run resumes from, as `transformers.Trainer`, accelerate (FSDP) and DeepSpeed name them. DeepSpeed keeps all
+# but the random states in global_step*/.
 WEIGHTS = (
     r"(.*/)?(adapter_|pytorch_)?model\b.*\.(safetensors|bin)|pytorch_model_fsdp.*|global_step\d+/.*model_states\.pt"
 )
@@ -29,9 +29,9 @@ STATES = {
 
 
 def write_manifest(folder: str | Path, **facts: Any) -> None:
-    """Write size and checksum of every file in a folder but its card beside them, and have all of it reach the disk.
+    """Write size and checksum of every file in a folder except its card, and flush everything to disk.
 
-    The facts, JSON types, are kept with them; `missing_part` says which have a meaning here.
+    The manifest also stores the facts, of JSON types; `missing_part` reads some of them.
     """
     folder = Path(folder)
     names = names_in(folder)
@@ -47,12 +47,12 @@ def write_manifest(folder: str | Path, **facts: Any) -> None:
 
 
 def read_facts(folder: str | Path) -> dict[str, Any]:
-    """Read the facts that `write_manifest` kept of a checkpoint without a fault."""
+    """Read the facts that `write_manifest` stored, from a checkpoint without faults."""
     return {name: value for name, value in _read(Path(folder)).items() if name != "files"}
 
 
 def find_fault(folder: str | Path) -> str | None:
-    """Say what is wrong with a checkpoint, or None if it is whole and holds all that a run goes on from. Raises nothing."""
+    """Describe the fault of a checkpoint, or return None if a run can resume from it. Never raises."""
     try:
         folder = Path(folder)
         if not folder.is_dir():
@@ -65,7 +65,7 @@ def find_fault(folder: str | Path) -> str | None:
         return f"it cannot be checked ({type(error).__name__}: {error})"
 
 
-@cache  # a run asks several times, and each time all of a folder that has not changed would be read
+@cache  # a run checks several times, and each check would read the whole unchanged folder
 def _find_fault(folder: Path, state: tuple) -> str | None:
     manifest = _read(folder)
     files = manifest["files"]
@@ -80,15 +80,15 @@ def _find_fault(folder: Path, state: tuple) -> str | None:
     with ThreadPoolExecutor() as pool:
         for name, found in zip(files, pool.map(lambda name: _measure(folder / name), files), strict=True):
             if found != files[name]:
-                return f"{name} is not what was written: its {ALGORITHM} differs"
+                return f"{name} has changed since it was written: its {ALGORITHM} differs"
     return None
 
 
 def missing_part(folder: Path, names: Collection[str], facts: dict[str, Any], model_only: bool = False) -> str | None:
-    """Name what a run needs to go on from a checkpoint with files of these names and is not in it, None if all is there.
+    """Name a part that a run needs to resume and that is not among the names of a checkpoint's files, or return None.
 
-    The facts of its manifest say for how many ``processes``, and whether each has its place in a ``stream`` there. Where no run
-    is to go on from it (``save_only_model``), it is ``model_only``.
+    The facts in the manifest give the number of ``processes``, and whether each stored its position in a ``stream``. A
+    checkpoint that no run resumes from (``save_only_model``) is ``model_only``.
     """
     if not any(re.fullmatch(WEIGHTS, name) for name in names):
         return "its weights"
@@ -108,7 +108,7 @@ def missing_part(folder: Path, names: Collection[str], facts: dict[str, Any], mo
 
 
 def sync_folder(folder: str | Path) -> None:
-    """Have a rename in a folder survive a loss of power."""
+    """Make a rename in a folder survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -117,7 +117,7 @@ def sync_folder(folder: str | Path) -> None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Name the files in a folder that belong into its manifest, sorted."""
+    """Return the sorted names of the files in a folder that belong in its manifest."""
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     return sorted(names - {MANIFEST_NAME, CARD_NAME})
 

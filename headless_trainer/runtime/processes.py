@@ -1,4 +1,4 @@
-"""What the processes of one run tell each other outside training: a common answer, and which of them is lost."""
+"""Coordinate the processes of a run outside training: agree on answers, wait for each other, report a lost process."""
 
 import datetime
 import itertools
@@ -21,17 +21,17 @@ from . import signals
 Result = TypeVar("Result")
 
 _turns = itertools.count()  # of `first_process_first`; the same on every process
-_listeners: list[Callable[[], None]] = []  # to the progress of this process, while others wait for it
+_listeners: list[Callable[[], None]] = []  # called at each progress of this process while others wait for it
 
 
 def several() -> bool:
-    """Whether this process is one of several that are connected."""
+    """Return whether this process is one of several connected ones."""
     connected = torch.distributed.is_available() and torch.distributed.is_initialized()
     return connected and torch.distributed.get_world_size() > 1
 
 
 def on_first_process(find: Callable[[], Result]) -> Result:
-    """Return or raise on every process what ``find`` does on the first: a shared disk may show them different things."""
+    """Return or raise on every process the result of ``find`` on the first: a shared disk may look different to each."""
     if not several():
         return find()
     answer: list[Any] = [None, None]
@@ -47,9 +47,9 @@ def on_first_process(find: Callable[[], Result]) -> Result:
 
 
 class HostExchange:
-    """Small exchanges between processes in the memory of their hosts: unlike those of NCCL they wait for no device.
+    """Small exchanges between processes in host memory, which, unlike NCCL's, wait for no device.
 
-    Made on all processes at the same place. One that does not answer for so many ``seconds`` is taken for lost.
+    All processes must create it at the same point. A process that does not answer for ``seconds`` counts as lost.
     """
 
     def __init__(self, seconds: float):
@@ -58,7 +58,7 @@ class HostExchange:
             self._group = torch.distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=seconds))
 
     def largest(self, number: int) -> int:
-        """The largest of the numbers of all processes."""
+        """Return the largest of the numbers of all processes."""
         if not several():
             return number
         found = torch.tensor(number)
@@ -66,7 +66,7 @@ class HostExchange:
         return int(found)
 
     def gather(self, rows: Tensor) -> tuple[Tensor, int]:
-        """Rows of all processes in their order, ``(N, W)`` of ``(n, W)`` on the host, and the bytes that this one received."""
+        """Gather the ``(n, W)`` host rows of all processes in order as ``(N, W)``, and return the bytes received here."""
         if not several():
             return rows, 0
         found: list[Any] = [None] * torch.distributed.get_world_size()
@@ -77,17 +77,17 @@ class HostExchange:
 
 @contextmanager
 def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator[None]:
-    """Within it the first process (of each machine if ``local``) is alone; the others follow when it has left, however late.
+    """Let the first process (of each machine if ``local``) run a block alone; the others follow when it is done.
 
-    The first process prepares data on the disk for the others. At the barrier of `TrainingArguments.main_process_first` they
-    would end after ``ddp_timeout``, and go on when it fails. Here they end when it fails, or makes no progress for
-    ``ddp_timeout`` seconds: our loops say `made_progress`, those of libraries move their progress bars, shown or not.
+    The first process prepares data on disk for the others. At the barrier of `TrainingArguments.main_process_first` they would
+    end after ``ddp_timeout``, and continue if it fails. Here they end if it fails or makes no progress for ``ddp_timeout``
+    seconds: our loops call `made_progress`, those of libraries move their progress bars, shown or not.
     """
     if not several():
         yield
         return
     first = args.process_index - args.local_process_index if local else 0
-    # Where the processes met, which needs no connection between them.
+    # The store where the processes met, which needs no connection between them.
     store, key = torch.distributed.distributed_c10d._get_default_store(), f"first/{next(_turns)}/{first}"
     if args.process_index != first:
         _wait(store, key, args.ddp_timeout, first)
@@ -117,7 +117,7 @@ def first_process_first(args: TrainingArguments, local: bool = True) -> Iterator
 
 
 def made_progress() -> None:
-    """Said by each loop that prepares data, for those who wait in `first_process_first`."""
+    """Report progress from loops that prepare data, to processes that wait in `first_process_first`."""
     for tell in _listeners:
         tell()
 
@@ -128,8 +128,8 @@ def _wait(store: torch.distributed.Store, key: str, seconds: float, first: int) 
         time.sleep(0.2)
         try:
             now = store.get(key) if store.check([key]) else b""
-        except torch.distributed.DistError as error:  # it may be the one who held the store
-            fault = f"can no longer be asked: it, or process 0, has ended ({str(error).splitlines()[0]})"
+        except torch.distributed.DistError as error:  # perhaps the lost process held the store
+            fault = f"does not answer: it, or process 0, has ended ({str(error).splitlines()[0]})"
             continue
         if now != said:
             said, since = now, time.monotonic()
@@ -145,7 +145,7 @@ def _wait(store: torch.distributed.Store, key: str, seconds: float, first: int) 
 
 @contextmanager
 def ended_with_launcher() -> Iterator[None]:
-    """Within it one of several processes whose launcher ends gets SIGTERM, which the launcher could no longer send."""
+    """Send SIGTERM to one of several processes when its launcher ends, which can no longer send it."""
     if not several():
         yield
         return
@@ -166,26 +166,26 @@ def ended_with_launcher() -> Iterator[None]:
 
 
 def is_lost_connection(error: BaseException) -> bool:
-    """Whether an error says that another process did not answer, rather than that this one failed."""
-    # gloo's errors have no class of their own. They begin with a file of its sources, but for those after one that timed out.
+    """Return whether an error means that another process did not answer, rather than that this one failed."""
+    # gloo's errors have no class of their own. They begin with a source file, except those after a timeout.
     of_gloo = isinstance(error, RuntimeError) and re.search("gloo/transport|caused pair closure", str(error))
     return isinstance(error, torch.distributed.DistError) or bool(of_gloo)
 
 
 @contextmanager
 def lost_processes_named() -> Iterator[None]:
-    """Turn an error of the connection, which names an address, into one that says what has happened and how to go on."""
+    """Replace a connection error, which names an address, by one that explains what happened and how to resume."""
     try:
         yield
     except RuntimeError as error:
         if not (several() and is_lost_connection(error)):
             raise
-        # The launcher, which sees that a process is lost too, ends the others before they say it.
+        # The launcher also notices the lost process, and ends the others before they can log this.
         with signals.handled({signal.SIGTERM: signal.SIG_IGN}):
             time.sleep(2)
-        said = str(error).partition(". This is")[0].strip()  # gloo goes on with advice
+        said = str(error).partition(". This is")[0].strip()  # gloo adds advice
         raise ConnectionError(
             f"Process {torch.distributed.get_rank()} (counted from 0) has lost the connection to another process, which has "
-            f"ended, or did not answer for --ddp_timeout seconds: its own last messages say why. The connection error: {said}. "
+            f"ended or did not answer for --ddp_timeout seconds: its last messages say why. The connection error: {said}. "
             "To resume, start all processes again with --resume_from_checkpoint auto."
         ) from error

@@ -1,4 +1,4 @@
-"""What a run says: on the console while it trains, and in its folder when it ends."""
+"""The output of a run: console lines while it trains, and reports in its folder when it ends."""
 
 import json
 import logging
@@ -18,25 +18,21 @@ from .curves import curves
 
 logger = logging.getLogger(__name__)
 
-# What libraries say of what is as it should be, by the logger that says it.
+# Messages of libraries about normal conditions, by their logger.
 LEFT_OUT = {
-    "DeepSpeed": "Setting accelerator to CPU",  # wherever it is installed, used or not
-    "transformers.tokenization_utils_base": "sequence length is longer",  # long texts are cut where they are used
-    "transformers.trainer_utils": "The tokenizer has new PAD/BOS/EOS tokens",  # those of the tokenizer that is saved with it
-    # Rows that are full have no mask. A report of a pooler alone: no trunk has one that was trained here.
+    "DeepSpeed": "Setting accelerator to CPU",  # logged whenever it is installed, used or not
+    "transformers.tokenization_utils_base": "sequence length is longer",  # long texts are cut later
+    "transformers.trainer_utils": "The tokenizer has new PAD/BOS/EOS tokens",  # the model is saved with this tokenizer
+    # Full rows have no mask. A load report that lists only a pooler: no trunk trained here has one.
     "transformers.modeling_utils": r"We strongly recommend passing in an `attention_mask`|LOAD REPORT(?=[\s\S]*\npooler\.)"
     r"(?![\s\S]*\n(?!pooler\.)\S+ *\|.*(?:MISSING|UNEXPECTED|MISMATCH))",
 }
 
 
 def start_logging(args=None) -> None:
-    """Show our own messages from the main process; those of the libraries, and of other processes, from warnings on."""
-    logging.basicConfig(
-        handlers=[AboveBars(sys.stderr)],
-        format="%(asctime)s %(mark)s%(message)s",
-        datefmt="%H:%M:%S",
-        level=logging.WARNING,
-    )
+    """Show our messages on the main process, and only warnings from libraries and other processes."""
+    form = {"format": "%(asctime)s %(mark)s%(message)s", "datefmt": "%H:%M:%S"}
+    logging.basicConfig(handlers=[AboveBars(sys.stderr)], level=logging.WARNING, **form)
     passive, process = args is None or args.log_level == "passive", args.process_index if args else 0
     level = logging.INFO if passive else args.get_process_log_level()
     logging.getLogger("headless_trainer").setLevel(logging.WARNING if process else level)
@@ -45,13 +41,13 @@ def start_logging(args=None) -> None:
 
 
 def quiet_libraries() -> None:
-    """Leave out what libraries say at each start, or of what is as it should be."""
+    """Silence messages that libraries log at each start or about normal conditions."""
     for name, said in LEFT_OUT.items():
         logging.getLogger(name).addFilter(lambda record, said=said: not re.search(said, record.getMessage()))
-    transformers_logging.disable_progress_bar()  # one bar for each file written; the bar of the training run is another
+    transformers_logging.disable_progress_bar()  # bars of written files, not the bar of training
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # the error that follows says it
+    logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # an error with the same text follows
 
 
 class AboveBars(logging.StreamHandler):
@@ -66,28 +62,26 @@ class AboveBars(logging.StreamHandler):
 
 
 class Bars(ProgressCallback):
-    """The bars of transformers, without its printing of whole dictionaries."""
+    """The progress bars of transformers, without its printed dictionaries."""
 
     on_log = TrainerCallback.on_log
 
 
 class LogLines(TrainerCallback):
-    """One short line a log, with what `CONSOLE` shows."""
+    """Prints one short line per log, with the figures of `CONSOLE`."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         of_old = any(name.startswith("eval_old_") for name in logs or ())
         logs = {name.replace("eval_old_", "eval_"): value for name, value in (logs or {}).items()}
         found = [each for each in shown_in(CONSOLE) if each.name in logs and each.is_logged(args)]
         if state.is_world_process_zero and found:
-            held_out = "held-out old texts" if of_old else "held-out"  # instead of the total
-            step = (
-                f"{state.global_step} {held_out}" if found[0].is_held_out else f"{state.global_step}/{state.max_steps}"
-            )
-            logger.info("step %s  %s", step, "  ".join(f"{each.short} {each.form(logs[each.name])}" for each in found))
+            place = f" held-out{' old texts' * of_old}" if found[0].is_held_out else f"/{state.max_steps}"
+            figures = (f"{each.short} {each.form(logs[each.name])}" for each in found)
+            logger.info("step %d%s  %s", state.global_step, place, "  ".join(figures))
 
 
 def use_console(trainer) -> None:
-    """Replace the parent's callbacks for the console by `LogLines` and, on a terminal, `Bars`."""
+    """Replace the parent's console callbacks by `LogLines` and, on a terminal, `Bars`."""
     trainer.pop_callback(PrinterCallback)
     trainer.pop_callback(ProgressCallback)
     if sys.stderr.isatty() and not trainer.args.disable_tqdm:
@@ -96,7 +90,7 @@ def use_console(trainer) -> None:
 
 
 def finish(trainer, metrics: dict[str, float]) -> None:
-    """Write the last evaluation and the picture of the loss into the output folder; no error, since the model is saved."""
+    """Write the last evaluation and the loss picture into the output folder; only warn of errors, as the model is saved."""
     if not trainer.is_world_process_zero():
         return
     folder = Path(trainer.args.output_dir)
@@ -111,7 +105,7 @@ def finish(trainer, metrics: dict[str, float]) -> None:
 
 
 def draw_loss(log_history: list[dict], path: Path) -> None:
-    """Draw what `PICTURE` shows against tokens seen: a panel for the training run, and for each unit of held-out figures."""
+    """Draw the figures of `PICTURE` against tokens seen: a panel for training, and one per unit of held-out figures."""
     table = curves(log_history)
     found: dict[tuple[str, str], list[pictures.Series]] = {("Training", "nats"): []}
     for each in shown_in(PICTURE):

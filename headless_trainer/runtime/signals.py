@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: they end a command with one line, and worker processes leave them to their parent."""
+"""Handle SIGTERM and Ctrl-C: end a command with one line, and let worker processes leave them to their parent."""
 
 import functools
 import multiprocessing
@@ -9,26 +9,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# transformers and torch stay out of this file: the commands need it before they are imported, which takes seconds.
+# Do not import transformers or torch here: commands need this file before they import those, which takes seconds.
 
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class Stopped(SystemExit):
-    """A signal ends the program; the code is 128 and its number, as shells have it."""
+    """A signal that ends the program; the exit code is 128 plus its number, as in shells."""
 
 
 def say(text: str) -> None:
-    """Write a message to stderr, under a progress bar there, at any moment: not by print, in which a signal may have come."""
+    """Write a message to stderr, below a progress bar, at any moment: a signal may interrupt print, which then cannot."""
     os.write(2, f"{chr(10) * os.isatty(2)}{text}\n".encode())
 
 
 def raised():
-    """Context in which SIGTERM and Ctrl-C raise `Stopped`; a second Ctrl-C ends the process at once."""
+    """Make SIGTERM and Ctrl-C raise `Stopped` in a context; a second Ctrl-C ends the process at once."""
 
     def stop(number, frame):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # launchers send it again to a group that has it already
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # launchers send it again to the whole group
         raise Stopped(128 + number)
 
     return handled(dict.fromkeys(NAMES, stop))
@@ -36,7 +36,7 @@ def raised():
 
 @contextmanager
 def handled(handlers: dict[int, Any]) -> Iterator[None]:
-    """Context in which signals have other handlers. Without effect in other threads, where Python sets none."""
+    """Change signal handlers in a context. Without effect outside the main thread, where Python sets none."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -50,9 +50,9 @@ def handled(handlers: dict[int, Any]) -> Iterator[None]:
 
 @contextmanager
 def ended_by_signals(to_go_on: str) -> Iterator[None]:
-    """Around a command: SIGTERM and Ctrl-C end it with one line, which says how to go on, and exit code 143 or 130.
+    """Decorate a command: SIGTERM and Ctrl-C end it with one line on how to resume, and exit code 143 or 130.
 
-    While it trains, `checkpoints.StopOnSignal` takes them.
+    During training, `checkpoints.StopOnSignal` handles them.
     """
     try:
         with raised():
@@ -64,12 +64,12 @@ def ended_by_signals(to_go_on: str) -> Iterator[None]:
 
 
 def with_following_workers(loader):
-    """The same `DataLoader`, or what accelerate made of one, whose workers `_follow_parent`, from their first moment on."""
+    """Make the workers of a `DataLoader`, or of accelerate's wrapper, `_follow_parent` from their start; return the loader."""
     of_torch = getattr(loader, "base_dataloader", loader)
     start = of_torch._get_iterator
 
     def get_iterator():
-        # Blocked, as they inherit it: torch makes SIGTERM fatal in a worker before it calls anything of ours there.
+        # Workers inherit the blocked signal: torch makes SIGTERM fatal in a worker before it calls our code there.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, NAMES)
         try:
             return start()
@@ -82,12 +82,12 @@ def with_following_workers(loader):
 
 
 def _follow_parent(start: Callable[[int], None] | None, worker: int) -> None:
-    """Leave SIGTERM and Ctrl-C to the parent of this worker process, and end when it has ended, in whatever way.
+    """Leave SIGTERM and Ctrl-C to the parent of this worker process, and end when the parent has ended.
 
-    Launchers signal the whole group, and the parent needs its workers for the step that it finishes. SIGTERM from the parent
-    itself still ends a worker: torch and multiprocessing send it to those that are left at the end, and wait for them.
+    Launchers signal the whole group, and the parent needs its workers to finish its step. SIGTERM from the parent itself still
+    ends a worker: torch and multiprocessing send it to the remaining workers at the end, and wait for them.
     """
-    can_tell = hasattr(signal, "sigtimedwait")  # who sent a signal
+    can_tell = hasattr(signal, "sigtimedwait")  # needed to find the sender of a signal
     signal.pthread_sigmask(signal.SIG_BLOCK if can_tell else signal.SIG_UNBLOCK, NAMES)
     threading.Thread(target=_end_with_parent, args=(can_tell,), daemon=True).start()
     if start is not None:

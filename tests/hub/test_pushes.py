@@ -53,7 +53,7 @@ def pushes_of(folder, **settings) -> HubPushes:
 
 def push_by_hand(said: str) -> None:
     """Run the command that a message names."""
-    command = shlex.split(said.rpartition("To push it later: ")[2].splitlines()[0])
+    command = shlex.split(said.rpartition("To push them later: ")[2].splitlines()[0])
     command[0] = str(Path(sys.executable).with_name("hf"))
     subprocess.run(command, check=True, capture_output=True, text=True)
 
@@ -153,7 +153,7 @@ def test_a_refused_token_is_said_once_and_again_at_the_end(hub, tmp_path, caplog
     illegal = pushes_of(tmp_path, hub_token=f"{TOKEN}\n")
     illegal._api.run_as_future(str).result()  # its one thread has failed to create the repository
     illegal.push_run("with a token that is illegal")
-    assert messages(caplog).count("What was saved is not on the Hub") == 4
+    assert messages(caplog).count("The saved files are not on the Hub") == 4
     assert TOKEN not in messages(caplog) + str(capfd.readouterr())
 
 
@@ -168,7 +168,7 @@ def test_a_hub_that_hangs_is_waited_for_no_longer_than_the_limit(hub, tmp_path, 
     pushes.push_run("one", blocking=False)
     pushes.push_run("two", revision="next")
     assert 2.5 < time.monotonic() - start < 20
-    assert "ended before it was done. To push it later: hf upload me/model" in messages(caplog)
+    assert "ended before it was done. To push them later: hf upload me/model" in messages(caplog)
     assert messages(caplog).rstrip().endswith("--revision next") and not pushes.unfinished
 
 
@@ -196,7 +196,7 @@ def test_an_interrupt_ends_pushes_and_names_the_last(hub, tmp_path, caplog, monk
     trainer.callback_handler.callbacks.insert(0, Interrupt())
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
-    assert f"To push it later: hf upload me/model {tmp_path / 'checkpoint-2'}" in messages(caplog)
+    assert f"To push them later: hf upload me/model {tmp_path / 'checkpoint-2'}" in messages(caplog)
     assert not trainer.hub.unfinished
 
 
@@ -269,7 +269,7 @@ def test_a_process_that_ends_waits_for_its_push_a_bounded_time(hub, tmp_path, ha
     said, _ = process.communicate(timeout=200)
     # The retries alone would take half a minute.
     assert time.monotonic() - float(said.split()[0]) < (15 if hangs else 60)
-    assert process.returncode == 0 and ("To push it later: hf upload me/model" in said) == hangs, said
+    assert process.returncode == 0 and ("To push them later: hf upload me/model" in said) == hangs, said
     assert hub.repositories["me/model"].messages == ([] if hangs else ["one"])
 
 
@@ -288,5 +288,5 @@ def test_sigterm_ends_a_training_whose_push_hangs(hub, tmp_path, text_file, stra
     said, _ = process.communicate(timeout=100)
     assert process.returncode == code and "Traceback" not in said, said
     named = "checkpoint-20" if strategy == "every_save" else ""
-    assert f"To push it later: hf upload me/tiny {tmp_path / 'run' / named} ." in said
+    assert f"To push them later: hf upload me/tiny {tmp_path / 'run' / named} ." in said
     assert ("Stopped by SIGTERM with a checkpoint" in said) == (strategy == "every_save")

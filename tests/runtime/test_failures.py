@@ -53,7 +53,10 @@ class TestDamage:
             flip(tmp_path / f"checkpoint-{step}" / "optimizer.pt")
         run = trainer(tmp_path)
         run.train(resume_from_checkpoint=True)
-        assert "checkpoint-6 is incomplete" in caplog.text and "optimizer.pt is not what was written" in caplog.text
+        assert (
+            "checkpoint-6 is incomplete" in caplog.text
+            and "optimizer.pt has changed since it was written" in caplog.text
+        )
         assert [log["step"] for log in run.state.log_history if "loss" in log] == [1, 2, 3, 4, 5, 6]
         assert_equal(weights(tmp_path / "checkpoint-6"), want)
         assert all(find_fault(tmp_path / f"checkpoint-{step}") is None for step in (2, 4, 6))  # replaced
@@ -86,7 +89,7 @@ class TestOtherProcesses:
         check_processes(saved, 4, 64)
         assert not caplog.records
         check_processes(saved, 2, 64)
-        assert "written by 4 processes and this run has 2: the same rows" in caplog.text
+        assert "written by 4 processes and this run has 2: rows and masks" in caplog.text
         with pytest.raises(ValueError, match=r"64 rows .*: 4\) but .* 32 \(.*: 2\).*_steps 64, or .*ignore_data_skip"):
             check_processes(saved, 2, 32)
 
@@ -94,7 +97,7 @@ class TestOtherProcesses:
         trainer(tmp_path, max_steps=2, gradient_accumulation_steps=3).train()
         facts = read_facts(tmp_path / "checkpoint-2")
         assert (facts["processes"], facts["rows_a_step"]) == (1, 12)
-        with pytest.raises(ValueError, match=r"12 rows a step .* this run has 8 .*gradient_accumulation_steps 12"):
+        with pytest.raises(ValueError, match=r"12 rows per step .* this run has 8 .*gradient_accumulation_steps 12"):
             trainer(tmp_path, gradient_accumulation_steps=2).train(resume_from_checkpoint=True)
         trainer(tmp_path, gradient_accumulation_steps=2, ignore_data_skip=True).train(resume_from_checkpoint=True)
 

@@ -36,7 +36,7 @@ class TestRefusal:
         check_launch(self.training(4), {"RANK": "0", "WORLD_SIZE": "4"})
 
     def test_deepspeed_without_a_launcher(self):
-        with pytest.raises(ValueError, match="deepspeed is given but this process was started alone"):
+        with pytest.raises(ValueError, match="deepspeed is set but this process has no launcher"):
             check_launch(self.training(1, "zero2.json"), {"MASTER_PORT": "29500"})
         check_launch(self.training(1, "zero2.json"), {"MASTER_ADDR": "node7", "MASTER_PORT": "29500"})
 

@@ -99,7 +99,7 @@ def test_without_locks_there_is_a_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(fcntl, "flock", flock)
     with alone_in(tmp_path):
         pass
-    assert "cannot be locked ([Errno 37] No locks available), so nothing keeps a second run out" in caplog.text
+    assert "cannot be locked ([Errno 37] No locks available), so a second run could write to that folder" in caplog.text
 
 
 def _refused(rank: int, folder: str) -> None:

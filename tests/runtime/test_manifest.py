@@ -83,7 +83,7 @@ def test_every_kind_of_damage_is_named(tmp_path, name):
     size = (fill(tmp_path / "a") / name).stat().st_size
     for step, damage, fault in (
         (1, cut, f"{name} has {size - 5:,} bytes instead of {size:,}"),
-        (2, flip, f"{name} is not what was written: its sha256 differs"),
+        (2, flip, f"{name} has changed since it was written: its sha256 differs"),
         (3, Path.unlink, f"{name} is missing"),
     ):
         folder = checkpoint(tmp_path, step)
@@ -225,8 +225,8 @@ def test_the_one_before_a_damaged_one_with_a_warning(tmp_path, caplog):
     cut(tmp_path / "checkpoint-10" / "model.safetensors")
     flip(tmp_path / "checkpoint-9" / "optimizer.pt")
     assert checkpoint_to_resume(True, tmp_path) == str(tmp_path / "checkpoint-2")
-    assert "checkpoint-10 is incomplete and is skipped: model.safetensors has 91 bytes instead of 96" in caplog.text
-    assert "checkpoint-9 is incomplete and is skipped: optimizer.pt is not what was written" in caplog.text
+    assert "checkpoint-10 is incomplete and was skipped: model.safetensors has 91 bytes instead of 96" in caplog.text
+    assert "checkpoint-9 is incomplete and was skipped: optimizer.pt has changed since it was written" in caplog.text
 
 
 def test_none_whole_is_an_error_that_names_each(tmp_path):

@@ -167,7 +167,7 @@ def test_the_others_end_when_the_first_is_killed(tmp_path):
     for process in job:
         process.join(60)
     assert [process.exitcode for process in job] == [-signal.SIGKILL, 0]
-    assert re.match(r"Process 0 .* can no longer be asked: it, or process 0, has ended", (tmp_path / "log").read_text())
+    assert re.match(r"Process 0 .* does not answer: it, or process 0, has ended", (tmp_path / "log").read_text())
 
 
 class Job:
@@ -218,12 +218,12 @@ def test_a_killed_process_ends_the_job_which_goes_on_to_the_same_weights(tmp_pat
     path.write_bytes(path.read_bytes()[:-100])
     status, log = job.end(job.start("killed"))
     assert status == 0, log
-    assert log.count("is incomplete") == 1 and f"{newest.name} is incomplete and is skipped: optimizer.pt has" in log
+    assert log.count("is incomplete") == 1 and f"{newest.name} is incomplete and was skipped: optimizer.pt has" in log
     want, got = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
     assert want.keys() == got.keys() and all(torch.equal(want[name], got[name]) for name in want)
 
     status, log = job.end(job.start("killed", "--max_steps", "65", processes=1))
-    assert status == 1 and "with 8 rows a step (processes: 2) but this run has 4 (processes: 1)" in log
+    assert status == 1 and "with 8 rows per step (processes: 2) but this run has 4 (processes: 1)" in log
     status, log = job.end(job.start("killed", "--max_steps", "65", processes=1, accumulation=2))
     assert status == 0 and "written by 2 processes and this run has 1" in log, log
     assert (tmp_path / "killed" / "checkpoint-65").is_dir()
