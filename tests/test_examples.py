@@ -81,10 +81,10 @@ def test_a_trainer_of_ones_own_on_the_command_line(tmp_path, corpus):
     [
         (
             "nowhere:Class",
-            "trainer is 'nowhere:Class', which is not there .No module named 'nowhere'.: give module:Class",
+            "trainer is 'nowhere:Class', which does not exist .No module named 'nowhere'.: pass module:Class",
         ),
-        ("examples.own_loss:Other", "which is not there .module 'examples.own_loss' has no attribute 'Other'"),
-        ("headless_trainer:VanillaTrainer", "no subclass of HeadlessTrainer: set the objective"),
+        ("examples.own_loss:Other", "which does not exist .module 'examples.own_loss' has no attribute 'Other'"),
+        ("headless_trainer:VanillaTrainer", "no subclass of HeadlessTrainer: set its base"),
     ],
 )
 def test_a_trainer_that_is_none(tmp_path, named, said):

@@ -1,4 +1,4 @@
-"""What model cards say: names, counts, settings, the machine and the libraries of a run, and how its model is used."""
+"""Collect the facts of model cards: names, counts, settings, machine and libraries of a run, and the model's usage."""
 
 import dataclasses
 import datetime
@@ -25,7 +25,7 @@ from ..arguments import DataArguments, ModelArguments
 from ..tables import markdown
 
 PACKAGES = ("headless_trainer", "torch", "transformers", "accelerate", "datasets", "tokenizers")
-# What decides the weights that come out. A list of what is shown, so that no token, path or account of a user ever is.
+# Settings that determine the weights. Only these are shown, so that no token, path or account of a user ever is.
 ALWAYS_SHOWN = ("learning_rate", "lr_scheduler_type", "optim", "seed")
 SETTINGS = (
     *ALWAYS_SHOWN, "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler_kwargs",
@@ -36,36 +36,36 @@ SETTINGS = (
 
 
 def count(number: float, noun: str) -> str:
-    """``1 epoch``, ``2.5 epochs``, ``1,000 processes``."""
+    """Return a count with its noun: ``1 epoch``, ``2.5 epochs``, ``1,000 processes``."""
     figure = f"{number:,.2f}".rstrip("0").rstrip(".") if isinstance(number, float) else f"{number:,}"
     return f"{figure} {noun}" + ("" if figure == "1" else "es" if noun.endswith("s") else "s")
 
 
 def on_hub(source: str | None) -> bool:
-    """Whether a source of a model or a dataset is a name on the Hub, and not a folder here."""
+    """Return whether the source of a model or dataset is a Hub name rather than a local folder."""
     return bool(source) and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is not None and not Path(source).exists()
 
 
 def linked(source: str, kind: str = "") -> str:
-    """A model or a dataset (``datasets/``) of the Hub as a link, a folder by its name without its path."""
+    """Return a link for a model or dataset (``datasets/``) on the Hub, or a folder's name without its path."""
     return f"[{source}](https://huggingface.co/{kind}{source})" if on_hub(source) else f"`{model_name(source)}`"
 
 
 def model_name(source: str | Path) -> str:
-    """Name of a file or a folder without its path, on one line: of a checkpoint, that of its run before it."""
+    """Return the name of a file or folder without its path, on one line; for a checkpoint, with its run's name first."""
     folder = Path(source).resolve()
     name = "/".join(folder.parts[-2:]) if folder.name.startswith("checkpoint-") else folder.name
     return re.sub(r"[\s`|]+", " ", name)
 
 
 def file_names(paths: Sequence[str]) -> str:
-    """Names of files and folders, without their paths; of many, the first ones."""
+    """Return the names of files and folders without their paths; of many, only the first ones."""
     more = f" and {count(len(paths) - 5, 'other')}" if len(paths) > 5 else ""
     return ", ".join(map(model_name, paths[:5])) + more
 
 
 def data_name(args: DataArguments | None) -> str | None:
-    """The training texts in a few words, without any path."""
+    """Describe the training texts briefly, without paths."""
     if args is None:
         return None
     named = [args.dataset_name] if args.dataset_name else args.train_file or []
@@ -73,7 +73,7 @@ def data_name(args: DataArguments | None) -> str | None:
 
 
 def saved_parameters(folder: Path) -> int:
-    """Parameters of a saved model, a tied head counted once; 0 where other files than safetensors hold them."""
+    """Return the number of parameters of a saved model, with a tied head counted once; 0 without safetensors files."""
     total = 0
     for path in folder.glob("model*.safetensors"):
         with safe_open(path, framework="pt") as file:
@@ -82,7 +82,7 @@ def saved_parameters(folder: Path) -> int:
 
 
 def settings_table(args) -> str | None:
-    """A table of the settings that are not the defaults of their class, and of a few that every reader looks for."""
+    """Return a table of the settings that differ from their defaults, and of a few that readers look for."""
     defaults = {field.name: getattr(field.default, "value", field.default) for field in dataclasses.fields(args)}
     values = {name: getattr(getattr(args, name), "value", getattr(args, name)) for name in SETTINGS}
     changed = {name for name, value in values.items() if value != defaults[name] and (value or defaults[name])}
@@ -91,7 +91,7 @@ def settings_table(args) -> str | None:
 
 @dataclasses.dataclass
 class RunFacts:
-    """What a run was started with: None where a trainer was made by hand."""
+    """The arguments of a run; None for a trainer made in Python."""
 
     model_args: ModelArguments | None = None
     data_args: DataArguments | None = None
@@ -109,12 +109,12 @@ def environment(trainer, seconds: float) -> dict[str, str | None]:
 
 
 def duration(seconds: float) -> str:
-    """``0:03:20``."""
+    """Format seconds as ``0:03:20``."""
     return str(datetime.timedelta(seconds=round(seconds)))
 
 
 def hardware(device: torch.device, processes: int = 1) -> str:
-    """Describe what a run computed on, such as ``2 x NVIDIA A100``, or ``CPU, 8 cores (AMD EPYC)``."""
+    """Describe the hardware of a run, such as ``2 x NVIDIA A100`` or ``CPU, 8 cores (AMD EPYC)``."""
     if device.type != "cpu":
         return f"{processes} x {torch.cuda.get_device_name(device) if device.type == 'cuda' else device.type}"
     cores, known = os.cpu_count() or 1, Path("/proc/cpuinfo")
@@ -124,15 +124,15 @@ def hardware(device: torch.device, processes: int = 1) -> str:
 
 @cache
 def software() -> dict[str, str | None]:
-    """Versions of Python and of the packages behind a training run, and the commit, by label, as they were when first asked."""
+    """Return the versions of Python and packages behind a training run, and the commit, by label, as at the first call."""
     found = {each.name: each.version for each in importlib.metadata.distributions()}
-    packages = [f"{name} {found[name]}" for name in PACKAGES if name in found]  # not ours, in a checkout
+    packages = [f"{name} {found[name]}" for name in PACKAGES if name in found]  # a checkout may lack ours
     versions = ", ".join([f"Python {platform.python_version()}", *packages])
     return {"Versions": versions, "Commit of the working directory": commit()}
 
 
 def commit() -> str | None:
-    """Commit of the working directory's git repository, if it is in one, with ``-dirty`` if files were changed since."""
+    """Return the commit of the working directory's git repository, if any, with ``-dirty`` if files have changed since."""
     command = ["git", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip() or None
@@ -141,15 +141,15 @@ def commit() -> str | None:
 
 
 def usage_facts(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Return what the lines of Python in a card need; ``name`` is what users call the model."""
-    # Without a LayerNorm that ends the trunk, log q has no place in an ordinary checkpoint, and a head has to be trained.
+    """Return the values for the Python snippet of a card; ``name`` is what users call the model."""
+    # If the trunk does not end in a LayerNorm, an ordinary checkpoint cannot store log q, and a head must be trained.
     folds = any(type(module) is nn.LayerNorm and module.bias is not None for module in model.modules())
     is_path = "/" not in name or "/checkpoint-" in name
     named = "./" * is_path + name  # "gpt2" alone would be a model on the Hub
     command = ["headless-trainer", "lm-head", "--model_name_or_path", named]
     command += ["--output_dir", f"{name.rpartition('/')[2]}-lm"]
     command += [] if folds else "--init embeddings --do_train --train_file corpus.txt".split()
-    # A decoder would embed the types of tokens that some tokenizers make, or does not know them.
+    # A decoder would embed the token types that some tokenizers return, or reject them.
     typed = model.can_generate() or "token_type_ids" not in inspect.signature(model.forward).parameters
     lengths = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length]
     return {
@@ -157,8 +157,8 @@ def usage_facts(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenize
         "is_path": is_path,
         "options": ", return_token_type_ids=False" * (typed and "token_type_ids" in tokenizer.model_input_names),
         "command": shlex.join(command),
-        # What stands before the first token of a text, in any language; a word where there is no such token.
+        # The token that begins a text, in any language; a word if there is no such token.
         "beginning": json.dumps(tokenizer.eos_token or tokenizer.bos_token or "The", ensure_ascii=False),
-        "new_tokens": min([length - 2 for length in lengths if length] + [40]),  # the beginning may be two tokens
+        "new_tokens": min([length - 2 for length in lengths if length] + [40]),  # the prompt may have two tokens
         "mask_token": tokenizer.mask_token,
     }

@@ -1,4 +1,4 @@
-"""The file of a model card, and results that are added to it later: always a whole README.md with valid metadata."""
+"""Write model cards, and add results to them later, always as a complete README.md with valid metadata."""
 
 import logging
 import math
@@ -17,13 +17,13 @@ from ..tables import markdown
 logger = logging.getLogger(__name__)
 
 OWN_TAG = "headless-trainer"
-# Where `add_results` finds the table of an earlier call.
+# Marks by which `add_results` finds the table of an earlier call.
 RESULTS_BEGIN, RESULTS_END = "<!-- results, from the metadata: begin -->", "<!-- end -->"
 
 
 @contextmanager
 def never_raises() -> Iterator[None]:
-    """Make a failure a warning: what a card describes is saved by now, and its description may not lose it."""
+    """Turn a failure into a warning: the model is already saved, and an error in its card must not stop the run."""
     try:
         yield
     except Exception as error:  # noqa: BLE001
@@ -36,7 +36,7 @@ def save_card(folder: str | Path, card: ModelCard) -> None:
 
 
 def read_card(folder: str | Path) -> ModelCard | None:
-    """The card of a folder, None if it has none, or one that was not written here or cannot be read."""
+    """Return the card of a folder; None if it has none, or one that we did not write or cannot read."""
     try:
         card = ModelCard.load(Path(folder, CARD_NAME))
         return card if OWN_TAG in (card.data.tags or ()) else None
@@ -46,10 +46,10 @@ def read_card(folder: str | Path) -> ModelCard | None:
 
 @never_raises()
 def add_results(folder: str | Path, results: Sequence[EvalResult]) -> None:
-    """Add results to the metadata and to the table of a model's card; an earlier value of the same figure is replaced.
+    """Add results to the metadata and the table of a model's card, replacing earlier values of the same figures.
 
-    What a user wrote into the card stays. A folder without a card of headless_trainer, or a name on the Hub, is left as it
-    is, and values that are not finite are left out.
+    Users' own text in the card stays. A folder without a card of headless_trainer, or a Hub name, is not changed. Values that
+    are not finite are skipped.
     """
     added = {_figure(result): result for result in finite(results)}
     card = read_card(folder)
@@ -64,7 +64,7 @@ def add_results(folder: str | Path, results: Sequence[EvalResult]) -> None:
 
 
 def finite(results: Sequence[EvalResult]) -> list[EvalResult]:
-    """Results whose value is a number: no card says that a score is nan."""
+    """Return the results whose value is finite: no card should show nan as a score."""
     return [result for result in results if math.isfinite(result.metric_value)]
 
 
@@ -73,7 +73,7 @@ def _figure(result: EvalResult) -> tuple:
 
 
 def results_table(results: Sequence[EvalResult]) -> str:
-    """The section of a card with its results, what they were obtained with, and the marks by which it is found again."""
+    """Return the section of a card with results, how they were obtained, and the marks to find it again."""
     rows = []
     for each in results:
         how = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in (each.metric_args or {}).items())
@@ -89,5 +89,5 @@ def _short(value: Any) -> str:
 
 
 def six_digits(value: float) -> float:
-    """A figure for metadata: more digits are noise, and would be others on other machines."""
+    """Round a figure for metadata: more digits are noise, and would differ between machines."""
     return float(f"{value:.6g}")

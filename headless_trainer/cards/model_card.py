@@ -1,4 +1,4 @@
-"""Model cards of what was pretrained, or given a head, here: the README.md beside the weights."""
+"""Write the model cards (README.md beside the weights) of pretrained models and of models with a new head."""
 
 import logging
 import math
@@ -25,15 +25,15 @@ TEMPLATE = Path(__file__).with_name("model_card_template.md")
 PICTURE = "loss.png"
 WORDS = (card_facts.count, card_facts.linked, card_facts.data_name, card_facts.file_names)  # functions of the template
 HEADLESS_TAG = "contrastive-weight-tying"
-UNFILLED = "[More Information Needed]"  # in the form that peft leaves beside an adapter
+UNFILLED = "[More Information Needed]"  # in the template card that peft writes beside an adapter
 
 
 @never_raises()
 def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[str, float] | None = None) -> None:
-    """Write the card of what a `PretrainingTrainer` saved: README.md beside the weights, on the main process alone.
+    """Write the card of a model that a `PretrainingTrainer` saved, as README.md beside the weights, on the main process.
 
-    Results that were added to an earlier card of the folder are not kept, since they are those of other weights.
-    ``metrics`` are those of the evaluation at the end of a run; by default what was logged at the step of these weights.
+    Results in an earlier card of the folder are dropped, since they belong to other weights. ``metrics`` are those of the
+    evaluation at the end of a run; by default the figures logged at the step of these weights.
     """
     if not trainer.is_world_process_zero():
         return
@@ -94,22 +94,22 @@ def write_card(
     facts: dict[str, Any],
     model_name: str | None = None,
 ) -> None:
-    """Write a card, from what every kind of card has and what this one adds; a README.md that someone else wrote is kept.
+    """Write a card from the facts common to all cards and those of this kind; keep a README.md that someone else wrote.
 
-    ``name`` is what users call the model, ``kind`` trunk, vanilla, free_head, tuned or classifier. Without a ``tokenizer`` no
-    Python is shown. ``model_args`` name the checkpoint that it comes from (None in a trainer made by hand), ``facts`` what this
-    kind adds to the template, ``model_name`` what the results in the metadata are of, if not ``name``.
+    ``name`` is what users call the model; ``kind`` is trunk, vanilla, free_head, tuned or classifier. Without a ``tokenizer``
+    the card shows no Python. ``model_args`` name the source checkpoint (None for a trainer made in Python), ``facts`` are the
+    kind's additions to the template, and ``model_name`` names the model in the metadata's results, if it is not ``name``.
     """
     path = folder / CARD_NAME
     if path.is_file() and read_card(folder) is None and UNFILLED not in path.read_text("utf-8", errors="replace"):
-        logger.warning("%s was not written by headless_trainer; it is kept.", path)
+        logger.warning("Kept %s, which headless_trainer did not write.", path)
         return
     if not isinstance(tokenizer, PreTrainedTokenizerBase):  # a trainer takes anything that pads
         tokenizer = None
     results, adapter = finite(results), facts.get("adapter")
     source = model_args.model_name_or_path if model_args else adapter and adapter.base_model_name_or_path
     card, config = read_card(source) if source else None, folder / "config.json"
-    inherited = card.data.to_dict() if card else {}  # where the model was not given its own
+    inherited = card.data.to_dict() if card else {}  # if the arguments give no values
     headless = kind not in ("vanilla", "classifier") or HEADLESS_TAG in inherited.get("tags", ())
     datasets = [*inherited.get("datasets", ()), *([dataset] if card_facts.on_hub(dataset) else [])]
     tasks = {"trunk": "feature-extraction", "classifier": "text-classification"}
@@ -146,14 +146,14 @@ def write_card(
 
 
 def described_prior(has_prior: bool, args: LMHeadArguments, data_args: DataArguments | None) -> str | None:
-    """Say where the log frequencies in a head come from; None if it has none."""
+    """Describe the source of the log frequencies in a head; None if it has none."""
     source = f"`{card_facts.data_name(data_args)}`" if args.counts_from == "corpus" else "its pretraining"
     return source if has_prior else None
 
 
 def _name(folder: Path, args) -> str:
     run = Path(args.output_dir).resolve()
-    if folder.name.startswith("checkpoint-"):  # which is written aside, and renamed
+    if folder.name.startswith("checkpoint-"):  # written to a temporary folder and renamed
         return f"{run.name}/{folder.name}"
     own = folder.resolve() == run
     return args.hub_model_id if own and args.push_to_hub and args.hub_model_id else folder.resolve().name
@@ -167,7 +167,7 @@ def held_out_results(
     if data_args and data_args.validation_file:
         described = card_facts.file_names(data_args.validation_file)
     figures = {each.name: each for each in shown_in(RESULTS) if math.isfinite(metrics.get(each.name, math.nan))}
-    if "eval_perplexity" in figures:  # the cross-entropy exponentiated
+    if "eval_perplexity" in figures:  # exp of the cross-entropy
         figures.pop("eval_cross_entropy", None)
     return [
         EvalResult(

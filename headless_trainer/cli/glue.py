@@ -1,17 +1,17 @@
 """Fine-tune and score encoders or decoders on GLUE, SuperGLUE, XNLI or your own task: a grid of models, tasks and seeds.
 
     headless-trainer glue paper_glue_balanced --model_name_or_path runs/headless runs/vanilla
-    headless-trainer glue --model_name_or_path runs/bert/checkpoint-* --tasks cola mrpc copa --seeds 0 1 2 \
+    headless-trainer glue --model_name_or_path runs/bert/checkpoint-* --tasks cola mrpc copa --seeds 0 1 2 \\
         --data_dir data --num_train_epochs 10 --learning_rate 1e-5 --per_device_train_batch_size 32 --output_dir runs/glue
-    headless-trainer glue --model_name_or_path runs/bert --train_file train.csv --validation_file dev.csv \
+    headless-trainer glue --model_name_or_path runs/bert --train_file train.csv --validation_file dev.csv \\
         --text_columns title body --label_column topic --task_label topics --output_dir runs/topics
-    headless-trainer glue --do_predict --test_file new.csv --model_name_or_path runs/topics/balanced/bert/topics/best \
+    headless-trainer glue --do_predict --test_file new.csv --model_name_or_path runs/topics/balanced/bert/topics/best \\
         --output_dir runs/new
     headless-trainer glue --report_only --output_dir runs/glue
 
 The first argument may be a preset (`headless-trainer presets` lists them) or a YAML or JSON file; flags override it. Each run
 writes one JSON file, <output_dir>/<loss>/<model>/<task>/seed_<s>.json, and the grid writes results.md with tables.
-Repeat an interrupted command to go on: it skips finished runs and starts the interrupted one over.
+Repeat an interrupted command to resume: it skips finished runs and restarts the interrupted one.
 """
 
 from ..runtime.signals import ended_by_signals
@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
 
     with errors_in_one_line(ValueError, OSError):
         arguments, training = parse_args([GlueArguments, GlueTrainingArguments], argv)
-        try:  # better known now than after every model was loaded
+        try:  # before every model is loaded
             import evaluate  # noqa: F401
             import sklearn  # noqa: F401
         except ImportError as error:
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> None:
         from ..fine_tuning.runs import run_grid
         from ..runtime import run_folder
 
-        planned = rows = None  # checked as a whole before the first run
+        planned = rows = None  # the whole grid is checked before the first run
         run_folder.start_logging(training)
         if arguments.is_prediction_only:
             rows = predictions.prepare(arguments, training)

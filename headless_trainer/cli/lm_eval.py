@@ -49,7 +49,7 @@ def evaluate(args) -> None:
 
         try:
             failures = score_models(models, args)
-        finally:  # an error, or Ctrl-C, leaves what was scored until then in the table
+        finally:  # after an error or Ctrl-C, the table shows the scores so far
             if table := score_table(sorted(path.parent for path in Path(args.output_dir).glob(f"*/{RESULTS_NAME}"))):
                 write_whole(Path(args.output_dir, "results.md"), f"{table}\n".encode())
         print(f"\n{table}\n\nin {args.output_dir}: results.md, and a folder for each model")
@@ -60,7 +60,7 @@ def evaluate(args) -> None:
         if args.output_dir:
             write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())
     if failures:
-        sys.exit("\n".join(["Failed; all else is scored and written. Repeat the command to try again:", *failures]))
+        sys.exit("\n".join(["Failed; all other scores are written. Repeat the command to try again:", *failures]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How a headless checkpoint becomes a language model: with its free head alone, or with a trainer of the head."""
+"""Turn a headless checkpoint into a language model, with its free head or with a trained one."""
 
 import logging
 from pathlib import Path
@@ -21,7 +21,7 @@ logger = logging.getLogger("headless_trainer")
 
 
 def make_language_model(model_args, data_args, args) -> None:
-    """The free head: no training, and no corpus unless the counts come from one."""
+    """Attach the free head, without training, and without a corpus unless the counts come from one."""
     run_folder.start_logging()
     alone_until_exit(args.output_dir)
     check_output_dir(args.output_dir, None)
@@ -52,7 +52,7 @@ def make_language_model(model_args, data_args, args) -> None:
 
 
 def pretraining_counts(model_args, args):
-    """Counts beside the checkpoint, where they are asked for, and the share of drawn candidates in its pretraining."""
+    """Return the checkpoint's counts, if requested, and the share of drawn candidates in its pretraining."""
     own = args.counts_from == "checkpoint"
     try:
         counts, totals = load_token_counts(model_args.model_name_or_path)
@@ -64,10 +64,10 @@ def pretraining_counts(model_args, args):
 
 
 def make_trainer(model_args, data_args, args):
-    """The trainer of the head, whose bias stays a parameter of its own until the model is saved."""
-    loading.load_config(model_args)  # what is no model is said before what lies beside it
+    """Return the trainer of the head, whose bias remains a separate parameter until the model is saved."""
+    loading.load_config(model_args)  # report a folder without a model first
     counts, drawn_share = pretraining_counts(model_args, args)
-    args.head_bias = "prior" if args.init == "prior" else "none"  # which the trainer adds to E^T
+    args.head_bias = "prior" if args.init == "prior" else "none"  # the trainer adds it to E^T
 
     def make_model(config, tokenizer):
         check_headless(config, model_args.model_name_or_path)

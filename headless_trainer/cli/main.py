@@ -1,4 +1,4 @@
-"""The command `headless-trainer`, and what it lists."""
+"""The command `headless-trainer`, and its lists."""
 
 import difflib
 import importlib
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def presets() -> str:
-    """List each preset in one line, below the command that takes it."""
+    """List each preset in one line below its command."""
     blocks = []
     for command in MARKS.values():
         texts = {name: summary(path) for name, path in PRESETS.items() if command_of(path) == command}
@@ -55,13 +55,13 @@ def presets() -> str:
 
 
 def command_of(preset: Path) -> str:
-    """The command whose arguments a preset holds."""
+    """Return the command that a preset is for."""
     text = preset.read_text(encoding="utf-8")
     return next(command for mark, command in MARKS.items() if re.search(rf"^{mark}:", text, re.MULTILINE))
 
 
 def known(name: str, choices: dict, kind: str, listed_by: str):
-    """Return what has this name. ValueError suggests the nearest name if there is none."""
+    """Return the item of this name; ValueError suggests the nearest name."""
     if name not in choices:
         nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0.0)[0]
         raise ValueError(f"There is no {kind} {name!r}. The nearest is {nearest!r}; `{listed_by}` lists all.")
@@ -75,7 +75,7 @@ def aligned(texts: dict[str, str]) -> str:
 
 
 def summary(path: Path) -> str:
-    """The first line of the comment at the top of a file."""
+    """Return the first line of the comment at the top of a file."""
     lines = path.read_text(encoding="utf-8").removeprefix("#!/usr/bin/env bash\n").splitlines()
     return lines[0].strip("# :.")
 

@@ -6,7 +6,7 @@
     headless-trainer lm-head paper_lm_head_text --model_name_or_path runs/decoder --output_dir runs/decoder-tuned
 
 The head is E^T + log q, where q is each token's share of the pretraining targets. A decoder becomes a causal language model,
-an encoder a masked one; the result generates, fills masks and scores in every client. --do_train then fine-tunes head and trunk
+an encoder a masked one; every client can generate, fill masks and score with it. --do_train then fine-tunes head and trunk
 (with --freeze_trunk only the head) with cross-entropy over the vocabulary; --do_eval measures the model on held-out rows.
 """
 
@@ -39,18 +39,18 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def check_arguments(model_args, data_args, args) -> None:
-    """Refuse a command without a checkpoint, and settings of a training that no flag asks for."""
+    """Refuse a command without a checkpoint, and training settings without a flag that trains."""
     from ..refusals import Refusal, refuse
 
     if model_args.model_name_or_path is None:
         raise ValueError("model_name_or_path is not given: name the headless checkpoint to turn into a language model.")
-    why = "the head is made of the checkpoint's own tokens: leave it out"
+    why = "the head uses the checkpoint's own tokens: leave it out"
     refuse(model_args, [Refusal("train_tokenizer tie_word_embeddings", why)])
     if not args.do_train:
         names = "max_steps num_train_epochs learning_rate muon_learning_rate resume_from_checkpoint"
         refuse(args, [Refusal(names, "nothing is trained: add --do_train, or leave it out")])
     if not (args.do_train or args.do_eval or args.counts_from == "corpus"):
-        why = "nothing is trained on or scored: add --do_train or --do_eval, or leave it out"
+        why = "nothing is trained or scored: add --do_train or --do_eval, or leave it out"
         refuse(data_args, [Refusal("train_file dataset_name validation_file", why)])
 
 

@@ -1,4 +1,4 @@
-"""From arguments to a trained, saved and evaluated model: what the scripts that train on text have in common."""
+"""Turn arguments into a trained, saved and evaluated model: the common part of the commands that train on text."""
 
 import logging
 import os
@@ -39,19 +39,19 @@ TRAINERS: dict[str, type[PretrainingTrainer]] = {
 
 
 def trainer_class(args: HeadlessTrainingArguments) -> type[PretrainingTrainer]:
-    """The class that ``args.trainer`` names, a subclass of the trainer of ``args.objective``, or that one."""
+    """Return the trainer of ``args.objective``, or the subclass of it that ``args.trainer`` names."""
     base = TRAINERS[args.objective]
     if args.trainer is None:
         return base
-    sys.path.insert(0, os.getcwd())  # where `python -m` looks, too
+    sys.path.insert(0, os.getcwd())  # as `python -m` does
     try:
         found = pkgutil.resolve_name(args.trainer)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"trainer is {args.trainer!r}, which is not there ({error}): give module:Class.") from error
+        raise ValueError(f"trainer is {args.trainer!r}, which does not exist ({error}): pass module:Class.") from error
     finally:
         sys.path.pop(0)
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise ValueError(f"trainer is {args.trainer!r}, no subclass of {base.__name__}: set the objective of its base.")
+        raise ValueError(f"trainer is {args.trainer!r}, no subclass of {base.__name__}: set its base's objective.")
     return found
 
 
@@ -65,11 +65,11 @@ def make_trainer(
     token_counts: Tensor | None = None,
     drawn_share: float = 0.0,
 ) -> tuple[PretrainingTrainer, str | None]:
-    """Make the trainer of a run and all that it needs: checks that need no data come first, then the data.
+    """Make the trainer of a run and everything it needs, with all checks that need no data first.
 
-    ``make_model`` makes what is trained from its configuration and its tokenizer, `loading.load_model` by default. Log q comes
-    from ``token_counts``, ``(V,)`` int64, by default those of the training rows, and the ``drawn_share`` of the candidates. The
-    checkpoint to resume from is returned too, if there is one. ``args.task`` becomes that of the model if it was missing.
+    ``make_model``, by default `loading.load_model`, makes the model from its configuration and tokenizer. Log q comes from
+    ``token_counts``, ``(V,)`` int64, by default counted in the training rows, and from the ``drawn_share`` of candidates. Also
+    returns the checkpoint to resume from, if any. Sets a missing ``args.task`` to the model's.
     """
     run_folder.start_logging(args)
     alone_until_exit(args.output_dir)
@@ -85,7 +85,7 @@ def make_trainer(
     loading.check_length(config, data_args.max_seq_length)
     set_seed(args.seed)
 
-    # A tokenizer is trained by one process for all machines; otherwise one process of each machine reads first.
+    # One process trains a tokenizer for all machines; otherwise one process per machine reads first.
     with first_process_first(args, local=not model_args.train_tokenizer):
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
         tokenizer = loading.find_tokenizer(model_args, args, documents["train"], data_args.max_seq_length, resume)
@@ -100,7 +100,7 @@ def make_trainer(
     with first_process_first(args):
         if data_args.eval_old_file:
             files = {"train_file": data_args.eval_old_file, "validation_file": None, "dataset_name": None}
-            old = replace(data_args, streaming=False, **files)  # of which a run holds out the same documents
+            old = replace(data_args, streaming=False, **files)  # training on them would hold out the same documents
             documents["old"] = texts.load_texts(old, cache_dir=model_args.cache_dir)["validation"]
         for split in documents:
             limit = data_args.max_train_samples if split == "train" else data_args.max_eval_samples
@@ -110,7 +110,7 @@ def make_trainer(
     packing.check_token_ids(rows["train"], embeddings, tokenizer)
     if token_counts is None and (args.head_bias == "prior" or args.objective == "sampled_softmax"):
         token_counts = packing.target_counts(rows["train"], embeddings, args.task, tokenizer, args.isolate_documents)
-    if data_args.streaming:  # what was read once and in order until now is shuffled and repeated for training
+    if data_args.streaming:  # read once and in order so far; for training, shuffle and repeat it
         rows["train"] = streaming.PackedStream(
             documents["train"],
             tokenizer,
@@ -129,7 +129,7 @@ def make_trainer(
         **({"drawn_share": drawn_share} if drawn_share else {}),
     )
     trainer.old_eval_dataset, trainer.saved_dtype = rows.get("old"), came_in
-    if resume:  # now, so that another run, or a place which cannot be found, is said before training
+    if resume:  # check before training that the checkpoint fits this run, and find its position
         check_resume(trainer, resume)
     trainer.facts.model_args, trainer.facts.data_args = model_args, data_args
     run_folder.use_console(trainer)
@@ -137,9 +137,9 @@ def make_trainer(
 
 
 def check_run(model_args: ModelArguments, data_args: DataArguments, args: HeadlessTrainingArguments) -> None:
-    """Refuse settings that mean nothing together, before anything is read."""
+    """Refuse incompatible settings before anything is read."""
     check_devices(args)
-    refuse(args, PRETRAINING)  # again, since the task is known
+    refuse(args, PRETRAINING)  # again, now that the task is known
     check_best_metric(args)
     if data_args.streaming:
         if args.max_steps <= 0:
@@ -151,13 +151,13 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
 
 
 def row_settings(data_args: DataArguments, args: HeadlessTrainingArguments) -> dict[str, int | bool]:
-    """How documents become rows, as the arguments ask."""
+    """Return the settings by which documents become rows."""
     lines, length = data_args.line_by_line, data_args.max_seq_length
     return {"max_seq_length": length, "line_by_line": lines, "share_rows": lines and args.isolate_documents}
 
 
 def tokenized_rows(documents, tokenizer, model_args: ModelArguments, data_args: DataArguments, args):
-    """Rows of token ids of one split."""
+    """Return the rows of token ids of one split."""
     return packing.tokenize_and_pack(
         documents,
         tokenizer,
@@ -170,7 +170,7 @@ def tokenized_rows(documents, tokenizer, model_args: ModelArguments, data_args: 
 
 @lost_processes_named()
 def train(trainer: PretrainingTrainer, resume: str | None) -> None:
-    """Train, save, and only then evaluate, report and push: nothing after the training run can lose it."""
+    """Train, save, and only then evaluate, report and push, so that no later error loses the model."""
     trainer.train(resume_from_checkpoint=resume)
     if not trainer.signal.stopped:
         finish(trainer, trainer.args.do_eval or trainer.args.eval_strategy != "no")
@@ -182,12 +182,12 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
 
 
 def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
-    """Save the model, and then its held-out figures and its card."""
+    """Save the model, then its held-out figures and card."""
     trainer.save_model()
     trainer.save_state()
     if evaluate and not trainer.is_prepared:
         logger.warning(
-            "Nothing was left to train, and DeepSpeed and FSDP evaluate only what they train: start without."
+            "Nothing was left to train, and DeepSpeed and FSDP evaluate only what they train: start without them."
         )
         evaluate = False
     metrics = final_evaluation(trainer) if evaluate else {}
@@ -198,7 +198,7 @@ def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
 
 
 def final_evaluation(trainer: PretrainingTrainer) -> dict[str, float]:
-    """Held-out figures of the weights that leave the run: those of the last step, if it was evaluated, or new ones."""
+    """Return held-out figures of the final weights: those logged at the last step, or those of a new evaluation."""
     end = [logs for logs in trainer.state.log_history if logs["step"] == trainer.state.global_step]
     found = {name: each for logs in end for name, each in logs.items() if name == "epoch" or name.startswith("eval_")}
     return found if "eval_loss" in found and not trainer.args.load_best_model_at_end else trainer.evaluate()

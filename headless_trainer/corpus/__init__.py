@@ -1,1 +1,1 @@
-"""From documents to rows of token ids, in memory and in streams."""
+"""Turn documents into rows of token ids, in memory and in streams."""

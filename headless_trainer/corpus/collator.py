@@ -1,4 +1,4 @@
-"""Rows of token ids stacked into batches."""
+"""Stack rows of token ids into batches."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 
 class WithoutTexts:
-    """A collator of the user's own, without the columns of text that ``dataset.map(tokenize)`` leaves beside the ids."""
+    """Wraps a user's collator, and removes the text columns that ``dataset.map(tokenize)`` leaves beside the ids."""
 
     def __init__(self, collate: Callable[[list[dict]], dict]):
         self.collate = collate
@@ -21,14 +21,14 @@ class WithoutTexts:
 
 
 class PaddingCollator:
-    """Stack rows into a batch, padding on the right those that are shorter than the longest.
+    """Stacks rows into a batch, and pads shorter ones on the right.
 
-    Rows of one length, which packing gives, need no attention mask, and attention without one is faster. The tokenizer names
-    the id that fills ``input_ids``, 0 if there is none or it has no pad token.
+    Packed rows have equal lengths and need no attention mask; attention without one is faster. ``input_ids`` are padded with
+    the tokenizer's pad token, or 0 without one.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None):
-        # Columns that hold one value for each token, and what stands in the padding. Others are left out.
+        # Columns with one value per token, and their padding values. Other columns are dropped.
         self.fill = {
             "input_ids": getattr(tokenizer, "pad_token_id", None) or 0,
             "attention_mask": 0,
@@ -37,9 +37,9 @@ class PaddingCollator:
         self.fill |= {"special_tokens_mask": 1, "position_ids": 0, "labels": -100}
 
     def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
-        """The columns of one value a token that all rows have, as int64 ``(B, T)``, T the length of the longest row.
+        """Return the per-token columns that all rows share, int64 ``(B, T)``, where T is the length of the longest row.
 
-        "attention_mask" is among them if rows differ in length or came with one.
+        "attention_mask" is included if rows differ in length or have one.
         """
         columns = [name for name in self.fill if all(name in row for row in rows)]
         if "input_ids" not in columns:

@@ -1,4 +1,4 @@
-"""Documents as all texts are read: file by file, none too long, each on its side of the split, in blocks found again."""
+"""Read documents file by file in reproducible blocks, cut long ones, and split them into training and held-out."""
 
 import functools
 import io
@@ -21,25 +21,25 @@ LONGEST = 2_000_000  # characters; a longer document is cut, so that memory does
 TEXT_TYPES = ("string", "large_string", "string_view")
 BYTE_ORDER_MARK = "\ufeff"
 RAW = pa.schema({"text": pa.string(), "position": pa.uint32()})
-_SEARCHED = 10_000  # characters before the end of a piece where white space is looked for
+_SEARCHED = 10_000  # characters before the end of a piece that are searched for white space
 _BOUNDARY = re.compile(r"(?<=\S)[ \n\t\r]")  # where words of most tokenizers end
 _READ_AT_ONCE = 1_000_000  # characters
-_READ_BYTES, _MOST_HASHED = 2**20, 16 * 10**9  # at once, and of a stream's files: seconds, where all might take an hour
-_ROWS_AT_ONCE = 1_000  # that are read from a source
+_READ_BYTES, _MOST_HASHED = 2**20, 16 * 10**9  # at once; of a stream's files: seconds, while all might take an hour
+_ROWS_AT_ONCE = 1_000  # read from a source
 DOCUMENTS_AT_ONCE = 10_000
-BATCH_BYTES = 1_000_000  # of text that is a Python object: large enough to hide a hand-over, small enough to hold
-_BLOCK_BYTES = 64_000_000  # of text: a block ends before its documents are more
+BATCH_BYTES = 1_000_000  # of text as Python objects: large enough to hide a hand-over, small enough to hold
+_BLOCK_BYTES = 64_000_000  # of text: the largest size of a block's documents
 _SEPARATORS = {"line": "\n", "paragraph": "\n\n", "document": None}
 
 Documents = tuple[list[str] | pa.ChunkedArray, int | None]
-"""Some documents, and None; or pieces of one that is too long, and its place on the line that the split cuts."""
+"""Some documents, and None; or pieces of a document that is too long, and its position relative to the split."""
 
 File = Callable[[], Iterator[Documents]]
-"""Reads a file, or a shard of a dataset, when it is called."""
+"""Reads a file, or a shard of a dataset, when called."""
 
 
 def documents_in_file(path: Path, argument: str, sample_by: str, column: str | None) -> Iterator[Documents]:
-    """Read the documents of a file that ``argument`` names: in a column of its rows, or in its text, see `read_documents`."""
+    """Read the documents of a file that ``argument`` names, from a column of its rows or from its text (`read_documents`)."""
     if column is None:
         with opened(path, argument) as raw:
             yield from read_documents(io.TextIOWrapper(raw, encoding="utf-8-sig"), sample_by)
@@ -48,13 +48,13 @@ def documents_in_file(path: Path, argument: str, sample_by: str, column: str | N
         kind = table[column].type
         if str(kind) not in (*TEXT_TYPES, "null"):
             raise ValueError(
-                f"text_column {column!r} does not hold text but {kind} in a part of {str(path)!r}. Fix it, or leave it out."
+                f"text_column {column!r} holds {kind} instead of text in a part of {str(path)!r}. Fix it, or leave it out."
             )
         yield from _cut_long(table[column])
 
 
 def shards(dataset: IterableDataset, column: str = "text") -> list[File]:
-    """The shards of a dataset. Its column keeps its name, since `datasets` renames row by row."""
+    """Return the shards of a dataset. Its column keeps its name, since `datasets` renames row by row."""
     dataset = dataset.with_format("arrow")
     return [functools.partial(_documents_in_shard, dataset, i, column) for i in range(dataset.num_shards)]
 
@@ -65,7 +65,7 @@ def _documents_in_shard(dataset: IterableDataset, index: int, column: str) -> It
 
 
 def read_documents(file: TextIO, sample_by: str) -> Iterator[Documents]:
-    """The documents of a text file, some at a time: its lines, its paragraphs (blank lines between), or all of it as one."""
+    """Yield the documents of a text file, some at a time: its lines, its paragraphs (between blank lines), or one document."""
     separator, rest, position = _SEPARATORS[sample_by], "", None
     while some := file.read(min(_READ_AT_ONCE, LONGEST)):
         *whole, rest = (rest + some).split(separator) if separator else [rest + some]
@@ -90,13 +90,13 @@ def _cut_long(texts: pa.ChunkedArray) -> Iterator[Documents]:
 
 
 def _cut(text: str, position: int | None) -> Documents:
-    """The pieces of a document, or of the end of one that has a position."""
+    """Return the pieces of a document, or of the rest of one that has a position."""
     cut = pieces(text)
     return cut, _position(cut[0]) if position is None and len(cut) > 1 else position
 
 
 def pieces(text: str) -> list[str]:
-    """A document in pieces of at most `LONGEST` characters, cut before white space near. No text behind that decides where."""
+    """Cut a document into pieces of at most `LONGEST` characters, before nearby white space, regardless of later text."""
     found = []
     while len(text) > LONGEST:
         end = LONGEST
@@ -112,11 +112,11 @@ def _position(text: str) -> int:
 
 
 def split(documents: pa.Table, share: float) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """The texts of those that are not empty, without byte-order marks: to train on, and held out.
+    """Split non-empty documents, without byte-order marks, into texts to train on and held-out ones.
 
-    A document is held out if its position, a hash of its text as UTF-8, is below ``share`` (0 to 1) of all there can be. So it
-    lies on the same side whatever else there is, in whatever order and files, in memory and in a stream, and so do all its
-    copies. The pieces of one that is too long have their position in a column: that of the first.
+    A document is held out if its position, a hash of its UTF-8 text, is below ``share`` (0 to 1) of the largest possible one.
+    So it and all its copies are always on the same side, whatever the other documents, order and files, in memory and in a
+    stream. The pieces of a long document carry its position, the hash of the first piece, in a column.
     """
     texts = documents["text"]
     if pc.any(pc.starts_with(texts, BYTE_ORDER_MARK)).as_py():  # with which some editors begin a file
@@ -133,7 +133,7 @@ def split(documents: pa.Table, share: float) -> tuple[pa.ChunkedArray, pa.Chunke
 
 
 def batches_by_size(sizes: np.ndarray, most_bytes: int, most: int) -> Iterator[tuple[int, int]]:
-    """Beginning and end of each batch of documents of ``(N,)`` sizes: at most ``most``, of ``most_bytes`` unless it is one."""
+    """Yield start and end of batches of documents, given ``(N,)`` sizes: at most ``most``, and ``most_bytes`` unless one."""
     ends, start = np.cumsum(sizes, dtype=np.int64), 0
     while start < len(sizes):
         before = ends[start - 1] if start else 0
@@ -144,10 +144,10 @@ def batches_by_size(sizes: np.ndarray, most_bytes: int, most: int) -> Iterator[t
 
 
 class TextStream:
-    """The documents of files that are not empty and lie on one side of the `split`; those that are too long in `pieces`.
+    """The non-empty documents of files on one side of the `split`, with long ones in `pieces`.
 
-    ``files`` read the documents when called, or are datasets with the column "text"; ``share``, 0 to 1, is what is held out.
-    ``paths`` are those of the files, or addresses, for `fingerprint`.
+    ``files`` read the documents when called, or are datasets with the column "text"; ``share``, 0 to 1, is held out;
+    ``paths`` are the files' paths or addresses, for `fingerprint`.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class TextStream:
         self.read_by = [*getattr(next(iter(self.files), None), "args", ())[2:]]  # sample_by, and the column
 
     def fingerprint(self) -> str:
-        """Digest of the files' names, sizes, order and contents, from 16 GB on of parts of them."""
+        """Hash the files' names, sizes, order and contents (above 16 GB, of parts)."""
         digest, sizes = xxh3_128(), {path: os.path.getsize(path) for path in self.paths if os.path.isfile(path)}
         step = _READ_BYTES * max(1, sum(sizes.values()) // _MOST_HASHED)
         for path in self.paths:
@@ -173,15 +173,15 @@ class TextStream:
         return digest.hexdigest()
 
     def blocks(self, file: int, size: int, first: int = 0) -> Iterator[pa.ChunkedArray]:
-        """Texts of one file, those left of every ``size`` documents or 64 MB in it, from the block ``first`` on.
+        """Yield the texts of one file in blocks of ``size`` documents or 64 MB before filtering, from block ``first`` on.
 
-        What comes before is read but neither decoded nor filtered.
+        Earlier blocks are read but neither decoded nor filtered.
         """
         for block in itertools.islice(self._raw_blocks(file, size), first, None):
             yield split(block, self.share)[self.held_out]
 
     def _raw_blocks(self, file: int, size: int) -> Iterator[pa.Table]:
-        """Blocks before the split, of the columns `RAW`: "position" is null but in pieces of a document."""
+        """Yield blocks before the split, with the columns `RAW`; "position" is null except in pieces of a document."""
         block = RAW.empty_table()
         for texts, position in self.files[file]():
             places = pa.nulls(len(texts), pa.uint32()) if position is None else [position] * len(texts)
@@ -194,18 +194,18 @@ class TextStream:
             yield block.combine_chunks()
 
     def tables(self) -> Iterator[pa.Table]:
-        """All documents of both sides, some at a time, of the columns `RAW`."""
+        """Yield all documents of both sides, some at a time, with the columns `RAW`."""
         for file in range(len(self.files)):
             yield from self._raw_blocks(file, DOCUMENTS_AT_ONCE)
 
     def batches(self) -> Iterator[list[str]]:
-        """All documents, as many at a time as are encoded together."""
+        """Yield all documents, as many at a time as are encoded together."""
         for table in self.tables():
             texts = split(table, self.share)[self.held_out]
             for start, stop in batches_by_size(pc.binary_length(texts).to_numpy(), BATCH_BYTES, DOCUMENTS_AT_ONCE):
                 yield texts[start:stop].to_pylist()
 
     def __iter__(self) -> Iterator[dict[str, str]]:
-        """Rows with the one column "text"."""
+        """Yield rows with the single column "text"."""
         for text in itertools.chain.from_iterable(self.batches()):
             yield {"text": text}

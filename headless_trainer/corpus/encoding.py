@@ -1,4 +1,4 @@
-"""Documents turned into arrays of token ids, each distinct word encoded once where the tokenizer allows it."""
+"""Encode documents as arrays of token ids, and each distinct word only once if the tokenizer allows it."""
 
 import functools
 import itertools
@@ -18,18 +18,18 @@ logger = logging.getLogger(__name__)
 # pattern of GPT-2's pre-tokenizer nor BERT's ever joins the two sides, and no match looks behind or ahead across them.
 _WORD = re.compile(r"\s*\S+(?:[^\S \n\t\r]\s*\S*)*|\s+")
 _SAMPLE = 50, 2_000  # documents, and characters of each, on which the two ways are compared
-_OPENING, _CLOSING = object(), object()  # keys of the table of words for what goes around a document
-_ENOUGH_WORDS = 100_000  # a smaller table says nothing about how often words repeat
-_MAX_WORDS, _MAX_WORD_CHARACTERS = 500_000, 32_000_000  # about 100 MB for each process
+_OPENING, _CLOSING = object(), object()  # keys of the table of words for the ids around a document
+_ENOUGH_WORDS = 100_000  # a smaller table does not show how often words repeat
+_MAX_WORDS, _MAX_WORD_CHARACTERS = 500_000, 32_000_000  # about 100 MB per process
 
 
 class DocumentEncoder:
-    """Token ids of documents: those of ``tokenizer(document)``, and the eos token, if there is one, where they end in neither
-    it nor the sep token.
+    """Encodes documents as ``tokenizer(document)`` does, and appends the eos token, if there is one, unless they end in it
+    or in the sep token.
 
-    Text repeats its words, so for tokenizers that never join two words (byte-level BPE after GPT-2's pattern, BERT's)
-    each distinct word is encoded once and looked up afterwards. All others, and documents that hold the text
-    of a special token, go through the tokenizer whole. Both ways give the same ids.
+    Words repeat, so for tokenizers that never join two words (byte-level BPE with GPT-2's pattern, BERT's), each distinct
+    word is encoded once and then looked up. Other tokenizers, and documents that contain the text of a special token, encode
+    whole documents. Both ways give the same ids.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
@@ -45,7 +45,7 @@ class DocumentEncoder:
 
     @functools.cached_property
     def by_word(self) -> bool:
-        """Whether words are encoded one by one. Finding out reads all of the tokenizer, which not all users of it need."""
+        """Whether words are encoded one by one. Computed on demand, since it reads the whole tokenizer."""
         return self.backend is not None and self._words_are_independent()
 
     @property
@@ -55,7 +55,7 @@ class DocumentEncoder:
         return bool(closing) and closing[-1] in self.closing_ids
 
     def __call__(self, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all documents one after the other, int32 ``(tokens,)``, and how many each has, int64 ``(documents,)``."""
+        """Return the concatenated ids of all documents, int32 ``(tokens,)``, and their lengths, int64 ``(documents,)``."""
         if self.by_word and not self._checked:
             self._check(documents)
         if not self.by_word:
@@ -63,7 +63,7 @@ class DocumentEncoder:
         plain = np.fromiter(map(self._is_plain, documents), bool, len(documents))
         if plain.all():
             return self._encode_by_word(documents)
-        order = np.argsort(~plain, kind="stable")  # those that are plain first
+        order = np.argsort(~plain, kind="stable")  # plain documents first
         count = np.count_nonzero(plain)
         by_word = self._encode_by_word([documents[i] for i in order[:count]])
         whole = self._encode_whole([documents[i] for i in order[count:]])
@@ -71,7 +71,7 @@ class DocumentEncoder:
         return _gather(ids, lengths, order.argsort())
 
     def _check(self, documents: list[str]) -> None:
-        """Compare the two ways on some documents, and encode whole where they differ."""
+        """Compare the two ways on some documents, and encode whole documents if they differ."""
         self._checked = True
         sample = [text[: _SAMPLE[1]] for text in documents[: _SAMPLE[0]]]
         sample = [text for text in sample if self._is_plain(text)]
@@ -108,7 +108,7 @@ class DocumentEncoder:
             return False
         added = state["added_tokens"]
         if normalizer.get("type") == "BertNormalizer" and any(token["normalized"] for token in added):
-            return False  # found in the normalized text, which only the tokenizer sees
+            return False  # it may occur in the normalized text, which only the tokenizer sees
         self._needs_nfc = normalizer.get("type") == "NFC"
         self._added = re.compile("|".join(re.escape(token["content"]) for token in added) or r"(?!)")
         return self._start_table()
@@ -119,7 +119,7 @@ class DocumentEncoder:
         return not self._needs_nfc or unicodedata.is_normalized("NFC", document)
 
     def _frame(self) -> tuple[list[int], list[int]]:
-        """Return what goes before and after the ids of a document."""
+        """Return the ids before and after those of a document."""
         whole, bare = (self.tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
         first = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
         opening, closing = whole[:first], whole[first + len(bare) :]
@@ -131,7 +131,7 @@ class DocumentEncoder:
         if all(self.backend.encode("a").special_tokens_mask):
             return False
         self._codes: dict = defaultdict()
-        self._codes.default_factory = self._codes.__len__  # a word seen for the first time gets the next number
+        self._codes.default_factory = self._codes.__len__  # a new word gets the next number
         self._codes[_OPENING], self._codes[_CLOSING]
         self._word_ids, self._word_lengths = _flatten(self._frame())
         self._word_characters = 0
@@ -149,7 +149,7 @@ class DocumentEncoder:
             self._word_lengths = np.append(self._word_lengths, lengths)
             self._word_characters += sum(map(len, new))
         if known > _ENOUGH_WORDS and len(self._codes) - known > 0.3 * len(codes):
-            self.by_word = False  # words that rarely repeat, as in scripts without spaces: looking them up is useless
+            self.by_word = False  # words rarely repeat, as in scripts without spaces, so look-ups are useless
         ids, lengths = _gather(self._word_ids, self._word_lengths, codes)
         token_ends = np.append(0, lengths.cumsum())[np.append(0, words_in_document.cumsum())]
         if len(self._codes) > _MAX_WORDS or self._word_characters > _MAX_WORD_CHARACTERS:
@@ -163,7 +163,7 @@ def _flatten(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _gather(values: np.ndarray, lengths: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate the stretches of ``values`` that ``codes`` name, stretch ``i`` being ``lengths[i]`` long."""
+    """Concatenate the segments of ``values`` that ``codes`` name; segment ``i`` has length ``lengths[i]``."""
     starts = (lengths.cumsum() - lengths)[codes]
     taken = lengths[codes]
     positions = np.arange(taken.sum()) + np.repeat(starts - (taken.cumsum() - taken), taken)

@@ -1,4 +1,4 @@
-"""The one reader of files: rows of .csv, .tsv, .json, .jsonl and .parquet, texts of .txt, each also packed by gzip."""
+"""Read all files: rows of .csv, .tsv, .json, .jsonl and .parquet, and texts of .txt, each also gzipped."""
 
 import csv
 import glob
@@ -21,7 +21,7 @@ from xxhash import xxh3_128_hexdigest
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TABLES = (*SEPARATORS, ".json", ".jsonl", ".parquet")
 FORMATS = (".txt", *TABLES)
-# What gzip gives for text is 3 to 50 times its size, and for a bomb about 1,000 times.
+# Gzipped text unpacks to 3 to 50 times its size, a bomb to about 1,000 times.
 _MOST_UNPACKED, _UNPACKED_AT_LEAST = 300, 100_000_000
 _DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
 
@@ -29,7 +29,7 @@ csv.field_size_limit(sys.maxsize)  # a document may be one cell
 
 
 def expand(argument: str, names: Iterable[str]) -> list[Path]:
-    """Files that names stand for: themselves, everything readable below a folder, or what a glob matches, sorted."""
+    """Return the sorted files that names stand for: themselves, all readable files in a folder, or a glob's matches."""
     found = []
     for name in names:
         if os.path.isfile(name):
@@ -40,7 +40,7 @@ def expand(argument: str, names: Iterable[str]) -> list[Path]:
             files = sorted(Path(match) for match in glob.glob(name, recursive=True) if os.path.isfile(match))
         if not files:
             raise FileNotFoundError(
-                f"{argument} {name!r} names no file, by itself, as a glob or as a folder of {', '.join(FORMATS)}."
+                f"{argument} {name!r} is neither a file, nor a glob or folder with files in {', '.join(FORMATS)}."
             )
         for path in files:
             if extension(path) not in FORMATS:
@@ -55,9 +55,9 @@ def extension(path: str | os.PathLike) -> str:
 
 
 def cache_of(dataset_name: str, config: str | None, cache_dir: str | None) -> str | None:
-    """The ``cache_dir`` for `datasets.load_dataset`: for a folder here one of its own, that changes with the files it reads.
+    """Return the ``cache_dir`` for `datasets.load_dataset`; a local folder gets its own, which changes with its files.
 
-    Where a README names these, `datasets` finds again what it has read by the last part of the folder's name alone.
+    If a README names the files, `datasets` identifies cached data only by the last part of the folder's name.
     """
     folder = Path(dataset_name).resolve()
     if not folder.is_dir():
@@ -70,18 +70,18 @@ def cache_of(dataset_name: str, config: str | None, cache_dir: str | None) -> st
 
 
 def read_rows(path: str | os.PathLike, argument: str = "file") -> pa.Table:
-    """All rows of a file at once, see `read_tables`."""
+    """Return all rows of a file at once, see `read_tables`."""
     return next(read_tables(path, argument), pa.table({}))
 
 
 def read_tables(
     path: str | os.PathLike, argument: str = "file", *, columns: list[str] | None = None, rows: int | None = None
 ) -> Iterator[pa.Table]:
-    """The rows of a file that ``argument`` named, at most ``rows`` at a time, with the ``columns`` alone.
+    """Yield the rows of a file that ``argument`` names, at most ``rows`` at a time, with only the ``columns``.
 
-    Cells of .csv and .tsv are text as it stands there, so that 007, 01 and numbers of 20 digits stay what they are, and null
-    where they are empty. Values of .json and .jsonl, which hold one object a line or one list of objects, have the type that
-    they are written in, among the rows that are read at a time, and are null where an object does not name them.
+    Cells of .csv and .tsv are text, so that 007, 01 and numbers of 20 digits stay unchanged, or null if empty. Values of .json
+    and .jsonl, with one object per line or one list of objects, keep their written type, among the rows read at a time, or are
+    null if an object lacks them.
     """
     kind, said = extension(path), f"{argument} {os.fspath(path)!r}"
     if not os.path.isfile(path):
@@ -110,7 +110,7 @@ def read_tables(
 
 
 def _known(columns: list[str] | None, known: Iterable[str]) -> list[str]:
-    """The columns that are asked for, or all."""
+    """Return the requested columns, or all."""
     known = list(known)
     for name in columns or ():
         if name not in known:
@@ -119,7 +119,7 @@ def _known(columns: list[str] | None, known: Iterable[str]) -> list[str]:
 
 
 def _csv_rows(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
-    """The header, and then rows of as many cells."""
+    """Yield the header, then rows with as many cells."""
     rows = csv.reader(lines, delimiter=separator, strict=True)
     header, before = next(rows, []), rows.line_num
     if twice := [name for name in header if header.count(name) > 1]:
@@ -129,7 +129,7 @@ def _csv_rows(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
         for row in rows:
             if row and len(row) != len(header):
                 raise ValueError(
-                    f"line {rows.line_num:,} ends a row of {len(row)} cells, and the header has {len(header)}"
+                    f"line {rows.line_num:,} ends a row of {len(row)} cells, but the header has {len(header)}"
                 )
             before = rows.line_num
             if row:
@@ -148,7 +148,7 @@ def _json_records(file: io.TextIOBase) -> Iterator[dict]:
             try:
                 value = json.loads(value)
             except json.JSONDecodeError as error:
-                raise ValueError(f"row {number:,} is not a JSON object on a line of its own ({error})") from error
+                raise ValueError(f"row {number:,} is not a JSON object on its own line ({error})") from error
         if not isinstance(value, dict):
             raise ValueError(f"row {number:,} is not a JSON object but {value!r}")
         yield value
@@ -165,7 +165,7 @@ def _column(name: str, values: list) -> pa.Array:
 
 @contextmanager
 def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.BufferedIOBase]:
-    """A file's bytes, unpacked if they are packed by gzip, whatever its name is. In this context all its faults are OSError."""
+    """Open a file's bytes, unpacked if they are gzipped, whatever its name; turn all its faults into OSError."""
     with open(path, "rb") as raw:
         is_packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
@@ -174,7 +174,7 @@ def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.Buffe
         except (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException, *_DAMAGED) as error:
             fault = (str(error) or type(error).__name__).splitlines()[0][:300].rstrip(".")
             if isinstance(error, UnicodeDecodeError):
-                fault = "it is not UTF-8 (convert it, with iconv -f WINDOWS-1252 -t UTF-8 or from what it is in)"
+                fault = "it is not UTF-8 (convert it, for example with iconv -f WINDOWS-1252 -t UTF-8)"
             if isinstance(error, (UnicodeDecodeError, *_DAMAGED)):
                 fault += f", at or before byte {raw.tell():,} of its {os.path.getsize(path):,}"
             kind = extension(path).lstrip(".")
@@ -182,7 +182,7 @@ def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.Buffe
 
 
 class _Unpacked(io.RawIOBase):
-    """What a file holds that is packed by gzip; a bomb is refused before it has filled the memory or the disk."""
+    """Unpack a gzipped file, and refuse a bomb before it fills memory or disk."""
 
     def __init__(self, raw: io.BufferedReader):
         self.file, self.most = gzip.open(raw), _MOST_UNPACKED * os.fstat(raw.fileno()).st_size

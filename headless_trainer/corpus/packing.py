@@ -1,6 +1,6 @@
-"""Documents packed into rows of token ids.
+"""Pack documents into rows of token ids.
 
-Everything here works on whole arrays: a Python object for each token would cost more than the tokenization itself.
+Everything here works on whole arrays: a Python object per token would cost more than the tokenization itself.
 """
 
 import bisect
@@ -28,15 +28,15 @@ from .row_cache import cache_folder, find_or_write
 logger = logging.getLogger(__name__)
 
 _ROWS_AT_ONCE = 1_000
-_OPEN_ROWS = 64  # that documents share: enough for about 1 % of padding, few enough to hold
-_FIRST_ROWS = 1_000  # of a stream, in which unknown tokens are looked for
-FEW_UNKNOWN, MOST_UNKNOWN = 0.01, 0.5  # shares of unknown tokens: from there on a warning, and an error
-# Columns with a number for each token, from which `TargetMaker` finds the targets.
+_OPEN_ROWS = 64  # rows being filled: enough for about 1 % of padding, few enough to hold
+_FIRST_ROWS = 1_000  # of a stream, which are searched for unknown tokens
+FEW_UNKNOWN, MOST_UNKNOWN = 0.01, 0.5  # shares of unknown tokens that cause a warning, and an error
+# Columns with one number per token, from which `TargetMaker` finds the targets.
 _TOKEN_COLUMNS = ("input_ids", "labels", "attention_mask", "special_tokens_mask", "position_ids")
 
 Batch = tuple[np.ndarray, np.ndarray]
-"""Ids one after the other, int32 ``(tokens,)``, and how they are divided: the length of each document, int64 ``(documents,)``,
-or where each row begins and the last ends, int32 ``(rows + 1,)``."""
+"""Concatenated ids, int32 ``(tokens,)``, and their division: the length of each document, int64 ``(documents,)``, or the start
+of each row and the end of the last, int32 ``(rows + 1,)``."""
 
 
 def tokenize_and_pack(
@@ -52,22 +52,23 @@ def tokenize_and_pack(
 ) -> Dataset | IterableDataset:
     """Encode documents (see `DocumentEncoder`), join them, and cut the result into rows of ``max_seq_length`` tokens.
 
-    The rows are written to disk as they come, and found again by a later call with the same texts, tokenizer and settings.
-    A stream is encoded while it is read, once and in order; for training there is `PackedStream`.
+    Rows are cached on disk for later calls with the same texts, tokenizer and settings. A stream is encoded while it is read,
+    once and in order; use `PackedStream` for training.
 
     Args:
         texts: documents in the column "text".
-        line_by_line: one document a row instead, cut to ``max_seq_length`` tokens with its closing token kept.
-        share_rows: line by line, as many whole documents a row as fit (see `shared_rows`), for a model that keeps them apart.
-        num_proc: processes that encode, one for each processor by default.
-        overwrite_cache: encode again even if the rows are on disk already.
-        cache_dir: where the rows are kept, next to the texts by default.
+        line_by_line: put one document into a row, cut to ``max_seq_length`` tokens but with its closing token.
+        share_rows: with line_by_line, put as many whole documents into a row as fit (see `shared_rows`), for a model that keeps
+            them apart.
+        num_proc: number of encoding processes, one per processor by default.
+        overwrite_cache: encode again even if the rows are cached.
+        cache_dir: folder of the cached rows, by default next to the texts.
 
     Returns:
-        Rows with the one column "input_ids", int32 ``(max_seq_length,)``, or shorter ones line by line.
+        Rows with the single column "input_ids", int32 ``(max_seq_length,)``, or shorter ones line by line.
 
     Raises:
-        ValueError: if there are fewer tokens than one row takes, or documents would share rows and have no end.
+        ValueError: if the texts have fewer tokens than one row, or documents without an end token would share rows.
     """
     if share_rows and not DocumentEncoder(tokenizer).ends_documents:
         raise ValueError(
@@ -92,7 +93,7 @@ def tokenize_and_pack(
 
 def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: str | None, settings: dict) -> Path:
     backend = DocumentEncoder(tokenizer).backend
-    # A tokenizer changes with use (truncation is set on it), so its hash would too: take what decides the ids.
+    # A tokenizer's hash changes with use (truncation is set on it): hash only what determines the ids.
     identity = backend.to_str() if backend is not None else Hasher.hash(tokenizer)
     decisive = settings | {"tokenizer": identity, "closing": (tokenizer.sep_token_id, tokenizer.eos_token_id)}
     fingerprint = update_fingerprint(texts._fingerprint, "headless_trainer.tokenize_and_pack", decisive)
@@ -122,8 +123,8 @@ def _rows(batches: Iterable[Batch], *, max_seq_length: int, line_by_line: bool, 
             yield ids[:whole], np.arange(0, whole + 1, max_seq_length, dtype=np.int32)
     if tokens < max_seq_length:
         raise ValueError(
-            f"max_seq_length is {max_seq_length} but the texts hold only {tokens} tokens, less than one row. Give more "
-            "text, a smaller --max_seq_length, or --line_by_line."
+            f"max_seq_length is {max_seq_length} but the texts have only {tokens} tokens, less than one row. Add text, lower "
+            "--max_seq_length, or use --line_by_line."
         )
 
 
@@ -141,7 +142,7 @@ def _lines(batches: Iterable[Batch], max_seq_length: int) -> Iterator[Batch]:
 
 
 def cut_documents(ids: np.ndarray, lengths: np.ndarray, max_seq_length: int) -> Batch:
-    """Documents, none of which is empty, as rows: cut to ``max_seq_length`` tokens, their last one kept."""
+    """Cut non-empty documents to rows of at most ``max_seq_length`` tokens, and keep their last token."""
     kept = np.minimum(lengths, max_seq_length)
     position = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths)
     # A document that is too long loses tokens before its last one, which is the sep or eos token.
@@ -156,9 +157,9 @@ def documents_of(batches: Iterable[Batch]) -> Iterator[np.ndarray]:
 
 
 def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterator[np.ndarray]:
-    """Whole documents, ``(tokens,)`` each and none longer than a row, in rows of ``max_seq_length`` tokens, nearly all full.
+    """Pack whole documents, ``(tokens,)`` each and none longer than a row, into nearly full rows of ``max_seq_length`` tokens.
 
-    Each goes to the row in which it leaves the least room, of `_OPEN_ROWS`; where it fits into none, the fullest is handed out.
+    Each goes into the one of `_OPEN_ROWS` rows where it leaves the least room; if it fits in none, the fullest row is yielded.
     """
     open_rows: list[tuple[int, int, list[np.ndarray]]] = []  # sorted: room, number of the row, documents
     numbers = itertools.count()
@@ -186,12 +187,12 @@ def _stream_rows(texts: IterableDataset | TextStream, tokenizer: PreTrainedToken
         yield {"input_ids": ids}
 
 
-def available_processors() -> int:  # of which a container or a job scheduler may allow only some
+def available_processors() -> int:  # a container or a job scheduler may allow only some
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _encoded_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_proc: int) -> Iterator[Batch]:
-    if texts._indices is not None:  # rows that are found by number
+    if texts._indices is not None:  # a selection of rows
         texts = texts.flatten_indices()
     texts = texts.with_format("arrow")
     sizes = pc.fill_null(pc.binary_length(texts.data.column("text")), 0).to_numpy()
@@ -203,8 +204,8 @@ def _encoded_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_pro
         batch_size=None,
         collate_fn=functools.partial(_encode_range, texts, DocumentEncoder(tokenizer)),
         num_workers=workers,
-        prefetch_factor=4 if workers else None,  # what waits in memory where the disk is slower than the cores
-        generator=torch.Generator(),  # its own, so that the run's is left as it is
+        prefetch_factor=4 if workers else None,  # held in memory if the disk is slower than the cores
+        generator=torch.Generator(),  # separate, so that the run's does not change
     )
     with datasets.utils.tqdm(total=len(texts), desc="Tokenizing", unit=" documents") as progress:
         for (start, stop), batch in zip(ranges, with_following_workers(loader), strict=True):
@@ -213,7 +214,7 @@ def _encoded_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_pro
 
 
 def _encode_range(texts: Dataset, encode: DocumentEncoder, places: tuple[int, int]) -> Batch:
-    if torch.utils.data.get_worker_info():  # which are as many as the processors already
+    if torch.utils.data.get_worker_info():  # there are as many workers as processors already
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
     documents = texts[slice(*places)]["text"].to_pylist()
     return encode([document for document in documents if document and not document.isspace()])
@@ -222,9 +223,9 @@ def _encode_range(texts: Dataset, encode: DocumentEncoder, places: tuple[int, in
 def check_token_ids(
     dataset: Dataset | IterableDataset, num_embeddings: int, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Refuse ids without a row in the embedding, and a tokenizer that knows less than half of what it reads.
+    """Refuse ids without a row in the embedding, and a tokenizer that knows less than half of the tokens.
 
-    More than one unknown token in a hundred is warned of. Of a stream the tokenizer and the first rows are checked.
+    Warn if more than one token in a hundred is unknown. For a stream, check the tokenizer and the first rows.
     """
     if isinstance(dataset, Dataset):
         largest, arrays = -1, (columns["input_ids"] for columns, _ in token_arrays(dataset.select_columns("input_ids")))
@@ -232,14 +233,14 @@ def check_token_ids(
         largest = len(tokenizer) - 1
         arrays = (np.asarray(row["input_ids"]) for row in itertools.islice(dataset, _FIRST_ROWS))
     tokens = unknown = 0
-    # A token for what is unknown, and for that alone: GPT-2's is the end of its texts, too.
+    # A token that only means unknown: GPT-2's also ends texts.
     has_unknown = list(tokenizer.special_tokens_map.values()).count(tokenizer.unk_token) == 1
     for ids in arrays:
         largest = max(largest, int(ids.max(initial=-1)))
         if has_unknown:
             unknown += np.count_nonzero(ids == tokenizer.unk_token_id)
             tokens += len(ids) - np.count_nonzero(np.isin(ids, tokenizer.all_special_ids))
-    if largest >= num_embeddings:  # which fails on a device with an unreadable message
+    if largest >= num_embeddings:  # a device would fail with an unreadable message
         raise ValueError(
             f"The largest token id is {largest} but the embedding has {num_embeddings} rows (the tokenizer has "
             f"{len(tokenizer)} tokens). Pass --resize_embeddings, or use the tokenizer that matches the model."
@@ -247,7 +248,7 @@ def check_token_ids(
     share = unknown / max(1, tokens + unknown)
     if share > FEW_UNKNOWN:
         said = (
-            f"{share:.1%} of the tokens are unknown to the tokenizer ({tokenizer.unk_token}), and the model cannot learn "
+            f"{share:.1%} of the tokens are unknown to the tokenizer ({tokenizer.unk_token}), so the model cannot learn "
             "them. Use a tokenizer that fits the texts, or train one on them, with a larger vocabulary."
         )
         if share > MOST_UNKNOWN:
@@ -258,10 +259,10 @@ def check_token_ids(
 def target_counts(
     dataset: Dataset, num_embeddings: int, task: str, tokenizer: PreTrainedTokenizerBase, isolate: bool = False
 ) -> torch.Tensor:
-    """How often each id can be a target, ``(V,)`` int64: what `TargetMaker` predicts in rows with these columns.
+    """Count how often `TargetMaker` could predict each id in rows with these columns, ``(V,)`` int64.
 
-    For ``mlm`` any token but the special ones can be, for ``clm`` any but the first of a row, and with ``isolate`` but the
-    first of each document.
+    For ``mlm``, any token except special ones can be a target; for ``clm``, any except the first of a row or, with
+    ``isolate``, of each document.
     """
     counts = np.zeros(num_embeddings, dtype=np.int64)
     ends = [tokenizer.eos_token_id, tokenizer.sep_token_id] if isolate else []
@@ -285,9 +286,9 @@ def target_counts(
 
 
 def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """Columns of tokens, some rows at a time, ``(tokens,)``, and where rows begin and the last ends, ``(rows + 1,)``.
+    """Yield columns of tokens, some rows at a time, ``(tokens,)``, with the rows' starts and the last end, ``(rows + 1,)``.
 
-    No token is a Python object.
+    Tokens never become Python objects.
     """
     lists = [name for name in _TOKEN_COLUMNS if hasattr(dataset.features.get(name), "feature")]
     for table in dataset.select_columns(lists).with_format("arrow").iter(batch_size=8192):
@@ -297,7 +298,7 @@ def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.n
 
 
 def first_rows(dataset: Dataset | IterableDataset, count: int | None) -> Dataset | IterableDataset:
-    """The first ``count`` rows of a dataset or stream; all of them if ``count`` is None or there are no more."""
+    """Return the first ``count`` rows of a dataset or stream; all rows if ``count`` is None or larger."""
     if count is None:
         return dataset
     # datasets 4.5 refuses to take more rows than there are

@@ -1,4 +1,4 @@
-"""Files of texts and of rows that a later run finds again: written whole or not at all, and read only as they were written."""
+"""Cache texts and rows in files for later runs: written completely or not at all, and verified when read."""
 
 import functools
 import logging
@@ -19,7 +19,7 @@ from ..runtime.processes import made_progress
 
 logger = logging.getLogger(__name__)
 
-_MARK = b"rows, xxh3_128: "  # after the rows, where readers of Arrow streams no longer look; then the checksum
+_MARK = b"rows, xxh3_128: "  # after the rows, beyond the end of the Arrow stream; followed by the checksum
 _AT_ONCE = 16_000_000  # bytes that are checked at a time
 
 
@@ -37,10 +37,10 @@ def find_or_write(
     *,
     anew: bool = False,
 ) -> list[datasets.Dataset]:
-    """The rows of files in one folder, which are written first if one is missing or damaged, or ``anew``.
+    """Return the rows of files in one folder, after writing them if one is missing or damaged, or if ``anew``.
 
-    ``tables`` gives the next rows of each file, and of further ones. Of several runs one writes, and the others wait for it.
-    A file has its name only when all of it is on the disk.
+    ``tables`` yields the next rows of each file. Of several runs one writes, and the others wait for it. A file gets its name
+    only when all of it is on disk.
     """
     anew = anew or not datasets.is_caching_enabled()
     if anew or not all(map(is_whole, paths)):
@@ -72,16 +72,16 @@ def _write(paths: list[Path], tables: Iterable[tuple[pa.Table, ...]], schema: pa
 
 @contextmanager
 def _writer(path: Path, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchStreamWriter]:
-    with whole_file(path) as unfinished, open(unfinished, "w+b") as file:  # who reads the file that was there goes on
+    with whole_file(path) as unfinished, open(unfinished, "w+b") as file:  # readers of the old file continue
         with pa.ipc.new_stream(file, schema) as writer:
             yield writer
-        file.write(_MARK + _checksum(file, file.tell()))  # of what the operating system still holds in memory
+        file.write(_MARK + _checksum(file, file.tell()))  # read from the operating system's cache
         file.flush()
         os.fsync(file.fileno())
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file of rows is there and holds what was written. Reads all of it."""
+    """Return whether a file of rows exists and is as written. Reads all of it."""
     if not path.exists():
         return False
     with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""The order in which a training run sees rows of different lengths, so that little is padded."""
+"""Order rows of different lengths such that training pads little."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ SORTED_TOGETHER = 50  # steps whose rows are sorted by length together: more wou
 
 
 def row_lengths(rows, length_column: str | None = None) -> np.ndarray:
-    """Tokens of each row, ``(N,)`` int64: of "input_ids", or what the ``length_column`` of a `datasets.Dataset` says."""
+    """Return the number of tokens of each row, ``(N,)`` int64, from "input_ids" or a `datasets.Dataset`'s ``length_column``."""
     if not isinstance(rows, Dataset):
         return np.array([len(rows[index]["input_ids"]) for index in range(len(rows))])
     column = length_column if length_column in rows.column_names else "input_ids"
@@ -24,12 +24,12 @@ def row_lengths(rows, length_column: str | None = None) -> np.ndarray:
 
 
 class SimilarLengthSampler(torch.utils.data.Sampler):
-    """Row numbers in random order, but for rows of similar length being neighbours: little is padded.
+    """Yields row numbers in random order, but with rows of similar length together, so that little is padded.
 
     Rows are shuffled, sorted by length within groups of `SORTED_TOGETHER` optimizer steps (over all micro-batches and
-    processes), and cut into steps, which are shuffled. Rows that do not fill a step are drawn before the sorting, so they are
-    no longer and no shorter than others, and come last. The order depends on the seed and the trainer's epoch alone, since
-    ``set_epoch`` does not reach the sampler of processes that resume within a pass.
+    processes), and cut into steps, which are shuffled. Rows that do not fill a step are drawn before sorting, so that their
+    lengths are typical, and come last. The order depends only on the seed and the trainer's epoch, since ``set_epoch`` does
+    not reach the sampler of processes that resume within a pass.
     https://github.com/huggingface/accelerate/blob/main/src/accelerate/data_loader.py
     """
 
@@ -55,5 +55,5 @@ class SimilarLengthSampler(torch.utils.data.Sampler):
 
 
 def longest_first(lengths: np.ndarray) -> list[int]:
-    """Row numbers from the longest row to the shortest, so that evaluation pads next to nothing."""
+    """Yields row numbers from the longest row to the shortest, so that evaluation pads almost nothing."""
     return np.argsort(-lengths, kind="stable").tolist()

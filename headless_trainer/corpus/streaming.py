@@ -1,4 +1,4 @@
-"""An endless stream of packed rows whose place is a few integers, so that a run resumes without reading all again."""
+"""An endless stream of packed rows whose position is a few integers, so that a run resumes without rereading everything."""
 
 import json
 import os
@@ -16,39 +16,39 @@ from .documents import TextStream, batches_by_size
 from .encoding import DocumentEncoder
 from .packing import cut_documents, documents_of, shared_rows
 
-PLACE = "stream_place"  # the column of a row, and the entry of a batch, that says where the stream stands after it
-_ENCODED_AT_ONCE = 256  # documents: enough for the encoder to be fast, few enough to have the first row soon
+PLACE = "stream_place"  # column of a row, and entry of a batch, with the position of the stream after it
+_ENCODED_AT_ONCE = 256  # documents: enough for the encoder to be fast, few enough for an early first row
 _ENCODED_BYTES = 1_000_000  # of them
-_FILES_FOR_EACH_READER = 16  # files differ in size: from this many on, readers that share them out come out nearly even
-_UNSHUFFLED_BLOCK = 1000  # documents that are read at a time when their order is that of the files
+_FILES_FOR_EACH_READER = 16  # files differ in size: from this number on, readers get nearly equal shares
+_UNSHUFFLED_BLOCK = 1000  # documents read at a time in the files' order
 
 
 class Place(NamedTuple):
-    """Where a reader of the stream stands: at the next token that it is going to hand out."""
+    """The position of a reader in the stream: its next token."""
 
-    epoch: int = 0  # passes over the texts that it has finished
-    file: int = 0  # of those it reads in this pass, in their order
+    epoch: int = 0  # finished passes over the texts
+    file: int = 0  # among those it reads in this pass, in order
     block: int = 0  # of documents in the file
-    document: int = 0  # of those in the block that are this reader's, in their shuffled order
-    token: int = 0  # of the document; where documents share rows, rows handed out of those that begin with it
+    document: int = 0  # among the reader's own in the block, in shuffled order
+    token: int = 0  # of the document; if documents share rows, yielded rows of those that begin with it
 
 
 class PackedStream(torch.utils.data.IterableDataset):
-    """Rows of token ids, pass after pass over the texts, shuffled, and shared out to readers.
+    """Rows of token ids from endless, shuffled passes over the texts, distributed over readers.
 
-    A reader is a worker process of the data loader, or without workers the training process itself. In each pass the order of
-    the files is drawn again, and so is the order of the documents in every block of ``shuffle_buffer_size``, from the seed and
-    the block's place alone: no buffer has to be saved. With at least 16 files for each reader, whole files are shared out;
-    with fewer every reader reads all of them and keeps every n-th document. Rows are cut across documents, blocks and passes.
+    A reader is a worker process of the data loader, or the training process if there are none. Each pass shuffles the files,
+    and the documents in every block of ``shuffle_buffer_size``, using only the seed and the block's position, so no buffer
+    must be saved. With at least 16 files per reader, each reads whole files; with fewer, each reads all files and keeps every
+    n-th document. Rows cross documents, blocks and passes.
 
-    Each row carries the `Place` after it. A batch thus knows where its reader stands, however far worker processes have read
-    ahead, and a reader that starts at that place goes on with the next row: it reads the files up to its block again, without
-    decoding or encoding what it skips.
+    Each row carries the `Place` after it. So a batch knows the position of its reader, however far workers have read ahead,
+    and a reader that starts at that position yields the next row: it rereads the files up to its block, without decoding or
+    encoding what it skips.
 
     Args:
-        texts: documents, as `load_texts` gives them, or any stream with the column "text".
+        texts: documents from `load_texts`, or any stream with the column "text".
         max_seq_length, line_by_line, share_rows: as in `tokenize_and_pack`; documents share a row if they are encoded together.
-        shuffle_buffer_size: documents shuffled among each other, 64 MB at most; 0 or 1 for the order of the files.
+        shuffle_buffer_size: documents shuffled together, at most 64 MB; 0 or 1 keeps the order of the files.
         seed: of the shuffling.
     """
 
@@ -72,13 +72,13 @@ class PackedStream(torch.utils.data.IterableDataset):
         self.deal()
 
     def deal(self, process: int = 0, processes: int = 1, workers: int = 1) -> None:
-        """Make this the part of one of several processes, with so many readers each, at the beginning of the texts."""
+        """Make this the share of one of several processes, with so many readers each, at the beginning of the texts."""
         self.process, self.processes = process, processes
         self.places = [Place()] * workers
         self.next_reader = 0
 
     def settings(self) -> dict[str, Any]:
-        """Return what decides the order of the rows: a place means something only under the same settings."""
+        """Return the settings that determine the order of the rows: a position is valid only under the same settings."""
         return {
             "number of processes": self.processes,
             "dataloader_num_workers": len(self.places),
@@ -95,23 +95,23 @@ class PackedStream(torch.utils.data.IterableDataset):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The places of this process's readers, and whose turn it is, as plain numbers."""
+        """Return the positions of this process's readers, and the reader whose turn it is, as plain numbers."""
         places = [place._asdict() for place in self.places]
         return {"settings": self.settings(), "next_reader": self.next_reader, "places": places}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; ValueError if the settings were others."""
+        """Resume where `state_dict` was taken; raise ValueError if the settings differ."""
         for name, value in self.settings().items():
             if value != (before := state["settings"].get(name)):
                 raise ValueError(
-                    f"{name} is {value!r} but the stream of the checkpoint was read with {before!r}, in another order: resume "
-                    "with the same settings, or add --ignore_data_skip to start the stream from the beginning."
+                    f"{name} is {value!r} but the checkpoint's stream was read with {before!r}, in another order: resume with "
+                    "the same settings, or add --ignore_data_skip to restart the stream."
                 )
         self.next_reader = state["next_reader"]
         self.places = [Place(**place) for place in state["places"]]
 
     def advance(self, place: torch.Tensor) -> None:
-        """Note that a batch was used: ``place`` is its entry `PLACE`, ``(6,)`` int64."""
+        """Record that a batch was used: ``place`` is its entry `PLACE`, ``(6,)`` int64."""
         reader, *numbers = place.tolist()
         self.places[reader] = Place(*numbers)
         self.next_reader = (reader + 1) % len(self.places)
@@ -119,14 +119,14 @@ class PackedStream(torch.utils.data.IterableDataset):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = torch.utils.data.get_worker_info()
         if worker is not None:
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are as many workers as there is work for processors
-        # The loader takes batches from its workers in turn, and begins with the first: the reader whose turn it is.
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers already use the processors
+        # The loader takes batches from its workers in turn, beginning with the first: the reader whose turn it is.
         reader = (self.next_reader + (worker.id if worker else 0)) % len(self.places)
         for ids, place in self._rows(reader):
             yield {"input_ids": ids, PLACE: (reader, *place)}
 
     def _rows(self, reader: int) -> Iterator[tuple[np.ndarray, Place]]:
-        """Rows of one reader from its place on, each int32 ``(tokens,)``, and the place after."""
+        """Yield the rows of one reader from its position on, int32 ``(tokens,)`` each, with the position after each."""
         encode, place = DocumentEncoder(self.tokenizer), self.places[reader]
         carried = np.empty(0, np.int32)
         while True:
@@ -144,12 +144,12 @@ class PackedStream(torch.utils.data.IterableDataset):
             if begun == Place(begun.epoch) and tokens < (1 if self.line_by_line else self.max_seq_length):
                 raise ValueError(
                     f"max_seq_length is {self.max_seq_length} but a reader of the stream finds {tokens} tokens in all "
-                    "texts, less than one row. Give more text, a smaller --max_seq_length, or fewer --dataloader_num_workers."
+                    "texts, less than one row. Add text, lower --max_seq_length, or use fewer --dataloader_num_workers."
                 )
             place = Place(begun.epoch + 1)
 
     def _packed(self, ids: np.ndarray, starts: np.ndarray, place: Place) -> Iterator[tuple[np.ndarray, Place]]:
-        """Cut ``ids`` into full rows; ``starts`` says where in it documents begin, from that of ``place`` on, and the end."""
+        """Cut ``ids`` into full rows; ``starts`` are the documents' starts in it, from ``place`` on, and the end."""
         for end in range(self.max_seq_length, len(ids) + 1, self.max_seq_length):
             whole = int(np.searchsorted(starts[1:], end, side="right"))  # documents that are used up
             after = place._replace(document=place.document + whole, token=int(end - starts[whole]))
@@ -166,9 +166,9 @@ class PackedStream(torch.utils.data.IterableDataset):
         yield from zip(rows, after, strict=False)
 
     def _documents(self, begun: Place, reader: int) -> Iterator[tuple[Place, list[str]]]:
-        """A reader's documents of one pass, some at a time, with the place of the first of them."""
+        """Yield a reader's documents of one pass, some at a time, with the position of the first of them."""
         readers = self.processes * len(self.places)
-        number = self.process * len(self.places) + reader  # of the reader, among those of all processes
+        number = self.process * len(self.places) + reader  # of the reader among all processes
         files, is_shuffled = np.arange(len(self.texts.files)), self.shuffle_buffer_size > 1
         if is_shuffled:
             files = np.random.default_rng((0, self.seed, begun.epoch)).permutation(files)
@@ -182,7 +182,7 @@ class PackedStream(torch.utils.data.IterableDataset):
                 place, order = Place(begun.epoch, file, block), np.arange(len(texts))
                 if is_shuffled:
                     order = np.random.default_rng((1, self.seed, *place[:3])).permutation(order)
-                if not by_file:  # the one who gets the first document changes, so that small blocks go round as well
+                if not by_file:  # change who gets the first document, so that small blocks reach everyone
                     order = order[(number - file - block) % readers :: readers]
                 place = begun if place[:3] == begun[:3] else place
                 order = order[place.document :]
@@ -193,6 +193,6 @@ class PackedStream(torch.utils.data.IterableDataset):
 
 
 def collate_placed(collate: Callable[[list[dict]], dict], rows: list[dict]) -> dict:
-    """A batch of rows of a `PackedStream`, which carries the place of its last row as `PLACE`."""
+    """Collate rows of a `PackedStream` into a batch that carries the position of its last row as `PLACE`."""
     batch = collate([{name: value for name, value in row.items() if name != PLACE} for row in rows])
     return batch | {PLACE: torch.tensor(rows[-1][PLACE])}

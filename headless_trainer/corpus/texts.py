@@ -1,4 +1,4 @@
-"""Texts from the Hub or from files, in a training and a held-out part."""
+"""Read texts from the Hub or from files, split into a training and a held-out part."""
 
 import functools
 import json
@@ -33,14 +33,14 @@ def load_texts(
 ) -> dict[str, Dataset] | dict[str, TextStream]:
     """Read the texts that ``args`` names.
 
-    Documents that are empty or only white space are dropped. When there is no validation part, about
-    ``validation_split_percentage`` of the documents are held out: the same in every run, see `documents.split`.
+    Documents that are empty or only white space are dropped. Without validation data, about ``validation_split_percentage`` of
+    the documents are held out, the same in every run (see `documents.split`).
 
     The splits "train" and "validation" have one column, "text"; with ``args.streaming`` they are `TextStream`. A document of
-    more than `documents.LONGEST` characters is several on one side, cut at white space.
+    more than `documents.LONGEST` characters is cut at white space into several on the same side.
     """
     if not args.dataset_name and not args.train_file:
-        raise ValueError("No texts are named: give --train_file or --dataset_name.")
+        raise ValueError("No texts are named: pass --train_file or --dataset_name.")
     parts = _from_hub(args, cache_dir, token) if args.dataset_name else _from_files(args)
     texts = {}
     for name, (files, identity, paths) in parts.items():
@@ -55,14 +55,12 @@ def load_texts(
     for name, part in texts.items():
         if next(iter(part), None) is None:
             said = ", ".join(f"{each} {value!r:.300}" for each in _DECISIVE if (value := getattr(args, each)))
-            raise ValueError(
-                f"There are no documents for the {name} part of {said}. Name more text, or change the split."
-            )
+            raise ValueError(f"There are no documents for the {name} part of {said}. Add text, or change the split.")
     return texts
 
 
 def _sides(files: list[File], share: float) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """All documents some at a time, those to train on and those that are held out."""
+    """Yield all documents, some at a time, split into those to train on and held-out ones."""
     for documents in TextStream(files).tables():
         train, held_out = split(documents, share)
         yield pa.table({"text": train}), pa.table({"text": held_out})
@@ -102,12 +100,12 @@ def _from_files(args: DataArguments) -> dict[str, Part]:
         stats = [(os.path.abspath(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found]
         parts[name] = files, [stats, args.sample_by, column], found
     if both := {path.resolve() for path in paths["train"]} & {path.resolve() for path in paths.get("validation", [])}:
-        logger.warning("train_file and validation_file both name %s: held-out figures are of training texts", min(both))
+        logger.warning("train_file and validation_file both name %s: held-out figures use training texts", min(both))
     return parts
 
 
 def _column_of_files(paths: list[Path], argument: str, text_column: str | None) -> str | None:
-    """Choose the text column by the first rows; None for files of text."""
+    """Choose the text column from the first rows; None for text files."""
     formats = {extension(path).replace(".jsonl", ".json") for path in paths}
     if len(formats) > 1:
         raise ValueError(f"{argument} must name files of one format, got {', '.join(sorted(formats))}: convert them.")
@@ -122,12 +120,12 @@ def _column_of_files(paths: list[Path], argument: str, text_column: str | None) 
 
 
 def _find_text_column(kinds: dict[str, str], text_column: str | None) -> str:
-    """The column that is named, or "text", or the only one of text."""
+    """Return the named column, or "text", or the only text column."""
     texts = [name for name, kind in kinds.items() if kind in TEXT_TYPES]
     chosen = [text_column or "text"] if text_column or "text" in kinds else texts
     if len(chosen) != 1 or chosen[0] not in texts:
         listing = ", ".join(f"{name} ({kind})" for name, kind in kinds.items()) or "none"
-        raise ValueError(f"text_column is {text_column!r} but must name a column of text. The columns are: {listing}.")
+        raise ValueError(f"text_column is {text_column!r} but must name a text column. The columns are: {listing}.")
     (name,) = chosen
     if len(kinds) == 1 and not text_column and any(each in name for each in ";\t|"):
         raise ValueError(f"The only column is {name!r}: separate columns with commas, or name it with --text_column.")

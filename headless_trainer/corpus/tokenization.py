@@ -1,4 +1,4 @@
-"""Tokenizers trained on the run's own texts."""
+"""Train tokenizers on the run's own texts."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ from ..runtime.processes import made_progress
 
 logger = logging.getLogger(__name__)
 
-_MOST_CHARACTERS = 1_000_000_000  # that are read: by then the growing table of distinct words no longer matters
+_MOST_CHARACTERS = 1_000_000_000  # to read: by then more distinct words no longer matter
 _READ_AT_ONCE = 64  # documents, which may be long
 _CLM_SPECIALS = {"eos_token": "<|endoftext|>", "pad_token": "<|pad|>"}
 _MLM_SPECIALS = {
@@ -33,15 +33,15 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer on the first billion characters of texts; the same texts give the same tokenizer.
 
-    ``clm`` tokenizers add nothing to a document and know ``<|endoftext|>`` (beginning, end, unknown) and ``<|pad|>``.
-    ``mlm`` tokenizers wrap a document as ``[CLS] document [SEP]`` and know ``[MASK]``.
+    ``clm`` tokenizers add nothing to a document and have ``<|endoftext|>`` (beginning, end, unknown) and ``<|pad|>``.
+    ``mlm`` tokenizers wrap a document as ``[CLS] document [SEP]`` and have ``[MASK]``.
 
     Args:
         texts: strings, or rows with a column "text" (a dataset, streamed or not).
-        kind: byte-level BPE, which keeps every text exactly; WordPiece as in BERT (cased), which keeps words only; or words,
-            where all that stands between spaces is one token, as in histories of items.
-        vocab_size: tokens to reach, specials included; with a warning there are fewer where the texts hold no more.
-        task: what the model will predict.
+        kind: byte-level BPE, which preserves every text exactly; WordPiece as in BERT (cased), which preserves only words; or
+            words, where each string between spaces is one token, as in histories of items.
+        vocab_size: number of tokens, specials included; fewer, with a warning, if the texts do not have that many.
+        task: of the model.
         max_seq_length: tokens in a row, saved as ``model_max_length``.
 
     Raises:
@@ -54,12 +54,12 @@ def train_tokenizer(
     if task == "clm" and kind != "bpe":
         specials["unk_token"] = "[UNK]"  # an unknown word must not look like the end of a document
     if iter(texts) is texts and kind == "wordpiece":
-        texts = list(texts)  # which reads its texts twice
+        texts = list(texts)  # WordPiece reads its texts twice
     reader = _Reader(texts)
     train = _trained_wordpiece if kind == "wordpiece" else functools.partial(_trained, kind)
     backend = train(reader, vocab_size, list(specials.values()))
     if reader.characters == 0:
-        raise ValueError("texts holds no characters: give train_tokenizer at least one document that is not empty.")
+        raise ValueError("texts holds no characters: pass train_tokenizer at least one document that is not empty.")
     if task == "mlm":
         backend.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]",
@@ -69,7 +69,7 @@ def train_tokenizer(
     else:
         specials = {"unk_token": "<|endoftext|>", "bos_token": "<|endoftext|>"} | specials
     if (reached := backend.get_vocab_size()) != vocab_size:
-        logger.warning("vocab_size is %d but the texts give the tokenizer %d tokens.", vocab_size, reached)
+        logger.warning("vocab_size is %d but the texts yield only %d tokens.", vocab_size, reached)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, model_max_length=max_seq_length, clean_up_tokenization_spaces=False, **specials
     )
@@ -92,8 +92,8 @@ def _trained(kind: str, reader: "_Reader", vocab_size: int, specials: list[str])
 
 
 def _trained_wordpiece(reader: "_Reader", vocab_size: int, specials: list[str]) -> Tokenizer:
-    """The trainer meets the letters that continue a word in the order of a hash table, which differs from run to run, and
-    breaks ties between merges by it. So they are passed to it as special tokens, which in the end they must not be."""
+    """Train WordPiece reproducibly. The trainer reads the letters that continue a word in the order of a hash table, which
+    differs between runs and breaks ties between merges; so they are passed as special tokens and turned back at the end."""
 
     def untrained(vocabulary: dict[str, int] | None = None) -> Tokenizer:
         backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
@@ -115,7 +115,7 @@ def _trained_wordpiece(reader: "_Reader", vocab_size: int, specials: list[str]) 
 
 
 def _letters(reader: "_Reader", backend: Tokenizer, limit: int) -> tuple[list[str], list[str]]:
-    """The most frequent letters, and those of them that continue a word as ``##x`` tokens, both sorted."""
+    """Return the most frequent letters, and those that continue a word as ``##x`` tokens, both sorted."""
     words, counts, inner = Counter(), Counter(), set()
     for batch in reader:
         words.update(itertools.chain.from_iterable(text.split() for text in batch))
@@ -128,7 +128,7 @@ def _letters(reader: "_Reader", backend: Tokenizer, limit: int) -> tuple[list[st
 
 
 class _Reader:
-    """Strings of an iterable in batches, and how many characters went through."""
+    """Yields the strings of an iterable in batches, and counts characters."""
 
     def __init__(self, texts: Iterable):
         self.texts, self.characters = texts, 0
@@ -140,11 +140,11 @@ class _Reader:
             made_progress()
             self.characters += sum(map(len, batch))
             if self.characters >= _MOST_CHARACTERS:
-                logger.warning("The tokenizer is trained on the first %d characters.", self.characters)
+                logger.warning("The tokenizer is trained on only the first %d characters.", self.characters)
                 return
 
     def _batches(self) -> Iterator[list[str]]:
-        if hasattr(self.texts, "iter"):  # a dataset reads far faster by the batch
+        if hasattr(self.texts, "iter"):  # a dataset reads far faster in batches
             yield from (batch["text"] for batch in self.texts.iter(batch_size=_READ_AT_ONCE))
             return
         rows = iter(self.texts)

@@ -178,7 +178,7 @@ def check_writable(folder: str | Path, argument: str = "output_dir") -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # one for each process
     except OSError as error:
-        raise PermissionError(f"{argument} {str(folder)!r} is not writable ({error}). Choose another.") from error
+        raise PermissionError(f"{argument} {str(folder)!r} cannot be written to ({error}). Choose another.") from error
 
 
 def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int) -> None:

@@ -444,7 +444,7 @@ def test_what_a_user_wrote_is_left_alone(tmp_path, clm_tokenizer, caplog):
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n\n# Mine\n")
     trainer.save_model()
     assert text_of(tmp_path) == "---\nlicense: mit\n---\n\n# Mine\n"
-    assert "was not written by headless_trainer" in caplog.text
+    assert "which headless_trainer did not write" in caplog.text
     (tmp_path / "README.md").unlink()
     trainer.save_model()
     (tmp_path / "README.md").write_text(text_of(tmp_path) + "\nA user's own words.\n")

@@ -156,7 +156,7 @@ def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(HFLM, "generate_until", lambda *_: 1 / 0)
         text = refused(*typed)
-    assert "Failed; all else is scored and written" in text
+    assert "Failed; all other scores are written" in text
     assert f"tiny_generation of {inputs / 'good'}: ZeroDivisionError: division by zero" in text
     table = (tmp_path / "results.md").read_text(encoding="utf-8")
     assert "tiny_lambada" in table and "tiny_generation" not in table

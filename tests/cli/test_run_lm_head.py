@@ -97,7 +97,7 @@ def test_what_has_no_free_head_is_refused(tmp_path, checkpoint, clm_tokenizer):
     folder, _, counts = checkpoint
     save_token_counts(folder, counts[:-1], {})
     text = refused("--model_name_or_path", folder, "--output_dir", tmp_path / "lm")
-    assert f"token_counts is {len(counts) - 1} long and the embedding has {len(counts)} rows" in text
+    assert f"token_counts has {len(counts) - 1} entries and the embedding has {len(counts)} rows" in text
     llama = LlamaModel(
         LlamaConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=300)
     )

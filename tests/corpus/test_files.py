@@ -57,10 +57,10 @@ FAULTS = {
         (b"text,n,text\na,1,b\n", "its header has 2 columns named 'text'"),
         (b"w" * 5_000_000 + b",n,n\n", "its header has 2 columns named 'n'"),
         (b"w" * 5_000_000 + b",w" + b"w" * 4_999_999 + b"\n", "its header has 2 columns named 'www"),
-        (b"text,n\na,1\n\nb\n", "line 4 ends a row of 1 cells, and the header has 2"),
+        (b"text,n\na,1\n\nb\n", "line 4 ends a row of 1 cells, but the header has 2"),
         (b'text,n\na,1\n"b,2\nc,3\n', "the row after line 2 has an unpaired quotation mark"),
         (b'text,n\n"a" b,1\n', "the row after line 1 has an unpaired quotation mark"),
-        (b"text,n\ncaf\xe9,1\n", "it is not UTF-8 (convert it, with iconv"),
+        (b"text,n\ncaf\xe9,1\n", "it is not UTF-8 (convert it, for example with iconv"),
         ("text,n\na,1\n".encode("utf-16"), "it is not UTF-8"),
     ],
     "a.json": [
@@ -69,7 +69,7 @@ FAULTS = {
         (b'{"text": "a"}\n7\n', "row 2 is not a JSON object but 7."),
     ],
     "a.jsonl": [
-        (b'{"text": "a"}\n{"text": "b\n', "row 2 is not a JSON object on a line of its own"),
+        (b'{"text": "a"}\n{"text": "b\n', "row 2 is not a JSON object on its own line"),
         (b'{"text": "a"}\n"' + b"x" * 5_000_000 + b'"\n', "row 2 is not a JSON object but 'xxx"),
         (b'{"text": "a"}\n{"text": ' + DEEP, "recursion"),
         (b'{"text": "a"}\n{"text": 1}\n', "the values of 'text' have different types"),

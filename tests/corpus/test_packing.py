@@ -144,7 +144,7 @@ def test_processes_do_not_change_the_rows(clm, cache, monkeypatch):
 def test_too_little_text(clm, cache):
     texts = Dataset.from_dict({"text": ["a b"]})
     tokens = len(naive_stream(clm, ["a b"]))
-    message = f"max_seq_length is 64 but the texts hold only {tokens} tokens.*--max_seq_length, or --line_by_line"
+    message = f"max_seq_length is 64 but the texts have only {tokens} tokens.*--max_seq_length, or use --line_by_line"
     with pytest.raises(ValueError, match=message):
         tokenize_and_pack(texts, clm, max_seq_length=64, cache_dir=cache)
     with pytest.raises(ValueError, match=message):
@@ -227,7 +227,7 @@ def test_unknown_tokens_are_said(mlm, clm, streamed, caplog):
         return caplog.text
 
     assert check(1, 100) == ""
-    assert "2.0% of the tokens are unknown to the tokenizer ([UNK]), and the model cannot learn" in check(2, 100)
+    assert "2.0% of the tokens are unknown to the tokenizer ([UNK]), so the model cannot learn" in check(2, 100)
     with pytest.raises(ValueError, match=r"^51.0% of the tokens are unknown .* or train one on them"):
         check(51, 100)
     gpt2 = copy.deepcopy(clm)

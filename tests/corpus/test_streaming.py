@@ -237,7 +237,7 @@ def test_a_stream_goes_on_over_the_same_files_alone(change, tmp_path, clm_tokeni
 
     saved = over("a", {"0.txt": LINES[0], "1.txt": LINES[1]}).state_dict()
     over("same", {"0.txt": LINES[0], "1.txt": LINES[1]}).load_state_dict(saved)
-    with pytest.raises(ValueError, match="hash of the files is .* but the stream of the checkpoint was read with"):
+    with pytest.raises(ValueError, match="hash of the files is .* but the checkpoint.s stream was read with"):
         over(change, CHANGES[change]).load_state_dict(saved)
     assert saved["settings"]["sample_by and text_column"] == ["line", None]
     saved = over("folder", {"0.txt": LINES[0], "1.txt": LINES[1]}, "dataset_name").state_dict()
@@ -258,8 +258,8 @@ def test_a_stream_ends_where_it_finds_less_than_a_row(clm_tokenizer):
 
 
 OTHERS = [
-    ((0, 2, 1), {}, "number of processes is 2 but the stream of the checkpoint was read with 1"),
-    ((0, 1, 3), {}, "dataloader_num_workers is 3 but the stream of the checkpoint was read with 1"),
+    ((0, 2, 1), {}, "number of processes is 2 but the checkpoint.s stream was read with 1"),
+    ((0, 1, 3), {}, "dataloader_num_workers is 3 but the checkpoint.s stream was read with 1"),
     ((0, 1, 1), {"max_seq_length": 9}, "max_seq_length is 9 but .* was read with 8"),
     ((0, 1, 1), {"line_by_line": True}, "line_by_line is True but .* was read with False"),
     ((0, 1, 1), {"share_rows": True}, "isolate_documents with line_by_line is True but .* was read with False"),

@@ -138,7 +138,7 @@ FAULTS = [
     ({"train_file": ["a.txt"], "validation_file": ["blank.txt"]}, ValueError, r"validation part .*, validation_file \['blank"),
     ({"train_file": ["a.txt"], "text_column": "body"}, ValueError, "text_column is 'body' but .txt"),
     ({"train_file": ["a.jsonl"], "text_column": "body"}, ValueError, r"text_column is 'body' but .* are: id \(int64\), text"),
-    ({"train_file": ["a.jsonl"], "text_column": "id"}, ValueError, r"text_column is 'id' but must name a column of text"),
+    ({"train_file": ["a.jsonl"], "text_column": "id"}, ValueError, r"text_column is 'id' but must name a text column"),
     ({"train_file": ["two.csv"]}, ValueError, "text_column is None but must name .*one .*two"),
     ({"train_file": ["semicolon.csv"]}, ValueError, "'text;label': separate columns with commas"),
     ({"train_file": ["broken.jsonl"]}, OSError, "train_file 'broken.jsonl' cannot be read as json"),

@@ -100,7 +100,7 @@ def test_wordpiece_is_the_same_in_every_process():
 
 def test_too_little_and_too_much_text_warn(caplog, monkeypatch):
     tokenizer = train_tokenizer(["abc abc"], vocab_size=5000)
-    assert f"vocab_size is 5000 but the texts give the tokenizer {len(tokenizer)} tokens" in caplog.text
+    assert f"vocab_size is 5000 but the texts yield only {len(tokenizer)} tokens" in caplog.text
     monkeypatch.setattr(tokenization, "_MOST_CHARACTERS", 9216)
     limited = train_tokenizer(["aaaa bbbb"] * 1024 + ["zzzzyyyy"] * 3000, vocab_size=270)
     assert "first 9216 characters" in caplog.text

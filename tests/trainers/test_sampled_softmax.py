@@ -183,7 +183,7 @@ def test_refused(tmp_path):
         ({"softmax_share": 1.0}, "softmax_share is 1.0 but it must be at least 0 and below 1"),
         (
             {"softmax_share": 0.1, "sparse_embedding_updates": True},
-            "softmax_share is 0.1 but sparse_embedding_updates has no gradient for every row",
+            "softmax_share is 0.1 but sparse_embedding_updates has no gradients for the whole vocabulary",
         ),
     ):
         with pytest.raises(ValueError, match=text):
