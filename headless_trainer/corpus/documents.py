@@ -48,7 +48,7 @@ def documents_in_file(path: Path, argument: str, sample_by: str, column: str | N
         kind = table[column].type
         if str(kind) not in (*TEXT_TYPES, "null"):
             raise ValueError(
-                f"text_column {column!r} holds {kind} instead of text in a part of {str(path)!r}. Fix it, or leave it out."
+                f"text_column {column!r} holds {kind} but must hold text, in a part of {str(path)!r}. Fix it, or leave it out."
             )
         yield from _cut_long(table[column])
 

@@ -1,1 +1,1 @@
-"""Fine-tuning and scoring on GLUE, SuperGLUE, XNLI and tasks of one's own."""
+"""Fine-tune and score on GLUE, SuperGLUE, XNLI and users' own tasks."""

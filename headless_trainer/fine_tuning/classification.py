@@ -1,4 +1,4 @@
-"""Fine-tune any encoder or decoder on a task, with the loss scaled for the whole step.
+"""Fine-tune any encoder or decoder on a task, with a loss over the whole optimizer step.
 
 Letters used in shapes: N rows, C classes or candidates, T tokens.
 """
@@ -25,23 +25,22 @@ from .problems import LOSSES, problem_of
 
 
 class ClassificationTrainer(Trainer):
-    """`Trainer` for classes, for candidates (multiple choice), for any number of labels a row and for numbers.
+    """`Trainer` for single labels, multiple choice, multiple labels per row, and regression.
 
-    Labels say which: ``(N,)`` int64 are classes or candidates, ``(N, C)`` floats of 0 and 1 any number of labels, and ``(N,)``
-    floats numbers (`problems.problem_of`).
+    The labels determine the problem (`problems.problem_of`): ``(N,)`` int64 are classes or candidates, ``(N, C)`` floats of 0
+    and 1 multiple labels, and ``(N,)`` floats numbers.
 
-    The loss is computed here from the logits, over the whole optimizer step: class frequencies and the number of rows are
-    those of all its micro-batches on all processes, so any split of a step into micro-batches and processes has the same
-    gradient. (transformers 5.23 believes that sequence classifiers scale their loss for accumulation, which they do not:
-    its gradient is multiplied by the number of micro-batches and of processes.)
+    The trainer computes the loss from the logits over the whole optimizer step: it counts classes and rows in all micro-batches
+    on all processes, so any split of a step has the same gradient. (transformers 5.23 wrongly assumes that sequence classifiers
+    scale their loss for accumulation, which multiplies the gradient by the number of micro-batches and of processes.)
 
     SIGTERM and Ctrl-C end a training run with a checkpoint, unless ``save_strategy`` is "no".
 
     Args:
-        model: a ``...ForSequenceClassification``; with one output for candidates and for numbers.
+        model: a ``...ForSequenceClassification``, with one output for candidates and for numbers.
         loss: ``balanced`` (`losses.balanced_cross_entropy`) or ``cross_entropy``, for classes and candidates. Float labels
-            have the loss of their kind: the binary cross-entropy, a mean over rows and labels, or the mean squared error.
-        kwargs: everything else `Trainer` takes. Datasets have the columns of `classification_rows.encode_rows`.
+            have a fixed loss: binary cross-entropy, averaged over rows and labels, or the mean squared error.
+        kwargs: passed on to `Trainer`. Datasets have the columns of `classification_rows.encode_rows`.
     """
 
     # compute_loss returns each micro-batch's part of the step's loss, so nothing is left to divide.
@@ -53,16 +52,16 @@ class ClassificationTrainer(Trainer):
         if args is None:
             raise ValueError("args is None: pass the settings, a TrainingArguments.")
         if data_collator is None and kwargs.get("processing_class") is None:
-            raise ValueError("processing_class is None: pass the tokenizer, with which batches are padded.")
+            raise ValueError("processing_class is None: pass the tokenizer, which pads batches.")
         refuse_parameters(kwargs, CLASSIFICATION_PARAMETERS)
         refuse(args, CLASSIFICATION)
         check_devices(args)
-        args.remove_unused_columns = False  # the rows hold what the model needs, under names of their own
+        args.remove_unused_columns = False  # the rows' columns have names of their own
         self.processing_class = kwargs.get("processing_class")  # for call_model_init, which the parent calls first
         super().__init__(model, args, data_collator or ClassificationCollator(self.processing_class), **kwargs)
         self._free_padding_row(self.model)
         self.loss = loss
-        self.model_accepts_loss_kwargs = False  # the step's rows are counted here, and not by the parent as well
+        self.model_accepts_loss_kwargs = False  # or the parent would count the step's rows too
         self._counts: Tensor | None = None
         self.finite = FiniteCheck(args)
         self.signal = StopOnSignal(HostExchange(args.ddp_timeout))
@@ -92,7 +91,7 @@ class ClassificationTrainer(Trainer):
         return SimilarLengthSampler(self, np.array(dataset["length"]))
 
     def _get_eval_sampler(self, eval_dataset):
-        # Predictions leave in this order too, each beside its label: scores do not depend on it.
+        # Predictions come in this order too, each beside its label: scores do not depend on it.
         return longest_first(np.array(eval_dataset["length"]))
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
@@ -104,7 +103,7 @@ class ClassificationTrainer(Trainer):
         return batches, None
 
     def _count(self, batches: list[dict[str, Tensor]]) -> Tensor:
-        """``(C,)`` rows of each class; ``(1,)`` labels if they are floats."""
+        """Return the ``(C,)`` rows of each class, or the ``(1,)`` number of float labels."""
         labels = torch.cat([batch["labels"] for batch in batches])
         outputs = self.accelerator.unwrap_model(self.model).config.num_labels
         if labels.is_floating_point():
@@ -113,15 +112,15 @@ class ClassificationTrainer(Trainer):
         if labels.min() < 0 or labels.max() >= classes:
             raise ValueError(
                 f"labels must be in [0, {classes}) for {classes} classes, got {labels.min()} to {labels.max()}: "
-                "give the model as many outputs as the task has classes."
+                "the model needs as many outputs as the task has classes."
             )
         return torch.bincount(labels, minlength=classes)
 
     def compute_loss(self, model, inputs, return_outputs: bool = False, num_items_in_batch=None):
         """Return the micro-batch's part of its optimizer step's loss in training, the mean over its rows in evaluation.
 
-        It is in nats (a squared unit of the label for numbers). The logits are ``(N, C)``: of the classes, of the candidates
-        (one output for each) or, with C = 1, the number.
+        The unit is nats (for numbers, the squared unit of the label). The ``(N, C)`` logits are those of classes, of candidates
+        (one output each) or, with C = 1, the number.
         """
         labels = inputs["labels"]
         logits = model(**{name: value for name, value in inputs.items() if name != "labels"}).logits
@@ -134,7 +133,7 @@ class ClassificationTrainer(Trainer):
             loss = balanced_cross_entropy(scores, labels, counts)
         else:
             loss = problem_of(labels).loss_sum(scores, labels) / counts.sum()
-        loss = loss * self.args.world_size  # parts of a sum, whose gradients the processes are going to average
+        loss = loss * self.args.world_size  # parts of a sum, but processes will average their gradients
         return (loss, {"logits": scores}) if return_outputs else loss
 
     def training_step(self, model, inputs, num_items_in_batch=None):

@@ -1,4 +1,4 @@
-"""Texts to classify as rows of token ids, padded no further than their batch.
+"""Encode texts to classify as rows of token ids, and pad them to the longest of their batch.
 
 Letters used in shapes: N rows, C candidates of a row (1 but for multiple choice), T tokens.
 """
@@ -21,10 +21,10 @@ def encode_rows(
 ) -> Dataset:
     """Encode rows of ``texts`` (candidates, each of one or two segments) and ``label``, cut to ``max_seq_length`` tokens.
 
-    Segment ids are kept only for models with several of them: GPT-2 would look them up in its token embedding. A tokenizer
-    that puts nothing between two segments gets its end token there, so that a decoder sees where the second begins.
-    The columns are ``input_ids`` and ``token_type_ids``, a list of each candidate's tokens; ``length``, tokens of the longest
-    candidate; and ``label`` as `Problem.encode` gives it.
+    Segment ids are kept only for models that use several: GPT-2 would look them up in its token embedding. If the tokenizer
+    puts nothing between two segments, its end token goes there, so that a decoder sees where the second begins. The columns
+    are ``input_ids`` and ``token_type_ids``, with a list of tokens per candidate; ``length``, the tokens of the longest
+    candidate; and ``label``, from `Problem.encode`.
     """
     segment_ids, separator, candidates = has_segments(config), separator_of(tokenizer), len(rows[0]["texts"])
     tables = []
@@ -39,7 +39,7 @@ def encode_rows(
             return_attention_mask=False,
             return_token_type_ids=segment_ids,
         )
-        # Of an empty text and a tokenizer that adds nothing to it there is one padding token.
+        # An empty text becomes one padding token if the tokenizer adds nothing.
         columns = {"input_ids": [ids or [tokenizer.pad_token_id or 0] for ids in encoded["input_ids"]]}
         if segment_ids:
             columns["token_type_ids"] = [ids or [0] for ids in encoded["token_type_ids"]]
@@ -54,24 +54,24 @@ def encode_rows(
 
 
 def has_segments(config: PreTrainedConfig) -> bool:
-    """Whether a model tells the two texts of a pair apart by ids of segments."""
+    """Return whether a model distinguishes the two texts of a pair by segment ids."""
     return (getattr(config, "type_vocab_size", None) or 0) > 1
 
 
 def separator_of(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return what stands before the second text of a pair where the tokenizer itself puts nothing between the two."""
+    """Return the separator before the second text of a pair, if the tokenizer itself puts nothing between the two."""
     separated = tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add(pair=False)
     return "" if separated else tokenizer.eos_token or tokenizer.sep_token or " "
 
 
 class ClassificationCollator:
-    """Stack rows into a batch as long as its longest candidate; candidates of one row follow each other."""
+    """Stacks rows into a batch as long as its longest candidate; candidates of one row follow each other."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.pad = PaddingCollator(tokenizer)
 
     def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
-        """``input_ids`` and what else the rows have, ``(N * C, T)`` int64, and ``labels``: ``(N,)`` int64 or as floats."""
+        """Return ``input_ids`` and other columns, ``(N * C, T)`` int64, and ``labels``: ``(N,)`` int64 or floats."""
         columns = {
             name: [ids for row in rows for ids in row[name]]
             for name in ("input_ids", "token_type_ids")

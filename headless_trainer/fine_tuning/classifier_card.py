@@ -1,7 +1,7 @@
-"""Scores of the command `glue` as results of a card, and the card of a model that it fine-tuned.
+"""Write scores of the command `glue` into cards, and the cards of the models that it fine-tunes.
 
-In metadata, results share the name of their data where task, type, configuration and split of the data are the same. So data
-that are not on the Hub have their name for a configuration, and what else differs is said in the name of the figure.
+In metadata, results share a data name if their task, type, configuration and split are equal. So data that are not on the Hub
+use their name as configuration, and the name of the figure carries all other differences.
 """
 
 import statistics
@@ -24,15 +24,15 @@ SHOWN_SETTINGS = (
     "batch_size", "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "num_train_epochs", "max_steps",
     "max_seq_length", "max_train_samples", "train_split", "validation_split", "seed",
 )  # fmt: skip
-MOST_SHOWN = 5  # classes that the lines of Python in a card print
+MOST_SHOWN = 5  # classes that a card's Python snippet prints
 
 
 def glue_results(runs: list[dict]) -> list[EvalResult]:
-    """Means over seeds of the best epoch's scores, of one model, but for those that scored a part of a set."""
+    """Return a model's mean scores of the best epochs over seeds, except those of parts of a set."""
     values: dict[tuple, list[float]] = {}
     for run in (run for run in runs if not run["settings"].get("max_eval_samples")):
         for name, scored in best_sets(run).items():
-            # A regression is trained on the squared error, whatever the loss of the grid.
+            # A regression trains on the squared error, regardless of the grid's loss.
             loss = run["loss"] if "calibration_error" in scored else None
             values.setdefault((run["task"], loss, name), []).append(scored["metrics"][run["metric"]])
     described = {run["task"]: run for run in runs}
@@ -74,7 +74,7 @@ def _glue_result(run: dict, loss: str | None, evaluation_set: str, values: list[
 
 @never_raises()
 def add_grid_results(grid) -> None:
-    """Add the scores of a grid that is finished to the cards of those of its models that are folders here and have one."""
+    """Add the scores of a finished grid to the cards of its models that are local folders with a card."""
     finished = read_runs(grid.training.output_dir)
     for model in {run.model.source: run.model for run in grid.runs}.values():
         runs = [run for run in finished if run["model"] == model.name and run["loss"] == grid.loss]

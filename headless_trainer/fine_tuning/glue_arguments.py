@@ -13,7 +13,7 @@ from ..refusals import CLASSIFICATION, ONE_OR_MORE, Refusal, outside, refuse
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
-# What changes the scores of a run; results of other values do not go into one table.
+# Settings that change the scores of a run; one table holds results of one set of values.
 TRAINING_SETTINGS = (
     "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "num_train_epochs",
     "max_steps", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "optim", "optim_args", "bf16", "fp16",
@@ -24,12 +24,12 @@ GRID_SETTINGS = (
     "validation_file", "dataset_name", "dataset_config_name", "text_columns", "label_column", "problem_type", "metric",
     "learning_rates", "early_stopping_patience", "attn_implementation", "languages", "tokenizer_name",
 )  # fmt: skip
-# Settings of TrainingArguments that the command decides, each with what it does instead.
+# Fields of TrainingArguments that the command sets itself, with what it does instead.
 _INSTEAD = {
     "eval_strategy eval_on_start": "every epoch is scored",
-    "save_strategy enable_jit_checkpoint": "a run that was killed starts over, and --save_models keeps the best epoch's model",
-    "load_best_model_at_end metric_for_best_model greater_is_better": "the epoch with the best score is reported and kept",
-    "resume_from_checkpoint": "repeat the command to go on with what is unfinished",
+    "save_strategy enable_jit_checkpoint": "a killed run starts over, and --save_models keeps the best epoch's model",
+    "load_best_model_at_end metric_for_best_model greater_is_better": "it reports and keeps the epoch with the best score",
+    "resume_from_checkpoint": "repeat the command to finish a grid",
     "eval_do_concat_batches batch_eval_metrics prediction_loss_only include_for_metrics": "whole splits are scored",
     "seed": "--seeds names one or several",
 }
@@ -63,14 +63,14 @@ class GlueArguments(LoadingArguments):
     tasks: list[str] | None = HfArg(
         default=None,
         aliases=["--task_name"],
-        help="Tasks or groups of tasks: cola, stsb and others; glue, superglue, paper, xnli. paper is table 1; "
-        "xnli trains on English and scores every language, xnli_translate_train trains on each, xnli_de on one of these.",
+        help="Tasks or groups of tasks: cola, stsb and others; glue, superglue, paper, xnli. paper is table 1; xnli trains on "
+        "English and scores every language, xnli_translate_train trains on each language, xnli_de on one of them.",
     )
     seeds: list[int] = HfArg(default_factory=lambda: [0, 1, 2], help="One run of each task per seed.")
     loss: Literal["balanced", "cross_entropy"] | None = HfArg(
         default=None,
-        help="balanced (the default, as in the paper): every class has the same weight in a step. cross_entropy: every row "
-        "has. Multi-label and regression tasks have a loss of their own and take neither.",
+        help="balanced (the default, as in the paper): every class has the same weight in a step. cross_entropy: every row has "
+        "the same weight. Multi-label and regression tasks have a fixed loss and take neither.",
     )
     learning_rates: list[float] | None = HfArg(
         default=None, help="Your own task: rates to try with every seed. The best mean validation score decides."
@@ -104,19 +104,19 @@ class GlueArguments(LoadingArguments):
     )
     metric: str | None = HfArg(
         default=None,
-        help="Your own task: the score that decides the best epoch. A scikit-learn scorer or what `evaluate.load` takes. "
+        help="Your own task: the score that selects the best epoch. A scikit-learn scorer or any name for `evaluate.load`. "
         "Default: accuracy, macro_f1 for several labels, spearmanr for a regression.",
     )
     task_label: str | None = HfArg(default=None, help="Name of your own task in tables, cards and folders.")
     max_seq_length: int | None = HfArg(
-        default=None, help="Tokens kept of a row. Default: 128, or the trained length for predictions alone."
+        default=None, help="Maximum tokens of a row. Default: 128, or the trained length if the command only predicts."
     )
     max_train_samples: int | None = HfArg(default=None, help="Train on the first N rows of a task.")
     max_eval_samples: int | None = HfArg(default=None, help="Score the first N rows of a split.")
     save_models: bool | None = HfArg(
         default=None,
         metadata={"nargs": "?", "const": True},  # without a value
-        help="Keep the best model of all seeds. By default for your own task, and not for benchmarks.",
+        help="Keep the best model of all seeds. Default: true for your own task, false for benchmarks.",
     )
     report_only: bool = HfArg(default=False, help="Train nothing; write the tables of the runs in output_dir.")
     ignore_mismatched_sizes: bool = HfArg(default=False, help="Replace a classifier with another number of outputs.")
@@ -137,11 +137,11 @@ class GlueArguments(LoadingArguments):
 
     @property
     def is_prediction_only(self) -> bool:
-        """Whether a model that is fine-tuned already predicts the rows of ``test_file``."""
+        """Whether an already fine-tuned model predicts the rows of ``test_file``."""
         return bool(self.test_file) and not (self.tasks or self.train_file or self.validation_file or self.dataset_name)
 
     def check_grid(self, training: "GlueTrainingArguments") -> None:
-        """Refuse a grid without models or tasks; not when the arguments are made, since a report needs neither."""
+        """Refuse a grid without models or tasks. Not part of ``__post_init__``, since a report needs neither."""
         alone, needs_model = self.is_prediction_only, training.do_predict or training.push_to_hub
         named = {name: getattr(self, name) for name in ("tasks", "train_file", "dataset_name")}
         wrong = None
@@ -171,7 +171,7 @@ class GlueArguments(LoadingArguments):
 class GlueTrainingArguments(TrainingArguments):
     """`transformers.TrainingArguments` for every run of the grid; the paper's values are in the presets paper_glue_*.
 
-    Settings that stand below have another default; ``dataloader_pin_memory`` is False on a CPU.
+    The fields repeated below have other defaults; ``dataloader_pin_memory`` is False on a CPU.
     """
 
     eval_strategy: str = HfArg(default="epoch", help="Every epoch is scored; nothing else is accepted.")
@@ -179,18 +179,18 @@ class GlueTrainingArguments(TrainingArguments):
     per_device_eval_batch_size: int = HfArg(default=64, help="Rows scored at once on each device.")
     logging_steps: float = HfArg(default=0.02, help="Share of the steps (below 1), or steps, between two logs.")
     logging_nan_inf_filter: bool = HfArg(
-        default=False, help="Leave losses that are not finite out of the log. They stop the run."
+        default=False, help="Omit losses that are not finite from the log. They stop the run."
     )
     hub_token: str | None = HfArg(default=None, repr=False, help="Hub token to push with. The stored login by default.")
 
     def __post_init__(self):
-        refuse(self, DECIDED)  # before transformers speaks of settings that nobody gave
+        refuse(self, DECIDED)  # before transformers complains about settings that nobody set
         with checked(self, CLASSIFICATION):
             super().__post_init__()
 
 
 def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:
-    """Everything that changes the scores of a run beside its model, task, seed and loss, as JSON holds it."""
+    """Return everything that changes the scores of a run besides model, task, seed and loss, as JSON values."""
     settings = {"batch_size": args.train_batch_size * args.gradient_accumulation_steps * args.world_size}
     for name in TRAINING_SETTINGS:
         value = getattr(args, name)

@@ -1,4 +1,4 @@
-"""The grid of `headless-trainer glue`: models, tasks and seeds, checked as a whole before anything is trained."""
+"""Check the grid of `headless-trainer glue`, models, tasks and seeds, before any training starts."""
 
 import hashlib
 import logging
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A checkpoint of the grid; ``configs`` are by the number of outputs, ``weights`` is a fingerprint."""
+    """A checkpoint of the grid; ``configs`` are keyed by the number of outputs, ``weights`` is a fingerprint."""
 
     name: str
     source: str
@@ -40,7 +40,7 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One fine-tuning: a model on a task with a seed; ``learning_rate`` is one of several that are tried, or None."""
+    """One fine-tuning: a model on a task with a seed; ``learning_rate`` is one of several to try, or None."""
 
     model: Model
     task: Task
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def result_path(self) -> Path:
-        """Path of its result if its learning rate is chosen, or there is no search."""
+        """Path of the result if its learning rate is chosen, or without a search."""
         return self.path if self.learning_rate is None else self.path.parent.with_name(self.path.name)
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Run:
 
 @dataclass
 class Grid:
-    """All runs, those that are left to do, and the data of their tasks; ``loss`` is a name in `problems.LOSSES`."""
+    """All runs, the pending ones, and the data of their tasks; ``loss`` is a name in `problems.LOSSES`."""
 
     arguments: GlueArguments
     training: GlueTrainingArguments
@@ -72,7 +72,7 @@ class Grid:
 
 @lost_processes_named()
 def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
-    """Check the whole grid, and read the data of its tasks, before anything is trained."""
+    """Check the whole grid, and read the data of its tasks, before any training."""
     arguments.check_grid(training)
     check_devices(training)
     tasks = choose_tasks(arguments, training.do_predict)
@@ -107,7 +107,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
 
 
 def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, Dataset]]:
-    """The rows of a task to train on, and the sets of them to score, for which its metric has a value."""
+    """Return the training rows of a task, and the sets of rows to score, after checking that its metric has a value there."""
     train, sets = load_task(task, arguments)
     train = first_rows(train, arguments.max_train_samples)
     sets = {name: first_rows(rows, arguments.max_eval_samples) for name, rows in sets.items()}
@@ -118,7 +118,7 @@ def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, 
 
 
 def choose_tasks(arguments: GlueArguments, do_predict: bool) -> list[Task]:
-    """The tasks of the grid, checked."""
+    """Return the checked tasks of the grid."""
     if not arguments.is_own_task:
         return select_tasks(arguments.tasks, arguments.languages)
     parts = ["train", "validation", *["test"][:do_predict]]
@@ -144,7 +144,7 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
         for config in configs.values():
             classifiers.agree_on_tokens(tokenizer, config)
             check_length(config, arguments.max_seq_length)
-        tokenizer.model_max_length = arguments.max_seq_length  # also where the saved one is used
+        tokenizer.model_max_length = arguments.max_seq_length  # also for the saved tokenizer
         model, new = classifiers.load_classifier(arguments, source, config, tokenizer)
         parts = ", ".join(sorted({each.rpartition(".")[0] for each in new})) or "nothing: it has its own classifier"
         logger.info("%s: %s, new weights in %s", name, type(model).__name__, parts)
@@ -153,10 +153,10 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
 
 
 def model_names(sources: list[str]) -> list[str]:
-    """A short name for each model that no other has: its folder, with its run before it if that is a checkpoint."""
+    """Return a unique short name for each model: its folder's, with its run's first for a checkpoint."""
     paths = [Path(source).resolve() if Path(source).is_dir() else Path(source) for source in sources]
     if len({*paths}) < len(paths):
-        raise ValueError(f"model_name_or_path is {sources}, which names a model twice: give each once.")
+        raise ValueError(f"model_name_or_path is {sources}, which names a model twice: name each once.")
     ends = range(1, max(len(path.parts) for path in paths) + 1)
     length = next(length for length in ends if len({path.parts[-length:] for path in paths}) == len(paths))
     names = []
@@ -167,7 +167,7 @@ def model_names(sources: list[str]) -> list[str]:
 
 
 def fingerprint(source: str, config: PreTrainedConfig) -> str:
-    """Tell a checkpoint from another under the same name, by a hash of its weights, or its commit on the Hub."""
+    """Identify a checkpoint under its name by a hash of its weights, or its commit on the Hub."""
     files = sorted([*Path(source).glob("model*.safetensors"), *Path(source).glob("pytorch_model*.bin")])
     if not files:
         return str(getattr(config, "_commit_hash", None))

@@ -1,4 +1,4 @@
-"""The report of a folder of fine-tuning results: tables as the paper has them (1, 2, 5 and 12)."""
+"""Report a folder of fine-tuning results, with tables like the paper's (1, 2, 5 and 12)."""
 
 import math
 import re
@@ -42,7 +42,7 @@ def write_report(output_dir: str | Path) -> str:
 
 
 def title_of(run: dict) -> str:
-    """The title of the table that a run belongs to."""
+    """Return the title of a run's table."""
     if run["benchmark"] == "xnli":
         return f"XNLI, fine-tuned on {'English only' if run['task'] == 'xnli' else 'the target language'}"
     named = run["benchmark"] == OWN_TASK and run["task"] != OWN_TASK
@@ -50,7 +50,7 @@ def title_of(run: dict) -> str:
 
 
 def benchmark_table(runs: list[dict]) -> str:
-    """A row for each model and a column for each task or language; of one's own task, one with the name of its metric."""
+    """Return a table with a row per model and a column per task or language; a user's own task gets its metric's column."""
     if runs[0]["benchmark"] != OWN_TASK:
         return score_table(scores_of(runs))
     names, lower = {runs[0]["task"]: metric_title(runs[0]["metric"])}, runs[0]["lower_is_better"]
@@ -58,7 +58,7 @@ def benchmark_table(runs: list[dict]) -> str:
 
 
 def in_numerical_order(name: str) -> list[str | int]:
-    """Return a key for sorting: checkpoint-5 comes before checkpoint-10."""
+    """Return a sort key that puts checkpoint-5 before checkpoint-10."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
@@ -70,11 +70,11 @@ def score_table(
     lower: bool = False,
     digits: str = ".2f",
 ) -> str:
-    """Markdown table of mean and standard deviation over seeds, with the average of the columns and its standard error.
+    """Return a Markdown table of means and standard deviations over seeds, with the columns' average and its standard error.
 
-    The average of T columns is that of rows that have them all; they are independent runs, so its error is
-    ``sqrt(sum_t s_t^2 / n_t) / T``. The best of a column is bold, and so is what is shown alike. A missing score is a dash.
-    ``scores`` are ``row``, ``column`` and ``score`` of each seed, ``names`` the headings of columns.
+    Only rows with all T columns have an average; the columns are independent runs, so its error is
+    ``sqrt(sum_t s_t^2 / n_t) / T``. The best score of a column, and all that print alike, are bold; a dash is a missing score.
+    ``scores`` are ``row``, ``column`` and ``score`` of each seed, ``names`` the column headings.
     """
     rows, found = sorted(scores["row"].unique(), key=in_numerical_order), sorted(scores["column"].unique())
     columns = sorted(found, key=lambda column: [*TASK_NAMES, column].index(column))  # as in the paper's tables

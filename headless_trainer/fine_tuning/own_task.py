@@ -1,4 +1,4 @@
-"""A task of one's own, from files or from a dataset on the Hub: which columns, which kind of labels, which classes."""
+"""Define a user's own task, from files or a Hub dataset: its columns, kind of labels and classes."""
 
 import logging
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from .tasks import Task
 
 logger = logging.getLogger(__name__)
 
-TEXT_COLUMNS = (("sentence1", "sentence2"), ("sentence1",), ("text",))  # what is looked for, in this order
-# Whole numbers of which there are more than this, and each is in fewer rows, are hardly classes.
+TEXT_COLUMNS = (("sentence1", "sentence2"), ("sentence1",), ("text",))  # searched in this order
+# More different whole numbers than this, each in few rows, are hardly classes.
 MOST_CLASSES, ROWS_OF_CLASS = 50, 3
 NEEDED = {
     SINGLE_LABEL: "one text or whole number a row",
@@ -25,19 +25,19 @@ NEEDED = {
 
 
 def own_task(arguments: GlueArguments) -> Task:
-    """The task that the arguments describe, whose classes are those of the rows to train on."""
+    """Return the task that the arguments describe; its classes are those of the training rows."""
     table, where = read_part(arguments, "train")
     labels = column_of(table, arguments.label_column, where)
     columns = find_text_columns(table, arguments.text_columns, arguments.label_column, where)
     problem = find_problem(label_values(labels), arguments.problem_type, where)
     names = None if problem is REGRESSION else _class_names(labels, problem, where)
     name = arguments.task_label or OWN_TASK
-    logger.info("%s: a %s task, the texts are those of %.300s", name, problem.name, " and ".join(columns))
+    logger.info("%s: a %s task with texts from %.300s", name, problem.name, " and ".join(columns))
     return Task(name, OWN_TASK, columns, names, problem, arguments.metric or problem.metric)
 
 
 def find_text_columns(table: pa.Table, given: Sequence[str] | None, label_column: str, where: str) -> tuple[str, ...]:
-    """The columns that hold the texts: those given, or those found where there is no other choice."""
+    """Return the text columns: those given, or those found if the choice is unique."""
     for name in given or ():
         column_of(table, name, where, "--text_columns")
     others = set(table.column_names) - {label_column}
@@ -53,14 +53,14 @@ def find_text_columns(table: pa.Table, given: Sequence[str] | None, label_column
 
 
 def find_problem(values: Sequence, given: str | None, where: str) -> Problem:
-    """The kind of task that labels are of, if they fit to what is asked for."""
+    """Return the problem that labels belong to, checked against the requested one."""
     present = [value for value in values if value is not None]
     if not present:
         raise ValueError(f"{where} has no row with a label. Name their column with --label_column.")
     numbers, are_lists = numbers_in(present), all(isinstance(value, list) for value in present)
     has_fractions = any(number % 1 for number in numbers or ())
     if given is None and numbers and not has_fractions:
-        # Whole numbers with a point, and very many whole numbers, may be classes or a figure.
+        # Whole numbers with a point, and very many whole numbers, may be classes or quantities.
         pointed, different = any("." in str(value) for value in present), len({*present})
         if pointed or different > max(MOST_CLASSES, len(present) / ROWS_OF_CLASS):
             raise ValueError(
@@ -76,14 +76,14 @@ def find_problem(values: Sequence, given: str | None, where: str) -> Problem:
     }[problem]
     if not fits:
         raise ValueError(
-            f"labels of {where} are such as {present[0]!r}{' and have fractions' * has_fractions}, and problem_type "
+            f"labels of {where} are such as {present[0]!r}{' and have fractions' * has_fractions}, but problem_type "
             f"{problem.name} needs {NEEDED[problem]}. Convert them, or choose another --problem_type."
         )
     return problem
 
 
 def _class_names(column: pa.ChunkedArray, problem: Problem, where: str) -> tuple[str, ...]:
-    """Names of the classes: numbers by size, others sorted, and those of a column that has them listed in that order."""
+    """Return the names of the classes: in the column's own order if it lists them, else numbers by size, others sorted."""
     if pa.types.is_dictionary(column.type):
         listed = column.unify_dictionaries().chunk(0).dictionary.to_pylist()
         names = [class_name(value) for value in listed if str(value).strip()]
@@ -93,5 +93,5 @@ def _class_names(column: pa.ChunkedArray, problem: Problem, where: str) -> tuple
         words = sorted(name for name in found if not name.removeprefix("-").isdecimal())
         names = [*sorted(found.difference(words), key=lambda name: (int(name), name)), *words]
     if len(names) < 2:
-        raise ValueError(f"{where} must have two classes or more, its labels are {names}.")
+        raise ValueError(f"{where} must have at least two classes, but its labels are {names}.")
     return tuple(names)

@@ -1,4 +1,4 @@
-"""Predictions for rows of a file: what a fine-tuned model says of each, and how right it is where they have labels."""
+"""Predict the rows of a file with a fine-tuned model, and score the predictions if the rows have labels."""
 
 import json
 import logging
@@ -28,13 +28,13 @@ from .tasks import Task
 
 logger = logging.getLogger(__name__)
 
-LONGEST = 512  # tokens of a row, of a model without a limit
+LONGEST = 512  # tokens of a row, for a model without a limit
 DECIMALS = 6
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows to predict, of a task; ``named`` is how messages call where they are from, labels may be None."""
+    """Rows of a task to predict; messages call their source ``named``, and labels may be None."""
 
     task: Task
     named: str
@@ -44,11 +44,11 @@ class Rows:
 
 
 Jobs = dict[str, tuple[str, Rows]]
-"""By the name of a model, its folder, and the rows that it predicts."""
+"""By the name of a model: its folder, and the rows that it predicts."""
 
 
 def read_rows(arguments: GlueArguments, task: Task) -> Rows:
-    """The rows to predict, whose labels may be missing; columns of texts that the task does not name are looked for."""
+    """Return the rows to predict, whose labels may be missing; find the text columns if the task does not name them."""
     table, where = read_part(arguments, "test")
     if taken := {"prediction", "probabilities"}.intersection(table.column_names):
         raise ValueError(f"{where} has a column {min(taken)!r}, the name of what is predicted: rename it.")
@@ -62,7 +62,7 @@ def read_rows(arguments: GlueArguments, task: Task) -> Rows:
 
 
 def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Jobs:
-    """Everything before predictions without a training."""
+    """Prepare predictions without training."""
     arguments.check_grid(training)
     check_writable(Path(training.output_dir))
     sources = arguments.model_name_or_path
@@ -71,11 +71,11 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Jobs:
 
 
 def _task_of_model(source: str, arguments: GlueArguments) -> Task:
-    """The task that a fine-tuned model was trained for, as its configuration says."""
+    """Return the task that a fine-tuned model was trained for, from its configuration."""
     config = classifiers.load_config(arguments, source)
     if not classifiers.has_classifier(config):
         raise ValueError(
-            f"model_name_or_path {source!r} has no classifier, and random weights would predict nothing: fine-tune it "
+            f"model_name_or_path {source!r} has no classifier, and random weights predict nothing useful: fine-tune it "
             "first, with --train_file and --validation_file, or name the folder of a fine-tuned model (.../best)."
         )
     if arguments.max_seq_length:
@@ -89,7 +89,7 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
 
 
 def of_grid(grid: Grid, rows: Rows) -> Jobs:
-    """Predictions by the best model that a grid has kept of each model."""
+    """Prepare predictions by the best model that a grid has kept for each model."""
     folders = best_models(grid)
     for name, folder in folders.items():
         if not folder.is_dir():
@@ -101,7 +101,7 @@ def of_grid(grid: Grid, rows: Rows) -> Jobs:
 
 
 def run(jobs: Jobs, arguments: GlueArguments, training: GlueTrainingArguments) -> None:
-    """Predict, and write each model's file; its scores beside it, where rows have labels."""
+    """Predict, and write each model's predictions, with scores beside them if the rows have labels."""
     for name, (source, rows) in jobs.items():
         scores = predict(source, rows, arguments, training)
         if training.process_index:
@@ -116,7 +116,7 @@ def run(jobs: Jobs, arguments: GlueArguments, training: GlueTrainingArguments) -
 
 
 def predict(source: str, rows: Rows, arguments: GlueArguments, training: GlueTrainingArguments) -> np.ndarray:
-    """``(N, C)`` scores of the rows, in their order."""
+    """Return ``(N, C)`` scores of the rows, in order."""
     config = classifiers.load_config(arguments, source)
     tokenizer = classifiers.load_tokenizer(arguments, source)
     classifiers.agree_on_tokens(tokenizer, config)
@@ -136,7 +136,7 @@ def predict(source: str, rows: Rows, arguments: GlueArguments, training: GlueTra
 
 
 def _scored(name: str, rows: Rows, scores: np.ndarray) -> dict:
-    """The scores of the rows that have labels."""
+    """Score the rows that have labels."""
     task = rows.task
     labelled = [row for row, label in enumerate(rows.labels) if label is not None]
     references = task.problem.encode([rows.labels[row] for row in labelled], task.num_labels)
@@ -148,9 +148,9 @@ def _scored(name: str, rows: Rows, scores: np.ndarray) -> dict:
 
 
 def as_text(task: Task, table: pa.Table, scores: np.ndarray) -> str:
-    """The rows with what is predicted, one a line of JSON, in their order.
+    """Write the rows with their predictions, one JSON line each, in order.
 
-    Each has its own columns; ``prediction``, the name of the class, the names of the labels or the number; and of classes
+    Each has its own columns; ``prediction``, the name of the class, the names of the labels or the number; and for classes
     ``probabilities`` by name.
     """
     outputs = task.problem.outputs(torch.from_numpy(scores).double()).numpy()

@@ -1,4 +1,4 @@
-"""What a task asks for: one class of several, any number of labels, or a number. Each is a row of one table.
+"""The kinds of problems, one row of a table each: single label, multiple labels, or a number (regression).
 
 Letters used in shapes: N rows, C classes.
 """
@@ -17,15 +17,13 @@ from torch import Tensor
 class Problem:
     """One kind of task."""
 
-    name: str  # as ``--problem_type`` has it
-    config_name: str  # as ``problem_type`` of a configuration of transformers has it
-    losses: tuple[str, ...]  # that it can be trained with, the default first
-    loss_sum: Callable[
-        [Tensor, Tensor], Tensor
-    ]  # from ``(N, C)`` scores and labels, the sum of the losses of all labels
-    outputs: Callable[[Tensor], Tensor]  # of ``(N, C)`` scores: probabilities, or the number
-    predictions: Callable[[np.ndarray], np.ndarray]  # of outputs: labels of the form that they are given in
-    encode: Callable[[Sequence, int], np.ndarray]  # labels and the number of classes to the array that the loss takes
+    name: str  # in ``--problem_type``
+    config_name: str  # in ``problem_type`` of transformers' configurations
+    losses: tuple[str, ...]  # possible ones, the default first
+    loss_sum: Callable[[Tensor, Tensor], Tensor]  # from ``(N, C)`` scores and labels to the summed loss of all labels
+    outputs: Callable[[Tensor], Tensor]  # from ``(N, C)`` scores to probabilities, or the number
+    predictions: Callable[[np.ndarray], np.ndarray]  # from outputs to labels in their original form
+    encode: Callable[[Sequence, int], np.ndarray]  # from labels and the number of classes to the array for the loss
     metric: str  # the default score
 
 
@@ -70,7 +68,7 @@ LOSS_TITLES = {
 
 
 def problem_of(labels: Tensor) -> Problem:
-    """The kind of task that labels are of: ``(N,)`` int64 classes, ``(N, C)`` floats of 0 and 1, or ``(N,)`` floats."""
+    """Return the problem of labels: ``(N,)`` int64 classes, ``(N, C)`` floats of 0 and 1, or ``(N,)`` floats."""
     if not labels.is_floating_point():
         return SINGLE_LABEL
     return MULTI_LABEL if labels.dim() == 2 else REGRESSION

@@ -1,4 +1,4 @@
-"""Result files of fine-tuning runs, and the scores in them.
+"""Read and write the result files of fine-tuning runs.
 
 A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
 
@@ -23,8 +23,8 @@ import pandas
 
 from ..runtime.checkpoints import write_whole
 
-OWN_TASK = "user"  # the benchmark of a task of one's own, and the task's name where it has none
-# What tables call a benchmark, in their order.
+OWN_TASK = "user"  # the benchmark of a user's own task, and the default name of the task
+# Benchmarks' names in tables, in order.
 BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI", OWN_TASK: "Own task"}
 # In the order of the paper's tables.
 TASK_NAMES = {
@@ -38,22 +38,22 @@ METRIC_NAMES = {
 
 
 def run_path(output_dir: str | Path, loss: str, model: str, task: str, seed: int, rate: float | None = None) -> Path:
-    """Return the path of a run's result; a candidate of a search over learning rates has a folder of its rate."""
+    """Return the path of a run's result; a candidate of a search over learning rates has a folder for its rate."""
     return Path(output_dir, loss, model, task, "" if rate is None else f"rate_{rate:g}", f"seed_{seed}.json")
 
 
 def write_run(path: Path, run: dict) -> None:
-    """Write the result of one run, whole or not at all."""
+    """Write the result of one run, completely or not at all."""
     write_whole(path, (json.dumps(run, indent=1) + "\n").encode())
 
 
 def read_run(path: Path) -> dict:
-    """The result of one run."""
+    """Read the result of one run."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_runs(output_dir: str | Path, folders: str = "*/*/*") -> list[dict]:
-    """All results in a folder, in the order of their paths; with ``**``, also those of learning rates that were tried."""
+    """Read all results in a folder, sorted by path; with ``**``, also those of all tried learning rates."""
     return [read_run(path) for path in sorted(Path(output_dir).glob(f"{folders}/seed_*.json"))]
 
 
@@ -68,20 +68,20 @@ def check_settings(runs: list[dict], loss: str, settings: dict, weights: dict[st
         if name := next((name for name in own | new if own.get(name) != new.get(name)), None):
             raise ValueError(
                 f"output_dir {output_dir!r} holds {run['model']}/{run['task']}/seed_{run['seed']} with {name} "
-                f"{own.get(name)!r}, and this run has {new.get(name)!r}: choose another --output_dir."
+                f"{own.get(name)!r}, but this run has {new.get(name)!r}: choose another --output_dir."
             )
 
 
 def selection_score(run: dict, epoch: dict) -> float:
-    """The score that chooses the best epoch."""
+    """Return the score that chooses the best epoch."""
     return statistics.fmean(epoch["sets"][key]["metrics"][run["metric"]] for key in run["selected_on"])
 
 
 def best_epoch(run: dict) -> int:
-    """Index of the epoch with the best score, the first of equals.
+    """Return the index of the epoch with the best score, the first if equal.
 
-    In a task of one's own, of equal scores that with the lowest loss: a few rows have few different scores, and macro F1 stays
-    0 until the first label is predicted.
+    In a user's own task, the lowest loss breaks ties: few rows have few different scores, and macro F1 stays 0 until the first
+    label is predicted.
     """
 
     def rank(epoch: dict) -> tuple[float, float]:
@@ -93,13 +93,13 @@ def best_epoch(run: dict) -> int:
 
 
 def merit(run: dict, score: float | None = None) -> float:
-    """A number that is the larger the better: a score, by default that of the run, and a loss or an error turned around."""
+    """Return a number that is larger for better results: a score, by default the run's, or a negated loss or error."""
     score = run["score"] if score is None else score
     return -score if run.get("lower_is_better") else score
 
 
 def shown(run: dict, score: float) -> float:
-    """A score as tables have it: x 100, but losses and errors as they are."""
+    """Return a score as shown in tables: x 100, except losses and errors."""
     return score if run.get("lower_is_better") else 100 * score
 
 
@@ -109,7 +109,7 @@ def metric_title(name: str) -> str:
 
 
 def figures(run: dict, scored: dict) -> dict[str, str]:
-    """Return what tables and the log show of a set's metrics, by title."""
+    """Return a set's metrics as shown in tables and the log, by title."""
     return {
         metric_title(name): f"{shown(run if name == run['metric'] else {}, value):.4g}"
         for name, value in scored["metrics"].items()
@@ -117,12 +117,12 @@ def figures(run: dict, scored: dict) -> dict[str, str]:
 
 
 def best_sets(run: dict) -> dict[str, dict]:
-    """Return what was found on each evaluation set after the best epoch."""
+    """Return the figures of each evaluation set after the best epoch."""
     return run["epochs"][best_epoch(run)]["sets"]
 
 
 def scores_of(runs: Iterable[dict]) -> pandas.DataFrame:
-    """A row for each run and set at its best epoch: ``row``, the model; ``column``, the task or language of XNLI; ``score``."""
+    """Return a row per run and set at its best epoch: ``row``, the model; ``column``, the task or XNLI language; ``score``."""
     found = [
         (run["model"], name if run["benchmark"] == "xnli" else run["task"], shown(run, each["metrics"][run["metric"]]))
         for run in runs

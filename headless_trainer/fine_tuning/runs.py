@@ -1,4 +1,4 @@
-"""Run what is left of a grid: fine-tune, score every epoch, write one result file for each run, choose learning rates."""
+"""Run the pending runs of a grid: fine-tune, score every epoch, write one result file per run, choose learning rates."""
 
 import copy
 import gc
@@ -35,7 +35,7 @@ BEST = "best"  # the folder of the best model of all seeds
 
 
 def run_grid(grid: Grid) -> None:
-    """Train and score what is left of a grid, and say what is best; each result is written as soon as it is there."""
+    """Train and score the pending runs of a grid, write each result at once, and report the best."""
     done = len(grid.runs) - len(grid.pending)
     if done:
         logger.info("%s of %s runs are already finished and are skipped.", done, len(grid.runs))
@@ -46,7 +46,7 @@ def run_grid(grid: Grid) -> None:
         train, sets = encode(rows), {name: encode(each) for name, each in held_out.items()}
         for run in runs:
             result = run_one(run, grid, train, sets)
-            gc.collect()  # a trainer and its model refer to each other: without this, the next model comes beside them
+            gc.collect()  # trainer and model refer to each other: without this, the next model is loaded beside them
             if grid.training.process_index == 0:
                 write_run(run.path, result)
             done += 1
@@ -58,7 +58,7 @@ def run_grid(grid: Grid) -> None:
 
 
 def finish(grid: Grid) -> None:
-    """Choose learning rates, name the models that are kept, add the scores to the cards of local models, push the best one."""
+    """Choose learning rates, name the kept models, add the scores to the cards of local models, and push the best model."""
     if grid.arguments.learning_rates:
         choose_rates(grid)
     for name, folder in best_models(grid).items() if grid.arguments.is_own_task else ():
@@ -108,7 +108,7 @@ def run_one(run: Run, grid: Grid, train: Dataset, sets: dict[str, Dataset]) -> d
 
 
 def make_trainer(run: Run, grid: Grid, train: Dataset) -> ClassificationTrainer:
-    """The trainer of one run: its model with a new head, both from the run's seed."""
+    """Return the trainer of one run, with a new head drawn from the run's seed."""
     task, args = run.task, copy.copy(grid.training)
     args.push_to_hub = False  # the best model is pushed at the end of the grid
     config = copy.deepcopy(run.model.configs[task.num_labels])
@@ -117,8 +117,8 @@ def make_trainer(run: Run, grid: Grid, train: Dataset) -> ClassificationTrainer:
         config.id2label = dict(enumerate(task.label_names))
         config.label2id = {name: index for index, name in enumerate(task.label_names)}
     if task.benchmark == OWN_TASK:
-        config.text_columns = list(task.columns)  # for `predictions`, and for those who use the model
-    # A candidate of a multiple choice has a score too: transformers does not load a class of its own with a single output.
+        config.text_columns = list(task.columns)  # for `predictions`, and for users of the model
+    # A candidate of a multiple choice also has a score: transformers does not load its own class with a single output.
     config.problem_type = REGRESSION.config_name if task.num_labels == 1 else task.problem.config_name
     model, _ = load_classifier(grid.arguments, run.model.source, config, run.model.tokenizer, run.seed)
     args.seed, args.learning_rate = run.seed, run.learning_rate or args.learning_rate
@@ -136,10 +136,10 @@ def quiet_trainer(model, args, **kwargs) -> ClassificationTrainer:
 
 
 class EpochScorer(TrainerCallback):
-    """Scores every evaluation set after each epoch, keeps the best epoch's model if it is asked to, and ends a run in time.
+    """Scores every evaluation set after each epoch, keeps the best epoch's model if requested, and stops a run early.
 
-    Not `EarlyStoppingCallback`, which looks at one set and counts an epoch with an equal score and a lower loss as no better.
-    ``result`` is what was found, as result files hold it, and ``seconds`` the time it took.
+    `EarlyStoppingCallback` looks at only one set, and ignores a lower loss at an equal score. ``result`` holds the figures in
+    the form of result files, and ``seconds`` the time spent.
     """
 
     def __init__(self, trainer, run: Run, sets: dict[str, Dataset], arguments: GlueArguments):
@@ -175,14 +175,14 @@ class EpochScorer(TrainerCallback):
 
 
 def keep_model(run: Run, result: dict) -> Path | None:
-    """Put the model of a run's best epoch into the folder `BEST`; None if that of another seed there is as good."""
+    """Put the model of a run's best epoch into the folder `BEST`; return None if another seed's model there is as good."""
     saved, folder = run.path.with_suffix(".best"), run.path.with_name(BEST)
     if folder.is_dir():
         others = [read_run(path) for path in run.path.parent.glob("seed_*.json")]
         if any(merit(other) >= merit(result) for other in others):
             shutil.rmtree(saved)
             return None
-        shutil.rmtree(folder)  # a worse one, or of a run that was killed before its scores
+        shutil.rmtree(folder)  # a worse model, or one of a run that was killed before its scores
     return saved.rename(folder)
 
 
@@ -195,10 +195,10 @@ def best_models(grid: Grid) -> dict[str, Path]:
 
 
 def choose_rates(grid: Grid) -> None:
-    """Put the results and the fine-tuned model of each model's best rate where they are read.
+    """Move the results and the fine-tuned model of each model's best rate to their final place.
 
-    A candidate lies in a folder of its rate, `<output_dir>/<loss>/<model>/<task>/rate_<r>`. What that of the best rate holds
-    stands above it, where all other results are, with `learning_rate_search`: the score of each rate.
+    Each rate has a folder, `<output_dir>/<loss>/<model>/<task>/rate_<r>`. The content of the best one moves up, beside all
+    other results, with `learning_rate_search`: the score of each rate.
     """
     for name, runs in groupby(grid.runs, key=lambda run: run.model.name):
         results = {run: read_run(run.path) for run in runs}
@@ -218,5 +218,5 @@ def choose_rates(grid: Grid) -> None:
         listing = ", ".join(f"{rate:g}: {shown(first, mean):.4g}" for rate, mean in means.items())
         logger.info("%s: rate %g, the best on the validation rows (%s)", name, chosen, listing)
         if len(means) > 2 and chosen in (min(means), max(means)):
-            said = "The best rate of %s, %g, is at the end of those that were tried: try some beyond it."
+            said = "The best rate of %s, %g, is at the end of the list: try rates beyond it."
             logger.warning(said, name, chosen)

@@ -1,4 +1,4 @@
-"""Files and Hub datasets of classification tasks -> rows of texts and labels."""
+"""Read files and Hub datasets of classification tasks as rows of texts and labels."""
 
 import logging
 import math
@@ -30,7 +30,7 @@ TEXTS = pa.list_(pa.list_(pa.string()))  # candidates, each of one or two segmen
 
 
 def read_part(arguments: GlueArguments, part: str) -> tuple[pa.Table, str]:
-    """All rows of a part of one's own task, train, validation or test, and how messages call it."""
+    """Return all rows of a part of a user's own task (train, validation or test), and its name in messages."""
     if file := getattr(arguments, f"{part}_file"):
         return _read_file(f"{part}_file", file)
     split = getattr(arguments, f"{part}_split") or part
@@ -43,7 +43,7 @@ def read_part(arguments: GlueArguments, part: str) -> tuple[pa.Table, str]:
 
 
 def read_benchmark(arguments: GlueArguments, task: Task, config: str, split: str) -> tuple[pa.Table, str]:
-    """All rows of a split of a benchmark, with numbers of classes, and how messages call it."""
+    """Return all rows of a benchmark's split, with class numbers, and its name in messages."""
     if arguments.data_dir is None:
         rows, where = _read_dataset(arguments, HUB_DATASETS[task.benchmark], config, split)
         return rows.with_format("arrow")[:], where
@@ -55,7 +55,7 @@ def _read_file(argument: str, file: str) -> tuple[pa.Table, str]:
     table, where = read_rows(file, argument), f"{argument} {file!r}"
     if not len(table):
         raise ValueError(f"{where} holds no rows. Name one with rows.")
-    if extension(file) in SEPARATORS:  # in which an empty text and none are alike
+    if extension(file) in SEPARATORS:  # they do not distinguish an empty text from a missing one
         table = pa.table({name: pc.fill_null(table[name].cast(pa.string()), "") for name in table.column_names})
     return table, where
 
@@ -63,13 +63,13 @@ def _read_file(argument: str, file: str) -> tuple[pa.Table, str]:
 def _read_dataset(arguments: GlueArguments, name: str, config: str | None, split: str) -> tuple[datasets.Dataset, str]:
     where = f"split {split!r} of dataset {name!r}" + (f" ({config})" if config else "")
     settings = {"split": split, "token": arguments.token, "cache_dir": cache_of(name, config, arguments.cache_dir)}
-    # Of a dataset whose own files are a script, which `datasets` runs no more, the Hub keeps a copy in Parquet.
+    # If a dataset's own files are a script, which `datasets` no longer runs, the Hub keeps a copy in Parquet.
     revision = {"revision": "refs/convert/parquet"} if name == HUB_DATASETS["super_glue"] else {}
     return datasets.load_dataset(name, config, **revision, **settings), where
 
 
 def _class_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArray:
-    """Numbers of classes, or lists of them, as names; a dictionary keeps their order. Negative ones stand for no label."""
+    """Replace class numbers, or lists of them, by names, in a dictionary that keeps their order. Negative: no label."""
     if pa.types.is_integer(column.type):
         numbers = pc.if_else(pc.less(column, 0), None, column.cast(pa.int32())).combine_chunks()
         return pa.chunked_array([pa.DictionaryArray.from_arrays(numbers, pa.array(names))])
@@ -78,7 +78,7 @@ def _class_names(column: pa.ChunkedArray, names: Sequence[str]) -> pa.ChunkedArr
 
 
 def column_of(table: pa.Table, name: str, where: str, flag: str = "--label_column") -> pa.ChunkedArray:
-    """A column of a table; ``flag`` would name another one."""
+    """Return a column of a table; ``flag`` would name another one."""
     if name not in table.column_names:
         listing = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
         raise ValueError(f"{where} has no column {name!r}, only: {listing}. Name another with {flag}.")
@@ -86,7 +86,7 @@ def column_of(table: pa.Table, name: str, where: str, flag: str = "--label_colum
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds texts."""
+    """Return whether a column of this type holds texts."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
@@ -94,7 +94,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
-    """The rows of a task to train on, and the sets of them to score by name: ``validation``, or for XNLI the languages.
+    """Return the training rows of a task, and the sets of rows to score by name: ``validation``, or the XNLI languages.
 
     Their columns are ``texts`` (`to_texts`) and ``label`` (`labels_of`).
     """
@@ -118,16 +118,16 @@ def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, d
 
 
 def _rows(task: Task, tables: Sequence[tuple[pa.Table, str]], label_column: str) -> datasets.Dataset:
-    """The rows of tables that have labels: of others there is nothing to learn or score."""
+    """Return the rows of tables that have labels; others cannot be learned or scored."""
     texts, labels = [], []
     for table, where in tables:
         texts += to_texts(task, table, where)
         found = labels_of(task, column_of(table, label_column, where), where)
         missing = found.count(None)
         if missing == len(found):
-            raise ValueError(f"{where} has no row with a label, as test sets of benchmarks. Choose another.")
+            raise ValueError(f"{where} has no row with a label, like test sets of benchmarks. Choose another.")
         if missing:
-            logger.warning("%d of %d rows of %s have no label and are left out.", missing, len(found), where)
+            logger.warning("%d of %d rows of %s have no label and are skipped.", missing, len(found), where)
         labels += found
     return datasets.Dataset(pa.table({"texts": pa.array(texts, TEXTS), "label": pa.array(labels)}).drop_null())
 
@@ -136,10 +136,10 @@ def _rows(task: Task, tables: Sequence[tuple[pa.Table, str]], label_column: str)
 
 
 def to_texts(task: Task, table: pa.Table, where: str) -> list[list[list[str]]]:
-    """The texts of every row: a list of candidates, each of which is a list of one or two segments.
+    """Return the texts of every row: a list of candidates, each of them a list of one or two segments.
 
-    Of the form ``wic`` the word is marked, of ``copa`` there are two candidates of one sentence each. ``where`` is what the
-    rows were read from, for errors.
+    For the form ``wic`` the word is marked; ``copa`` has two candidates of one sentence each. ``where`` names the source of
+    the rows in errors.
     """
     columns = []
     for name in task.columns:
@@ -156,15 +156,15 @@ def to_texts(task: Task, table: pa.Table, where: str) -> list[list[list[str]]]:
 
 
 def _marked(first: str, second: str, *marks: int) -> list[list[str]]:
-    """Asterisks around the word of each text. They stand apart, so that tokenizers see the word as they know it."""
+    """Put asterisks around the word of each text, with spaces, so that tokenizers recognize the word."""
     ends = (first, *marks[:2]), (second, *marks[2:])
     return [[f"{text[:start]}* {text[start:end]} *{text[end:]}" for text, start, end in ends]]
 
 
 def _sentences(premise: str, first: str, second: str, question: str) -> list[list[str]]:
-    """Premise and choice as one sentence, joined by what the question asks for, as in the LM Evaluation Harness.
+    """Join premise and choice into one sentence with a connective for the question, as the LM Evaluation Harness does.
 
-    Ordinary running text is what a pretrained model knows, which two segments and a question are not.
+    A pretrained model knows ordinary running text, rather than two segments and a question.
     """
     opening, sentences = f"{premise.strip().rstrip('.')} {COPA_CONNECTIVES[question]}", []
     for choice in (first.strip(), second.strip()):
@@ -177,7 +177,7 @@ def _sentences(premise: str, first: str, second: str, question: str) -> list[lis
 
 
 def label_values(column: pa.ChunkedArray) -> list:
-    """Read a column of labels, None where it is empty: null, nan, an empty text, and NA among numbers as text."""
+    """Read a column of labels, with None for empty ones: null, nan, an empty text, or NA among numbers as text."""
     values = [None if value != value or str(value).strip() == "" else value for value in column.to_pylist()]
     if numbers_in(values) is None:
         return values
@@ -185,7 +185,7 @@ def label_values(column: pa.ChunkedArray) -> list:
 
 
 def numbers_in(values: Sequence) -> list[float] | None:
-    """Labels as numbers, without those that are missing; None if one is a list, a truth value or another text."""
+    """Return labels as numbers, without missing ones; None if one is a list, a truth value or another text."""
     present = [value for value in values if value is not None and str(value).strip().lower() not in MISSING]
     try:
         numbers = [float(value) for value in present if not isinstance(value, bool)]
@@ -195,14 +195,14 @@ def numbers_in(values: Sequence) -> list[float] | None:
 
 
 def class_name(value) -> str:
-    """The name of a class: 3.0, as tables with gaps have it, is the class 3; true and false are written small."""
+    """Return the name of a class: 3.0, as in tables with gaps, is class 3; true and false are lower case."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def names_in(value: str | Sequence) -> list[str]:
-    """The names of any number of labels, of a list or of a text with commas between them, each of them once."""
+    """Return the distinct names of multiple labels, from a list or a comma-separated text."""
     parts = [part.strip() for part in value.split(SEPARATOR)] if isinstance(value, str) else value
     names = [class_name(part) for part in parts if part != ""]
     if None in parts or len(set(names)) < len(names):
@@ -213,13 +213,13 @@ def names_in(value: str | Sequence) -> list[str]:
 
 
 def labels_of(task: Task, column: pa.ChunkedArray, where: str) -> list:
-    """The labels of a column as `problems.Problem.encode` takes them, None where there is none."""
+    """Return the labels of a column as input for `problems.Problem.encode`, or None if there are none."""
     values, problem = label_values(column), task.problem
     numbers = {name: index for index, name in enumerate(task.label_names or ())}
-    if task.benchmark != OWN_TASK:  # whose classes have numbers too, and names that are written as True and False
+    if task.benchmark != OWN_TASK:  # benchmarks also have class numbers, and names such as True and False
         values = [None if value == UNLABELLED else value for value in values]
         numbers |= {other: index for name, index in numbers.items() for other in (str(index), name.lower())}
-    # Of an empty cell it cannot be told: among others it has none of the labels, where all are empty it is no answer.
+    # An empty cell is ambiguous: it means no label if other cells have labels, and a missing answer if all are empty.
     if problem is MULTI_LABEL and any(values) and any(isinstance(value, str) for value in values):
         values = [value or "" for value in values]
     encode = {

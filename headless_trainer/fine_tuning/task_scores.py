@@ -1,4 +1,4 @@
-"""Metrics by name, and the scores of a model's outputs on rows of a task, as result files hold them.
+"""Load metrics by name, and score a model's outputs on rows of a task.
 
 Letters used in shapes: N rows, C classes, outputs of the model.
 """
@@ -22,14 +22,14 @@ from .tasks import Task
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of the `evaluate` library under the name that results have, and its direction."""
+    """A metric of the `evaluate` library, with its name in results and its direction."""
 
     name: str
     module: evaluate.EvaluationModule
     lower_is_better: bool = False
 
     def value(self, problem: Problem, labels: np.ndarray, outputs: np.ndarray) -> float:
-        """The figure of labels and outputs as `Problem` has them; what nothing was predicted for counts as 0."""
+        """Compute the figure from labels and outputs in the form of `Problem`; classes without predictions count as 0."""
         names = self.module.features[0] if isinstance(self.module.features, list) else self.module.features
         given = {"references": labels, "predictions": problem.predictions(outputs), "prediction_scores": outputs}
         with warnings.catch_warnings():
@@ -48,16 +48,16 @@ class Metric:
 
 
 def name_of(metric: str) -> str:
-    """Return what results and tables call a metric, which one of its names or its path names."""
+    """Return the name of a metric in results and tables, from one of its names or its path."""
     return named_score.known_name(metric) or Path(metric).stem
 
 
 @cache
 def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
-    """A metric by its name or its path; a ValueError if it cannot be loaded, is not for such tasks, or has no direction.
+    """Load a metric by name or path; raise ValueError if that fails, if it does not fit the task, or if it has no direction.
 
-    Those of `named_score` need no network; other names are those of `evaluate`, or paths of its modules. The direction is
-    measured: of a loss, outputs that are right have less than the same ones shuffled.
+    Metrics of `named_score` need no network; other names are those of `evaluate`, or paths of its modules. The direction is
+    measured: a loss is lower for correct outputs than for the same outputs shuffled.
     """
     name, ours = name_of(metric), named_score.known_name(metric)
     try:
@@ -66,9 +66,9 @@ def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
         raise ValueError(f"metric is {metric!r}, which cannot be loaded: {str(error).splitlines()[0]}") from error
     found, numbers = Metric(name, module), np.array([0.5, 1.25, 2.5, 3.75])
     if ours and problem is not REGRESSION and not found.fault(REGRESSION, numbers, numbers[::-1, None]):
-        raise ValueError(f"metric is {metric!r}, a score for numbers, and the labels are classes: choose another.")
+        raise ValueError(f"metric is {metric!r}, a score for numbers, but the labels are classes: choose another.")
     draw, some = np.random.default_rng(0), min(classes, 50)
-    if problem is REGRESSION:  # positive, as some metrics ask
+    if problem is REGRESSION:  # positive, as some metrics require
         right = (labels := draw.uniform(0.1, 1.0, 60))[:, None]
     elif problem is MULTI_LABEL:
         right = 0.1 + 0.8 * (labels := (draw.random((60, some)) < 0.5).astype(np.float32))
@@ -79,24 +79,24 @@ def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
         good, bad = (found.value(problem, labels, outputs) for outputs in (right, draw.permutation(right)))
         if good != bad:
             return Metric(name, module, lower_is_better=good < bad)
-        fault = f"it is {good:g} for right predictions and for wrong ones"
+        fault = f"it is {good:g} for correct and for wrong predictions"
     raise ValueError(
         f"metric is {metric!r}, which is not for a {problem.name} task of {classes} classes ({fault}): choose another."
     )
 
 
 def metric_of(task: Task) -> Metric:
-    """The metric of a task, with its direction."""
+    """Return the metric of a task, with its direction."""
     return find_metric(task.metric, task.problem, task.num_classes)
 
 
 def metric_facts(task: Task) -> dict:
-    """Return what results say of a task's metric."""
+    """Return the fields of results that describe a task's metric."""
     return {"metric": name_of(task.metric), "lower_is_better": metric_of(task).lower_is_better}
 
 
 def check_metric(task: Task, labels: Sequence) -> None:
-    """Refuse a metric that has no value on rows with these labels, by trying it with outputs drawn at random."""
+    """Refuse a metric that has no value on rows with these labels, by trying it on random outputs."""
     outputs = np.random.default_rng(0).random((len(labels), task.num_classes))
     outputs /= outputs.sum(axis=1, keepdims=True) if task.label_names else -0.1  # numbers may be negative
     if fault := metric_of(task).fault(task.problem, task.problem.encode(labels, task.num_classes), outputs):
@@ -106,13 +106,13 @@ def check_metric(task: Task, labels: Sequence) -> None:
 
 
 def score_outputs(task: Task, scores: np.ndarray, labels: np.ndarray, when: str) -> dict:
-    """Metrics, mean loss (plain cross-entropy in nats, or squared error) and, of classes, the calibration error.
+    """Return metrics, mean loss (plain cross-entropy in nats, or squared error) and, for classes, the calibration error.
 
-    They are of ``(N, C)`` outputs of the model and labels as `problems.Problem.encode` gives them. A FloatingPointError says
-    ``when`` (``after step 7``) an output was not finite, or a metric not defined.
+    Inputs are the ``(N, C)`` outputs of the model and labels from `problems.Problem.encode`. A FloatingPointError says
+    ``when`` (``after step 7``) an output was not finite, or a metric undefined.
     """
     scores, labels = torch.from_numpy(scores).double(), torch.from_numpy(labels)
-    if not torch.isfinite(scores).all():  # argmax would make a class of it
+    if not torch.isfinite(scores).all():  # argmax would still return a class
         raise FloatingPointError(
             f"The model's outputs on {task.name} are not finite {when}, so the run stops. Lower learning_rate, add "
             "warmup_steps or lower max_grad_norm."
@@ -136,11 +136,11 @@ def score_outputs(task: Task, scores: np.ndarray, labels: np.ndarray, when: str)
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15) -> float:
-    """The expected calibration error: how far confidence is from accuracy, in [0, 1].
+    """Return the expected calibration error, the distance between confidence and accuracy, in [0, 1].
 
-    It is the mean, over rows, of the distance between accuracy and mean confidence of their bin, of ``bins`` of equal width,
-    which hold the rows above their lower edge and up to their upper one. ``confidence`` is the largest probability of each
-    row, ``(N,)``, and ``right`` whether that was the right class. Source: https://arxiv.org/abs/1706.04599, section 2.
+    It is the mean over rows of the distance between accuracy and mean confidence in their bin. The ``bins`` have equal width
+    and include their upper edge. ``confidence`` is the largest probability of each row, ``(N,)``, and ``right`` whether it was
+    that of the correct class. Source: https://arxiv.org/abs/1706.04599, section 2.
     """
     own_bin = np.searchsorted(np.linspace(0.0, 1.0, bins + 1), confidence, side="left")
     distances = pandas.Series(confidence - right).groupby(own_bin).sum().abs()

@@ -1,4 +1,4 @@
-"""The tasks a pretrained model is fine-tuned and scored on: GLUE, SuperGLUE and XNLI (`own_task` makes others)."""
+"""The tasks for fine-tuning and scoring: GLUE, SuperGLUE and XNLI (`own_task` makes others)."""
 
 import difflib
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ HUB_DATASETS = {"glue": "nyu-mll/glue", "super_glue": "aps/super_glue", "xnli": 
 
 @dataclass(frozen=True)
 class Task:
-    """One task: what its rows look like, and how it is scored."""
+    """One task: the form of its rows, and its scores."""
 
     name: str
     benchmark: str  # in `results.BENCHMARK_NAMES`
-    columns: tuple[str, ...]  # that hold the texts
+    columns: tuple[str, ...]  # of the texts
     label_names: tuple[str, ...] | None  # the classes in the order of their numbers, None for regression
     problem: Problem = SINGLE_LABEL
     metric: str = "accuracy"  # the score in the paper's tables 1 and 2
     further: tuple[str, ...] = ()  # scores of the benchmark itself
-    form: str = "segments"  # how texts are made of the columns: segments, wic or copa
-    evaluation_splits: tuple[str, ...] = ("validation",)  # that are scored together, as one set
+    form: str = "segments"  # how columns become texts: segments, wic or copa
+    evaluation_splits: tuple[str, ...] = ("validation",)  # scored together, as one set
     train_language: str | None = None  # of XNLI
-    languages: tuple[str, ...] = ()  # of XNLI, that are scored, each as a set of its own
+    languages: tuple[str, ...] = ()  # of XNLI, each scored as a separate set
 
     @property
     def is_multiple_choice(self) -> bool:
@@ -31,12 +31,12 @@ class Task:
 
     @property
     def num_classes(self) -> int:
-        """Classes, or labels of which a row may have any number; 1 for regression."""
+        """Number of classes, or of labels that a row may have; 1 for regression."""
         return len(self.label_names or "1")
 
     @property
     def num_labels(self) -> int:
-        """Outputs of the head: one for each class; one for regression, and for the score of a candidate."""
+        """Number of outputs of the head: one per class; one for regression, and for the score of a candidate."""
         return 1 if self.is_multiple_choice else self.num_classes
 
 
@@ -46,7 +46,7 @@ _ENTAILED = ("entailment", "not_entailment")
 _TRUTH = ("False", "True")
 _F1 = {"further": ("f1",)}
 _CORRELATIONS = {"problem": REGRESSION, "metric": "spearmanr", "further": ("pearsonr",)}
-# The benchmark scores the two sets one by one: `validation_split` of `load_task` names either.
+# The benchmark scores the two sets separately: `validation_split` of `load_task` names either.
 _BOTH = {"evaluation_splits": ("validation_matched", "validation_mismatched")}
 
 GLUE = (
@@ -84,7 +84,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 def select_tasks(names: Sequence[str], languages: Sequence[str] | None = None) -> list[Task]:
-    """The tasks that names, in `TASKS` and `GROUPS`, stand for, in their order, each once.
+    """Return the tasks that names in `TASKS` and `GROUPS` stand for, in order, each once.
 
     ``languages`` of XNLI are scored (``xnli``), or trained and scored (``xnli_translate_train``). All fifteen by default.
     """

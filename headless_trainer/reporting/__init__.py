@@ -1,1 +1,1 @@
-"""Runs compared on one page."""
+"""Compare runs on one page."""

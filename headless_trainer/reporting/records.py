@@ -1,4 +1,4 @@
-"""What runs of the commands `pretrain` and `lm-head` left in their folders, and which are seeds of one configuration."""
+"""Read the folders of `pretrain` and `lm-head` runs, and group seeds of one configuration."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ import pandas
 from ..runtime.checkpoints import load_token_counts, read_settings
 from ..runtime.curves import curves, read_state
 
-# Axes of a run, by the names of their columns, and what they are called.
+# Axes of a run, by the names of their columns, with their titles.
 TOKENS, SECONDS = "tokens_seen", "train_seconds"
 AXES = {TOKENS: "tokens", SECONDS: "training time"}
 
@@ -21,8 +21,8 @@ AXES = {TOKENS: "tokens", SECONDS: "training time"}
 class Run:
     """One training: a row for each log (`runtime.curves.curves`), settings by name, and totals at its end.
 
-    Settings are the training arguments that are plain values, ``model: `` with what the model's configuration says, and a
-    fingerprint of the ``tokenizer``'s vocabulary. ``end`` has ``process_seconds`` of all processes together, too.
+    Settings are the training arguments with plain values, the model's configuration as ``model: ``, and a fingerprint of the
+    ``tokenizer``'s vocabulary. ``end`` also has ``process_seconds`` of all processes together.
     """
 
     folder: Path
@@ -36,7 +36,7 @@ class Run:
         return self.logged.reindex(columns=[axis, name]).dropna()
 
     def value_at(self, name: str, axis: str, position: float) -> float | None:
-        """A logged value at so many tokens or seconds, on the straight line between logs; None outside of them."""
+        """Interpolate a logged value linearly at a number of tokens or seconds; None outside the logs."""
         points, tolerance = self.curve(name, axis), 1e-9 * abs(position)
         if points.empty or not points[axis].min() - tolerance <= position <= points[axis].max() + tolerance:
             return None
@@ -44,11 +44,11 @@ class Run:
 
 
 def read_run(folder: str | Path) -> Run:
-    """Read a run, finished or not; from its last checkpoint if that is further than what the folder says."""
+    """Read a run, finished or not, from its folder or its last checkpoint, whichever is later."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"run {str(folder)!r} is not a folder: name the --output_dir of a training run.")
-    state, found = read_state(folder)  # of a checkpoint if a finished run was gone on with
+    state, found = read_state(folder)  # of a checkpoint if a finished run was continued
     history, step = state["log_history"], state["global_step"]
     if not any(TOKENS in logs for logs in history):
         raise ValueError(
@@ -56,7 +56,7 @@ def read_run(folder: str | Path) -> Run:
             "`headless-trainer lm-head`, or ended before its first log (its logging_steps)."
         )
     settings = read_settings(found) or read_settings(folder)
-    # With load_best_model_at_end the last evaluation is that of the weights of another step, which were scored before.
+    # With load_best_model_at_end the last evaluation is that of another step's weights, which were already scored.
     if not settings.get("load_best_model_at_end"):
         last = _read(folder / "eval_results.json")
         known = any("eval_loss" in logs and logs["step"] == last.get("step") for logs in history)
@@ -83,7 +83,7 @@ def _read(path: Path) -> dict:
 
 
 def group_runs(arguments: Sequence[str]) -> dict[str, list[Run]]:
-    """Return runs by configuration, from items ``RUN``, which has the name of its folder, and ``NAME=RUN1,RUN2`` of seeds."""
+    """Return runs by configuration, from items ``RUN``, named by their folder, and ``NAME=RUN1,RUN2`` for seeds."""
     configurations: dict[str, list[Run]] = {}
     for argument in arguments:
         name, equals, folders = argument.partition("=")
@@ -95,7 +95,7 @@ def group_runs(arguments: Sequence[str]) -> dict[str, list[Run]]:
         for setting in ("objective", "trainer", "task"):
             if len(values := {str(run.settings.get(setting)) for run in runs}) > 1:
                 both = " and ".join(sorted(values))
-                raise ValueError(f"{argument!r} has runs with {setting} {both}: give each a name of its own.")
+                raise ValueError(f"{argument!r} has runs with {setting} {both}: give each its own name.")
         name = name or runs[0].folder.resolve().name
         if name in configurations:
             raise ValueError(f"Two configurations have the name {name!r}: write NAME=RUN1,RUN2, with all runs of one.")

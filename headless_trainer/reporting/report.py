@@ -1,4 +1,4 @@
-"""A report that compares runs: one page with its pictures in it, the same pictures beside it, a summary for the console."""
+"""Write a report that compares runs: a page with embedded pictures, the pictures as files, and a console summary."""
 
 import base64
 import itertools
@@ -19,9 +19,9 @@ from .records import AXES, SECONDS, TOKENS, group_runs
 from .run_comparison import ACCURACY, COMPARED, Configurations, compare, economy, in_words
 
 PAGE_NAME = "report.html"
-# Distinct to people who see no red or no green.
+# Distinguishable with red-green colour blindness.
 COLOURS = ("#1668c7", "#c2570c", "#18794e", "#8e4ec6", "#9a6700", "#c0265f", "#0b7285", "#6b7280")
-# Settings that say where a run writes, and what else tells no two configurations apart.
+# Settings that do not distinguish configurations, such as output paths.
 PLACES = {
     "seed", "data_seed", "output_dir", "run_name", "resume_from_checkpoint", "report_to", "disable_tqdm", "push_to_hub",
     "hub_model_id", "project", "model: _name_or_path", "model: transformers_version",
@@ -30,7 +30,7 @@ AXIS_UNITS = {TOKENS: (1e6, "millions"), SECONDS: (60, "minutes")}
 
 
 def write_report(runs: Sequence[str], output_dir: str | Path) -> list[str]:
-    """Compare runs, as `records.group_runs` takes them, write ``report.html`` and its pictures, and return the summary."""
+    """Compare runs given as in `records.group_runs`, write ``report.html`` and its pictures, and return the summary."""
     configurations, folder = group_runs(runs), Path(output_dir)
     check_writable(folder)
     ranked, sentences = compare(configurations)
@@ -64,10 +64,10 @@ def _held_out_table(axis: str, position: float, ranked: dict[str, pandas.DataFra
 
 
 def _cells(measure: Measure, row: pandas.Series) -> list[str]:
-    """Mean and spread over seeds, distance from the best, and its p."""
+    """Format mean and spread over seeds, distance from the best, and its p."""
     if not row["seeds"]:
         return ["–", "", ""]
-    if measure.chart.log:  # of a geometric mean, the spread is a factor
+    if measure.chart.log:  # the spread of a geometric mean is a factor
         shown, spread = in_short(measure.chart.scale(row["mean"])), f" ×/÷ {math.exp(row['spread']):.3f}"
         behind = f"× {math.exp(row['behind']):.2f}"
     else:
@@ -104,7 +104,7 @@ def _objective(settings: dict) -> str:
 
 
 def _settings_rows(configurations: Configurations) -> list[list[str]]:
-    """Settings that differ, within a configuration too."""
+    """Return the settings that differ, also within a configuration."""
     frames = (pandas.DataFrame([run.settings for run in runs], dtype=object) for runs in configurations.values())
     table = pandas.concat(frames, keys=configurations).drop(columns=PLACES, errors="ignore")
     table = table.where(table.notna(), "–").astype(str)
@@ -116,7 +116,7 @@ def _settings_rows(configurations: Configurations) -> list[list[str]]:
 
 
 def _picture(path: Path, configurations: Configurations, axes: Iterable[str]) -> dict:
-    """Draw the charts of held-out or of training figures beside the page; what its section says of them."""
+    """Draw the charts of held-out or training figures beside the page, and return its section about them."""
     is_held_out = path.stem == "held_out"
     charts = dict.fromkeys(each.chart for each in MEASURES if each.chart and each.is_held_out == is_held_out)
     panels = {(chart, axis): _panel(chart, axis, configurations) for chart in charts for axis in axes}

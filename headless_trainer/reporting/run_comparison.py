@@ -1,4 +1,4 @@
-"""Runs beside each other: at equal tokens, at equal time, in speed and memory, and what that comes to in a few sentences."""
+"""Compare runs at equal tokens and equal time, in speed and memory, and summarize the result in a few sentences."""
 
 import itertools
 import math
@@ -11,19 +11,19 @@ from ..pictures import in_short
 from ..significance import LEVEL, holm, is_significant, t_test
 from .records import AXES, SECONDS, TOKENS, Run
 
-Configurations = dict[str, list[Run]]  # runs that differ in their seed alone, by the name of their configuration
+Configurations = dict[str, list[Run]]  # runs that differ only in their seed, by the name of their configuration
 ACCURACY, CROSS_ENTROPY = "eval_accuracy", "eval_cross_entropy"
-# Held-out figures by which runs are ranked, in the order of the tables' columns. The first one orders the rows.
+# Held-out figures that rank runs, in the order of the tables' columns. The first orders the rows.
 COMPARED = [each for each in EVALUATION if each.chart and each.better]
-# Held-out rows of two runs count as the same if they have about as many predicted tokens: masks depend on the seed.
+# Held-out rows of two runs count as equal if they have about as many predicted tokens: masks depend on the seed.
 SAME_ROWS = 0.1
 
 
 def rank(values: dict[str, Sequence[float]], higher_is_better: bool) -> pandas.DataFrame:
-    """Compare configurations by the means over their seeds: a row for each, the best first.
+    """Rank configurations by their means over seeds: a row for each, the best first.
 
-    Its columns are ``seeds``, ``mean``, ``spread`` (standard deviation), ``behind`` (distance from the best mean), ``p`` of
-    it and ``adjusted`` by Holm's correction over all pairs, since any could have been the best; nan is not known.
+    The columns are ``seeds``, ``mean``, ``spread`` (standard deviation), ``behind`` (distance from the best mean), its ``p``,
+    and ``adjusted`` by Holm's correction over all pairs, since any could have been the best; nan means unknown.
     """
     table = pandas.DataFrame({name: pandas.Series(own, dtype=float) for name, own in values.items()})
     table = pandas.DataFrame({"seeds": table.count(), "mean": table.mean(), "spread": table.std()})
@@ -41,7 +41,7 @@ def rank(values: dict[str, Sequence[float]], higher_is_better: bool) -> pandas.D
 
 
 def held_out(configurations: Configurations, axis: str) -> tuple[float, dict[str, pandas.DataFrame]]:
-    """The most tokens or seconds up to which every run was evaluated, and there `rank` by each of `COMPARED`, by name."""
+    """Return the most tokens or seconds that every run was evaluated at, and `rank` there by each of `COMPARED`, by name."""
     ends = [run.curve(ACCURACY, axis)[axis].max() for runs in configurations.values() for run in runs]
     position, ranked = min(end for end in ends if end > 0), {}
     for measure in COMPARED:
@@ -55,7 +55,7 @@ def held_out(configurations: Configurations, axis: str) -> tuple[float, dict[str
 
 
 def first_reaching(points: Iterable[tuple[float, float]], wanted: float) -> float | None:
-    """Find where a falling curve first reaches a value, with straight lines between its points; None if nowhere."""
+    """Return where a falling curve first reaches a value, interpolated linearly; None if it never does."""
     before = None
     for position, value in points:
         if value <= wanted:
@@ -67,7 +67,7 @@ def first_reaching(points: Iterable[tuple[float, float]], wanted: float) -> floa
 
 
 def not_comparable(configurations: Configurations) -> str | None:
-    """Why the held-out figures of these runs must not be compared, if so."""
+    """Return the reason why the held-out figures of these runs must not be compared, or None."""
     every = [run for runs in configurations.values() for run in runs]
     for what, setting in {"tasks": "task", "vocabularies": "model: vocab_size", "tokenizers": "tokenizer"}.items():
         values = {run.settings.get(setting) for run in every} - {None}
@@ -81,7 +81,7 @@ def not_comparable(configurations: Configurations) -> str | None:
 
 
 def economy(runs: Sequence[Run]) -> dict[str, float]:
-    """Means over seeds: tokens, seconds, ``hours`` of all processes, ``pace`` in tokens a second; largest ``memory`` in MiB."""
+    """Return means over seeds: tokens, seconds, ``hours`` of all processes, ``pace`` (tokens / s), peak ``memory`` (MiB)."""
     ends = pandas.DataFrame([run.end for run in runs], dtype=float)
     memory = [run.curve("peak_memory_mib", "step")["peak_memory_mib"].max() for run in runs]
     means = ends.assign(hours=ends["process_seconds"] / 3600, pace=ends[TOKENS] / ends[SECONDS]).mean()
@@ -89,10 +89,10 @@ def economy(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def compare(configurations: Configurations) -> tuple[dict[str, tuple[float, dict]], list[str]]:
-    """Return `held_out` by axis, empty where nothing can be compared, and what the runs say, a sentence an item."""
+    """Return `held_out` by axis, empty if nothing can be compared, and a list of sentences about the runs."""
     found = {name: runs for name, runs in configurations.items() if any(ACCURACY in run.logged for run in runs)}
     if not found:
-        return {}, ["No run was evaluated over the whole vocabulary, so nothing here says which one predicts best."]
+        return {}, ["No run was evaluated over the whole vocabulary, so nothing here shows which one predicts best."]
     if reason := not_comparable(configurations):
         return {}, [f"{reason}, so their held-out figures say nothing about which one is better."]
     ranked = {axis: held_out(found, axis) for axis in AXES}
@@ -100,7 +100,7 @@ def compare(configurations: Configurations) -> tuple[dict[str, tuple[float, dict
         return ranked, [_quality(TOKENS, *ranked[TOKENS])]
     sentences = [_quality(axis, *ranked[axis]) for axis in AXES] + _reached(found)
     if min(map(len, found.values())) < 2:
-        sentences.append("Where a configuration has one seed, chance is not ruled out, and nothing is significant.")
+        sentences.append("A configuration with one seed does not rule out chance, so nothing about it is significant.")
     return ranked, sentences
 
 
@@ -112,9 +112,9 @@ def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) ->
         if row.Index in entropies:
             parts[-1] += f" (perplexity {in_short(PERPLEXITY_CHART.scale(entropies[row.Index]))})"
     where = f"At equal {AXES[axis]} ({in_words(position, axis)})"
-    if len(rows) < 2:  # of several, the others may have been evaluated later only
+    if len(rows) < 2:  # the others may have been evaluated only later
         where = f"After {in_words(position, axis)} {'tokens' if axis == TOKENS else 'of training'}"
-    text = f"{where}, held-out tokens predicted right: {_listed(parts)}."
+    text = f"{where}, held-out tokens predicted correctly: {_listed(parts)}."
     if len(rows) > 1 and (p := rows["p"].iloc[1]) >= 0:
         verdict = "" if is_significant(p) else "not "
         text += f" The lead over the second is {verdict}significant (p = {p:.2g}, level {LEVEL})."
@@ -122,7 +122,7 @@ def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) ->
 
 
 def _reached(configurations: Configurations) -> list[str]:
-    """Say what the configuration with the lowest final perplexity needs to reach those of the others."""
+    """Say what the configuration with the lowest final perplexity needs to reach the others' final ones."""
     curves = {name: curve for name, runs in configurations.items() if len(curve := _mean_curve(runs))}
     if len(curves) < 2:
         return []
@@ -134,11 +134,11 @@ def _reached(configurations: Configurations) -> list[str]:
             points = zip(leading[axis], leading[CROSS_ENTROPY], strict=True)
             shares.append(first_reaching(points, end[CROSS_ENTROPY]) / end[axis])
         parts.append(f"{shares[0]:.0%} of the tokens and {shares[1]:.0%} of the training time of {name}")
-    return [f"For the final perplexity of the others, {best} needs {_listed(parts)}."]
+    return [f"To reach the final perplexity of the others, {best} needs {_listed(parts)}."]
 
 
 def _mean_curve(runs: Sequence[Run]) -> pandas.DataFrame:
-    """Means over the seeds at the steps at which all were evaluated."""
+    """Return means over seeds at the steps at which all were evaluated."""
     points = pandas.concat([run.logged.reindex(columns=["step", *AXES, CROSS_ENTROPY]).dropna() for run in runs])
     steps = points.groupby("step")
     return steps.mean()[steps.size() == len(runs)]
@@ -149,7 +149,7 @@ def _listed(parts: list[str]) -> str:
 
 
 def in_words(value: float, axis: str) -> str:
-    """Tokens (950, 40,200, 2.05 M) or seconds (45 s, 12 min, 3.5 h), with three digits."""
+    """Format tokens (950, 40,200, 2.05 M) or seconds (45 s, 12 min, 3.5 h) with three digits."""
     if axis == TOKENS:
         return in_short(value)
     for least, divisor, unit in ((6000, 3600, "h"), (100, 60, "min")):

@@ -1,4 +1,4 @@
-"""Checkpoints as models of the LM Evaluation Harness: only what can score text is let through."""
+"""Load checkpoints as models of the LM Evaluation Harness, and refuse those that cannot score text."""
 
 import inspect
 import logging
@@ -13,9 +13,9 @@ from ..runtime import sources
 
 logger = logging.getLogger(__name__)
 
-# Inputs in a batch of a CPU, which the harness would try out until the memory is full.
+# Inputs per batch on a CPU, where the harness would increase them until the memory is full.
 CPU_BATCH_SIZE = 8
-# Without it transformers asks on the terminal, and runs the code of a model when the answer, or what is piped in, is "y".
+# Otherwise transformers asks on the terminal, and runs a model's code if the answer, or piped input, is "y".
 NO_CODE = {"trust_remote_code": False}
 REMEDY = (
     "Headless decoders get their head by `headless-trainer lm-head`; encoders are scored by `headless-trainer glue`."
@@ -23,9 +23,9 @@ REMEDY = (
 
 
 def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
-    """Refuse, from its configuration alone, what is no causal language model, and return the configuration.
+    """Return a checkpoint's configuration, and refuse from it alone any model but a causal language model.
 
-    The class that was saved decides: where the embeddings are tied, a trunk would load silently as the projection on E^T.
+    The saved class decides: with tied embeddings, a trunk would silently load as the projection on E^T.
     """
     with sources.source("model", name_or_path):
         config = AutoConfig.from_pretrained(name_or_path, **NO_CODE)
@@ -39,7 +39,7 @@ def check_checkpoint(name_or_path: str) -> PreTrainedConfig:
 
 
 def load(name_or_path: str, args) -> "ScoredPositions":
-    """Load a causal language model that `check_checkpoint` let through, and its tokenizer, for the harness."""
+    """Load a causal language model that `check_checkpoint` accepted, with its tokenizer, for the harness."""
     tokenizer = sources.load_tokenizer("tokenizer", name_or_path, **NO_CODE)
     with sources.source("model", name_or_path):
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -57,7 +57,7 @@ def load(name_or_path: str, args) -> "ScoredPositions":
             f"The tokenizer of {name_or_path!r} has {len(tokenizer):,} tokens but the embedding has {rows:,} rows: save the "
             "model's own tokenizer there."
         )
-    if tokenizer.eos_token is None:  # which ends a text and stands before one
+    if tokenizer.eos_token is None:  # the harness puts it before and after texts
         tokenizer.eos_token = tokenizer.bos_token or tokenizer.sep_token or tokenizer.convert_ids_to_tokens(0)
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     model.to(args.device or accelerator or "cpu")
@@ -80,19 +80,19 @@ class ScoredPositions(HFLM):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self._longest = 0  # tokens of the longest continuation that is scored now; 0 to project all positions
+        self._longest = 0  # tokens of the longest continuation in the current batch; 0 to project all positions
         if "logits_to_keep" in inspect.signature(self.model.forward).parameters:
             self.model.register_forward_pre_hook(self._keep_scored, with_kwargs=True)
 
     def _keep_scored(self, model, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         if not self._longest:
             return None
-        # The harness pads with zeros on the right. A text that ends in token 0 counts as padded: more is kept, never less.
+        # The harness pads with zeros on the right. A text that ends in token 0 counts as padded, so more is kept, never less.
         padding = (args[0].flip(1).cumsum(1) == 0).sum(1).max()
         return args, kwargs | {"logits_to_keep": self._longest + int(padding)}
 
     def _loglikelihood_tokens(self, requests, disable_tqdm: bool = False, override_bs: int | None = None):
-        if self.batch_size != "auto":  # which is tried out on inputs that no request has
+        if self.batch_size != "auto":  # auto is tried out on inputs of no request
             self._longest = max((len(continuation) for _, _, continuation in requests), default=0)
         try:
             return super()._loglikelihood_tokens(requests, disable_tqdm, override_bs)

@@ -1,4 +1,4 @@
-"""Tasks of the LM Evaluation Harness, on the datasets they name or on local files in their place."""
+"""Load tasks of the LM Evaluation Harness, with their own datasets or local files instead."""
 
 import difflib
 import random
@@ -11,12 +11,12 @@ from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
-# What `--tasks paper` means: table 4 of arXiv 2309.08351, and LAMBADA.
+# The tasks of `--tasks paper`: table 4 of arXiv 2309.08351, and LAMBADA.
 PAPER_TASKS = (
     "arc_easy", "arc_challenge", "boolq", "crows_pairs_english", "race", "sciq", "pubmedqa", "qasper", "lambada_openai",
 )  # fmt: skip
-# What `--tasks paper` changes: lm_eval 0.4.13 takes "yes" for the right answer to every yes/no question of QASPER (its
-# `doc_to_target` is 1), where its first version had the document's answer, and the paper says accuracy. F1 stays beside it.
+# Changes of `--tasks paper`: lm_eval 0.4.13 takes "yes" as the right answer to every yes/no question of QASPER (its
+# `doc_to_target` is 1), while its first version used the document's answer, and the paper reports accuracy. F1 stays beside it.
 PAPER_DEFINITIONS = {
     "qasper_bool": {
         "doc_to_target": "{{['no', 'yes'].index(answer)}}",
@@ -40,9 +40,9 @@ def _check_known(argument: str, name: str, known: list[str]) -> None:
 
 
 def use_data_files(manager: TaskManager, items: list[str]) -> None:
-    """Replace the datasets of tasks by local files, ``task=file``, for every split; all else of their definitions stays.
+    """Replace the datasets of tasks by local files, ``task=file``, for every split, and keep the rest of their definitions.
 
-    Few-shot examples come from the scored documents, so the harness is told to leave out the document at hand.
+    Few-shot examples come from the scored documents, so the harness must leave out the current document.
     """
     for item in items:
         task, _, file = item.partition("=")
@@ -60,7 +60,7 @@ def use_data_files(manager: TaskManager, items: list[str]) -> None:
 
 
 def define(manager: TaskManager, name: str, changes: dict) -> None:
-    """Change the definition of a task; all else of it stays."""
+    """Change parts of the definition of a task."""
     config = _definition(manager, name) | changes
     manager.task_index[name] = replace(manager.task_index[name], yaml_path=None, cfg=config)
 
@@ -78,7 +78,7 @@ def load(manager: TaskManager, name: str) -> dict:
     except Exception as error:  # whatever the harness, datasets or the task's own code raised
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"Task {name!r} cannot be loaded ({type(error).__name__}: {reason}). Without the Hub, give documents with its "
+            f"Task {name!r} cannot be loaded ({type(error).__name__}: {reason}). Without the Hub, pass documents with its "
             f"columns: --data_files {name}=documents.jsonl."
         ) from error
 

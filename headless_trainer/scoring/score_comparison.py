@@ -1,4 +1,4 @@
-"""Tables of zero-shot scores, and the comparison of two models document by document."""
+"""Show zero-shot scores in tables, and compare two models document by document."""
 
 import math
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ log-likelihoods, on which it is tested."""
 
 
 def compare(first: Path, second: Path) -> list[dict[str, Any]]:
-    """Test the difference of two models, by their folders of results, on every task and metric that both have.
+    """Test the difference between two models, by their folders of results, on every common task and metric.
 
-    The test is paired by documents; a perplexity is tested through the mean log-likelihood that it is a function of. A row has
-    the scores as ``values``, ``better`` (0, 1 or None) and, where a test applies, ``p``, its correction ``holm`` over all rows,
-    and ``difference``: that of the documents' mean scores, first minus second, with the ends of its interval.
+    The test is paired by documents; a perplexity is tested through its mean log-likelihood. A row has the scores as
+    ``values``, ``better`` (0, 1 or None) and, if a test applies, ``p``, its correction ``holm`` over all rows, and
+    ``difference``: the documents' mean difference, first minus second, with the bounds of its interval.
     """
     results, rows = [read_results(folder) for folder in (first, second)], []
     scores = [scores_of(each).dropna(subset="documents") for each in results]
@@ -64,9 +64,9 @@ def _compare(score, documents: list[list]) -> dict[str, Any]:
 
 
 def _sign_of_the_mean(value: float, scores: list) -> int:
-    """How a metric follows from the mean of its documents' scores: 1 if it is the mean, -1 if it is a perplexity.
+    """Return 1 if a metric is the mean of its documents' scores, -1 if it is a perplexity, and 0 if no test applies.
 
-    0 for others, such as F1, which are no functions of a mean, and for one document: the test does not apply to them.
+    No test applies to metrics that are no function of a mean, such as F1, or to a single document.
     """
     if len(scores) < 2 or not all(isinstance(score, int | float) and math.isfinite(score) for score in scores):
         return 0

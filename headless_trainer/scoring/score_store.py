@@ -1,4 +1,4 @@
-"""Scores on disk, a ``results.json`` in a folder for each model, as a table."""
+"""Store scores on disk, in a ``results.json`` per model, and read them as a table."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ RESULTS_NAME = "results.json"
 
 
 def folder_name(model: str) -> str:
-    """Return the name of a model's folder: its path, made one name as the harness makes it."""
+    """Return the name of a model's folder: its path as a single name, like the harness's."""
     name = re.sub(r'["<>:/\\|?*\[\]]+', "__", model.rstrip("/")).strip("_.")
     return name or Path(model).resolve().name or "model"  # of . and ..
 
@@ -22,7 +22,7 @@ def folder_name(model: str) -> str:
 def read_results(folder: str | Path) -> dict[str, Any]:
     """Return the content of a folder's results.json: the ``model``, and by task what the harness's ``evaluate`` returned.
 
-    In the place of its ``samples`` are the ``scores`` of the documents for each metric, and one ``sha256`` over all documents,
+    Instead of its ``samples`` it has the ``scores`` of the documents for each metric, and one ``sha256`` over all documents,
     their prompts and targets.
     """
     return json.loads((Path(folder) / RESULTS_NAME).read_text(encoding="utf-8"))
@@ -51,10 +51,10 @@ def _documents(samples: list[dict]) -> dict[str, Any]:
 
 
 def scores_of(results: dict[str, Any]) -> pandas.DataFrame:
-    """Return the scores in a results.json, of groups too: a row for each ``task`` and ``metric`` (with its filter).
+    """Return the scores in a results.json, including groups: a row for each ``task`` and ``metric`` (with its filter).
 
-    The columns are ``value``, ``stderr`` (nan where there is none), ``higher_is_better`` (None where neither is), ``documents``
-    and ``available``, those that there are (None of a group).
+    The columns are ``value``, ``stderr`` (nan if missing), ``higher_is_better`` (None if undefined), ``documents`` scored, and
+    ``available`` ones (None for a group).
     """
     rows = []
     for task, values in results["results"].items():
@@ -70,6 +70,6 @@ def scores_of(results: dict[str, Any]) -> pandas.DataFrame:
 
 
 def metric_label(metric: str) -> str:
-    """Return a metric's name as tables have it, with its filter in brackets if it has one."""
+    """Return a metric's name for tables, with its filter in brackets if it has one."""
     name, _, filter_name = metric.partition(",")
     return name + ("" if filter_name == "none" else f" ({filter_name})")

@@ -1,6 +1,6 @@
-"""Zero-shot scores of causal language models by the LM Evaluation Harness: its prompts, requests, filters, metrics and store.
+"""Score causal language models zero-shot with the LM Evaluation Harness: its prompts, requests, filters, metrics and store.
 
-What a model answered is kept in the harness's cache of requests, so nothing is asked twice; what came out is kept task by task.
+The harness's cache of requests stores a model's answers, so nothing is asked twice; results are stored task by task.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 def score_models(models: Sequence[str], args) -> list[str]:
-    """Score models (Hub names or folders) on tasks, and write each result when it is there.
+    """Score models (Hub names or folders) on tasks, and write each result at once.
 
     Models, names of tasks and documents are checked before a model is loaded. ``args`` are
-    `zero_shot_arguments.ZeroShotArguments`. What failed is returned, one line each; the rest was scored and written.
+    `zero_shot_arguments.ZeroShotArguments`. Returns failures, one line each; everything else was scored and written.
     """
     # The harness's bootstrap would fork a pool of processes, and a fork beside torch's threads may wait for a lock forever.
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
@@ -52,7 +52,7 @@ def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]
             harness_tasks.set_examples(task, args.num_fewshot)
         try:
             results = lm_eval.evaluate(lm, found, limit=args.limit, bootstrap_iters=args.bootstrap_iters)
-        except Exception as error:  # what was scored before, and what comes after, is not lost to it
+        except Exception as error:  # keep earlier scores, and continue with later tasks
             logger.exception("%s: %s failed", model, name)
             failures.append(f"{name} of {model}: {type(error).__name__}: {error}")
             continue
@@ -63,7 +63,7 @@ def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]
 
 
 def _fingerprint(model: str, config, *asked) -> str:
-    """Tell a model from others under its name by its files or revision, and how it was asked."""
+    """Identify a model by its files or revision, and by how it was asked."""
     files = [
         (path.name, path.stat().st_size, path.stat().st_mtime_ns)
         for path in sorted(Path(model).glob("*"))

@@ -210,7 +210,7 @@ GLUE = {
     f"{GRID} bert --tasks cola --languages xx": "languages must be of ar, bg,",
     f"{GRID} missing --tasks cola": "model_name_or_path 'missing' is neither a local folder nor available on the Hub",
     f"{GRID} cut --tasks cola": "model_name_or_path 'cut' cannot be loaded: Error while deserializing header",
-    f"{GRID} bert bert --tasks cola": "which names a model twice: give each once",
+    f"{GRID} bert bert --tasks cola": "which names a model twice: name each once",
     OWN.replace("train.csv", "missing.csv"): "train_file 'missing.csv' does not exist",
     OWN.replace("train.csv", "good.txt"): "train_file 'good.txt' must end in .csv, .tsv, .json, .jsonl, .parquet",
     OWN.replace("dev.csv", "./train.csv"): "the same rows are named twice (train train.csv, validation ./train.csv)",

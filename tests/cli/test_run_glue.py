@@ -146,7 +146,7 @@ def test_xnli_in_both_scenarios(tmp_path, data, encoders, capsys):
     shown = capsys.readouterr().out
     assert "## XNLI, fine-tuned on English only" in shown and "## XNLI, fine-tuned on the target language" in shown
     assert shown.count("| model | de | en | Avg. |") == 2
-    with pytest.raises(SystemExit, match=r"with languages \['de', 'en'\], and this run has \['en'\]"):
+    with pytest.raises(SystemExit, match=r"with languages \['de', 'en'\], but this run has \['en'\]"):
         run(encoders[0], tmp_path, "--tasks", "xnli", "--languages", "en", "--seeds", 0, "--data_dir", data)
 
 
@@ -278,7 +278,7 @@ def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, d
     flags = ["--tasks", "cola", "--seeds", 0, "--data_dir", data, "--num_train_epochs", 1]
     run(encoders[0], tmp_path / "out", *flags)
     with pytest.raises(
-        SystemExit, match="with learning_rate 5e-05, and this run has 0.001: choose another --output_dir"
+        SystemExit, match="with learning_rate 5e-05, but this run has 0.001: choose another --output_dir"
     ):
         run(decoder, tmp_path / "out", *flags, "--learning_rate", "1e-3")
     moved = shutil.copytree(decoder, tmp_path / "run" / "checkpoint-5")

@@ -314,7 +314,7 @@ def test_the_end_token_pads_where_there_is_no_padding_token(clm_tokenizer):
 
 def test_a_classifier_of_another_size(tmp_path, mlm_tokenizer):
     source = saved(tmp_path / "two", tiny_classifier(vocab_size=300, num_labels=2), mlm_tokenizer)
-    with pytest.raises(ValueError, match="a classifier of 2 outputs and the task needs 3.*--ignore_mismatched_sizes"):
+    with pytest.raises(ValueError, match="a classifier of 2 outputs but the task needs 3.*--ignore_mismatched_sizes"):
         load_config(GlueArguments(), source, 3)
     model, new = load(source, mlm_tokenizer, ignore_mismatched_sizes=True)
     assert model.classifier.weight.shape == (3, 16) and parts(new) == {"classifier"}

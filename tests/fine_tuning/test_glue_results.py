@@ -51,10 +51,10 @@ SETTINGS = {"learning_rate": 1e-5, "batch_size": 32}
 @pytest.mark.parametrize(
     "settings, weights, message",
     [
-        (SETTINGS | {"learning_rate": 2e-5}, {}, "with learning_rate 1e-05, and this run has 2e-05: choose another"),
-        (SETTINGS | {"new": 1}, {}, "with new None, and this run has 1"),
-        ({"batch_size": 32}, {}, "with learning_rate 1e-05, and this run has None"),
-        (SETTINGS, {"a": "other"}, "with weights 'aaaa', and this run has 'other': choose another"),
+        (SETTINGS | {"learning_rate": 2e-5}, {}, "with learning_rate 1e-05, but this run has 2e-05: choose another"),
+        (SETTINGS | {"new": 1}, {}, "with new None, but this run has 1"),
+        ({"batch_size": 32}, {}, "with learning_rate 1e-05, but this run has None"),
+        (SETTINGS, {"a": "other"}, "with weights 'aaaa', but this run has 'other': choose another"),
     ],
 )
 def test_runs_of_other_settings_do_not_mix(settings, weights, message):

@@ -153,7 +153,7 @@ def test_labels_of_every_kind(tmp_path, labels, settings, names, found):
 @pytest.mark.parametrize(
     ("labels", "problem_type", "message"),
     [
-        ([["a"], ["a"]], None, r"must have two classes or more, its labels are \['a'\]"),
+        ([["a"], ["a"]], None, r"must have at least two classes, but its labels are \['a'\]"),
         ([None, None], None, "train_file .* has no row with a label. Name their column with --label_column"),
         (["", " "], "regression", "has no row with a label"),
         ([1.0, 2.0], None, "are 2 numbers such as 1.0, which may be classes or a number: choose with --problem_type"),
@@ -203,7 +203,7 @@ def test_a_column_of_labels_that_are_all_missing_has_none(tmp_path, problem_type
         ([1.5, 2.5], ["x"], "has label 'x', which must be a finite number"),
         ([1.5, 2.5], [True], "has label True, which must be a finite number"),
         ([1.5, float("inf")], None, "row 1 of .* has label inf, which must be a finite number"),
-        (["x", "y"], [None], "has no row with a label, as test sets"),
+        (["x", "y"], [None], "has no row with a label, like test sets"),
         ([*map(str, range(30))], ["z"], "which must be of 0, 1, 2, .*, 19, ..."),
     ],
 )

@@ -115,7 +115,7 @@ def test_of_errors_the_rate_with_the_lowest_mean_is_chosen(model, files, right, 
     flags = [*rates, "--num_train_epochs", 1, "--seeds", 0, "--metric", "brier_score"]
     search = read(run(model, files, tmp_path / "out", *flags) / "seed_0.json")["learning_rate_search"]
     assert search == {"chosen": 0.1, "scores": pytest.approx({"0.1": brier(6), "0.001": brier(4), "0.01": brier(5)})}
-    assert "The best rate of bert, 0.1, is at the end of those that were tried: try some beyond it." in caplog.text
+    assert "The best rate of bert, 0.1, is at the end of the list: try rates beyond it." in caplog.text
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_candidates_of_other_settings_are_not_mixed(model, files, right, tmp_pat
     flags = ["--learning_rates", "1e-3", "1e-2", "--num_train_epochs", 1, "--seeds", 0]
     folder = run(model, files, tmp_path / "out", *flags)
     (folder / "seed_0.json").unlink()  # as if the search had been cut short
-    with pytest.raises(SystemExit, match="with weight_decay 0.0, and this run has 0.1: choose another --output_dir"):
+    with pytest.raises(SystemExit, match="with weight_decay 0.0, but this run has 0.1: choose another --output_dir"):
         run(model, files, tmp_path / "out", *flags, "--weight_decay", 0.1)
     Path(files[1]).write_text(Path(files[1]).read_text().replace("0}", "1}", 1))
     with pytest.raises(SystemExit, match="with hash of the files '"):

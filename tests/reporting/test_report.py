@@ -109,13 +109,13 @@ def test_the_summary_says_who_is_best(tmp_path, two, capsys):
     sentences = texts(report(tmp_path, *two), "li")
     assert sentences[:4] == [
         # Both were evaluated at 4,000 tokens; the headless run was done after 4 seconds, half way through the vanilla one.
-        "At equal tokens (4,000), held-out tokens predicted right: 40.0% by headless (perplexity 600) and 30.0% by vanilla "
+        "At equal tokens (4,000), held-out tokens predicted correctly: 40.0% by headless (perplexity 600) and 30.0% by vanilla "
         "(perplexity 700).",
-        "At equal training time (4 s), held-out tokens predicted right: 40.0% by headless (perplexity 600) and 10.0% by "
+        "At equal training time (4 s), held-out tokens predicted correctly: 40.0% by headless (perplexity 600) and 10.0% by "
         "vanilla (perplexity 900).",
         # 700 is reached after 3,000 tokens and 3 seconds.
         "For the final perplexity of the others, headless needs 75% of the tokens and 38% of the training time of vanilla.",
-        "Where a configuration has one seed, chance is not ruled out, and nothing is significant.",
+        "A configuration with one seed does not rule out chance, so nothing about it is significant.",
     ]
     shown = capsys.readouterr().out
     assert " ".join(shown.split()).startswith("- " + sentences[0]) and max(map(len, shown.splitlines()[:8])) < 80
@@ -214,7 +214,9 @@ def test_names_and_what_files_of_runs_say_is_text(tmp_path, two):
     path.write_text(json.dumps(json.loads(path.read_text()) | hostile))
     page = report(tmp_path, f'<b>&"={two[0]}', two[1])
     assert "<script" not in page
-    assert texts(page, "li")[0].startswith('At equal tokens (4,000), held-out tokens predicted right: 40.0% by <b>&" (')
+    assert texts(page, "li")[0].startswith(
+        'At equal tokens (4,000), held-out tokens predicted correctly: 40.0% by <b>&" ('
+    )
 
 
 # Seeds -------------------------------------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ def test_significance_is_that_of_scipy(tmp_path):
     single = make_run(tmp_path / "single", (0.1, 0.2, 0.25, 0.2), input_grad_scale=2.0)
     other = report(tmp_path, *runs, single)
     assert ["single", "20.00%", "−21.33 points", "one seed", "800", "× 1.36", "one seed", "1"] in rows_of(other)
-    assert texts(other, "li")[3].startswith("Where a configuration has one seed, chance is not")
+    assert texts(other, "li")[3].startswith("A configuration with one seed does not rule out")
     first = texts(page, "li")[0]
     assert first.endswith(f"The lead over the second is not significant (p = {accuracy:.2g}, level 0.95).")
     assert "has one seed" not in page and "Runs: 6. Configurations: 2." in page
@@ -311,20 +313,22 @@ def test_runs_without_evaluations_still_have_speed_and_loss(tmp_path):
     runs = [make_run(tmp_path / "a", nothing), make_run(tmp_path / "b", nothing, pace=250.0, input_grad_scale=2.0)]
     page = report(tmp_path, *runs)
     assert texts(page, "li") == [
-        "No run was evaluated over the whole vocabulary, so nothing here says which one predicts best."
+        "No run was evaluated over the whole vocabulary, so nothing here shows which one predicts best."
     ]
     assert [path.stem for path in (tmp_path / "report").glob("*.png")] == ["training"]
     assert ["input_grad_scale", "1.0", "2.0"] in rows_of(page)
     only = report(tmp_path, runs[0], make_run(tmp_path / "only"))
-    assert texts(only, "li") == ["After 4,000 tokens, held-out tokens predicted right: 40.0% by only (perplexity 600)."]
+    assert texts(only, "li") == [
+        "After 4,000 tokens, held-out tokens predicted correctly: 40.0% by only (perplexity 600)."
+    ]
 
 
 def test_what_is_evaluated_only_after_the_other_ended_has_no_figure_at_equal_time(tmp_path, two):
     slow = make_run(tmp_path / "slow", (None, None, 0.2, 0.3), pace=500.0, objective="vanilla")
     sentences = texts(report(tmp_path, two[0], slow), "li")
-    assert sentences[0].startswith("At equal tokens (4,000), held-out tokens predicted right: 40.0% by headless (")
+    assert sentences[0].startswith("At equal tokens (4,000), held-out tokens predicted correctly: 40.0% by headless (")
     assert sentences[1] == (
-        "After 4 s of training, held-out tokens predicted right: 40.0% by headless (perplexity 600)."
+        "After 4 s of training, held-out tokens predicted correctly: 40.0% by headless (perplexity 600)."
     )
 
 

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 
 def _correlation(correlate):
-    """A correlation, 0 where a series is constant: such a model has learned nothing, and a NaN would spoil every mean."""
+    """Return a correlation, or 0 if a series is constant: such a model has learned nothing, and NaN would spoil every mean."""
 
     def value(references, predictions):
         if np.ptp(references) == 0 or np.ptp(predictions) == 0:
@@ -30,7 +30,7 @@ ALIASES |= {"r_squared": "r2", "brier_score_loss": "brier_score"} | {old: new fo
 
 
 def known_name(name: str) -> str | None:
-    """The name of a figure without ``neg_`` and ``_score``; None if there is none."""
+    """Return the name of a figure without ``neg_`` and ``_score``, or None if unknown."""
     name = name.removeprefix("neg_")
     name = ALIASES.get(name, name)
     return next((each for each in (name.removesuffix("_score"), name) if each in CORRELATIONS or _scorer(each)), None)
@@ -42,7 +42,7 @@ def _scorer(name: str) -> str | None:
 
 
 class _Predicted(BaseEstimator):
-    """The numbers that a model predicted, for scorers, which take models."""
+    """A stand-in model that returns given predictions, for scorers, which take models."""
 
     def __init__(self, outputs=None):
         self.outputs = outputs
@@ -52,7 +52,7 @@ class _Predicted(BaseEstimator):
 
 
 class _Classes(ClassifierMixin, _Predicted):
-    several = False  # labels of a row, rather than one class
+    several = False  # whether rows have multiple labels
 
     @property
     def classes_(self):
