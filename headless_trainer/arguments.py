@@ -48,9 +48,7 @@ class ModelArguments(LoadingArguments):
     model_name_or_path: str | None = HfArg(
         default=None, help="Checkpoint (Hub name or folder) to continue from. Default: random weights."
     )
-    model_type: str | None = HfArg(
-        default=None, help="Architecture to train from random weights, such as bert or gpt_neox."
-    )
+    model_type: str | None = HfArg(default=None, help="Architecture to train from random weights, such as bert.")
     config_name: str | None = HfArg(default=None, help="Configuration for random weights (Hub name or folder).")
     config_overrides: str | None = HfArg(
         default=None, help="Changes to the configuration: hidden_size=192,num_hidden_layers=3, or a JSON object."
@@ -106,9 +104,7 @@ class DataArguments:
     sample_by: Literal["line", "paragraph", "document"] = HfArg(
         default="line", help="Unit of a document in a .txt file: a line, a paragraph, or the whole file."
     )
-    validation_split_percentage: float = HfArg(
-        default=5.0, help="Percentage of documents held out if there is no validation data."
-    )
+    validation_split_percentage: float = HfArg(default=5.0, help="Documents held out for evaluation, in percent.")
     streaming: bool = HfArg(default=False, help="Read texts during training instead of before it.")
     shuffle_buffer_size: int = HfArg(default=10_000, help="Documents of a stream shuffled together. 0 for none.")
     max_seq_length: int = HfArg(default=128, aliases=["--block_size"], help="Tokens in a row.")
@@ -162,9 +158,7 @@ class HeadlessTrainingArguments(TrainingArguments):
         help="Number of tokens drawn uniformly in each step as more candidates. Default: none for headless; for "
         "sampled_softmax 4,096, or a quarter of the vocabulary if that is less.",
     )
-    softmax_share: float = HfArg(
-        default=0.0, help="sampled_softmax: score the whole vocabulary in this final share of the steps."
-    )
+    softmax_share: float = HfArg(default=0.0, help="sampled_softmax: last share of steps that score all tokens.")
     mlm_probability: float = HfArg(default=0.15, help="mlm: share of tokens to predict.")
     mask_replace_prob: float = HfArg(default=0.8, help="mlm: share of predicted tokens replaced by the mask token.")
     random_replace_prob: float = HfArg(default=0.1, help="mlm: share of predicted tokens replaced by a random token.")

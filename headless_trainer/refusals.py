@@ -64,7 +64,7 @@ RANGES = (
     *outside("dataloader_num_workers", "not be negative", lambda value: value >= 0),
     *outside("gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size", *ONE_OR_MORE),
     *outside(
-        "learning_rate weight_decay max_grad_norm", "not be negative or infinite", lambda value: 0 <= value < math.inf
+        "learning_rate weight_decay max_grad_norm", "be finite and not negative", lambda value: 0 <= value < math.inf
     ),
     *outside("max_steps", "be at least 1, or -1 for num_train_epochs", lambda value: value >= 1 or value == -1),
     Refusal(
@@ -72,13 +72,8 @@ RANGES = (
         "it must be above 0 and finite where max_steps is not given",
         lambda args: args.max_steps < 1 and not 0 < args.num_train_epochs < math.inf,
     ),
-    Refusal(
-        "auto_find_batch_size",
-        "a run would restart with changed weights and counts: lower per_device_train_batch_size yourself",
-    ),
-    Refusal(
-        "label_names", f"the labels' column is 'labels': {LEAVE}", lambda args: list(args.label_names) != ["labels"]
-    ),
+    Refusal("auto_find_batch_size", "weights and counts would not start anew: lower per_device_train_batch_size"),
+    Refusal("label_names", f"labels are in 'labels': {LEAVE}", lambda args: list(args.label_names) != ["labels"]),
     Refusal("label_smoothing_factor average_tokens_across_devices", UNREAD),
 )
 PRETRAINING = (
@@ -137,11 +132,7 @@ PRETRAINING = (
         f"task is 'clm', which masks nothing: use --task mlm, or {LEAVE}",
         lambda args: args.task == "clm",
     ),
-    Refusal(
-        "sparse_embedding_updates muon_learning_rate",
-        f"optim is not AdamW: use --optim adamw_torch, or {LEAVE}",
-        _is_not_adamw,
-    ),
+    Refusal("sparse_embedding_updates muon_learning_rate", f"optim is not AdamW: change it, or {LEAVE}", _is_not_adamw),
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
         f"it needs whole matrices, which DeepSpeed and FSDP shard: start without them, or {LEAVE}",

@@ -143,9 +143,7 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
     check_best_metric(args)
     if data_args.streaming:
         if args.max_steps <= 0:
-            raise ValueError(
-                "streaming is True but max_steps is not given, and a stream has no length: set --max_steps."
-            )
+            raise ValueError("streaming is True but max_steps is not set, and a stream has no length: set --max_steps.")
         why = "streaming is True, and a stream has no sampler: set --shuffle_buffer_size (0 keeps the order), or leave it out"
         refuse(args, [Refusal("train_sampling_strategy", why)])
 
@@ -186,9 +184,7 @@ def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
     trainer.save_model()
     trainer.save_state()
     if evaluate and not trainer.is_prepared:
-        logger.warning(
-            "Nothing was left to train, and DeepSpeed and FSDP evaluate only what they train: start without them."
-        )
+        logger.warning("Nothing was left to train; DeepSpeed and FSDP evaluate only what they train: launch without.")
         evaluate = False
     metrics = final_evaluation(trainer) if evaluate else {}
     run_folder.finish(trainer, metrics)

@@ -47,9 +47,7 @@ def documents_in_file(path: Path, argument: str, sample_by: str, column: str | N
     for table in read_tables(path, argument, columns=[column], rows=_ROWS_AT_ONCE):
         kind = table[column].type
         if str(kind) not in (*TEXT_TYPES, "null"):
-            raise ValueError(
-                f"text_column {column!r} holds {kind} but must hold text, in a part of {str(path)!r}. Fix it, or leave it out."
-            )
+            raise ValueError(f"text_column {column!r} must hold text, not {kind}, everywhere in {str(path)!r}.")
         yield from _cut_long(table[column])
 
 

@@ -39,9 +39,7 @@ def expand(argument: str, names: Iterable[str]) -> list[Path]:
         else:
             files = sorted(Path(match) for match in glob.glob(name, recursive=True) if os.path.isfile(match))
         if not files:
-            raise FileNotFoundError(
-                f"{argument} {name!r} is neither a file, nor a glob or folder with files in {', '.join(FORMATS)}."
-            )
+            raise FileNotFoundError(f"{argument} {name!r} is no file, and no glob or folder of {', '.join(FORMATS)}.")
         for path in files:
             if extension(path) not in FORMATS:
                 raise ValueError(f"{argument} must end in {', '.join(FORMATS)}, each also with .gz, got {str(path)!r}.")
@@ -128,9 +126,7 @@ def _csv_rows(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
     try:
         for row in rows:
             if row and len(row) != len(header):
-                raise ValueError(
-                    f"line {rows.line_num:,} ends a row of {len(row)} cells, but the header has {len(header)}"
-                )
+                raise ValueError(f"line {rows.line_num:,} ends a row of {len(row)} cells, the header has {len(header)}")
             before = rows.line_num
             if row:
                 yield row
@@ -195,7 +191,5 @@ class _Unpacked(io.RawIOBase):
         size = self.file.readinto(buffer)
         self.count += size
         if self.count > max(self.most, _UNPACKED_AT_LEAST):
-            raise ValueError(
-                f"it unpacks to more than {_MOST_UNPACKED} times its size, more than text does. Unpack it yourself"
-            )
+            raise ValueError(f"it unpacks to over {_MOST_UNPACKED} times its size, unlike text. Unpack it yourself")
         return size

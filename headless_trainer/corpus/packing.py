@@ -71,9 +71,7 @@ def tokenize_and_pack(
         ValueError: if the texts have fewer tokens than one row, or documents without an end token would share rows.
     """
     if share_rows and not DocumentEncoder(tokenizer).ends_documents:
-        raise ValueError(
-            "isolate_documents is True with line_by_line but the tokenizer has no token that ends documents: leave it out."
-        )
+        raise ValueError("isolate_documents is True with line_by_line but the tokenizer has no end-of-text token.")
     settings = {"max_seq_length": max_seq_length, "line_by_line": line_by_line, "share_rows": share_rows}
     row_type = datasets.Sequence(datasets.Value("int32"), length=-1 if line_by_line else max_seq_length)
     features = datasets.Features({"input_ids": row_type})

@@ -178,9 +178,7 @@ class GlueTrainingArguments(TrainingArguments):
     save_strategy: str = HfArg(default="no", help="No checkpoint is written; see --save_models.")
     per_device_eval_batch_size: int = HfArg(default=64, help="Rows scored at once on each device.")
     logging_steps: float = HfArg(default=0.02, help="Share of the steps (below 1), or steps, between two logs.")
-    logging_nan_inf_filter: bool = HfArg(
-        default=False, help="Omit losses that are not finite from the log. They stop the run."
-    )
+    logging_nan_inf_filter: bool = HfArg(default=False, help="Omit losses that are not finite, which stop the run.")
     hub_token: str | None = HfArg(default=None, repr=False, help="Hub token to push with. The stored login by default.")
 
     def __post_init__(self):

@@ -83,9 +83,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         repository_name(training.hub_model_id, training.output_dir)
         if len(models) * len(tasks) > 1:
             several = f"the grid has {len(models)} models and {len(tasks)} tasks"
-            raise ValueError(
-                f"push_to_hub is True but {several}: give one of each, or push a kept model by `hf upload`."
-            )
+            raise ValueError(f"push_to_hub is True but {several}: give one of each, or push a model by `hf upload`.")
     loss = arguments.loss or (tasks[0].problem.losses[0] if arguments.is_own_task else "balanced")
     weights = {model.name: model.weights for model in models}
     check_settings(read_runs(output_dir, "**"), loss, run_settings(arguments, training), weights, training.output_dir)

@@ -123,9 +123,7 @@ def predict(source: str, rows: Rows, arguments: GlueArguments, training: GlueTra
     length = arguments.max_seq_length or min(tokenizer.model_max_length, usable_positions(config) or LONGEST)
     model, new = classifiers.load_classifier(arguments, source, config, tokenizer)
     if new:
-        raise ValueError(
-            f"model_name_or_path {source!r} lacks weights of its classifier, such as {new[0]!r}: fine-tune it first."
-        )
+        raise ValueError(f"model_name_or_path {source!r} lacks classifier weights such as {new[0]!r}: fine-tune it.")
     no_labels = [[] if rows.task.problem is MULTI_LABEL else 0] * len(rows.texts)
     texts = datasets.Dataset(pa.table({"texts": pa.array(rows.texts, TEXTS), "label": no_labels}))
     encoded = encode_rows(texts, rows.task, tokenizer, config, length)

@@ -206,9 +206,7 @@ def names_in(value: str | Sequence) -> list[str]:
     parts = [part.strip() for part in value.split(SEPARATOR)] if isinstance(value, str) else value
     names = [class_name(part) for part in parts if part != ""]
     if None in parts or len(set(names)) < len(names):
-        raise ValueError(
-            f"label {value!r} must list the names of its labels, each once, and not a zero or one for each."
-        )
+        raise ValueError(f"label {value!r} must list the names of its labels, each once, not a zero or one for each.")
     return names
 
 

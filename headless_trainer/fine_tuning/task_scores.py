@@ -80,9 +80,7 @@ def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
         if good != bad:
             return Metric(name, module, lower_is_better=good < bad)
         fault = f"it is {good:g} for correct and for wrong predictions"
-    raise ValueError(
-        f"metric is {metric!r}, which is not for a {problem.name} task of {classes} classes ({fault}): choose another."
-    )
+    raise ValueError(f"metric is {metric!r}, not one for a {problem.name} task of {classes} classes ({fault}).")
 
 
 def metric_of(task: Task) -> Metric:

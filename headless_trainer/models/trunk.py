@@ -29,9 +29,7 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
         )
     trunk: PreTrainedModel = model.base_model
     if not isinstance(trunk.get_input_embeddings(), nn.Embedding):
-        raise ValueError(
-            f"model {name} has no token embedding (torch.nn.Embedding), so there is nothing to contrast with."
-        )
+        raise ValueError(f"model {name} has no token embedding (torch.nn.Embedding), so nothing to contrast with.")
     if isinstance(getattr(trunk, "pooler", None), nn.Module) and any(True for _ in trunk.pooler.parameters()):
         trunk.pooler = nn.Identity()  # not None: LayoutLM and SqueezeBERT call it
     return trunk

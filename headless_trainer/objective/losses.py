@@ -53,9 +53,7 @@ def cwt_loss(
         ValueError: if shapes differ, or a target is not in the pool.
     """
     if hidden.dim() != 2 or target_ids.shape != hidden.shape[:1]:
-        raise ValueError(
-            f"hidden must be (K, D) and target_ids (K,), got {tuple(hidden.shape)} and {tuple(target_ids.shape)}."
-        )
+        raise ValueError(f"hidden must be (K, D), target_ids (K,), got {(*hidden.shape,)} and {(*target_ids.shape,)}.")
     if pool is None:
         pool = NegativePool.from_targets(target_ids)
     return candidate_loss(

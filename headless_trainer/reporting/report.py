@@ -97,10 +97,10 @@ def _runs_table(configurations: Configurations) -> dict:
 
 
 def _objective(settings: dict) -> str:
-    """The objective, and the class of the trainer where it is a user's own."""
+    """Return the objective, and the class of a user's own trainer."""
     objective, trainer = str(settings.get("objective", "–")), settings.get("trainer")
-    own = trainer and trainer != f"{objective.title().replace('_', '')}Trainer"
-    return f"{objective}, {trainer}" if own else objective
+    ours = None, f"{objective.title().replace('_', '')}Trainer"
+    return objective if trainer in ours else f"{objective}, {trainer}"
 
 
 def _settings_rows(configurations: Configurations) -> list[list[str]]:

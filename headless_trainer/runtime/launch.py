@@ -28,9 +28,7 @@ def computes_on_cpu(args: TrainingArguments) -> bool:
 def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.environ) -> None:
     """Refuse to train in one process where several were requested."""
     if args.deepspeed and not {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
-        raise ValueError(
-            "deepspeed is set but this process has no launcher: start it with accelerate launch --num_processes 1, or more."
-        )
+        raise ValueError("deepspeed is set but this process has no launcher: use accelerate launch.")
     started = environment.get("WORLD_SIZE", "1")
     if args.world_size == 1 and started != "1" and "RANK" in environment:
         raise ValueError(

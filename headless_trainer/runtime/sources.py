@@ -28,9 +28,7 @@ def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         if folder.exists():
             raise ValueError(f"{said} cannot be loaded: {reason}.") from error
-        raise OSError(
-            f"{said} is neither a local folder nor available on the Hub: {reason}. Name a folder, or retry with a network."
-        ) from error
+        raise OSError(f"{said} is neither here nor found on the Hub: {reason}. Name a folder, or connect.") from error
 
 
 def load_tokenizer(argument: str, name: str, **hub) -> PreTrainedTokenizerBase:
@@ -39,7 +37,5 @@ def load_tokenizer(argument: str, name: str, **hub) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(name, **hub)
     # Without files, transformers silently makes an empty tokenizer of the model's kind.
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
-        raise ValueError(
-            f"{argument} {name!r} holds no tokenizer: save it there with save_pretrained, or name one with --tokenizer_name."
-        )
+        raise ValueError(f"{argument} {name!r} holds no tokenizer: save one there, or name one with --tokenizer_name.")
     return tokenizer

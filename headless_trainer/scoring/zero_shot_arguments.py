@@ -12,9 +12,7 @@ from transformers.hf_argparser import HfArg
 class ZeroShotArguments:
     """Models, tasks and results."""
 
-    model_name_or_path: list[str] | None = HfArg(
-        default=None, help="Causal language models to score (Hub names or folders)."
-    )
+    model_name_or_path: list[str] | None = HfArg(default=None, help="Causal language models to score.")
     tasks: list[str] = HfArg(
         default_factory=lambda: ["lambada_openai"],
         help="Tasks, groups or tags of the harness, or 'paper'. That is its list and LAMBADA, with its accuracy for QASPER.",
@@ -30,16 +28,10 @@ class ZeroShotArguments:
         default=None,
         help="task=file pairs: local .jsonl, .json or .parquet documents that replace a task's dataset.",
     )
-    include_path: str | None = HfArg(
-        default=None, help="Folder with task definitions of your own, in the harness's YAML."
-    )
+    include_path: str | None = HfArg(default=None, help="Folder with your own task definitions, in the harness's YAML.")
     num_fewshot: int | None = HfArg(default=None, help="Solved examples in each prompt. The task's own by default.")
-    limit: float | None = HfArg(
-        default=None, help="Score this many documents of each task, or this share if below 1; for trial runs."
-    )
-    batch_size: str = HfArg(
-        default="auto", help="Inputs in a batch. auto: the largest that fits an accelerator, 8 on a CPU."
-    )
+    limit: float | None = HfArg(default=None, help="Score this many documents of each task, or below 1 this share.")
+    batch_size: str = HfArg(default="auto", help="Inputs in a batch. auto: what fits an accelerator, or 8 on a CPU.")
     device: str | None = HfArg(default=None, help="For example cuda:1. Default: the accelerator, if there is one.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = HfArg(
         default="auto", help="Precision of the weights. auto: as they were saved."

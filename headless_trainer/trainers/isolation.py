@@ -39,9 +39,7 @@ class DocumentIsolation:
     def __init__(self, task: str, model, tokenizer):
         ends = {getattr(tokenizer, name, None) for name in ("eos_token_id", "sep_token_id")} - {None}
         if not ends:
-            raise ValueError(
-                "isolate_documents is True but the tokenizer has no eos or sep token that ends a document: use one that does."
-            )
+            raise ValueError("isolate_documents is True but the tokenizer has no eos or sep token to end a document.")
         self.task, self.model, self.ends = task, model, torch.tensor(sorted(ends))
         if task == "mlm":
             self._check_takes_pairs()

@@ -79,13 +79,9 @@ def check_trainable(
     if args.objective == "headless":
         head_class(trunk).check_launch(args)
     if args.sparse_embedding_updates and not trunk.get_input_embeddings().weight.requires_grad:
-        raise ValueError(
-            f"sparse_embedding_updates is True but the embedding of model {type(trunk).__name__} is frozen: leave it out."
-        )
+        raise ValueError("sparse_embedding_updates is True but the embedding of the model is frozen: leave it out.")
     if args.muon_learning_rate and not layer_matrices(trunk):
-        raise ValueError(
-            f"muon_learning_rate is {args.muon_learning_rate} but no linear layer of the model is trained: leave it out."
-        )
+        raise ValueError(f"muon_learning_rate is {args.muon_learning_rate} but the model trains no linear layer.")
     return TargetMaker(args.task, model, tokenizer, args)
 
 
@@ -125,13 +121,13 @@ class PretrainingTrainer(Trainer):
     ) -> None:
         refuse_parameters(kwargs, PRETRAINING_PARAMETERS)
         if not isinstance(args, HeadlessTrainingArguments):
-            raise ValueError(
-                f"args must be HeadlessTrainingArguments, got {type(args).__name__}: it takes all fields of TrainingArguments."
-            )
+            raise ValueError(f"args must be HeadlessTrainingArguments, got {type(args).__name__}.")
         if gone := [name for name in PRIVATE_OVERRIDES if not hasattr(Trainer, name)]:
-            raise RuntimeError(  # nothing would call our override: checkpoints would lose the position in the stream
-                f"transformers {transformers.__version__} has no Trainer.{gone[0]}, which this trainer overrides: "
-                "install a tested version (constraints.txt)."
+            version = (
+                transformers.__version__
+            )  # in which nothing would call our override, so checkpoints would lack parts
+            raise RuntimeError(
+                f"transformers {version} has no Trainer.{gone[0]}: install a tested one (constraints.txt)."
             )
         if args.objective != self.objective:
             raise ValueError(

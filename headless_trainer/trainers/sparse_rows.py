@@ -18,9 +18,7 @@ def check_optimizer(args: HeadlessTrainingArguments, given: Mapping[str, Any]) -
     brings = next((name for name in ("optimizers", "optimizer_cls_and_kwargs") if any(given.get(name) or ())), None)
     setting = next((name for name in ("sparse_embedding_updates", "muon_learning_rate") if getattr(args, name)), None)
     if brings and setting:
-        raise ValueError(
-            f"{setting} is {getattr(args, setting)} but {brings} also chooses an optimizer: leave one of the two out."
-        )
+        raise ValueError(f"{setting} is {getattr(args, setting)} but {brings} also chooses an optimizer: drop one.")
 
 
 class SparseRows(TrainerCallback):

@@ -38,9 +38,7 @@ class VanillaTrainer(PretrainingTrainer):
             if getattr(self.model.config, FOLD, None):
                 raise ValueError("head_bias is 'prior' but the model's head already holds log q: leave it out.")
             if token_counts is None:
-                raise ValueError(
-                    "head_bias is 'prior' but token_counts is None: pass the counts of the training tokens."
-                )
+                raise ValueError("head_bias is 'prior' but token_counts is None: pass counts of the training tokens.")
             self.head.start_bias(candidate_log_prior(token_counts, drawn_share))
 
     def compute_loss(
