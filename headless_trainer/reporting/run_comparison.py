@@ -134,7 +134,7 @@ def _reached(configurations: Configurations) -> list[str]:
             points = zip(leading[axis], leading[CROSS_ENTROPY], strict=True)
             shares.append(first_reaching(points, end[CROSS_ENTROPY]) / end[axis])
         parts.append(f"{shares[0]:.0%} of the tokens and {shares[1]:.0%} of the training time of {name}")
-    return [f"To reach the final perplexity of the others, {best} needs {_listed(parts)}."]
+    return [f"To reach the others' final perplexity, {best} needs {_listed(parts)}."]
 
 
 def _mean_curve(runs: Sequence[Run]) -> pandas.DataFrame:

@@ -114,7 +114,7 @@ def test_the_summary_says_who_is_best(tmp_path, two, capsys):
         "At equal training time (4 s), held-out tokens predicted correctly: 40.0% by headless (perplexity 600) and 10.0% by "
         "vanilla (perplexity 900).",
         # 700 is reached after 3,000 tokens and 3 seconds.
-        "For the final perplexity of the others, headless needs 75% of the tokens and 38% of the training time of vanilla.",
+        "To reach the others' final perplexity, headless needs 75% of the tokens and 38% of the training time of vanilla.",
         "A configuration with one seed does not rule out chance, so nothing about it is significant.",
     ]
     shown = capsys.readouterr().out
@@ -134,7 +134,7 @@ def test_shares_are_of_means_over_seeds_and_read_between_evaluations(tmp_path):
     between = (math.log(800) - math.log(700)) / (math.log(800) - math.log(600))
     shares = (3000 + 1000 * between) / 4000, (3 + between) / 8
     assert sentences[2] == (
-        "For the final perplexity of the others, a needs {:.0%} of the tokens and {:.0%} of the training time of b."
+        "To reach the others' final perplexity, a needs {:.0%} of the tokens and {:.0%} of the training time of b."
     ).format(*shares)
 
 
@@ -253,7 +253,7 @@ def test_significance_is_that_of_scipy(tmp_path):
     assert texts(other, "li")[3].startswith("A configuration with one seed does not rule out")
     first = texts(page, "li")[0]
     assert first.endswith(f"The lead over the second is not significant (p = {accuracy:.2g}, level 0.95).")
-    assert "has one seed" not in page and "Runs: 6. Configurations: 2." in page
+    assert "with one seed" not in page and "Runs: 6. Configurations: 2." in page
 
 
 def test_a_significant_lead_has_a_dagger_and_corrected_p_values_are_in_brackets(tmp_path):
