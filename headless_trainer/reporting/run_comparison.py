@@ -114,7 +114,7 @@ def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) ->
     where = f"At equal {AXES[axis]} ({in_words(position, axis)})"
     if len(rows) < 2:  # the others may have been evaluated only later
         where = f"After {in_words(position, axis)} {'tokens' if axis == TOKENS else 'of training'}"
-    text = f"{where}, held-out tokens predicted correctly: {_listed(parts)}."
+    text = f"{where}, held-out accuracy: {_listed(parts)}."
     if len(rows) > 1 and (p := rows["p"].iloc[1]) >= 0:
         verdict = "" if is_significant(p) else "not "
         text += f" The lead over the second is {verdict}significant (p = {p:.2g}, level {LEVEL})."

@@ -109,9 +109,9 @@ def test_the_summary_says_who_is_best(tmp_path, two, capsys):
     sentences = texts(report(tmp_path, *two), "li")
     assert sentences[:4] == [
         # Both were evaluated at 4,000 tokens; the headless run was done after 4 seconds, half way through the vanilla one.
-        "At equal tokens (4,000), held-out tokens predicted correctly: 40.0% by headless (perplexity 600) and 30.0% by vanilla "
+        "At equal tokens (4,000), held-out accuracy: 40.0% by headless (perplexity 600) and 30.0% by vanilla "
         "(perplexity 700).",
-        "At equal training time (4 s), held-out tokens predicted correctly: 40.0% by headless (perplexity 600) and 10.0% by "
+        "At equal training time (4 s), held-out accuracy: 40.0% by headless (perplexity 600) and 10.0% by "
         "vanilla (perplexity 900).",
         # 700 is reached after 3,000 tokens and 3 seconds.
         "To reach the others' final perplexity, headless needs 75% of the tokens and 38% of the training time of vanilla.",
@@ -214,9 +214,7 @@ def test_names_and_what_files_of_runs_say_is_text(tmp_path, two):
     path.write_text(json.dumps(json.loads(path.read_text()) | hostile))
     page = report(tmp_path, f'<b>&"={two[0]}', two[1])
     assert "<script" not in page
-    assert texts(page, "li")[0].startswith(
-        'At equal tokens (4,000), held-out tokens predicted correctly: 40.0% by <b>&" ('
-    )
+    assert texts(page, "li")[0].startswith('At equal tokens (4,000), held-out accuracy: 40.0% by <b>&" (')
 
 
 # Seeds -------------------------------------------------------------------------------------------------------------------
@@ -318,18 +316,14 @@ def test_runs_without_evaluations_still_have_speed_and_loss(tmp_path):
     assert [path.stem for path in (tmp_path / "report").glob("*.png")] == ["training"]
     assert ["input_grad_scale", "1.0", "2.0"] in rows_of(page)
     only = report(tmp_path, runs[0], make_run(tmp_path / "only"))
-    assert texts(only, "li") == [
-        "After 4,000 tokens, held-out tokens predicted correctly: 40.0% by only (perplexity 600)."
-    ]
+    assert texts(only, "li") == ["After 4,000 tokens, held-out accuracy: 40.0% by only (perplexity 600)."]
 
 
 def test_what_is_evaluated_only_after_the_other_ended_has_no_figure_at_equal_time(tmp_path, two):
     slow = make_run(tmp_path / "slow", (None, None, 0.2, 0.3), pace=500.0, objective="vanilla")
     sentences = texts(report(tmp_path, two[0], slow), "li")
-    assert sentences[0].startswith("At equal tokens (4,000), held-out tokens predicted correctly: 40.0% by headless (")
-    assert sentences[1] == (
-        "After 4 s of training, held-out tokens predicted correctly: 40.0% by headless (perplexity 600)."
-    )
+    assert sentences[0].startswith("At equal tokens (4,000), held-out accuracy: 40.0% by headless (")
+    assert sentences[1] == "After 4 s of training, held-out accuracy: 40.0% by headless (perplexity 600)."
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,7 @@ class TestDamage:
             flip(tmp_path / f"checkpoint-{step}" / "optimizer.pt")
         run = trainer(tmp_path)
         run.train(resume_from_checkpoint=True)
-        assert (
-            "checkpoint-6 is incomplete" in caplog.text
-            and "optimizer.pt has changed since it was written" in caplog.text
-        )
+        assert "checkpoint-6 is incomplete" in caplog.text and "optimizer.pt has changed since it was" in caplog.text
         assert [log["step"] for log in run.state.log_history if "loss" in log] == [1, 2, 3, 4, 5, 6]
         assert_equal(weights(tmp_path / "checkpoint-6"), want)
         assert all(find_fault(tmp_path / f"checkpoint-{step}") is None for step in (2, 4, 6))  # replaced
