@@ -111,19 +111,18 @@ def attach_lm_head(
 
 
 def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> None:
-    """Warn that headless pretraining drops the head of the language model ``name``, and of a trunk without a free head."""
+    """Warn that headless pretraining drops the head of the language model ``name``, or that a bare trunk gets no free head."""
+    after, dead_end = "headless-trainer lm-head then gives it a free head", _has_no_free_head(trunk)
+    if dead_end:
+        after = "it cannot have a free head: fine-tune one afterwards (headless-trainer lm-head --init embeddings --do_train)"
     if name:
         logger.warning(
-            "The vocabulary head of %s is dropped, with any transform and bias. The trunk learns log p - log q. To keep the "
-            "head, train with objective sampled_softmax.",
-            name,
+            "The vocabulary head of %s is dropped, with any transform and bias. The trunk learns log p - log q, and %s. To keep "
+            "the head, train with objective sampled_softmax.",
+            *(name, after),
         )
-    if _has_no_free_head(trunk):
-        logger.warning_once(
-            "%s has no place for log q, so it cannot have a free head: to generate or fill masks, fine-tune a head afterwards "
-            "(headless-trainer lm-head --init embeddings --do_train), or train with objective sampled_softmax.",
-            type(trunk).__name__,
-        )
+    elif dead_end:
+        logger.warning("%s has no place for log q, so %s, or use sampled_softmax.", type(trunk).__name__, after)
 
 
 def _has_no_free_head(trunk: PreTrainedModel) -> bool:

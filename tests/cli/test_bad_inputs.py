@@ -129,7 +129,7 @@ PRETRAIN = {
     f"{RUN} --lr_scheduler_kwargs {{bad": "must be a JSON object, got '{bad'",
     f"{RUN} --max_seq_length 64": "max_seq_length is 64 but the model has 32 positions: lower it",
     f"{DECODER} {NEW}": "No texts are named: pass --train_file or --dataset_name.",
-    f"{RUN} --streaming --max_steps -1": "streaming is True but max_steps is not given",
+    f"{RUN} --streaming --max_steps -1": "streaming is True but max_steps is not set",
     f"{RUN} --streaming --train_sampling_strategy sequential": "train_sampling_strategy is 'sequential' but streaming is True",
     f"{RUN} --metric_for_best_model f1": "metric_for_best_model is 'f1' but must be one of",
     f"{RUN} --dataset_name ..": "train_file is ['good.txt'] but dataset_name is also given",
@@ -156,13 +156,13 @@ PRETRAIN = {
     f"{FILES} long.csv": "text_column is None but must name a text column. The columns are: www",
     f"{FILES} two.jsonl --text_column text": "text_column is 'text' but must name a text column. The columns are: a",
     # Models and tokenizers
-    f"{FROM} runs/missing": "model_name_or_path 'runs/missing' is neither a local folder nor available on the Hub",
+    f"{FROM} runs/missing": "model_name_or_path 'runs/missing' is neither here nor found on the Hub",
     f"{FROM} good.txt": "model_name_or_path 'good.txt' cannot be loaded: It looks like the config file",
     f"{FROM} folder": "model_name_or_path 'folder' holds no config.json, so it is not a model",
     f"{FROM} no_weights": "model_name_or_path 'no_weights' cannot be loaded: Error no file named model.safetensors",
     f"{FROM} no_json": "model_name_or_path 'no_json' cannot be loaded: It looks like the config file at",
     f"{FROM} cut": "model_name_or_path 'cut' cannot be loaded: Error while deserializing header",
-    f"{FROM} no_tokenizer": "model_name_or_path 'no_tokenizer' holds no tokenizer: save it there with save_pretrained",
+    f"{FROM} no_tokenizer": "model_name_or_path 'no_tokenizer' holds no tokenizer: save one there",
     f"{FROM} unknown_weight --objective vanilla": "'unknown_weight' holds lm_head.bias, which GPT2LMHeadModel ignores",
     f"{QUICK} --train_file good.txt": "--model_type",
     f"{FROM} lm --objective sampled_softmax --tie_word_embeddings false": "'lm' lacks lm_head.weight, and objective 'sampled_",
@@ -184,7 +184,7 @@ TRAIN = (
 )
 LM_HEAD = {
     "--use_cpu --output_dir OUT": "model_name_or_path is not given: name the headless checkpoint",
-    f"{HEAD} missing": "model_name_or_path 'missing' is neither a local folder nor available on the Hub",
+    f"{HEAD} missing": "model_name_or_path 'missing' is neither here nor found on the Hub",
     f"{HEAD} no_tokenizer": "model_name_or_path 'no_tokenizer' holds no tokenizer",
     f"{HEAD} gpt2": "'gpt2' holds no token_counts.safetensors",
     f"{HEAD} lm": "holds a GPT2LMHeadModel, which already has a head",
@@ -208,7 +208,7 @@ GLUE = {
     f"{GRID} bert --tasks cola": "Couldn't reach 'nyu-mll/glue' on the Hub",
     f"{GRID} bert --tasks cola --data_dir folder": "data_dir 'folder/cola/train.jsonl' does not exist",
     f"{GRID} bert --tasks cola --languages xx": "languages must be of ar, bg,",
-    f"{GRID} missing --tasks cola": "model_name_or_path 'missing' is neither a local folder nor available on the Hub",
+    f"{GRID} missing --tasks cola": "model_name_or_path 'missing' is neither here nor found on the Hub",
     f"{GRID} cut --tasks cola": "model_name_or_path 'cut' cannot be loaded: Error while deserializing header",
     f"{GRID} bert bert --tasks cola": "which names a model twice: name each once",
     OWN.replace("train.csv", "missing.csv"): "train_file 'missing.csv' does not exist",
@@ -258,7 +258,7 @@ LAMBADA = f"{SCORE} lm --data_files lambada_openai=good.jsonl"
 LM_EVAL = {
     "": "model_name_or_path is not given: name the language models to score",
     "--model_name_or_path lm": "output_dir is not given: name the folder for the results of lm",
-    f"{SCORE} missing": "model 'missing' is neither a local folder nor available on the Hub",
+    f"{SCORE} missing": "model 'missing' is neither here nor found on the Hub",
     f"{SCORE} gpt2": "'gpt2' is a gpt2 (GPT2Model) without a causal language-modelling head",
     f"{LAMBADA.replace('lm ', 'cut ')}": "model 'cut' cannot be loaded: Error while deserializing header",
     f"{LAMBADA.replace('lm ', 'unknown_weight ')}": "'unknown_weight' holds lm_head.bias, which GPT2LMHeadModel ignores",
@@ -270,7 +270,7 @@ LM_EVAL = {
     f"{LAMBADA.replace('OUT', 'good.txt')}": "output_dir 'good.txt' cannot be written to",
     "--compare lm --output_dir OUT": "compare must be two different models or folders of results, got ['lm']",
     "--compare lm lm --output_dir OUT": "compare must be two different models or folders of results, got ['lm', 'lm']",
-    "--compare missing lm --output_dir OUT": "model 'missing' is neither a local folder",
+    "--compare missing lm --output_dir OUT": "model 'missing' is neither here",
 }
 
 REPORT = {

@@ -57,7 +57,7 @@ FAULTS = {
         (b"text,n,text\na,1,b\n", "its header has 2 columns named 'text'"),
         (b"w" * 5_000_000 + b",n,n\n", "its header has 2 columns named 'n'"),
         (b"w" * 5_000_000 + b",w" + b"w" * 4_999_999 + b"\n", "its header has 2 columns named 'www"),
-        (b"text,n\na,1\n\nb\n", "line 4 ends a row of 1 cells, but the header has 2"),
+        (b"text,n\na,1\n\nb\n", "line 4 ends a row of 1 cells, the header has 2"),
         (b'text,n\na,1\n"b,2\nc,3\n', "the row after line 2 has an unpaired quotation mark"),
         (b'text,n\n"a" b,1\n', "the row after line 1 has an unpaired quotation mark"),
         (b"text,n\ncaf\xe9,1\n", "it is not UTF-8 (convert it, for example with iconv"),
@@ -106,7 +106,7 @@ def test_a_bomb_is_refused_by_its_ratio(name, tmp_path, monkeypatch):
     monkeypatch.setattr("headless_trainer.corpus.files._UNPACKED_AT_LEAST", 1_000_000)
     path = tmp_path / name
     path.write_bytes(gzip.compress(b"0" * 20_000_000))
-    with pytest.raises(OSError, match="unpacks to more than 300 times its size"):
+    with pytest.raises(OSError, match="unpacks to over 300 times its size"):
         if "txt" in name:
             list(documents_in_file(path, "train_file", "document", None))
         else:

@@ -115,7 +115,9 @@ def test_documents_without_an_end_do_not_share_rows(cache):
     tokenizer = train_tokenizer(DOCUMENTS, vocab_size=300)
     tokenizer.eos_token = None
     settings = {"max_seq_length": 64, "line_by_line": True, "cache_dir": cache}
-    with pytest.raises(ValueError, match="isolate_documents is True with line_by_line but the tokenizer has no token"):
+    with pytest.raises(
+        ValueError, match="isolate_documents is True with line_by_line but the tokenizer has no end-of-text token"
+    ):
         tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, share_rows=True, **settings)
     assert len(tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, **settings)) == 60
 

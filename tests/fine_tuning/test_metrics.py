@@ -122,8 +122,8 @@ def of_kind(kind, metric: str) -> Task:
 @pytest.mark.parametrize(
     ("name", "kind", "labels", "message"),
     [
-        ("f1", MANY, [0, 1, 2, 3], "'f1', which is not for a single_label task of 4 classes .*multiclass"),
-        ("accuracy", NUMBERS, [0.5, 1.5], "'accuracy', which is not for a regression task .*continuous"),
+        ("f1", MANY, [0, 1, 2, 3], "'f1', not one for a single_label task of 4 classes .*multiclass"),
+        ("accuracy", NUMBERS, [0.5, 1.5], "'accuracy', not one for a regression task .*continuous"),
         ("mean_squared_error", MANY, [0, 1, 2, 3], "a score for numbers, but the labels are classes"),
         ("top_k_accuracy", BINARY, [0, 1], "it is 1 for correct and for wrong predictions"),
         ("mean_squared_log_error", NUMBERS, [0.5, 1.5], "has no value on the 2 rows to score"),

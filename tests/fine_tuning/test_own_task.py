@@ -166,7 +166,7 @@ def test_labels_of_every_kind(tmp_path, labels, settings, names, found):
         (
             [[0, 1, 0], [1, 0, 1]],
             None,
-            r"label \[0, 1, 0\] must list the names of its labels, each once, and not a zero",
+            r"label \[0, 1, 0\] must list the names of its labels, each once, not a zero",
         ),
         ([["a", None], ["b"]], None, "must list the names of its labels"),
         (list(range(60)) * 2, None, "are 60 numbers such as 0, which may be classes or a number: choose with"),

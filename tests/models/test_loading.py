@@ -217,7 +217,7 @@ def test_what_becomes_of_the_head_is_said(name, tmp_path, caplog, request):
     model.save_pretrained(tmp_path / "lm")
     trunk = loaded(tokenizer, task=task, model_name_or_path=str(tmp_path / "lm"))
     (said,) = [each for each in caplog.messages if f"vocabulary head of {type(model).__name__} is dropped" in each]
-    assert "--objective sampled_softmax" in said
+    assert "objective sampled_softmax" in said
     try:
         attach_lm_head(trunk, torch.ones(300, dtype=torch.long))
         assert "gives it a free head" in said

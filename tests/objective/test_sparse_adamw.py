@@ -358,9 +358,7 @@ def test_shards_are_refused(tmp_path, sharded):
 def test_models_and_optimizers_it_refuses(tmp_path):
     frozen = trunk("clm").requires_grad_(False)
     frozen.h.requires_grad_(True)
-    with pytest.raises(
-        ValueError, match="sparse_embedding_updates is True but the embedding of model GPT2Model is frozen"
-    ):
+    with pytest.raises(ValueError, match="sparse_embedding_updates is True but the embedding of the model is frozen"):
         trainer(tmp_path, "clm", model=frozen)
     model = trunk("clm")
     args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, sparse_embedding_updates=True, task="clm")

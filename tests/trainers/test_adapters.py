@@ -75,7 +75,7 @@ def test_what_an_adapter_cannot_do_is_refused(tmp_path):
         head = peft.get_peft_model(tiny_model("clm", objective="vanilla"), config)
         with pytest.raises(ValueError, match="with an adapter on its embedding or its vocabulary head"):
             make_trainer(tmp_path, head, labelled_rows("clm", empty=False), {"objective": "vanilla"})
-    with pytest.raises(ValueError, match="sparse_embedding_updates is True but the embedding of model .* is frozen"):
+    with pytest.raises(ValueError, match="sparse_embedding_updates is True but the embedding of the model is frozen"):
         trainer(tmp_path, "sampled_softmax", "clm", sparse_embedding_updates=True)
     with pytest.raises(ValueError, match="head_bias is 'prior' but a peft adapter"):
         trainer(tmp_path, "vanilla", "clm", head_bias="prior")

@@ -4,7 +4,6 @@ Settings and parameters of the constructor: tests/cli/test_refusals.py.
 """
 
 import inspect
-import logging
 import types
 from concurrent.futures import ThreadPoolExecutor
 
@@ -246,7 +245,6 @@ def test_what_becomes_of_the_head_is_said_before_the_first_step(tmp_path, caplog
     assert f"vocabulary head of {type(model).__name__} is dropped" in caplog.text and "sampled_softmax" in caplog.text
     assert ("cannot have a free head" in caplog.text) == without_free_head
     caplog.clear()
-    logging.Logger.warning_once.cache_clear()
     HeadlessTrainer(model.base_model, HeadlessTrainingArguments(str(tmp_path), use_cpu=True), train_dataset=[])
     assert "is dropped" not in caplog.text and ("cannot have a free head" in caplog.text) == without_free_head
 

@@ -120,5 +120,5 @@ def test_what_it_cannot_work_with(tmp_path):
     own = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="muon_learning_rate is 0.1 but optimizers"):
         HeadlessTrainer(model, args, optimizers=(own, None))
-    with pytest.raises(ValueError, match="muon_learning_rate is 0.1 but no linear layer"):
+    with pytest.raises(ValueError, match="muon_learning_rate is 0.1 but the model trains no linear layer"):
         HeadlessTrainer(model.requires_grad_(False), args)
