@@ -117,8 +117,8 @@ def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> None:
         after = "it cannot have a free head: fine-tune one afterwards (headless-trainer lm-head --init embeddings --do_train)"
     if name:
         logger.warning(
-            "The vocabulary head of %s is dropped, with any transform and bias. The trunk learns log p - log q, and %s. To keep "
-            "the head, train with objective sampled_softmax.",
+            "The vocabulary head of %s is dropped, with any transform and bias. The trunk learns log p - log q, and %s. To "
+            "keep the head, train with objective sampled_softmax.",
             *(name, after),
         )
     elif dead_end:
