@@ -357,7 +357,7 @@ def test_settings_are_put_into_words(tmp_path, clm_tokenizer):
     text = text_of(tmp_path / "run")
     drawn = "1,000 tokens drawn in each step from the vocabulary.\n"
     assert f"of the same forward pass, in groups of at most 6 predictions, and {drawn}" in text
-    assert "\nDocuments in one row do not see each other.\n" in text and "| adam_beta2 | 0.98 |\n" in text
+    assert "\nDocuments in one row do not attend to each other.\n" in text and "| adam_beta2 | 0.98 |\n" in text
     assert "- Rows: whole documents, as many as fit, each cut to 8 tokens\n" in text
 
 

@@ -51,7 +51,7 @@ def test_what_leaves_the_run_is_an_ordinary_trunk_and_a_file(tmp_path, task, tok
     run.save_model()
     matrix = candidate_matrix(run.model).weight
     assert not torch.equal(matrix, run.model.get_input_embeddings().weight)
-    assert "candidates have a matrix of their own" in " ".join((tmp_path / "README.md").read_text().split())
+    assert "candidates have a separate matrix" in " ".join((tmp_path / "README.md").read_text().split())
     assert "candidate_embeddings.weight" not in load_file(tmp_path / "model.safetensors")
     with caplog.at_level(logging.WARNING):
         ordinary = AutoModel.from_pretrained(tmp_path)
