@@ -118,7 +118,7 @@ SAID = {  # and what is not
         ["trunk of a causal", "`GPTNeoXModel`", "does not generate: it has no head"],
         ["continues", "continued"],
     ),
-    "encoder": (["trunk of a masked", "made of the whole text", "not fill masks"], ["continued"]),
+    "encoder": (["trunk of a masked", "computed from the whole text", "not fill masks"], ["continued"]),
     "vanilla": (["a causal language model", "cross-entropy over its vocabulary", FOLDED], ["without"]),
     "vanilla/checkpoint-2": ([FOLDED], ["without"]),
     "decoder-lm": (
