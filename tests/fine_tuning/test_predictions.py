@@ -243,6 +243,7 @@ def test_two_processes_predict_what_one_does(trained, models, tmp_path):
     command = [*launch, *flags, "--early_stopping_patience", 1]
     subprocess.run([*map(str, command)], cwd=ROOT, env=os.environ, stdout=subprocess.DEVNULL, check=True)
     best, test = tmp_path / "two/balanced/bert/user/best", root / "test.jsonl"
+    assert json.loads((best.parent / "seed_0.json").read_text())["settings"]["batch_size"] == 2 * 8
     run("--model_name_or_path", best, "--do_predict", "--test_file", test, "--output_dir", tmp_path / "one")
     two, one = read(tmp_path / "two/predictions/bert.jsonl"), read(tmp_path / "one/predictions/best.jsonl")
     assert [row["id"] for row in two] == [row["id"] for row in read(test)]
