@@ -45,9 +45,7 @@ class LoadingArguments:
 class ModelArguments(LoadingArguments):
     """Model and tokenizer."""
 
-    model_name_or_path: str | None = HfArg(
-        default=None, help="Checkpoint (Hub name or folder) to continue from. Default: random weights."
-    )
+    model_name_or_path: str | None = HfArg(default=None, help="Checkpoint to continue. Default: random weights.")
     model_type: str | None = HfArg(default=None, help="Architecture to train from random weights, such as bert.")
     config_name: str | None = HfArg(default=None, help="Configuration for random weights (Hub name or folder).")
     config_overrides: str | None = HfArg(

@@ -88,9 +88,7 @@ class GlueArguments(LoadingArguments):
     validation_file: str | None = HfArg(default=None, help="Rows scored after each epoch, in the same formats.")
     dataset_name: str | None = HfArg(default=None, help="A task of your own from a Hub dataset instead of files.")
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of dataset_name.")
-    test_file: str | None = HfArg(
-        default=None, help="Rows to predict with --do_predict; without a training file, by a fine-tuned model."
-    )
+    test_file: str | None = HfArg(default=None, help="Rows to predict; without train_file, by a fine-tuned model.")
     test_split: str | None = HfArg(default=None, help="Split of dataset_name to predict. test by default.")
     text_columns: list[str] | None = HfArg(
         default=None,

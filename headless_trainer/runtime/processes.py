@@ -138,9 +138,7 @@ def _wait(store: torch.distributed.Store, key: str, seconds: float, first: int) 
         elif time.monotonic() > since + seconds:
             fault = f"has made no progress for {seconds:g} seconds: if a step of it takes longer, raise --ddp_timeout"
     if fault:
-        raise ConnectionError(
-            f"Process {first} (counted from 0), which prepares the data, {fault}. To resume, start all processes again."
-        )
+        raise ConnectionError(f"Process {first} (from 0), which prepares data, {fault}. To resume, start all again.")
 
 
 @contextmanager
