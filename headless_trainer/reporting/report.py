@@ -68,8 +68,8 @@ def _cells(measure: Measure, row: pandas.Series) -> list[str]:
     if not row["seeds"]:
         return ["–", "", ""]
     if measure.chart.log:  # the spread of a geometric mean is a factor
-        shown, spread = in_short(measure.chart.scale(row["mean"])), f" ×/÷ {math.exp(row['spread']):.3f}"
-        behind = f"× {math.exp(row['behind']):.2f}"
+        shown, spread = in_short(measure.chart.scale(row["mean"])), f" ×/÷ {measure.chart.scale(row['spread']):.3f}"
+        behind = f"× {measure.chart.scale(row['behind']):.2f}"
     else:
         shown, spread = measure.form(row["mean"]), f" ± {measure.form(row['spread'])}"
         behind = ("−" if measure.better == "higher" else "+") + measure.form(row["behind"]).replace("%", " points")
