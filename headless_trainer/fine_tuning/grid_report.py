@@ -35,8 +35,7 @@ def write_report(output_dir: str | Path) -> str:
         seeds, epochs = len({run["seed"] for run in own}), max(len(run["epochs"]) for run in own)
         how = f"Seeds: {seeds}. Each score is the best of {epochs} epochs on the set that is scored."
         parts += [f"## {title}", benchmark_table(own), how]
-    parts.append(NOTE)
-    text = "\n\n".join(parts) + "\n"
+    text = "\n\n".join([*parts, NOTE]) + "\n"
     write_whole(output_dir / REPORT_NAME, text.encode())
     return text
 

@@ -56,14 +56,9 @@ def cwt_loss(
         raise ValueError(f"hidden must be (K, D), target_ids (K,), got {(*hidden.shape,)} and {(*target_ids.shape,)}.")
     if pool is None:
         pool = NegativePool.from_targets(target_ids)
-    return candidate_loss(
-        hidden,
-        pool.index_of(target_ids),
-        embed(pool.ids),
-        pool.log_counts(torch.promote_types(hidden.dtype, torch.float32)),
-        reduction=reduction,
-        backend=backend,
-    )
+    index, vectors = pool.index_of(target_ids), embed(pool.ids)
+    log_counts = pool.log_counts(torch.promote_types(hidden.dtype, torch.float32))
+    return candidate_loss(hidden, index, vectors, log_counts, reduction=reduction, backend=backend)
 
 
 def candidate_loss(

@@ -123,11 +123,9 @@ class PretrainingTrainer(Trainer):
         if not isinstance(args, HeadlessTrainingArguments):
             raise ValueError(f"args must be HeadlessTrainingArguments, got {type(args).__name__}.")
         if gone := [name for name in PRIVATE_OVERRIDES if not hasattr(Trainer, name)]:
-            version = (
-                transformers.__version__
-            )  # in which nothing would call our override, so checkpoints would lack parts
+            # Nothing would call our override, so checkpoints would lack parts.
             raise RuntimeError(
-                f"transformers {version} has no Trainer.{gone[0]}: install a tested one (constraints.txt)."
+                f"transformers {transformers.__version__} has no Trainer.{gone[0]}: install a tested one (constraints.txt)."
             )
         if args.objective != self.objective:
             raise ValueError(
