@@ -1,8 +1,10 @@
 """Tiny models, rows and trainers that the tests share."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
+import pytest
 import tokenizers
 import torch
 from datasets import Dataset
@@ -39,6 +41,12 @@ DECODER = ["--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=2,n_
 ENCODER = [
     *("--model_type", "bert", "--tokenizer_type", "wordpiece", "--config_overrides"),
     '{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}',
+]
+# A pretraining of four steps, with few tokens.
+QUICK = [
+    *("--train_tokenizer", "--vocab_size", "320", "--max_seq_length", "16", "--max_steps", "4", "--logging_steps", "2"),
+    *("--per_device_train_batch_size", "4", "--use_cpu", "--disable_tqdm", "true", "--save_strategy", "no"),
+    *("--validation_split_percentage", "20", "--preprocessing_num_workers", "1", "--do_eval"),
 ]
 QUIET = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "logging_steps": 1}
 
@@ -114,6 +122,12 @@ def tiny_classifier(cls=BertForSequenceClassification, vocab_size: int = VOCAB, 
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     silent = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return cls(BertConfig(vocab_size=vocab_size, **sizes, **silent, **settings))
+
+
+def save(folder, model, tokenizer) -> str:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
 # Rows ------------------------------------------------------------------------------------------------------------------
@@ -253,3 +267,20 @@ def assert_resumes(make, folder, step: int) -> tuple:
     assert logged(resumed) == logged(whole) and len(logged(whole)) == whole.state.global_step > step
     assert_same_weights(whole, resumed)
     return whole, resumed
+
+
+# Commands and files ----------------------------------------------------------------------------------------------------
+
+
+def refused(main, *argv) -> str:
+    """What a command says as it ends."""
+    with pytest.raises(SystemExit) as error:
+        main([str(argument) for argument in argv])
+    return str(error.value)
+
+
+def flip(path: Path) -> None:
+    """One bit near the end: the length, and what a parser looks at, stay as they were."""
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)

@@ -134,6 +134,17 @@ def mlm_tokenizer(text_lines):
     )
 
 
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """Where `datasets` keeps files when it is told nothing: not in the home of whoever runs the tests."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "library_cache")
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return str(tmp_path / "cache")
+
+
 @pytest.fixture(params=["clm", "mlm"])
 def task(request) -> str:
     return request.param

@@ -54,12 +54,6 @@ def train(tokenizer: PreTrainedTokenizerFast, lines: list[str], seed: int = 0, s
     return model.eval()
 
 
-def save(folder: Path, model, tokenizer) -> str:
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
 def write_tasks(folder: Path, documents: str) -> str:
     """Definitions of a LAMBADA, a task that generates, and a group of both, on a file of texts."""
     folder.mkdir()
@@ -104,3 +98,4 @@ def index_few_tasks(monkeypatch) -> None:
         return manager(include_path=[*(folders if include_defaults else []), *own], include_defaults=False)
 
     monkeypatch.setattr(harness_tasks, "TaskManager", few)
+    monkeypatch.setenv("DISABLE_MULTIPROC", "1")  # the harness's bootstrap in this process

@@ -5,8 +5,11 @@ import gzip
 import json
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+DOCUMENTS = [f"Document {i} tells of {i * 7} things" + ", and of more" * (i % 5) + "." for i in range(60)]
 
 
 def write_jsonl(path: Path, rows: list[dict]) -> str:
@@ -33,3 +36,15 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
         path.write_bytes(gzip.compress(plain.read_bytes()))
         plain.unlink()
     return path
+
+
+def rows_of_the_hub(monkeypatch, features: dict, **columns) -> list:
+    """Let the Hub hold these columns; what it is asked for joins the list."""
+    asked = []
+
+    def load_dataset(name, config, **settings):
+        asked.append((name, config, settings))
+        return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return asked

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from builders import save, tiny_model
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from examples import adapt, own_loss, pretrain
@@ -14,11 +15,7 @@ from headless_trainer.trainers.window import TrainingWindow
 
 RUN = ["--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=1,n_head=2,n_positions=32", "--train_tokenizer"]
 RUN += "--vocab_size 320 --max_seq_length 16 --max_steps 2 --use_cpu --disable_tqdm true".split()
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -37,11 +34,8 @@ def test_pretrain(tmp_path, corpus, clm_tokenizer, monkeypatch):
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 def test_adapt(tmp_path, corpus, task, tokenizer):
-    from builders import tiny_model
-
     base, kind = tmp_path / "base", AutoModelForCausalLM if task == "clm" else AutoModelForMaskedLM
-    tiny_model(task, len(tokenizer), "vanilla").save_pretrained(base)
-    tokenizer.save_pretrained(base)
+    save(base, tiny_model(task, len(tokenizer), "vanilla"), tokenizer)
     before = kind.from_pretrained(base)
     found = adapt.main(str(base), corpus, str(tmp_path / "run"), steps=2)
     after, report = kind.from_pretrained(tmp_path / "run", output_loading_info=True)

@@ -293,13 +293,12 @@ NEEDS = {"glue": "sklearn", "report": "sklearn", "lm-eval": "lm_eval"}
     ("command", "typed", "said"),
     [(command, typed, said) for command, table in TABLES.items() for typed, said in table.items()],
 )
-def test_one_line_says_it(command, typed, said, inputs, tmp_path, monkeypatch, capsys):
+def test_one_line_says_it(command, typed, said, inputs, tmp_path, own_cache, monkeypatch, capsys):
     if command in NEEDS:
         pytest.importorskip(NEEDS[command])
     if command == "lm-eval":
         harness_inputs.index_few_tasks(monkeypatch)
     monkeypatch.chdir(inputs)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     argv = [word.replace("OUT", str(tmp_path / "out")) for word in shlex.split(typed)]
     main = importlib.import_module(f"headless_trainer.cli.{MODULES[command]}").main
     with pytest.raises(SystemExit) as end:

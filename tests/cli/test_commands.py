@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import OPTIONS
+from builders import OPTIONS, refused
 from safetensors.torch import load_file
 from transformers import TrainingArguments
 
@@ -22,12 +22,6 @@ ROOT = Path(__file__).parents[2]
 def shown(capsys, *argv: str) -> str:
     entry.main(list(argv))
     return capsys.readouterr().out
-
-
-def refused(*argv: str) -> str:
-    with pytest.raises(SystemExit) as error:
-        entry.main(list(argv))
-    return str(error.value)
 
 
 def test_windows_is_refused():
@@ -83,7 +77,7 @@ def test_help_has_a_line_for_each_flag_of_ours_and_help_all_for_every_flag(capsy
 
 
 def test_an_unknown_command_names_the_nearest():
-    assert "'pretain'" in (said := refused("pretain")) and "'pretrain'" in said
+    assert "'pretain'" in (said := refused(entry.main, "pretain")) and "'pretrain'" in said
 
 
 # Presets -----------------------------------------------------------------------------------------------------------------
@@ -118,7 +112,7 @@ def test_launch_configurations(capsys):
     names = {line.split()[0] for line in lines if line.startswith("  ")} - {"-m"}
     assert names == {"cpu", "multi_gpu", "multi_node", "fsdp2", "zero1", "zero2", "zero3", "slurm"}
     assert "distributed_type: MULTI_GPU" in Path(shown(capsys, "launch-config", "cpu").strip()).read_text()
-    assert "The nearest is 'zero3'" in refused("launch-config", "zero_3")
+    assert "The nearest is 'zero3'" in refused(entry.main, "launch-config", "zero_3")
 
 
 # From a wheel alone ------------------------------------------------------------------------------------------------------

@@ -219,9 +219,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch, text_lines, clm_tokenizer, mlm_tokenizer) -> World:
+def world(tmp_path, own_cache, monkeypatch, text_lines, clm_tokenizer, mlm_tokenizer) -> World:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     return World(text_lines, {"clm": clm_tokenizer, "mlm": mlm_tokenizer})
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from builders import save
+from row_files import write_jsonl
 from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, GPT2Config, GPT2Model
 
@@ -24,40 +26,27 @@ from headless_trainer.runtime.checkpoints import save_token_counts
 QUICK = ["--num_train_epochs", "2", "--per_device_train_batch_size", "8", "--disable_tqdm", "true", "--use_cpu", "true"]
 
 
-def write(folder: Path, split: str, rows: list[dict]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 @pytest.fixture(scope="session")
 def data(tmp_path_factory, text_lines) -> str:
     """A dozen rows of each kind of task, as a local mirror is laid out."""
     root, lines = tmp_path_factory.mktemp("data"), text_lines
     for split, start in (("train", 0), ("validation", 16)):
         some = range(start, start + 12)
-        write(root / "cola", split, [{"sentence": lines[i], "label": int(i % 3 > 0)} for i in some])
+        write_jsonl(root / "cola" / f"{split}.jsonl", [{"sentence": lines[i], "label": int(i % 3 > 0)} for i in some])
         pairs = [{"sentence1": lines[i], "sentence2": lines[i + 1]} for i in some]
-        write(root / "stsb", split, [pair | {"label": i % 6 * 0.9} for i, pair in enumerate(pairs)])
-        marks = {"start1": 0, "end1": 3, "start2": 0, "end2": 3}
-        write(root / "wic", split, [pair | marks | {"word": "the", "label": i % 2} for i, pair in enumerate(pairs)])
+        write_jsonl(root / "stsb" / f"{split}.jsonl", [pair | {"label": i % 6 * 0.9} for i, pair in enumerate(pairs)])
+        marks = {"word": "the", "start1": 0, "end1": 3, "start2": 0, "end2": 3}
+        marked = [pair | marks | {"label": i % 2} for i, pair in enumerate(pairs)]
+        write_jsonl(root / "wic" / f"{split}.jsonl", marked)
         choices = [
             {"premise": lines[i], "choice1": lines[i + 1], "choice2": lines[i + 2], "question": "cause", "label": i % 2}
             for i in some
         ]
-        write(root / "copa", split, choices)
+        write_jsonl(root / "copa" / f"{split}.jsonl", choices)
         for language in ("en", "de"):
             nli = [{"premise": lines[i], "hypothesis": lines[i + 1], "label": i % 3} for i in some]
-            write(root / "xnli" / language, split, nli)
+            write_jsonl(root / "xnli" / language / f"{split}.jsonl", nli)
     return str(root)
-
-
-def save(folder: Path, model, tokenizer, tokens: int | None = None) -> str:
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    if tokens is not None:
-        counts = torch.ones(len(tokenizer), dtype=torch.long)
-        save_token_counts(folder, counts, {"tokens_seen": float(tokens), "train_seconds": tokens / 100})
-    return str(folder)
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +59,9 @@ def encoders(tmp_path_factory, mlm_tokenizer) -> list[str]:
     for step in (5, 10):
         torch.manual_seed(step)
         trunk = BertModel(config, add_pooling_layer=False)
-        sources.append(save(root / f"checkpoint-{step}", trunk, mlm_tokenizer, tokens=1000 * step))
+        sources.append(save(root / f"checkpoint-{step}", trunk, mlm_tokenizer))
+        totals = {"tokens_seen": 1000.0 * step, "train_seconds": 10.0 * step}
+        save_token_counts(sources[-1], torch.ones(len(mlm_tokenizer), dtype=torch.long), totals)
     return sources
 
 
@@ -176,7 +167,9 @@ def test_the_best_model_is_pushed(tmp_path, encoders, data, hub):
 )
 def test_own_tasks_of_every_kind(tmp_path, encoders, text_lines, flags, label, metric, lower, loss):
     for name, start in (("train", 0), ("dev", 20)):
-        write(tmp_path, name, [{"text": text_lines[i], "label": label(i)} for i in range(start, start + 12)])
+        write_jsonl(
+            tmp_path / f"{name}.jsonl", [{"text": text_lines[i], "label": label(i)} for i in range(start, start + 12)]
+        )
     files = ["--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "dev.jsonl"]
     run(encoders[0], tmp_path / "out", *files, *flags, "--seeds", 0, "--learning_rate", 0.01)
     result = results(tmp_path / "out")[f"{loss}/run_checkpoint-5/user/seed_0.json"]
@@ -193,7 +186,7 @@ def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(tmp_path, en
     (left / "old").touch()  # as after a kill between the model and its scores
     for name, start in (("train", 0), ("dev", 20)):
         some = range(start, start + 12)
-        write(tmp_path, name, [{"text": text_lines[i], "label": ["no", "yes"][i % 2]} for i in some])
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"text": text_lines[i], "label": ["no", "yes"][i % 2]} for i in some])
     right, predict = iter([4, 6, 8, 7, 5, 8]), ClassificationTrainer.predict  # of two epochs of three seeds
 
     def fixed(self, rows, **kwargs):
@@ -293,7 +286,7 @@ def test_what_is_bad_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, 
     (tmp_path / "nothing").mkdir()
     mirror = Path(shutil.copytree(data, tmp_path / "data"))
     choices = {"premise": "a", "choice1": "b", "choice2": "c", "question": "cause", "label": 2}
-    write(mirror / "copa", "train", [choices])
+    write_jsonl(mirror / "copa" / "train.jsonl", [choices])
     other = [encoders[0], str(tmp_path / "nothing")]
     for models, folder, message in (
         (other, data, "holds no config.json"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import harness_inputs
 import numpy as np
 import pytest
+from builders import refused, save
 from row_files import write_jsonl
 
 pytest.importorskip("lm_eval")
@@ -27,7 +28,6 @@ NEEDED = ["--batch_size", "8", "--device", "cpu", "--bootstrap_iters", "200"]
 @pytest.fixture(autouse=True)
 def few_tasks(monkeypatch):
     harness_inputs.index_few_tasks(monkeypatch)
-    monkeypatch.setenv("DISABLE_MULTIPROC", "1")  # the harness's bootstrap in this process
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def inputs(tmp_path_factory, clm_tokenizer, text_lines):
     """Folders of a model that learnt something and of one that learnt less, and of task definitions."""
     folder = tmp_path_factory.mktemp("run_lm_eval")
     for name, steps in (("good", 20), ("poor", 12)):
-        harness_inputs.save(folder / name, harness_inputs.train(clm_tokenizer, text_lines, steps=steps), clm_tokenizer)
+        save(folder / name, harness_inputs.train(clm_tokenizer, text_lines, steps=steps), clm_tokenizer)
     documents = write_jsonl(folder / "texts.jsonl", [{"text": text} for text in text_lines[::6]])
     harness_inputs.write_tasks(folder / "tasks", documents)
     return folder
@@ -43,12 +43,6 @@ def inputs(tmp_path_factory, clm_tokenizer, text_lines):
 
 def flags(inputs, output_dir, *more) -> list[str]:
     return [*NEEDED, "--include_path", str(inputs / "tasks"), "--output_dir", str(output_dir), *map(str, more)]
-
-
-def refused(*argv) -> str:
-    with pytest.raises(SystemExit) as error:
-        main([str(argument) for argument in argv])
-    return str(error.value)
 
 
 def test_two_models_in_one_table(inputs, tmp_path, capsys):
@@ -143,11 +137,11 @@ def test_what_is_nobody_s_win(tmp_path):
 def test_different_documents_are_not_compared(tmp_path):
     a = write_scores(tmp_path / "a", {"acc": ("mean", True, [1.0, 0.0, 1.0])})
     b = write_scores(tmp_path / "b", {"acc": ("mean", True, [1.0, 0.0])})
-    assert "task was scored on different documents or prompts" in refused("--compare", a, b)
+    assert "task was scored on different documents or prompts" in refused(main, "--compare", a, b)
     c = write_scores(tmp_path / "c", {"acc": ("mean", True, [1.0, 0.0, 1.0])}, hashes=["0", "1", "3"])
-    assert "different documents" in refused("--compare", a, c)
+    assert "different documents" in refused(main, "--compare", a, c)
     d = write_scores(tmp_path / "d", {"acc": ("mean", True, [1.0, 0.0, 1.0])}, task="other")
-    assert "have no task in common" in refused("--compare", a, d)
+    assert "have no task in common" in refused(main, "--compare", a, d)
 
 
 def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypatch):
@@ -155,7 +149,7 @@ def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypa
     typed = ["--model_name_or_path", str(inputs / "good"), *flags(inputs, tmp_path, *tasks)]
     with monkeypatch.context() as patched:
         patched.setattr(HFLM, "generate_until", lambda *_: 1 / 0)
-        text = refused(*typed)
+        text = refused(main, *typed)
     assert "Failed; all other scores are written" in text
     assert f"tiny_generation of {inputs / 'good'}: ZeroDivisionError: division by zero" in text
     table = (tmp_path / "results.md").read_text(encoding="utf-8")
@@ -173,7 +167,7 @@ def test_failures_are_told_at_the_end_and_tried_again(inputs, tmp_path, monkeypa
 
 def test_without_the_extra(inputs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    said = refused("--model_name_or_path", inputs / "good", "--output_dir", tmp_path)
+    said = refused(main, "--model_name_or_path", inputs / "good", "--output_dir", tmp_path)
     assert "pip install 'headless_trainer[eval]'" in said
 
 

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from builders import refused, save, tiny_model
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -12,8 +13,6 @@ from transformers import (
     BertModel,
     ElectraConfig,
     ElectraModel,
-    GPT2Config,
-    GPT2Model,
     LlamaConfig,
     LlamaModel,
     pipeline,
@@ -26,10 +25,8 @@ from headless_trainer.runtime.checkpoints import save_token_counts
 
 @pytest.fixture
 def checkpoint(tmp_path, clm_tokenizer):
-    torch.manual_seed(0)
-    trunk = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=32, vocab_size=len(clm_tokenizer)))
-    trunk.save_pretrained(tmp_path / "trunk")
-    clm_tokenizer.save_pretrained(tmp_path / "trunk")
+    trunk = tiny_model("clm", len(clm_tokenizer), layers=1, dropout=0.1)
+    save(tmp_path / "trunk", trunk, clm_tokenizer)
     counts = torch.arange(len(clm_tokenizer))
     save_token_counts(tmp_path / "trunk", counts, {"tokens_seen": 1.0})
     return tmp_path / "trunk", trunk.eval(), counts
@@ -87,24 +84,17 @@ def test_counts_of_a_corpus_are_those_of_what_can_be_predicted(tmp_path, encoder
     assert bias[:5].max() <= bias.min() + 1e-5
 
 
-def refused(*argv) -> str:
-    with pytest.raises(SystemExit) as error:
-        main([str(argument) for argument in argv])
-    return str(error.value)
-
-
 def test_what_has_no_free_head_is_refused(tmp_path, checkpoint, clm_tokenizer):
     folder, _, counts = checkpoint
     save_token_counts(folder, counts[:-1], {})
-    text = refused("--model_name_or_path", folder, "--output_dir", tmp_path / "lm")
+    text = refused(main, "--model_name_or_path", folder, "--output_dir", tmp_path / "lm")
     assert f"token_counts has {len(counts) - 1} entries and the embedding has {len(counts)} rows" in text
     llama = LlamaModel(
         LlamaConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=300)
     )
-    llama.save_pretrained(tmp_path / "llama")
-    clm_tokenizer.save_pretrained(tmp_path / "llama")
+    save(tmp_path / "llama", llama, clm_tokenizer)
     save_token_counts(tmp_path / "llama", torch.ones(300, dtype=torch.long), {})
-    text = refused("--model_name_or_path", tmp_path / "llama", "--output_dir", tmp_path / "lm")
+    text = refused(main, "--model_name_or_path", tmp_path / "llama", "--output_dir", tmp_path / "lm")
     assert "does not end in a LayerNorm" in text
 
 
@@ -176,8 +166,7 @@ def encoder(tmp_path, mlm_tokenizer):
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=len(mlm_tokenizer)
     )
     trunk = BertModel(config, add_pooling_layer=False)
-    trunk.save_pretrained(tmp_path / "encoder")
-    mlm_tokenizer.save_pretrained(tmp_path / "encoder")
+    save(tmp_path / "encoder", trunk, mlm_tokenizer)
     counts = torch.arange(len(mlm_tokenizer))
     save_token_counts(tmp_path / "encoder", counts, {})
     return tmp_path / "encoder", trunk.eval(), counts
@@ -219,10 +208,9 @@ def test_layers_that_nothing_trained_need_training(tmp_path, mlm_tokenizer, text
         vocab_size=300,
     )
     folder = tmp_path / "electra"
-    ElectraModel(config).save_pretrained(folder)
-    mlm_tokenizer.save_pretrained(folder)
+    save(folder, ElectraModel(config), mlm_tokenizer)
     save_token_counts(folder, torch.arange(300), {})
     flags = ["--model_name_or_path", folder, "--output_dir", tmp_path / "mlm"]
-    assert "fine-tune it with `headless-trainer lm-head --do_train`" in refused(*flags)
+    assert "fine-tune it with `headless-trainer lm-head --do_train`" in refused(main, *flags)
     make_head(folder, tmp_path / "mlm", "--train_file", text_file, *FAST, *TRAIN, "2")
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm").config.embedding_size == 8

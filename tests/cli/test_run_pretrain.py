@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from builders import DECODER, ENCODER, tiny_model
+from builders import DECODER, ENCODER, QUICK, refused, save, tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
@@ -17,16 +17,7 @@ from headless_trainer import HeadlessTrainer, load_token_counts
 from headless_trainer.cli.pretrain import main
 
 ROOT = Path(__file__).parents[2]
-QUICK = [
-    *("--train_tokenizer", "--vocab_size", "320", "--max_seq_length", "16", "--max_steps", "4", "--logging_steps", "2"),
-    *("--per_device_train_batch_size", "4", "--use_cpu", "--disable_tqdm", "true", "--save_strategy", "no"),
-    *("--validation_split_percentage", "20", "--preprocessing_num_workers", "1", "--do_eval"),
-]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def run(text_file, folder, *flags):
@@ -34,17 +25,10 @@ def run(text_file, folder, *flags):
     return json.loads((folder / "eval_results.json").read_text())
 
 
-def refused(*argv) -> str:
-    with pytest.raises(SystemExit) as error:
-        main([str(argument) for argument in argv])
-    return str(error.value)
-
-
 @pytest.mark.parametrize("objective", ["sampled_softmax", "headless"])
 def test_what_leaves_is_stored_as_what_came(tmp_path, text_file, clm_tokenizer, objective):
     base, out = tmp_path / "base", tmp_path / "run"
-    tiny_model("clm", len(clm_tokenizer), "vanilla").to(torch.bfloat16).save_pretrained(base)
-    clm_tokenizer.save_pretrained(base)
+    save(base, tiny_model("clm", len(clm_tokenizer), "vanilla").to(torch.bfloat16), clm_tokenizer)
     flags = "--max_steps 2 --save_strategy steps --save_steps 1 --max_seq_length 16 --per_device_train_batch_size 4 --use_cpu"
     flags = [*flags.split(), "--objective", objective, "--learning_rate", "1e-2", "--train_file", str(text_file)]
     main([*flags, "--model_name_or_path", str(base), "--output_dir", str(out)])
@@ -125,10 +109,10 @@ def test_what_is_another_run_is_refused_in_one_line(tmp_path, text_file):
     main([*map(str, flags), "--train_file", str(text_file)])
     shutil.rmtree(tmp_path / "run" / "checkpoint-2")
     again = [*flags, "--resume_from_checkpoint", "last", "--train_file"]
-    said = refused(*again, text_file, "--seed", "7")
+    said = refused(main, *again, text_file, "--seed", "7")
     assert said.startswith("ValueError: seed is 7 but checkpoint") and "\n" not in said
     (tmp_path / "other.txt").write_text(text_file.read_text() + "One line more, and another run.\n" * 9)
-    said = refused(*again, tmp_path / "other.txt")
+    said = refused(main, *again, tmp_path / "other.txt")
     assert said.startswith("ValueError: The checkpoint was written with other training rows (") and "\n" not in said
 
 
@@ -137,14 +121,14 @@ def test_resume_from_the_last_checkpoint(tmp_path, text_file):
     folder, flags = tmp_path / "run", [*DECODER, "--save_strategy", "steps", "--save_steps", "2"]
     run(text_file, folder, *flags)
     again = [*QUICK, *flags, "--train_file", text_file, "--output_dir", folder]
-    assert "already holds" in (message := refused(*again)) and "--resume_from_checkpoint" in message
+    assert "already holds" in (message := refused(main, *again)) and "--resume_from_checkpoint" in message
     weights = load_file(folder / "model.safetensors")
     main([*map(str, again), "--resume_from_checkpoint", "last"])  # what is finished is not trained one step further
     assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
     assert all(torch.equal(weight, weights[name]) for name, weight in load_file(folder / "model.safetensors").items())
     main([*map(str, again), "--resume_from_checkpoint", "last", "--max_steps", "6"])
     assert (folder / "checkpoint-6").is_dir()
-    missing = refused(*again, "--output_dir", tmp_path / "empty", "--resume_from_checkpoint", "last")
+    missing = refused(main, *again, "--output_dir", tmp_path / "empty", "--resume_from_checkpoint", "last")
     assert "resume_from_checkpoint is 'last' but output_dir" in missing
 
 

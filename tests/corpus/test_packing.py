@@ -1,12 +1,12 @@
 import copy
 import os
 
-import datasets
 import numpy as np
 import pytest
 import torch
 from builders import tiny_model
 from datasets import Dataset
+from row_files import DOCUMENTS
 from transformers import AutoTokenizer, ByT5Tokenizer, GPT2Config, GPT2Model
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments
@@ -17,7 +17,7 @@ from headless_trainer.corpus.texts import load_texts
 from headless_trainer.corpus.tokenization import train_tokenizer
 from headless_trainer.trainers.step import TargetMaker
 
-DOCUMENTS = [f"Document {i} tells of {i * 7} things" + ", and of more" * (i % 5) + "." for i in range(60)]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +28,6 @@ def clm():
 @pytest.fixture(scope="module")
 def mlm():
     return train_tokenizer(DOCUMENTS, vocab_size=300, task="mlm")
-
-
-@pytest.fixture(autouse=True)
-def library_cache(tmp_path, monkeypatch):
-    """Where `datasets` keeps files when it is told nothing: not in the home of whoever runs the tests."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "library_cache")
-
-
-@pytest.fixture
-def cache(tmp_path):
-    return str(tmp_path / "cache")
 
 
 def naive_stream(tokenizer, documents) -> list[int]:

@@ -11,20 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
-from row_files import write_rows
+from row_files import DOCUMENTS, write_rows
 
 from headless_trainer.arguments import DataArguments
 from headless_trainer.corpus import documents
 from headless_trainer.corpus.documents import batches_by_size, pieces, read_documents, split
 from headless_trainer.corpus.texts import load_texts
 
-DOCUMENTS = [f"Document {i} tells of {i * 7} things" + ", and of more" * (i % 5) + "." for i in range(60)]
 BOTH = pytest.mark.parametrize("streaming", [False, True])
-
-
-@pytest.fixture
-def cache(tmp_path):
-    return str(tmp_path / "cache")
 
 
 def load(names, cache, held_out=None, **settings):

@@ -7,7 +7,7 @@ import processes
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import CLASSES, VOCAB, Gradients, encoded_rows, tiny_classifier
+from builders import CLASSES, VOCAB, Gradients, encoded_rows, save, tiny_classifier
 from datasets import Dataset, Value
 from transformers import (
     BertConfig,
@@ -245,12 +245,6 @@ def test_two_processes_have_the_gradient_of_one(tmp_path):
 # Checkpoints -----------------------------------------------------------------------------------------------------------
 
 
-def saved(folder, model, tokenizer) -> str:
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
 def load(source: str, tokenizer, num_labels: int = 3, seed: int = 0, **options):
     arguments = GlueArguments(**options)
     config = load_config(arguments, source, num_labels)
@@ -261,7 +255,7 @@ def load(source: str, tokenizer, num_labels: int = 3, seed: int = 0, **options):
 
 def test_a_trunk_gets_a_head_from_the_seed_and_keeps_its_weights(tmp_path, mlm_tokenizer, caplog):
     trunk = tiny_classifier(BertModel, vocab_size=300)
-    source = saved(tmp_path / "trunk", trunk, mlm_tokenizer)
+    source = save(tmp_path / "trunk", trunk, mlm_tokenizer)
     (first, new), (again, _), (other, _) = (load(source, mlm_tokenizer, seed=seed) for seed in (0, 0, 1))
     assert not caplog.records
     for name, value in trunk.state_dict().items():
@@ -286,7 +280,7 @@ def parts(new: list[str]) -> set[str]:
 )
 def test_any_checkpoint_can_be_fine_tuned_and_its_new_weights_are_named(tmp_path, mlm_tokenizer, make, cls, missing):
     before = make(cls, vocab_size=300, num_labels=3)
-    model, new = load(saved(tmp_path / "model", before, mlm_tokenizer), mlm_tokenizer)
+    model, new = load(save(tmp_path / "model", before, mlm_tokenizer), mlm_tokenizer)
     assert model.get_input_embeddings().weight.equal(before.get_input_embeddings().weight)
     assert parts(new) == missing
 
@@ -313,7 +307,7 @@ def test_the_end_token_pads_where_there_is_no_padding_token(clm_tokenizer):
 
 
 def test_a_classifier_of_another_size(tmp_path, mlm_tokenizer):
-    source = saved(tmp_path / "two", tiny_classifier(vocab_size=300, num_labels=2), mlm_tokenizer)
+    source = save(tmp_path / "two", tiny_classifier(vocab_size=300, num_labels=2), mlm_tokenizer)
     with pytest.raises(ValueError, match="a classifier of 2 outputs but the task needs 3.*--ignore_mismatched_sizes"):
         load_config(GlueArguments(), source, 3)
     model, new = load(source, mlm_tokenizer, ignore_mismatched_sizes=True)
@@ -330,7 +324,7 @@ def test_what_is_no_model_is_refused(tmp_path):
 
 def test_weights_that_are_not_those_of_the_configuration_are_refused(tmp_path, mlm_tokenizer):
     model = tiny_classifier(BertModel, vocab_size=300)
-    source = saved(tmp_path / "model", model, mlm_tokenizer)
+    source = save(tmp_path / "model", model, mlm_tokenizer)
     model.config.num_hidden_layers = 2
     model.config.save_pretrained(source)
     with pytest.raises(ValueError, match="lacks 16 weights of a bert, such as 'bert.encoder.layer.1"):
@@ -338,6 +332,6 @@ def test_weights_that_are_not_those_of_the_configuration_are_refused(tmp_path, m
 
 
 def test_a_tokenizer_with_more_tokens_than_the_embedding_is_refused(tmp_path, mlm_tokenizer):
-    source = saved(tmp_path / "model", tiny_classifier(BertModel, vocab_size=200), mlm_tokenizer)
+    source = save(tmp_path / "model", tiny_classifier(BertModel, vocab_size=200), mlm_tokenizer)
     with pytest.raises(ValueError, match="has 300 tokens but its embedding has 200 rows"):
         load(source, mlm_tokenizer)

@@ -8,18 +8,14 @@ import datasets
 import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
+from row_files import rows_of_the_hub, write_jsonl
 
 pytest.importorskip("sklearn")
 
-from headless_trainer.fine_tuning import task_rows
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments
 from headless_trainer.fine_tuning.own_task import own_task
 from headless_trainer.fine_tuning.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from headless_trainer.fine_tuning.task_rows import labels_of, load_task
-
-
-def write(path, rows) -> str:
-    return file(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def file(path, text) -> str:
@@ -29,7 +25,7 @@ def file(path, text) -> str:
 
 def own(tmp_path, train, validation=None, **settings):
     """The task of rows to train on and to score, and what is loaded."""
-    files = [write(tmp_path / f"{name}.jsonl", rows) for name, rows in (("t", train), ("v", validation or train))]
+    files = [write_jsonl(tmp_path / f"{name}.jsonl", rows) for name, rows in (("t", train), ("v", validation or train))]
     return loaded(*files, **settings)
 
 
@@ -53,7 +49,7 @@ def test_every_format_has_the_same_rows(tmp_path, suffix):
     elif suffix == ".json":
         path.write_text(json.dumps(ROWS, indent=1))
     elif suffix == ".jsonl":
-        write(path, ROWS)
+        write_jsonl(path, ROWS)
     else:
         csv.write_csv(table, path, csv.WriteOptions(delimiter={".csv": ",", ".tsv": "\t"}[suffix]))
     packed = tmp_path / f"rows{suffix}.gz"
@@ -223,17 +219,6 @@ def test_a_class_that_is_only_trained_on_and_other_ways_to_write_one(tmp_path):
 # The Hub ---------------------------------------------------------------------------------------------------------------
 
 
-def hub(monkeypatch, features, **columns) -> list:
-    asked = []
-
-    def load_dataset(name, config, **settings):
-        asked.append((name, config, settings))
-        return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
-
-    monkeypatch.setattr(task_rows.datasets, "load_dataset", load_dataset)
-    return asked
-
-
 CLASSES = datasets.ClassLabel(names=["negative", "neutral", "fine"])
 
 
@@ -244,7 +229,7 @@ CLASSES = datasets.ClassLabel(names=["negative", "neutral", "fine"])
 def test_a_dataset_of_the_hub(monkeypatch, kind, labels, found):
     """One class a row keeps the order that the dataset lists, and -1 is no label; of lists they are sorted: fine, negative."""
     features = {"text": datasets.Value("string"), "label": kind}
-    asked = hub(monkeypatch, features, text=["a", "b", "c"], label=labels)
+    asked = rows_of_the_hub(monkeypatch, features, text=["a", "b", "c"], label=labels)
     settings = {"cache_dir": "cache", "token": "secret"}
     _, rows, _ = loaded(dataset_name="me/mine", dataset_config_name="small", **settings)
     assert rows == {"texts": [[["a"]], [["b"]], [["c"]]][: len(found)], "label": found}
@@ -252,9 +237,8 @@ def test_a_dataset_of_the_hub(monkeypatch, kind, labels, found):
     assert asked == [("me/mine", "small", {"split": split, **settings}) for split in splits]
 
 
-def test_folders_of_data_files_are_read_as_datasets(tmp_path, monkeypatch):
+def test_folders_of_data_files_are_read_as_datasets(tmp_path, own_cache):
     """By the library itself; it finds again what it has read by the last part of a folder's name where a README names files."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     parts = [{"split": split, "path": f"{split}.csv"} for split in ("train", "test")]
     for parent, words in (("one", "ab"), ("two", "cd")):
         folder = tmp_path / parent / "data"

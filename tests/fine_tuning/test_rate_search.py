@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders import tiny_classifier
+from builders import save, tiny_classifier
 from transformers import BertForSequenceClassification, BertModel
 
 pytest.importorskip("sklearn")
@@ -27,10 +27,7 @@ def brier(right: int) -> float:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory, mlm_tokenizer) -> str:
-    folder = tmp_path_factory.mktemp("models") / "bert"
-    tiny_classifier(BertModel, vocab_size=300).save_pretrained(folder)
-    mlm_tokenizer.save_pretrained(folder)
-    return str(folder)
+    return save(tmp_path_factory.mktemp("models") / "bert", tiny_classifier(BertModel, vocab_size=300), mlm_tokenizer)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import logging
 import datasets
 import pyarrow as pa
 import pytest
-from row_files import write_jsonl
+from row_files import rows_of_the_hub, write_jsonl
 
 pytest.importorskip("sklearn")
 
@@ -236,14 +236,7 @@ def test_what_is_not_in_data_dir(tmp_path, name, settings, message):
 def test_rows_from_the_hub(monkeypatch):
     """Their numbers count, whatever the dataset calls its classes."""
     features = {"sentence": datasets.Value("large_string"), "label": datasets.ClassLabel(names=["0", "1"])}
-    asked = []
-
-    def load_dataset(name, config, **settings):
-        asked.append((name, config, settings))
-        columns = {"sentence": ["One.", "Two."], "label": [1, 0]}
-        return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
-
-    monkeypatch.setattr(task_rows.datasets, "load_dataset", load_dataset)
+    asked = rows_of_the_hub(monkeypatch, features, sentence=["One.", "Two."], label=[1, 0])
     train, _ = load("cola", None, cache_dir="cache", token="secret")
     assert train[:] == {"texts": [[["One."]], [["Two."]]], "label": [1, 0]}
     common = {"cache_dir": "cache", "token": "secret"}

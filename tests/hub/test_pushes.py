@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import make_trainer, tiny_model
+from builders import DECODER, QUICK, make_trainer, tiny_model
 from hub_standin import TOKEN, messages
 from transformers import BertConfig, BertForSequenceClassification, TrainerCallback, TrainingArguments
 
@@ -220,19 +220,13 @@ def test_the_token_stays_out_of_what_is_saved(tmp_path):
 
 # Commands and processes --------------------------------------------------------------------------------------------------
 
-QUICK = [
-    *("--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=2,n_head=2,n_positions=32", "--do_eval"),
-    *("--train_tokenizer", "--vocab_size", "320", "--max_seq_length", "16", "--max_steps", "4", "--logging_steps", "2"),
-    *("--per_device_train_batch_size", "4", "--use_cpu", "--disable_tqdm", "true", "--save_steps", "2"),
-    *("--validation_split_percentage", "20", "--preprocessing_num_workers", "1", "--push_to_hub"),
-]
+RUN = [*DECODER, *QUICK, "--save_strategy", "steps", "--save_steps", "2", "--push_to_hub"]
 
 
 @pytest.mark.slow
-def test_runs_without_the_hub_are_whole_and_can_be_pushed_later(hub, tmp_path, text_file, monkeypatch, caplog):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+def test_runs_without_the_hub_are_whole_and_can_be_pushed_later(hub, tmp_path, text_file, own_cache, caplog):
     hub.token, run, head = "another", tmp_path / "run", tmp_path / "head"
-    run_pretrain.main([*QUICK, "--train_file", str(text_file), "--output_dir", str(run), "--hub_model_id", "me/tiny"])
+    run_pretrain.main([*RUN, "--train_file", str(text_file), "--output_dir", str(run), "--hub_model_id", "me/tiny"])
     said = messages(caplog)
     assert not hub.repositories and said.count(REFUSED) == 2  # at the start and at the end
     hub.token = TOKEN
@@ -279,7 +273,7 @@ def test_sigterm_ends_a_training_whose_push_hangs(hub, tmp_path, text_file, stra
     hub.stalls = 100
     flags = f"--train_file {text_file} --output_dir {tmp_path}/run --hub_model_id me/tiny --hub_strategy {strategy}"
     flags = [*flags.split(), *(["--max_steps", "100000", "--save_steps", "20"] if strategy == "every_save" else [])]
-    process = start("import sys; from headless_trainer.cli.pretrain import main; main(sys.argv[1:])", *QUICK, *flags)
+    process = start("import sys; from headless_trainer.cli.pretrain import main; main(sys.argv[1:])", *RUN, *flags)
     assert hub.stalled.wait(200)
     if strategy == "end":
         assert any("saved in" in line for line in process.stdout)

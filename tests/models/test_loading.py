@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from architectures import ARCHITECTURES, make_model
+from builders import save
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from headless_trainer.arguments import HeadlessTrainingArguments, ModelArguments
@@ -33,8 +34,7 @@ def checkpoint(tmp_path, clm_tokenizer):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(tiny_config("gpt_neox", vocab_size=len(clm_tokenizer) + 10))
     folder = tmp_path / "checkpoint"
-    model.to(torch.bfloat16).save_pretrained(folder)
-    clm_tokenizer.save_pretrained(folder)
+    save(folder, model.to(torch.bfloat16), clm_tokenizer)
     return folder
 
 

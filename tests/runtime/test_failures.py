@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import make_trainer, tiny_model
+from builders import flip, make_trainer, tiny_model
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import TrainerCallback, TrainerState
@@ -31,12 +31,6 @@ def trainer(folder, *, kind=HeadlessTrainer, callbacks=(), **settings):
 
 def weights(folder) -> dict[str, torch.Tensor]:
     return load_file(Path(folder) / "model.safetensors")
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 1
-    path.write_bytes(content)
 
 
 def assert_equal(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> None:

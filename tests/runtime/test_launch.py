@@ -15,6 +15,7 @@ import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_simple_launcher_cmd_env
+from builders import DECODER, QUICK
 from safetensors.torch import load_file
 from transformers import AutoModel
 
@@ -123,18 +124,13 @@ def test_real_launches(tmp_path):
     assert launched(tmp_path, *config, use_cpu=False).count("WORLD_SIZE is 2 but this machine has no GPU") == 4
 
 
-FLAGS = (
-    "--model_type gpt2 --config_overrides n_embd=16,n_layer=2,n_head=2,n_positions=32 --train_tokenizer --vocab_size 320 "
-    "--max_seq_length 16 --per_device_train_batch_size 4 --use_cpu --negatives world --disable_tqdm true "
-    "--validation_split_percentage 20 --preprocessing_num_workers 1"
-).split()
+FLAGS = [*DECODER, *QUICK, "--negatives", "world", "--save_strategy", "steps"]
 
 
 @pytest.mark.slow
 def test_two_processes_of_the_cpu_configuration_train(tmp_path, text_file):
     command = [*LAUNCH, "--config_file", str(CONFIGS["cpu"]), "--main_process_port", "0", "run_pretrain.py", *FLAGS]
-    command += ["--train_file", str(text_file), "--output_dir", str(tmp_path / "run"), "--max_steps", "4"]
-    command += ["--logging_steps", "1", "--do_eval"]
+    command += ["--train_file", str(text_file), "--output_dir", str(tmp_path / "run"), "--logging_steps", "1"]
     subprocess.run(command, cwd=ROOT, env=here(tmp_path), check=True, capture_output=True)
     history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
     steps = [logs for logs in history if "loss" in logs]

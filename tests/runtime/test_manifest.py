@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from builders import flip
 from safetensors.torch import save_file
 
 from headless_trainer.runtime import manifest
@@ -41,13 +42,6 @@ def checkpoint(run_dir: Path, step: int, **facts) -> Path:
 
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
-
-
-def flip(path: Path) -> None:
-    """One bit in the middle: the length, and what a parser looks at, stay as they were."""
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 1
-    path.write_bytes(content)
 
 
 def names(run_dir: Path) -> list[str]:

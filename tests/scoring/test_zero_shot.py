@@ -9,6 +9,7 @@ import harness_inputs
 import numpy as np
 import pytest
 import torch
+from builders import save
 from row_files import write_jsonl
 from tokenizers import Tokenizer
 from transformers import (
@@ -45,7 +46,7 @@ def inputs(tmp_path_factory, clm_tokenizer, text_lines):
     return SimpleNamespace(
         folder=folder,
         model=model,
-        path=harness_inputs.save(folder / "lm", model, clm_tokenizer),
+        path=save(folder / "lm", model, clm_tokenizer),
         texts=texts,
         documents=documents,
         tasks=harness_inputs.write_tasks(folder / "tasks", documents),
@@ -55,7 +56,6 @@ def inputs(tmp_path_factory, clm_tokenizer, text_lines):
 @pytest.fixture(autouse=True)
 def few_tasks(monkeypatch):
     harness_inputs.index_few_tasks(monkeypatch)
-    monkeypatch.setenv("DISABLE_MULTIPROC", "1")  # the harness's bootstrap in this process
 
 
 def arguments(output_dir=None, **changes):
@@ -200,7 +200,7 @@ def test_rolling_likelihoods_are_the_harness_s(inputs, clm_tokenizer):
 
 
 def test_a_tokenizer_that_says_less_than_the_positions_is_remarked(inputs, tmp_path, clm_tokenizer, caplog):
-    model = harness_inputs.save(tmp_path, inputs.model, clm_tokenizer)
+    model = save(tmp_path, inputs.model, clm_tokenizer)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": 32}))
     for length, remarked in ((None, True), (32, False)):
@@ -215,7 +215,7 @@ def test_a_tokenizer_without_special_tokens(inputs, tmp_path, clm_tokenizer):
     bare = PreTrainedTokenizerFast(tokenizer_object=backend)
     assert (bare.pad_token, bare.bos_token, bare.eos_token) == (None, None, None)
     before = bare("the miller crossed!").input_ids
-    model = harness_inputs.save(tmp_path / "lm", inputs.model, bare)
+    model = save(tmp_path / "lm", inputs.model, bare)
     lm = harness_model.load(model, arguments(batch_size="auto"))
     assert lm.batch_size == harness_model.CPU_BATCH_SIZE  # not tried out
     assert lm.tokenizer("the miller crossed!").input_ids == before and len(lm.tokenizer) == len(bare)
@@ -227,7 +227,7 @@ def test_a_tokenizer_without_special_tokens(inputs, tmp_path, clm_tokenizer):
 
 
 def test_a_model_is_asked_nothing_twice(inputs, tmp_path, monkeypatch, clm_tokenizer):
-    model = harness_inputs.save(tmp_path / "lm", inputs.model, clm_tokenizer)
+    model = save(tmp_path / "lm", inputs.model, clm_tokenizer)
     asked = []
     score = HFLM._loglikelihood_tokens
     monkeypatch.setattr(HFLM, "_loglikelihood_tokens", lambda lm, r, *rest: asked.append(len(r)) or score(lm, r, *rest))
@@ -256,7 +256,7 @@ def test_what_has_no_causal_head_is_refused(tmp_path, clm_tokenizer):
         "unknown": BertForMaskedLM(BertConfig(**sizes, vocab_size=300)),
     }
     for name, model in models.items():
-        folder = harness_inputs.save(tmp_path / name, model, clm_tokenizer)
+        folder = save(tmp_path / name, model, clm_tokenizer)
         if name == "unknown":  # transformers would load it as a decoder that sees what comes
             set_architectures(folder, None)
         with pytest.raises(ValueError, match=f"{folder}.*`headless-trainer lm-head`"):
@@ -270,14 +270,14 @@ def set_architectures(folder: str, names: list[str] | None) -> None:
 
 def test_weights_that_are_missing_or_left_out_and_tokens_without_a_row_are_refused(tmp_path, clm_tokenizer):
     small = GPT2LMHeadModel(GPT2Config(**TINY | {"vocab_size": 90}))
-    small = harness_inputs.save(tmp_path / "small", small, clm_tokenizer)
+    small = save(tmp_path / "small", small, clm_tokenizer)
     sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     headless = GPTNeoXModel(GPTNeoXConfig(**sizes, vocab_size=300))
-    headless = harness_inputs.save(tmp_path / "neox", headless, clm_tokenizer)
+    headless = save(tmp_path / "neox", headless, clm_tokenizer)
     set_architectures(headless, ["GPTNeoXForCausalLM"])
     biased = GPT2LMHeadModel(GPT2Config(**TINY))
     biased.lm_head.bias = torch.nn.Parameter(torch.ones(300))
-    biased = harness_inputs.save(tmp_path / "biased", biased, clm_tokenizer)
+    biased = save(tmp_path / "biased", biased, clm_tokenizer)
     for model, named in (
         (small, "300 tokens.*90 rows"),
         (biased, "lm_head.bias, which GPT2LMHeadModel ignores"),

@@ -10,8 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 @pytest.mark.slow
-def test_the_demo(study, tmp_path, text_file, capsys, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+def test_the_demo(study, tmp_path, text_file, capsys, own_cache):
     sizes = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32,max_position_embeddings=64"
     flags = ["--train_file", str(text_file), *"--vocab_size 320 --max_seq_length 16 --max_steps 8 --use_cpu".split()]
     flags += "--per_device_train_batch_size 4 --preprocessing_num_workers 1 --disable_tqdm true".split()

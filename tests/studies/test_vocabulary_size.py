@@ -8,6 +8,7 @@ from pathlib import Path
 import harness_inputs
 import pytest
 import torch
+from builders import save
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,7 +17,7 @@ def test_every_token_is_predicted_once(study, tmp_path, text_lines, clm_tokenize
     """Rows of 6 over a text of several, against one prediction after another from what a row has before it."""
     script = study("vocabulary_size")
     model = harness_inputs.train(clm_tokenizer, text_lines, steps=3)
-    harness_inputs.save(tmp_path, model, clm_tokenizer)
+    save(tmp_path, model, clm_tokenizer)
     (tmp_path / "settings.json").write_text(json.dumps({"objective": "vanilla"}))
     documents = text_lines[:3]
     ids = script.one_text(documents, clm_tokenizer)

@@ -7,7 +7,7 @@ import datasets
 import processes
 import pytest
 import torch
-from builders import assert_same_weights, byte_level_bpe, make_trainer, tiny_model
+from builders import DECODER, QUICK, assert_same_weights, byte_level_bpe, make_trainer, tiny_model
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
@@ -213,12 +213,9 @@ def test_the_script_streams_on_two_processes(tmp_path):
     lines = [f"a document of {'many ' * (i % 9)}words, number {i}" for i in range(120)]
     (tmp_path / "texts.txt").write_text("\n".join(lines))
     command = [
-        *("--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=2,n_head=2,n_positions=32"),
-        *("--train_file", str(tmp_path / "texts.txt"), "--train_tokenizer", "--vocab_size", "300"),
-        *("--streaming", "--line_by_line", "--max_seq_length", "32", "--max_steps", "6", "--logging_steps", "2"),
-        *("--use_cpu", "--do_eval", "--validation_split_percentage", "20", "--per_device_train_batch_size", "4"),
-        *("--disable_tqdm", "true", "--save_steps", "6", "--output_dir", str(tmp_path / "run"), "--data_seed", "3"),
-        *("--shuffle_buffer_size", "200"),
+        *(*DECODER, *QUICK, "--train_file", str(tmp_path / "texts.txt"), "--output_dir", str(tmp_path / "run")),
+        *"--streaming --line_by_line --max_seq_length 32 --max_steps 6 --save_strategy steps --save_steps 6".split(),
+        *"--data_seed 3 --shuffle_buffer_size 200".split(),
     ]
     processes.run(_script, 2, str(tmp_path / "cache"), command)
     assert json.loads((tmp_path / "run" / "eval_results.json").read_text())["eval_predicted_tokens"] > 0
