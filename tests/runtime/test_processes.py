@@ -119,7 +119,7 @@ class TestTheFirstProcessFirst:
         monkeypatch.setattr(processes.time, "monotonic", lambda: next(seconds))
         monkeypatch.setattr(processes.time, "sleep", lambda _: next(seconds))
         store.set("first/0/0", said)
-        with pytest.raises(ConnectionError, match=f"Process 0 .*, {message}: .* To resume, start all processes"):
+        with pytest.raises(ConnectionError, match=f"Process 0 .*, {message}: .* To resume, start all again"):
             with first_process_first(self.args(1, 1, timeout=20)):
                 pytest.fail("entered")
 
