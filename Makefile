@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 BASE := $(VENV)/.base
 INSTALLED := $(VENV)/.installed
 # Every worker computes: with more threads each than one, they fight over the cores.
-PYTEST_OPTIONS := -m pytest -n auto --maxprocesses $(WORKERS) --dist loadgroup
+PYTEST_OPTIONS := -m pytest -n auto --maxprocesses $(WORKERS)
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST_OPTIONS)
 
 .DEFAULT_GOAL := help

@@ -25,6 +25,9 @@ MEMORY = "/dev/shm"
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
+# Files whose models take seconds to make: all tests of each go to one worker.
+MADE_ONCE = ("model_card.py", "card_results.py", "zero_shot.py", "run_lm_eval.py", "test_logs.py", "test_clients.py")
+
 gc.disable()  # until the first test: modules are no garbage
 TESTS = itertools.count(1)
 MODULES_AT_LAST_FREEZE = 0
@@ -33,6 +36,16 @@ MODULES_AT_LAST_FREEZE = 0
 @pytest.hookimpl(tryfirst=True)  # before that which hands out the tests
 def pytest_runtestloop():
     gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Not by `xdist_group`: pytest-xdist 3.8 groups nothing under pytest 9.2."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = lambda test: file if (file := test.partition("::")[0]).endswith(MADE_ONCE) else test
+    return scheduler
 
 
 def pytest_runtest_setup(item):

@@ -39,7 +39,6 @@ from headless_trainer.cli import pretrain as run_pretrain
 from headless_trainer.runtime.checkpoints import load_token_counts, save_token_counts
 from headless_trainer.trainers.pretraining import PretrainingTrainer
 
-pytestmark = pytest.mark.xdist_group("cards")  # whose models are made once
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz"
 SMALL = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32,max_position_embeddings=32"
 CITED = "Headless Language Models: Learning without Predicting with Contrastive Weight Tying"
