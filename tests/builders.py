@@ -42,12 +42,13 @@ ENCODER = [
     *("--model_type", "bert", "--tokenizer_type", "wordpiece", "--config_overrides"),
     '{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}',
 ]
-# A pretraining of four steps, with few tokens.
+# Flags of a pretraining of four steps with few tokens, and of a fine-tuning.
 QUICK = [
     *("--train_tokenizer", "--vocab_size", "320", "--max_seq_length", "16", "--max_steps", "4", "--logging_steps", "2"),
     *("--per_device_train_batch_size", "4", "--use_cpu", "--disable_tqdm", "true", "--save_strategy", "no"),
     *("--validation_split_percentage", "20", "--preprocessing_num_workers", "1", "--do_eval"),
 ]
+TUNING = "--num_train_epochs 2 --per_device_train_batch_size 8 --disable_tqdm true --use_cpu true".split()
 QUIET = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "logging_steps": 1}
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from builders import save, tiny_model
+from builders import DECODER, QUICK, save, tiny_model
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from examples import adapt, own_loss, pretrain
@@ -13,8 +13,7 @@ from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.trainers.step import Candidates
 from headless_trainer.trainers.window import TrainingWindow
 
-RUN = ["--model_type", "gpt2", "--config_overrides", "n_embd=16,n_layer=1,n_head=2,n_positions=32", "--train_tokenizer"]
-RUN += "--vocab_size 320 --max_seq_length 16 --max_steps 2 --use_cpu --disable_tqdm true".split()
+RUN = [*DECODER, *QUICK, "--max_steps", "2", "--save_strategy", "steps"]
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 

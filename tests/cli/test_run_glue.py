@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from builders import save
+from builders import TUNING, save
 from row_files import write_jsonl
 from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, GPT2Config, GPT2Model
@@ -22,8 +22,6 @@ from headless_trainer.fine_tuning.grid import fingerprint, model_names
 from headless_trainer.fine_tuning.task_scores import score_outputs
 from headless_trainer.fine_tuning.tasks import TASKS
 from headless_trainer.runtime.checkpoints import save_token_counts
-
-QUICK = ["--num_train_epochs", "2", "--per_device_train_batch_size", "8", "--disable_tqdm", "true", "--use_cpu", "true"]
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +72,7 @@ def decoder(tmp_path_factory, clm_tokenizer) -> str:
 
 def run(models, output_dir, *flags) -> None:
     models = [models] if isinstance(models, str) else models
-    main(["--model_name_or_path", *models, "--output_dir", str(output_dir), *QUICK, *map(str, flags)])
+    main(["--model_name_or_path", *models, "--output_dir", str(output_dir), *TUNING, *map(str, flags)])
 
 
 def results(output_dir) -> dict[str, dict]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from builders import TUNING, save
 from row_files import write_jsonl as write
 from tokenizers import Tokenizer, processors
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast, pipeline
@@ -22,7 +23,6 @@ from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error
 from headless_trainer.cli.glue import main
 
 ROOT = Path(__file__).parents[2]
-QUICK = ["--num_train_epochs", "2", "--per_device_train_batch_size", "8", "--disable_tqdm", "true", "--use_cpu", "true"]
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +31,15 @@ def models(tmp_path_factory, mlm_tokenizer, clm_tokenizer) -> dict[str, str]:
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertModel(BertConfig(vocab_size=300, hidden_size=16, **sizes), add_pooling_layer=False).save_pretrained(
-        root / "bert"
-    )
+    encoder = BertModel(BertConfig(vocab_size=300, hidden_size=16, **sizes), add_pooling_layer=False)
     inner = Tokenizer.from_str(mlm_tokenizer.backend_tokenizer.to_str())
     special = [(token, inner.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     inner.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
     )
     numbered = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
-    numbered.save_pretrained(root / "bert")
-    GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=64, vocab_size=300)).save_pretrained(root / "gpt2")
-    clm_tokenizer.save_pretrained(root / "gpt2")
-    return {name: str(root / name) for name in ("bert", "gpt2")}
+    decoder = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=64, vocab_size=300))
+    return {"bert": save(root / "bert", encoder, numbered), "gpt2": save(root / "gpt2", decoder, clm_tokenizer)}
 
 
 LABELS = {
@@ -68,7 +64,7 @@ def rows_of(kind: str, lines: list[str], start: int, count: int) -> list[dict]:
 
 def run(*flags) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
-        main([*map(str, flags), *QUICK])
+        main([*map(str, flags), *TUNING])
 
 
 def read(path: Path) -> list[dict]:
@@ -237,7 +233,7 @@ def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(train
 def test_two_processes_predict_what_one_does(trained, models, tmp_path):
     """After a search with early stopping, in which both follow the same scores."""
     root = trained("bert", "classes", "text")
-    flags = ["--model_name_or_path", models["bert"], *files_of(root), *QUICK, "--output_dir", tmp_path / "two"]
+    flags = ["--model_name_or_path", models["bert"], *files_of(root), *TUNING, "--output_dir", tmp_path / "two"]
     flags += ["--do_predict", "--text_columns", "text", "--seeds", 0, "--learning_rates", "0.01", "0.03"]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, "run_glue.py"]
     command = [*launch, *flags, "--early_stopping_patience", 1]

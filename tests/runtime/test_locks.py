@@ -14,6 +14,7 @@ import processes
 import pytest
 import torch
 from builders import make_trainer, tiny_model
+from filelock import FileLock
 
 from headless_trainer import HeadlessTrainer
 from headless_trainer.runtime.locks import LOCK_NAME, alone_in
@@ -79,7 +80,8 @@ def test_a_process_that_its_holder_forked_does_not_keep_it(tmp_path):
             pass
 
 
-def test_a_thread_may_enter_again_and_another_is_refused(tmp_path):
+def test_a_thread_may_enter_again_and_another_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(FileLock, "acquire", lambda lock, take=FileLock.acquire: take(lock, timeout=0.1))
     said = f"process {os.getpid()} on "
     with alone_in(tmp_path), ThreadPoolExecutor(1) as pool:
         with alone_in(tmp_path), pytest.raises(ValueError, match=f"is being written to by {said}"):

@@ -17,9 +17,8 @@ def test_a_whole_study(tmp_path, text_lines):
         (tmp_path / f"{name}.txt").write_text("".join(" ".join(lines[i : i + 12]) + "\n" for i in range(200)))
     command = [sys.executable, "studies/adaptation.py", "--train_file", tmp_path / "old.txt", "--new_files"]
     command += [tmp_path / "new.txt", "--output_dir", tmp_path / "runs", "--seeds", "0", "--vocab_size", "300"]
-    command += "--batch_size 4 --max_steps 4 --base_steps 4 --rates 1e-3 2e-3 --objectives".split()
     objectives = ["vanilla", "sampled_softmax", "sampled_softmax without draws", "headless"]
-    command += objectives
+    command += [*"--batch_size 4 --max_steps 4 --base_steps 4 --rates 1e-3 2e-3 --objectives".split(), *objectives]
     done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "runs" / "results.json").read_text())["results"]

@@ -4,11 +4,12 @@ import json
 import os
 import sys
 
-import datasets
 import pytest
 from transformers import AutoTokenizer
 
+from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from headless_trainer.cards.facts import software
+from headless_trainer.command_line import parse_args
 
 
 def test_results_say_what_they_came_from(study, tmp_path, monkeypatch, capsys):
@@ -107,9 +108,6 @@ def test_paper_scale_is_the_preset_of_the_baseline_for_all_recipes(commands, tmp
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 @pytest.mark.parametrize("scale", ["cpu", "small", "paper"])
 def test_every_scale_gives_flags_that_pretraining_takes(commands, tmp_path, scale, task):
-    from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
-    from headless_trainer.command_line import parse_args
-
     shared, started = commands
     args = study_of(shared, tmp_path, "--scale", scale, "--task", task)
     shared.pretrain(args, "headless", 1e-3, 0)
@@ -122,9 +120,6 @@ def test_every_scale_gives_flags_that_pretraining_takes(commands, tmp_path, scal
 
 def test_every_ingredient_is_what_pretraining_takes(commands, tmp_path):
     """The model types of trunks, too, of which one ends in the letter that stands for the rate."""
-    from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
-    from headless_trainer.command_line import parse_args
-
     shared, started = commands
     of_decoders, of_encoders = study_of(shared, tmp_path), study_of(shared, tmp_path, "--task", "mlm")
     assert study_of(shared, tmp_path, max_steps=144).max_steps == 144  # of a study, at this scale
@@ -167,10 +162,9 @@ def test_a_run_that_fails_says_why_and_one_that_diverged_is_known(study, tmp_pat
         shared.results_of([sys.executable, "-c", ""], tmp_path / "d", "results.json", 1)
 
 
-def test_rows_are_made_before_the_first_run_is_timed(commands, tmp_path, monkeypatch):
+def test_rows_are_made_before_the_first_run_is_timed(commands, tmp_path, own_cache):
     shared, _ = commands
-    cache, lines = tmp_path / "cache", tmp_path / "lines.txt"
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+    cache, lines = tmp_path / "library_cache", tmp_path / "lines.txt"
     lines.write_text("".join(f"the {number} of a {number}\n" for number in range(600)))
     args = study_of(shared, tmp_path, "--train_file", str(lines), "--vocab_size", "300")
     shared.prepare(args)
