@@ -106,7 +106,7 @@ def _train_all(rank: int, folder: str, made: dict[str, str], device: str) -> Non
     for task, objective in RUNS:
         if (task, objective) in TWO_NAMES and os.environ.get("FSDP_VERSION") == "2":
             with pytest.raises(
-                ValueError, match="as cls.predictions.bias and cls.predictions.decoder.bias, which FSDP2"
+                ValueError, match="names, cls.predictions.bias and cls.predictions.decoder.bias, which FSDP2"
             ):
                 train(Path(folder, "refused"), task, objective, **settings)
             continue
