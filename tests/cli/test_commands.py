@@ -155,6 +155,6 @@ def test_a_wheel_trains_without_the_source_tree(tmp_path, text_file):
     assert load_file(elsewhere / "run" / "model.safetensors")
     assert json.loads((elsewhere / "run" / "trainer_state.json").read_text())["global_step"] == 2
     card = (elsewhere / "run" / "README.md").read_text(encoding="utf-8")
-    assert "\nheadless-trainer lm-head --model_name_or_path run --output_dir run-lm\n" in card
+    assert "\nheadless-trainer lm-head --model_name_or_path ./run --output_dir run-lm\n" in card
     run(script, "lm-head", "--model_name_or_path", "run", "--output_dir", "run-lm")
     assert (elsewhere / "run-lm" / "model.safetensors").is_file()

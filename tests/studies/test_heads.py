@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import harness_inputs
 import pytest
+from row_files import write_jsonl
 
 pytest.importorskip("scipy")
 
@@ -28,7 +28,7 @@ def test_the_free_head_is_worth_the_steps_to_its_perplexity(study):
 def test_a_whole_study(tmp_path, text_lines):
     pytest.importorskip("lm_eval")
     (tmp_path / "lines.txt").write_text("".join(" ".join(text_lines[i : i + 12]) + "\n" for i in range(200)))
-    lambada = harness_inputs.write_jsonl(tmp_path / "texts.jsonl", [{"text": text} for text in text_lines[::20]])
+    lambada = write_jsonl(tmp_path / "texts.jsonl", [{"text": text} for text in text_lines[::20]])
     command = [sys.executable, "studies/heads.py", "--train_file", tmp_path / "lines.txt"]
     command += ["--output_dir", tmp_path / "out"]
     command += "--max_steps 4 --checkpoints 2 --tuning_steps 8 --vocab_size 300 --batch_size 4 --seeds 1".split()
