@@ -87,11 +87,12 @@ def in_short(value: float) -> str:
 
 
 def _plain_ticks(axis) -> None:
-    """Label a logarithmic axis with plain numbers at 1, 2 and 5, or only at 1 if it is long, without typeset formulas."""
+    """Label a logarithmic axis with plain numbers, fewer of a decade the longer it is, without typeset formulas."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
     if not isinstance(axis.get_major_locator(), FixedLocator):  # keep ticks that the panel sets
-        axis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
+        short = (1.0, 2.0, 5.0) if high > 10 * low else (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0)
+        axis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else short))
     axis.set_major_formatter(FuncFormatter(lambda value, _: in_short(value)))
     axis.set_minor_formatter(NullFormatter())
