@@ -43,11 +43,16 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
         weight[row] = (drawn * weight[:ROWS_OF_SAMPLE].float().std().cpu()).to(weight)
 
 
+def first_position(model: nn.Module) -> int:
+    """Return the position of a row's first token: in RoBERTa and similar models the one after the padding id, else 0."""
+    places = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
+    return next((each.padding_idx + 1 for each in places if getattr(each, "padding_idx", None) is not None), 0)
+
+
 def keep_padding_id(model: PreTrainedModel) -> None:
-    """Give a configuration the id that RoBERTa and its kin count positions from, where `Trainer` put that of the tokenizer."""
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            model.config.pad_token_id = module.padding_idx
+    """Set the configuration's padding id, which `Trainer` replaces by the tokenizer's, to that of `first_position`."""
+    if first := first_position(model):
+        model.config.pad_token_id = first - 1
 
 
 def _whole(weight: Tensor):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers.integrations import is_deepspeed_zero3_enabled
 
+from ..models.padding_row import first_position
 from ..objective.masking import document_bounds, document_mask, document_positions
 
 
@@ -44,10 +45,7 @@ class DocumentIsolation:
         if task == "mlm":
             self._check_takes_pairs()
             self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-            # RoBERTa and similar models count positions from the one after the padding id.
-            places = [each for name, each in model.base_model.named_modules() if name.endswith("position_embeddings")]
-            padded = [each.padding_idx for each in places if getattr(each, "padding_idx", None) is not None]
-            self._first_position = padded[0] + 1 if padded else 0
+            self._first_position = first_position(model.base_model)
         self._check_isolates(tokenizer)
 
     def add(self, inputs: dict[str, Any], device: torch.device) -> None:
