@@ -25,7 +25,7 @@ from vocabulary_size import CPU_FINE_TUNING, of_tasks
 
 from headless_trainer.tables import markdown
 
-EXACT, FREE = "vanilla", "sampled_softmax without draws"
+EXACT = "vanilla"
 OBJECTIVES = (EXACT, "sampled_softmax", "headless")
 
 
@@ -37,7 +37,9 @@ def main() -> None:
     parser.add_argument("--base_rate", type=float, default=4e-3)
     parser.add_argument("--model_type", help="instead of that of the scale, at the same size")
     parser.add_argument("--untied", action="store_true", help="bases whose head has a matrix of its own")
-    parser.add_argument("--objectives", nargs="+", choices=[*OBJECTIVES, FREE], default=OBJECTIVES)
+    parser.add_argument(
+        "--objectives", nargs="+", default=OBJECTIVES, help="these, and 'sampled_softmax with N draws' of another N"
+    )
     parser.add_argument("--tasks", nargs="+", default=[], help="of encoders, as run_glue.py has them")
     parser.add_argument("--glue_flags", default="", help="one text of further flags of run_glue.py, after an = sign")
     args = shared.at_scale(parser.parse_args(), max_steps=200, vocab_size=16_000)
@@ -60,9 +62,8 @@ def main() -> None:
         steps = {}
         if EXACT in best:
             pace = {each: sum(row["seconds"]) for each, row in best.items()}
-            steps = {
-                each: round(args.max_steps * pace[EXACT] / pace[each]) for each in best if each not in (EXACT, FREE)
-            }
+            timed = [each for each in best if each in OBJECTIVES[1:]]
+            steps = {each: round(args.max_steps * pace[EXACT] / pace[each]) for each in timed}
         rows += found + results(args, new, bases, [(each, best[each]["rate"], steps[each]) for each in steps])
     head = ["new texts", "objective", "rate", "steps", "perplexity of the new texts", "of the old ones", "seconds"]
     names = next((list(row["scores"]) for row in rows if row.get("scores")), [])
@@ -96,16 +97,8 @@ def fine_tuned(args, row: dict, bases: dict[int, Path]) -> dict[str, list[float]
     for seed in bases if args.tasks else ():
         folder = folder_of(args, row, seed)
         if not (folder / "tasks" / "results.md").is_file():
-            flags = [
-                "--model_name_or_path",
-                str(folder),
-                "--tasks",
-                *args.tasks,
-                "--seeds",
-                str(seed),
-                *CPU_FINE_TUNING,
-            ]
-            flags += ["--output_dir", str(folder / "tasks"), *shlex.split(args.glue_flags)]
+            flags = ["--model_name_or_path", str(folder), "--output_dir", str(folder / "tasks"), "--tasks", *args.tasks]
+            flags += ["--seeds", str(seed), *CPU_FINE_TUNING, *shlex.split(args.glue_flags)]
             subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
         for name, score in of_tasks(folder).items():
             found.setdefault(name, []).append(score)
@@ -138,9 +131,10 @@ def results(args, new: Path, bases: dict[int, Path], settings: list[tuple[str, f
 
 def run(args, folder: Path, seed: int, objective: str, rate: float, steps: int, **more) -> dict | None:
     """What a training run found at its end; None where it diverged."""
-    more |= {"sampled_negatives": 0} if objective == FREE else {}
+    objective, *draws = objective.replace("with ", "").split(" ")
+    more |= {"sampled_negatives": draws[0]} if draws else {}
     flags = args.settings | {
-        "task": args.task, "objective": objective.partition(" ")[0], "output_dir": folder, "seed": seed, "max_steps": steps,
+        "task": args.task, "objective": objective, "output_dir": folder, "seed": seed, "max_steps": steps,
         "tokenizer_name": shared.tokenizer_of(args), "learning_rate": rate, "warmup_steps": 0.05, "eval_strategy": "steps",
         "per_device_train_batch_size": args.batch_size, "eval_steps": max(1, steps // 4), "disable_tqdm": "true",
     } | more  # fmt: skip

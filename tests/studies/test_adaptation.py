@@ -17,7 +17,7 @@ def test_a_whole_study(tmp_path, text_lines):
         (tmp_path / f"{name}.txt").write_text("".join(" ".join(lines[i : i + 12]) + "\n" for i in range(200)))
     command = [sys.executable, "studies/adaptation.py", "--train_file", tmp_path / "old.txt", "--new_files"]
     command += [tmp_path / "new.txt", "--output_dir", tmp_path / "runs", "--seeds", "0", "--vocab_size", "300"]
-    objectives = ["vanilla", "sampled_softmax", "sampled_softmax without draws", "headless"]
+    objectives = ["vanilla", "sampled_softmax", "sampled_softmax with 0 draws", "headless"]
     command += [*"--batch_size 4 --max_steps 4 --base_steps 4 --rates 1e-3 2e-3 --objectives".split(), *objectives]
     done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -30,7 +30,7 @@ def test_a_whole_study(tmp_path, text_lines):
         run = tmp_path / "runs" / "new" / f"{row['objective']}_{row['rate']:g}_{row['steps']}_0".replace(" ", "_")
         read = json.loads((run / "eval_results.json").read_text())
         settings = json.loads((run / "settings.json").read_text())
-        assert (settings.get("sampled_negatives") == 0) == ("without draws" in row["objective"])
+        assert (settings.get("sampled_negatives") == 0) == ("with 0 draws" in row["objective"])
         assert row["old"] == [math.exp(read["eval_old_cross_entropy"])] != row["new"]
     best = min(found[:2], key=lambda row: row["new"])
     assert best["reached"] == [1.0, 1.0] and sum("reached" in row for row in found) == 4
