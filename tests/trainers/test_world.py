@@ -18,7 +18,7 @@ def train(
     folder, task: str, empty: bool, *, batch_size: int, accumulation: int, negatives: str, steps: int = 3,
     dtype: torch.dtype = torch.float32, device: str = "cpu",
 ):  # fmt: skip
-    causal, own = task in ("clm", "drawn", "own", "own rows"), task.startswith("own")
+    causal, own = task in ("clm", "drawn", "own", "own rows", "own untied"), task.startswith("own")
     objective = "sampled_softmax" if own else "headless"
     settings = {
         "objective": objective, "task": "clm" if causal else "mlm", "mlm_probability": 0.15 if causal else 0.4,
@@ -28,7 +28,8 @@ def train(
         "learning_rate": 1e-2, "max_grad_norm": 0.0, "save_strategy": "no", "train_sampling_strategy": "sequential",
         "use_cpu": device == "cpu",
     }  # fmt: skip
-    gradients, model = Gradients(), tiny_model("clm" if causal else "mlm", VOCAB, objective, positions=16).to(dtype)
+    changes = {"positions": 16} | ({"tie_word_embeddings": False} if "untied" in task else {})
+    gradients, model = Gradients(), tiny_model("clm" if causal else "mlm", VOCAB, objective, **changes).to(dtype)
     rows = labelled_rows(task, empty)
     given = {"token_counts": torch.arange(VOCAB), "processing_class": Tokenizer(VOCAB), "callbacks": [gradients]}
     run = make_trainer(folder, model, rows, settings, **given)
@@ -70,7 +71,8 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
         pytest.skip(f"needs {count} GPUs")
     most = ROWS // count
     cases = [(task, empty, steps) for task in ("mlm", "clm") for empty in (False, True) for steps in (1, most)]
-    cases += [(task, False, steps) for task in ("mask", "drawn", "own", "own rows", "own mlm") for steps in (1, most)]
+    others = ("mask", "drawn", "own", "own rows", "own mlm", "own untied", "own untied mlm")
+    cases += [(task, False, steps) for task in others for steps in (1, most)]
     processes.run(_train_cases, count, str(tmp_path), count, cases, dtype, device)
     found = torch.load(tmp_path / "found.pt")
     for task, empty, accumulation in cases:
