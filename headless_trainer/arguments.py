@@ -173,8 +173,7 @@ class HeadlessTrainingArguments(TrainingArguments):
         "does not grow with the vocabulary.",
     )
     head_bias: Literal["none", "prior"] = HfArg(
-        default="none",
-        help="vanilla clm: prior adds a trained head bias that starts at log token frequencies.",
+        default="none", help="vanilla clm: prior adds a trained head bias that starts at log token frequencies."
     )
     eval_pool_size: int = HfArg(default=4096, help="headless: number of held-out targets in evaluation's fixed pool.")
     eval_full_vocabulary: bool = HfArg(default=True, help="headless: also score the whole vocabulary in evaluation.")
@@ -246,8 +245,7 @@ class LMHeadArguments(HeadlessTrainingArguments):
         default="prior", help="prior: E^T + log q. embeddings: E^T alone, where the paper starts fine-tuning."
     )
     counts_from: Literal["checkpoint", "corpus"] = HfArg(
-        default="checkpoint",
-        help="Source of token counts for log q: the checkpoint, or the training texts.",
+        default="checkpoint", help="Source of token counts for log q: the checkpoint, or the training texts."
     )
     freeze_trunk: bool = HfArg(default=False, help="Fine-tune only the head.")
     learning_rate: float = HfArg(default=1e-4, help="Peak learning rate.")

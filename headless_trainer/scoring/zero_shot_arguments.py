@@ -25,8 +25,7 @@ class ZeroShotArguments:
         help="Test the difference between two models or folders of results. Models are scored now or were earlier.",
     )
     data_files: list[str] | None = HfArg(
-        default=None,
-        help="task=file pairs: local .jsonl, .json or .parquet documents that replace a task's dataset.",
+        default=None, help="task=file pairs: local .jsonl, .json or .parquet documents that replace a task's dataset."
     )
     include_path: str | None = HfArg(default=None, help="Folder with your own task definitions, in the harness's YAML.")
     num_fewshot: int | None = HfArg(default=None, help="Solved examples in each prompt. The task's own by default.")

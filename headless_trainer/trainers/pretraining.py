@@ -308,6 +308,8 @@ class PretrainingTrainer(Trainer):
         if "loss" in logs:  # a log of training steps, not of an evaluation or the end of the run
             self.finite.read_all()
             logs.update(self.window.flush(self.args.device, self.sum_over_processes))
+            if not logs["predicted_tokens"]:
+                logger.warning("No row had a target since the last log: nothing was learned. Are all 'labels' -100?")
         super().log(logs, start_time)
 
     def sum_over_processes(self, values: Tensor) -> Tensor:

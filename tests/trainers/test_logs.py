@@ -7,7 +7,7 @@ from pathlib import Path
 import processes
 import pytest
 import torch
-from builders import tiny_trainer
+from builders import make_trainer, tiny_model, tiny_trainer
 from transformers.integrations.integration_utils import rewrite_logs
 
 from headless_trainer.measures import MEASURES
@@ -88,6 +88,15 @@ def test_several_processes_log_their_exchange(tmp_path):
     processes.run(_process, 2, str(tmp_path))
     found, want = torch.load(tmp_path / "names.pt")
     assert found == want and {"pool_exchange_bytes", "row_exchange_bytes"} <= found
+
+
+@pytest.mark.parametrize(("label", "warnings"), [(-100, 2), (3, 0)])
+def test_rows_without_a_target_are_a_warning(tmp_path, caplog, label, warnings):
+    rows = [{"input_ids": [1, 2, 3], "labels": [-100, -100, label]}] * 8
+    make_trainer(
+        tmp_path, tiny_model("clm"), rows, {"task": "clm", "max_steps": 2, "save_strategy": "no", "logging_steps": 1}
+    ).train()
+    assert caplog.text.count("No row had a target since the last log") == warnings
 
 
 # Trackers --------------------------------------------------------------------------------------------------------------
