@@ -1,18 +1,18 @@
 #!/usr/bin/env python
-"""Everything that an accelerator has to show, in one command: is it right, and what does it cost.
+"""Check that an accelerator computes correctly and measure what it costs, in one command.
 
     python benchmarks/accelerator.py --output_dir runs/accelerator
     python benchmarks/accelerator.py --output_dir runs/accelerator --scale cpu --minutes 5
 
-On one GPU it takes at most nine minutes and leaves accelerator.json and accelerator.md. The parts, the most important first:
+On one GPU it takes at most nine minutes and writes accelerator.json and accelerator.md. The parts, most important first:
 
-- parity: what benchmarks/parity.py checks, on this device
-- loss: forward and backward of the loss alone beside the paper's form and every exact head over the vocabulary that is
-  installed (torch's, Liger's, Cut Cross-Entropy), each with its error against float64
-- steps: whole training steps with growing batches until the memory ends: trunk alone, headless, vanilla with the fastest of
-  those heads, and as transformers computes it
+- parity: the checks of benchmarks/parity.py on this device
+- loss: forward and backward of the loss alone, of the paper's form, and of every installed exact head over the vocabulary
+  (torch's, Liger's, Cut Cross-Entropy), each with its error relative to float64
+- steps: whole training steps with growing batches until memory runs out: trunk alone, headless, vanilla with the fastest of
+  those heads, and transformers' own model
 
-Every part is a process of its own with its share of the time. What fails is named on the page, and the rest runs.
+Each part runs in a process of its own for its share of the time. The page names whatever fails, and the rest still runs.
 """
 
 import argparse
@@ -33,23 +33,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-# Shares of the time. What a part leaves is for those after it.
+# Shares of the time. Later parts get the time that a part leaves.
 PARTS = {"parity": 0.25, "loss": 0.35, "steps": 0.4}
 FILE = "accelerator"
-RESTARTS = 5  # of a part that lost its device, each without what was under way then
+RESTARTS = 5  # of a part that lost its device; each leaves out the item that was running
 
 
 # One part, in its own process --------------------------------------------------------------------------------------------
 
 
 class Part:
-    """What a part has found so far, in a file that is written anew with every finding.
+    """The findings of one part so far, in a file that is rewritten after each of them.
 
     Args:
-        path: the file. What it holds already is kept, so a part that is started again goes on.
+        path: the file. Its content is kept, so that a restarted part continues.
         scale: ``gpu`` or ``cpu``.
-        seconds: after them nothing new is begun.
-        without: items that are left out.
+        seconds: time after which no new item is started.
+        without: items to leave out.
     """
 
     def __init__(self, path: Path, scale: str, seconds: float, without: list[str]):
@@ -73,7 +73,7 @@ class Part:
         return any(values.items() <= row.items() for row in self.found["rows"])
 
     def late(self, deadline: float | None = None) -> bool:
-        """Whether there is no time for one item more."""
+        """Return whether there is no time for another item; if so, mark the part as incomplete."""
         if time.monotonic() < min(self.deadline, deadline or self.deadline):
             return False
         self.found["complete"] = False
@@ -82,7 +82,7 @@ class Part:
 
     @contextlib.contextmanager
     def attempt(self, item: str) -> Iterator[dict]:
-        """Run one item. What it raises is kept under its name; whether it ran, and whether it fitted, is in what is given."""
+        """Run one item and record its error, if any; yield a dict with ``ran`` and ``fits`` (into memory)."""
         outcome = {"ran": False, "fits": True}
         self.found["under_way"] = item
         self.save()
@@ -90,16 +90,16 @@ class Part:
             yield outcome
             outcome["ran"] = True
         except Exception as error:
-            if type(error).__name__ == "OutOfMemoryError":  # torch's: a part need not have loaded it
+            if type(error).__name__ == "OutOfMemoryError":  # torch's, by name: a part need not load torch
                 outcome["fits"] = False
             else:
                 self.found["failures"][item] = f"{type(error).__name__}: {error}"[:500]
-            self.free()  # raises again where the device is lost to this process, which ends here with this item under way
+            self.free()  # raises again if this process has lost the device: it ends here, with this item under way
         self.found["under_way"] = None
         self.save()
 
     def free(self) -> None:
-        """Give memory back to the device."""
+        """Collect garbage and release the device's cached memory."""
         gc.collect()
         if self.device == "cuda":
             import torch
@@ -123,7 +123,7 @@ def parity(part: Part) -> None:
         part.found["facts"][f"seconds of {name}"] = round(time.monotonic() - started, 1)
 
 
-# K, D, V; the first ones are those that most is asked about
+# K, D, V; the sizes of most interest come first
 FIRST_SIZES = [
     (16384, 768, 50304), (65536, 768, 50304), (16384, 2048, 256000), (65536, 2048, 256000), (4096, 768, 32000)
 ]  # fmt: skip
@@ -198,7 +198,7 @@ STEPS = {
         dict(model="modernbert-base", vocab_size=50304, length=512, bf16=True, start=16),
         dict(model="pythia-70m", vocab_size=256000, length=512, bf16=True, start=16),
     ],
-    # A CPU's memory has no end that a program comes back from: two batches.
+    # A program does not survive running out of CPU memory, so a CPU gets two batch sizes.
     "cpu": [
         dict(model=model, vocab_size=8000, length=64, bf16=False, start=4, last=8)
         for model in ("tiny-encoder", "tiny-decoder")
@@ -221,14 +221,14 @@ def steps(part: Part) -> None:
 
 
 class ChosenHead:
-    """Stands in for the loss of `VanillaTrainer`, and hands it to one of the heads that are compared."""
+    """A replacement for the loss of `VanillaTrainer` that calls one of the compared heads."""
 
     head = None
 
     def __call__(self, hidden, target_ids, weight, bias=None, *, softcap=None, reduction="mean"):
         import torch
 
-        assert softcap is None  # kernels that are compared have none
+        assert softcap is None  # the compared kernels have none
         if torch.is_autocast_enabled(hidden.device.type):
             dtype = torch.get_autocast_dtype(hidden.device.type)
             hidden, weight = hidden.to(dtype), weight.to(dtype)
@@ -238,7 +238,7 @@ class ChosenHead:
 
 
 def sweep(part: Part, problem, deadline: float) -> None:
-    """Steps of one model at batches that double until no method fits or the time is over."""
+    """Time the steps of one model at batch sizes that double until no method fits or the time is up."""
     import torch
     from loss import alternate, heads
     from step import METHODS, MODELS, config_of, timed, zipf_ids
@@ -274,11 +274,11 @@ def sweep(part: Part, problem, deadline: float) -> None:
             for method in list(made):
                 names = [None]
                 if method == "our vanilla":
-                    masked = MODELS[problem.model][0] == "mlm"  # whose models have a bias in the head, too
+                    masked = MODELS[problem.model][0] == "mlm"  # these models also have a bias in the head
                     count = int(0.15 * ids.numel()) if masked else ids.numel()
                     shape = count, config_of(problem).hidden_size, problem.vocab_size
                     names = fastest(part, all_heads, shape, biased=masked)
-                for head in names:  # the next one where a head's own memory is too much
+                for head in names:  # try the next one if a head needs too much memory
                     if head is not None:
                         chosen.head = all_heads[head]
                     with part.attempt(f"{name}: {method}") as outcome:
@@ -312,7 +312,7 @@ def sweep(part: Part, problem, deadline: float) -> None:
 
 
 def fastest(part: Part, found: dict, size: tuple[int, int, int], biased: bool) -> list[str]:
-    """The heads that run at a size, the fastest first, by their own forward and backward in turn."""
+    """Return the heads that run at a size, fastest first, by their own forward and backward, timed in turn."""
     import torch
     from loss import alternate, make_inputs, run_once
 
@@ -339,7 +339,7 @@ def allocated(device) -> int:
 
 
 def peak_of(step, batch, device) -> int:
-    """Bytes that a step needs at its peak beyond what is there before it; it also warms up."""
+    """Return the bytes that a step needs at its peak beyond those in use before it; also warm up."""
     import torch
 
     step(batch)
@@ -359,8 +359,8 @@ def peak_of(step, batch, device) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", default="runs/accelerator")
-    parser.add_argument("--scale", choices=("gpu", "cpu"), help="gpu where there is one.")
-    parser.add_argument("--minutes", type=float, help="What all parts take: 9 on a GPU, 5 on a CPU by default.")
+    parser.add_argument("--scale", choices=("gpu", "cpu"), help="Default: gpu if there is one.")
+    parser.add_argument("--minutes", type=float, help="Time for all parts: 9 on a GPU, 5 on a CPU by default.")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     for hidden in ("--part", "--result", "--seconds"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -377,7 +377,7 @@ def main() -> None:
             parser.error("--scale is gpu but torch sees no GPU here: use --scale cpu.")
         args.scale = "gpu" if found else "cpu"
     args.minutes = args.minutes or (9 if args.scale == "gpu" else 5)
-    # What was measured must be told where the run is ended from outside, as by a time limit.
+    # A run ended from outside, as by a time limit, must still report what it measured.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(run_all(args))
 
@@ -418,7 +418,7 @@ def run_all(args) -> int:
 
 
 def follow(name: str, args, folder: Path, seconds: float) -> Iterator[dict]:
-    """Run one part, and give what it has found: now and then while it runs, and at its end."""
+    """Run one part and yield its findings: every two seconds while it runs, and at its end."""
     path, started, without, status = folder / f"{name}.json", time.monotonic(), [], "failed"
     found: dict = {"rows": [], "failures": {}, "facts": {}}
     environment = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUDA_VISIBLE_DEVICES": "0"} | os.environ
@@ -431,7 +431,7 @@ def follow(name: str, args, folder: Path, seconds: float) -> Iterator[dict]:
 
     for _ in range(1 + RESTARTS):
         left = seconds - (time.monotonic() - started)
-        # What is under way when nothing new is begun has the last tenth of the time.
+        # No item starts in the last tenth of the time, which is left for the item then running.
         command = [sys.executable, __file__, "--part", name, "--result", str(path), "--scale", args.scale]
         command += ["--seconds", str(left - 0.1 * seconds), "--without", *without]
         process = subprocess.Popen(command, env=environment)
@@ -456,7 +456,7 @@ def follow(name: str, args, folder: Path, seconds: float) -> Iterator[dict]:
         item = last.get("under_way")
         if item is None or item in without:
             break
-        without.append(item)  # the process was lost with it: on without it
+        without.append(item)  # the process died in it: restart without it
     yield state(status)
 
 
@@ -492,11 +492,11 @@ COLUMNS = {
               ("over_headless", "over headless", ".2f"), ("tokens_per_second", "tokens/s", ",.0f"), ("gib", "peak GiB", ".1f")],
 }  # fmt: skip
 WORDS = {
-    "parity": "Figures must not be above their bounds.",
-    "loss": "Forward and backward, methods in turn, medians. Errors are relative to float64 of the same inputs. A row without "
-    "figures did not fit into the memory.",
-    "steps": "Forward, backward, clipping, AdamW; methods in turn, medians. A row without figures did not fit into the memory "
-    "that the methods still there leave.",
+    "parity": "No figure may exceed its bound.",
+    "loss": "Medians of forward and backward; methods take turns. Errors are relative to float64 on the same inputs. A row "
+    "without figures did not fit into memory.",
+    "steps": "Medians of forward, backward, clipping and AdamW; methods take turns. A row without figures did not fit into the "
+    "memory left by the methods still running.",
 }
 
 
@@ -525,7 +525,7 @@ def page(report: dict) -> str:
         lines += [f"- FAILED {item}: {' '.join(error.split())}" for item, error in part["failures"].items()]
         lines += [f"- FAILED {item}: the process was lost with it" for item in part["left_out"]]
         if part["status"] == "failed":
-            lines += ["", "```", part.get("error", "The process ended without a word.").rstrip(), "```"]
+            lines += ["", "```", part.get("error", "The process ended without an error message.").rstrip(), "```"]
         lines.append("")
     return "\n".join(lines)
 

@@ -1,11 +1,11 @@
-"""Time from texts to packed rows: `tokenize_and_pack` beside the two ``datasets.map`` passes of run_clm.py.
+"""Measure the time from texts to packed rows: `tokenize_and_pack` against the two ``datasets.map`` passes of run_clm.py.
 
     python benchmarks/data_pipeline.py
     python benchmarks/data_pipeline.py --train_file en.txt.gz de.txt.gz ja.txt.gz --tokenizers bpe wordpiece unigram
 
-Both ways get the same texts, tokenizer and number of processes, start without caches and take turns. Each file is a language
-by itself; without --train_file there are made-up words with spaces between them, and characters of a script without spaces. The
-Unigram tokenizer is one as SentencePiece makes them: its words begin with their space.
+Both get the same texts, tokenizer and number of processes, start without caches and take turns. Each file is measured
+separately, as one language. Without --train_file, the texts are made up: words separated by spaces, and characters of a script
+without spaces. The Unigram tokenizer follows SentencePiece: its words begin with their space.
 """
 
 import argparse
@@ -31,7 +31,7 @@ OURS, RUN_CLM = "tokenize_and_pack", "run_clm"
 
 
 def run_clm(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, processes: int) -> Dataset:
-    """What the language-modelling example of transformers does: tokenize 1,000 texts at a time, then regroup lists."""
+    """Tokenize 1,000 texts at a time, then regroup lists, as the language-modelling example of transformers does."""
 
     def tokenize(examples: dict) -> dict:
         return tokenizer(examples["text"])
@@ -56,7 +56,7 @@ WAYS = {OURS: ours, RUN_CLM: run_clm}
 
 
 def made_up(spaces: bool, characters: int = 5_000_000) -> Dataset:
-    """Paragraphs of words, each as frequent as its rank in a language would have it, or of single characters."""
+    """Make up paragraphs of words, or of single characters without spaces, with frequencies by rank as in a language."""
     draw = random.Random(0)
     if spaces:
         lexicon = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(50_000)]
@@ -71,7 +71,7 @@ def made_up(spaces: bool, characters: int = 5_000_000) -> Dataset:
 
 
 def tokenizer_of(kind: str, texts: Dataset, vocab_size: int, folder: str) -> PreTrainedTokenizerBase:
-    """Trained on the first ten million characters, and read back as any other."""
+    """Train a tokenizer on the first ten million characters, and load it like any other."""
     size, first = 0, []
     for row in islice(texts, 100_000):
         first.append(row["text"])
@@ -94,8 +94,8 @@ def tokenizer_of(kind: str, texts: Dataset, vocab_size: int, folder: str) -> Pre
 
 
 def measure(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, processes: int, repeats: int):
-    """Seconds of each repeat of both ways, and tokens in the rows of each."""
-    for way in WAYS.values():  # imports, threads and page cache are paid for here
+    """Return the seconds of each repeat of both ways, and the tokens in the rows of each."""
+    for way in WAYS.values():  # pays for imports, threads and the page cache
         way(texts.select(range(max(1, len(texts) // 50))), tokenizer, block_size, processes)
     seconds: dict[str, list[float]] = {name: [] for name in WAYS}
     tokens = {}
@@ -110,22 +110,22 @@ def measure(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train_file", nargs="+", help="Texts, each file by itself. Made-up ones by default.")
+    parser.add_argument("--train_file", nargs="+", help="Texts, each file measured separately; made up by default.")
     parser.add_argument("--tokenizers", nargs="+", choices=("bpe", "wordpiece", "unigram"), default=["bpe"])
-    parser.add_argument("--processes", type=int, nargs="+", default=[available_processors()], help="Of both ways.")
-    parser.add_argument("--repeats", type=int, default=3, help="Timed runs of each way; the median counts.")
-    parser.add_argument("--max_documents", type=int, help="Use this many documents of each file.")
+    parser.add_argument("--processes", type=int, nargs="+", default=[available_processors()], help="For both ways.")
+    parser.add_argument("--repeats", type=int, default=3, help="Timed runs of each way; medians are printed.")
+    parser.add_argument("--max_documents", type=int, help="Use only this many documents of each file.")
     parser.add_argument("--block_size", type=int, default=128, help="Tokens in a row.")
     parser.add_argument("--vocab_size", type=int, default=32_000)
     args = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     datasets.disable_progress_bars()
     corpora = {Path(name).name: [name] for name in args.train_file or ()} or {"made-up words": True, "no spaces": False}
-    print(f"As many processes for both, medians of {args.repeats} runs in turn; {available_processors()} processors.\n")
+    print(f"Medians of {args.repeats} runs in turn, with equal process counts; {available_processors()} processors.\n")
     print("| texts | tokenizer | processes | ours, tokens/s | run_clm, tokens/s | run_clm's time over ours (range) |")
     print("|---|---|---|---|---|---|")
     for name, source in corpora.items():
-        datasets.enable_caching()  # the texts may be cached, the rows may not
+        datasets.enable_caching()  # texts may be cached, rows may not
         texts = made_up(source) if args.train_file is None else load_texts(DataArguments(train_file=source))["train"]
         datasets.disable_caching()
         if args.max_documents:
@@ -136,7 +136,7 @@ def main() -> None:
             for processes in args.processes:
                 seconds, tokens = measure(texts, tokenizer, args.block_size, processes, args.repeats)
                 ratios = [peer / own for own, peer in zip(seconds[OURS], seconds[RUN_CLM], strict=True)]
-                # Rates of each by its own tokens: run_clm leaves out the end of every 1,000 texts.
+                # Each rate counts its own tokens: run_clm drops the end of every 1,000 texts.
                 own, peer = (tokens[way] / statistics.median(seconds[way]) for way in WAYS)
                 ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
                 print(f"| {name} | {kind} | {processes} | {own:,.0f} | {peer:,.0f} | {ratio} |", flush=True)

@@ -1,22 +1,22 @@
 #!/usr/bin/env python
-"""Everything that can happen to a training run, done to it: one table of what was tried and what was survived.
+"""Disturb training runs in every possible way, and print a table of what was tried and survived.
 
-    python benchmarks/faults.py                              # 6 kills and 6 signals on each of four kinds of runs, and the rest
+    python benchmarks/faults.py                              # 6 kills and 6 signals for each of four variants, and the rest
     python benchmarks/faults.py --kills 100 --signals 40
     python benchmarks/faults.py --variants rows --attacks kill --kills 3
 
-Each variant is a run that is never disturbed, and the same run disturbed at random moments: killed with SIGKILL while it starts
-or loads its checkpoint, between two steps, or, in half of the cases, while a checkpoint is being written; or given SIGTERM,
-to all of its processes at once, as launchers and schedulers send it. Every life of it is the same command, `run_pretrain.py
-... --resume_from_checkpoint auto`. After each life every checkpoint is read: those under their own names must be whole, those
-that were whole before must be there unchanged, but for those that --save_total_limit lets go; after a SIGTERM there must be
-a new one. At the end weights and losses must be those of the run that was never disturbed, bit for bit.
+Each variant runs undisturbed, and again with disturbances at random moments: SIGKILL while it starts or loads its checkpoint,
+between two steps or, in half of the cases, while it writes a checkpoint; or SIGTERM to all of its processes at once, as
+launchers and schedulers send it. Each life, from a start to the next disturbance, is the same command, `run_pretrain.py ...
+--resume_from_checkpoint auto`. After each life every checkpoint is read: those under their final names must be complete, those
+that were complete before must be unchanged, except those that --save_total_limit deletes, and a SIGTERM must have left a new
+one. At the end, weights and losses must equal those of the undisturbed run, bit for bit.
 
-Then every file of a checkpoint is damaged in turn, and the one before it must be resumed from; a stream is resumed over other
-files; a second run is started in the folder of a first, by another process and by another thread; the launcher of two processes
-is killed, and they must end, with a checkpoint; and files cannot grow beyond a limit, as on a full disk.
+Then every file of a checkpoint is damaged in turn, and the run must resume from the checkpoint before it; a stream is resumed
+over changed files; a second run starts in the folder of a first, in another process and in another thread; the launcher of two
+processes is killed, and they must end with a checkpoint; and files cannot grow beyond a limit, as on a full disk.
 
-Exit status 0 if all of that held.
+The exit status is 0 if all of this held.
 """
 
 import argparse
@@ -47,11 +47,11 @@ from headless_trainer.tables import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 SAVE_STEPS, LIMIT = 10, 3
-STEPS_A_LIFE = 80  # more than a life takes, so that the run does not end before it has been disturbed often enough
+STEPS_A_LIFE = 80  # more than a life trains, so that the run does not end before its last disturbance
 DECODER = ("gpt2", "bpe", '{"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}')
 WIDTH = '{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}'
 ENCODER = ("bert", "wordpiece", WIDTH)
-# Model, processes, and further flags of each kind of run.
+# Model, number of processes and further flags of each variant.
 VARIANTS = {
     "rows": (DECODER, 1, []),
     "workers": (ENCODER, 1, ["--dataloader_num_workers", "2"]),
@@ -63,10 +63,10 @@ ATTACKS = ("kill", "signal", "damage", "changed files", "second run", "launcher"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=24, help="over all variants")
-    parser.add_argument("--signals", type=int, default=24, help="over all variants")
+    parser.add_argument("--kills", type=int, default=24, help="SIGKILLs over all variants")
+    parser.add_argument("--signals", type=int, default=24, help="SIGTERMs over all variants")
     parser.add_argument("--flips", type=int, default=20, help="bits flipped in each file, one at a time")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     args = parser.parse_args()
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 class Table:
-    """Tries and how many of them held, by attack and kind of run."""
+    """The tries of each attack on each variant, and how many of them held."""
 
     def __init__(self):
         self.rows: dict[tuple[str, str], list[bool]] = {}
@@ -118,7 +118,7 @@ class Table:
 
 
 def disturb(variant: str, lives: list[str], folder: Path, moments: random.Random, table: Table) -> None:
-    """The run that is never disturbed, the one that is, and their comparison."""
+    """Run a variant undisturbed, run it with disturbances, and compare the two."""
     run = Run(folder, variant, len(lives) * STEPS_A_LIFE + 5)
     first = time.monotonic()
     process = run.start(folder / "whole")
@@ -126,7 +126,7 @@ def disturb(variant: str, lives: list[str], folder: Path, moments: random.Random
         time.sleep(0.01)
     startup = time.monotonic() - first
     assert process.wait() == 0, run.said()
-    print(f"{variant}: never disturbed, {run.steps} steps in {time.monotonic() - first:.0f} s, ", end="")
+    print(f"{variant}: undisturbed, {run.steps} steps in {time.monotonic() - first:.0f} s, ", end="")
     print(f"{startup:.1f} s to its first checkpoint", flush=True)
 
     ledger = Ledger(folder / "disturbed")
@@ -136,7 +136,7 @@ def disturb(variant: str, lives: list[str], folder: Path, moments: random.Random
         kinds = {"starting": 15, "training": 35, "writing": 50} if attack == "kill" else {"training": 1, "writing": 1}
         kind = moments.choices(list(kinds), list(kinds.values()))[0]
         wait_for_moment(ledger.run_dir, process, kind, moments, startup)
-        assert process.poll() is None, f"it ended before life {number}: {run.said()}"
+        assert process.poll() is None, f"the run ended before attack {number}: {run.said()}"
         everyone = send(process, signal.SIGKILL if attack == "kill" else signal.SIGTERM)
         try:
             process.wait(120)
@@ -146,24 +146,22 @@ def disturb(variant: str, lives: list[str], folder: Path, moments: random.Random
         psutil.wait_procs(everyone)
         half, place = half_written(ledger.run_dir), kind
         if attack == "kill" and half not in (None, leftover):
-            place = f"writing {half[0].name}, {sum(path.is_file() for path in half[0].rglob('*'))} files of it"
+            place = f"writing {half[0].name}, {sum(path.is_file() for path in half[0].rglob('*'))} files so far"
         held, found = ledger.inspect()
         if attack == "signal" and not (newest_step(ledger.run_dir) > before and "Stopped by SIGTERM" in run.said()):
-            held, found = False, found + f"; NO CHECKPOINT AFTER THE SIGNAL, and it said:\n{run.said()[-3000:]}"
+            held, found = False, found + f"; NO CHECKPOINT AFTER THE SIGNAL; output:\n{run.said()[-3000:]}"
         table.add("SIGKILL" if attack == "kill" else "SIGTERM to all processes", variant, held)
         print(f"{variant}, {attack} {number:>3}: {place:<42}{found}", flush=True)
     assert run.start(ledger.run_dir).wait() == 0, run.said()
     ledger.inspect()
     same = same_numbers(folder / "whole", ledger.run_dir, run.steps)
     table.add("weights and losses at the end", variant, same)
-    numbers = (
-        f"weights and {run.steps} losses {'bit-identical to' if same else 'DIFFERENT from'} the run never disturbed"
-    )
-    print(f"{variant}: {len(ledger.known) + ledger.rotated} checkpoints seen whole; {numbers}", flush=True)
+    numbers = f"weights and {run.steps} losses {'bit-identical to' if same else 'DIFFERENT from'} the undisturbed run"
+    print(f"{variant}: {len(ledger.known) + ledger.rotated} checkpoints found complete; {numbers}", flush=True)
 
 
 def send(process: subprocess.Popen, number: int) -> list[psutil.Process]:
-    """Send a signal to a process and to all that it has started, which launchers put into groups of their own."""
+    """Send a signal to a process and all its descendants, which launchers put into process groups of their own."""
     everyone = [psutil.Process(process.pid)]
     everyone += everyone[0].children(recursive=True)
     for each in everyone:
@@ -173,7 +171,7 @@ def send(process: subprocess.Popen, number: int) -> list[psutil.Process]:
 
 
 class Run:
-    """The command that every life of a run is."""
+    """A run, every life of which is the same command."""
 
     def __init__(self, folder: Path, variant: str, steps: int):
         (model, tokenizer, config), processes, flags = VARIANTS[variant]
@@ -194,7 +192,7 @@ class Run:
         self.environment, self.log = os.environ | cores, folder / "log"
 
     def start(self, output_dir: Path, *flags, resume: bool = True, before: Callable | None = None) -> subprocess.Popen:
-        """Start a life; ``before`` runs in its first process."""
+        """Start a life; its first process calls ``before`` first."""
         command = [*self.command, "--output_dir", output_dir, *flags]
         command += ["--resume_from_checkpoint", "auto"] if resume else []
         with open(self.log, "w") as log:
@@ -207,7 +205,7 @@ class Run:
 
 
 class Ledger:
-    """Which checkpoints were found whole, and what became of them."""
+    """The checkpoints that were found complete, and what became of them."""
 
     def __init__(self, run_dir: Path):
         self.run_dir = run_dir
@@ -215,7 +213,7 @@ class Ledger:
         self.rotated = 0
 
     def inspect(self) -> tuple[bool, str]:
-        """Read every checkpoint and compare with what was there before: whether all is well, and a few words on it."""
+        """Read every checkpoint, compare with the last inspection, and return whether all is well and a short summary."""
         found = checkpoints_in(self.run_dir)
         faults = {path.name: fault for path in found if (fault := find_fault(path))}
         now = {path.name: digest(path) for path in found if path.name not in faults}
@@ -227,7 +225,7 @@ class Ledger:
         trouble += [f"changed {name}" for name, known in self.known.items() if now.get(name, known) != known]
         self.known = now
         newest = max(now, key=steps, default="no checkpoint yet")
-        return not trouble, f"{len(now)} whole, the last {newest}" + "".join(f"; {words.upper()}" for words in trouble)
+        return not trouble, f"{len(now)} complete, last {newest}" + "".join(f"; {words.upper()}" for words in trouble)
 
 
 def steps(name: str) -> int:
@@ -235,7 +233,7 @@ def steps(name: str) -> int:
 
 
 def digest(folder: Path) -> str:
-    """One checksum for all of a folder, made here, so as not to trust what is under test."""
+    """Return one checksum of all files of a folder, computed here so as not to rely on the code under test."""
     whole = hashlib.blake2b()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         whole.update(path.name.encode() + path.read_bytes())
@@ -245,11 +243,11 @@ def digest(folder: Path) -> str:
 def wait_for_moment(
     run_dir: Path, process: subprocess.Popen, kind: str, moments: random.Random, startup: float
 ) -> None:
-    """Sleep until a life is to be disturbed while it is starting, training or writing a checkpoint."""
+    """Sleep until the moment to disturb a life: while it starts, trains or writes a checkpoint."""
     progress, delay = moments.randint(1, 3), moments.random()
     newest = newest_step(run_dir)
     until = time.monotonic() + startup * delay
-    # A start that is quicker than the first one was must not have the run end before it is disturbed.
+    # A life that starts faster than the first one must still be disturbed before the run ends.
     wanted = newest + SAVE_STEPS * (1 if kind == "starting" else progress)
     while newest_step(run_dir) < wanted and process.poll() is None:
         if kind == "starting" and time.monotonic() > until:
@@ -268,7 +266,7 @@ def newest_step(run_dir: Path) -> int:
 
 
 def half_written(run_dir: Path) -> tuple[Path, int] | None:
-    """The checkpoint that is, or was, being written, and when its folder last changed: it stays until the next one is."""
+    """Return the half-written checkpoint, which stays until the next is written, and when its folder last changed."""
     try:
         for path in checkpoints_in(run_dir / INCOMPLETE_NAME):
             return path, path.stat().st_ctime_ns
@@ -278,7 +276,7 @@ def half_written(run_dir: Path) -> tuple[Path, int] | None:
 
 
 def same_numbers(whole: Path, killed: Path, steps: int) -> bool:
-    """Whether two runs ended with the same weights and went through the same losses, bit for bit."""
+    """Return whether two runs have the same final weights and the same losses, bit for bit."""
     want, got = (load_file(folder / "model.safetensors") for folder in (whole, killed))
     if want.keys() != got.keys() or not all(torch.equal(want[name], got[name]) for name in want):
         return False
@@ -291,10 +289,10 @@ def same_numbers(whole: Path, killed: Path, steps: int) -> bool:
 
 
 def damage_files(folder: Path, flips: int, moments: random.Random, table: Table) -> None:
-    """Damage each file of the newest of two checkpoints in turn: the one before it is what a run must go on from."""
+    """Damage each file of the newer of two checkpoints in turn: a run must resume from the older one."""
     run = Run(folder, "rows", 2 * SAVE_STEPS)
     assert run.start(folder / "damaged", resume=False).wait() == 0, run.said()
-    logging.disable(logging.WARNING)  # about every checkpoint that is passed over
+    logging.disable(logging.WARNING)  # one for every skipped checkpoint
     newest, before = checkpoints_in(folder / "damaged")
 
     def flip(path: Path) -> None:
@@ -309,7 +307,7 @@ def damage_files(folder: Path, flips: int, moments: random.Random, table: Table)
         "a byte longer": lambda path: path.write_bytes(path.read_bytes() + b" "),
         "a folder instead": lambda path: (path.unlink(), path.mkdir()),
     } | {f"bit {number} flipped": flip for number in range(flips)}
-    # A card is for people, who may edit it. JSON may end in a space.
+    # People may edit a card, and JSON may end in a space.
     names = [
         path.relative_to(newest) for path in sorted(newest.rglob("*")) if path.is_file() and path.name != "README.md"
     ]
@@ -325,14 +323,12 @@ def damage_files(folder: Path, flips: int, moments: random.Random, table: Table)
             table.add("a damaged file", str(name), held)
             shutil.rmtree(newest)
             os.replace(folder / "aside", newest)
-        print(
-            f"damaged {name}: {'passed over each time' if not found else 'NOT SEEN: ' + ', '.join(found)}", flush=True
-        )
+        print(f"damaged {name}: {'skipped each time' if not found else 'NOT NOTICED: ' + ', '.join(found)}", flush=True)
     assert checkpoint_to_resume("auto", folder / "damaged") == str(newest)
 
 
 def change_files(folder: Path, table: Table) -> None:
-    """A stream that goes on over a file that is not what it was is refused."""
+    """Resume a stream over its file: refused if the file has changed, accepted if not."""
     run = Run(folder, "stream", SAVE_STEPS)
     assert run.start(folder / "stream").wait() == 0, run.said()
     text, run.command = (folder / "lines.txt").read_text(), [*run.command, "--max_steps", 2 * SAVE_STEPS]
@@ -341,11 +337,11 @@ def change_files(folder: Path, table: Table) -> None:
         (folder / "lines.txt").write_text(changed)
         status = run.start(folder / "stream").wait()
         refused = status == 1 and "hash of the files is" in run.said() and "Traceback" not in run.said()
-        table.add(f"a stream over its file, {way}", "stream", refused if way != "same" else status == 0)
+        table.add(f"a stream resumed over its file, {way}", "stream", refused if way != "same" else status == 0)
 
 
 def kill_launcher(folder: Path, table: Table) -> None:
-    """Processes whose launcher is killed end by themselves, with a checkpoint."""
+    """Kill the launcher of two processes: they must end by themselves, with a checkpoint."""
     run, output = Run(folder, "processes", 1000 * STEPS_A_LIFE), folder / "orphans"
     process = run.start(output)
     while not checkpoints_in(output):
@@ -361,7 +357,7 @@ def kill_launcher(folder: Path, table: Table) -> None:
 
 
 def start_twice(folder: Path, table: Table) -> None:
-    """A second run in the folder of a first is refused, by the number of the first one's process; the first one goes on."""
+    """Start a second run in a run's folder: refused with the first run's process id, while the first continues."""
     run, other = Run(folder, "rows", 10 * STEPS_A_LIFE), Run(folder, "rows", 10 * STEPS_A_LIFE)
     other.log = folder / "other_log"
     first = run.start(folder / "shared")
@@ -375,7 +371,7 @@ def start_twice(folder: Path, table: Table) -> None:
         print(f"second run {number + 1}: {other.said().strip().splitlines()[-1]}", flush=True)
     send(first, signal.SIGKILL)
     first.wait()
-    # SystemExit, with which a command ends, is not shown of a thread.
+    # A thread does not show the SystemExit with which a command ends.
     code = "import sys; from concurrent.futures import ThreadPoolExecutor; from headless_trainer.cli.pretrain import main; "
     code += "futures = [ThreadPoolExecutor(1).submit(main, sys.argv[1:]) for _ in range(2)]; "
     code += "print([repr(each.exception()) for each in futures])"
@@ -390,14 +386,14 @@ def start_twice(folder: Path, table: Table) -> None:
 
 
 def fill_disk(folder: Path, table: Table) -> None:
-    """Files that cannot grow, at a checkpoint and at the last save: one line, exit status 1, nothing half written is left."""
+    """Limit file sizes at a checkpoint and at the last save: one line, exit status 1, nothing half written left."""
     model = "model.safetensors"
     whole = Run(folder, "rows", 2)
     assert whole.start(folder / "size", resume=False).wait() == 0, whole.said()
     limit = (folder / "size" / model).stat().st_size // 2
 
     def shrink() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing then fails as it does on a full disk
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writes then fail as on a full disk
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     for where, flags in (("at a checkpoint", []), ("at the last save", ["--save_strategy", "no"])):

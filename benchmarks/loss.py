@@ -1,12 +1,12 @@
-"""Forward and backward of the loss alone: contrastive weight tying against the paper's form and against the vocabulary.
+"""Measure forward and backward of the loss alone: contrastive weight tying, the paper's form, and heads over the vocabulary.
 
-The heads over the vocabulary are ours, torch's and, on a GPU, those of Liger (``pip install liger-kernel==0.8.5``) and
-of Apple's Cut Cross-Entropy (``pip install cut-cross-entropy==25.1.1``) where they are installed. Every method gets the
-same outputs, embedding and Zipf-distributed targets, and runs in turn with the others:
+The heads are ours, torch's and, on a GPU, those of Liger (``pip install liger-kernel==0.8.5``) and Apple's Cut Cross-Entropy
+(``pip install cut-cross-entropy==25.1.1``), if installed. All methods get the same outputs, embedding and Zipf-distributed
+targets, and take turns:
 
     python benchmarks/loss.py --sizes 8192,512,50304 65536,768,50304 --dtype bfloat16
 
-Letters used in sizes and shapes: K predicted positions, U distinct target tokens, D width, V vocabulary size.
+Letters in sizes and shapes: K predicted positions, U distinct target tokens, D width, V vocabulary size.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from torch import Tensor
 from headless_trainer.objective.losses import cwt_loss, vocabulary_cross_entropy
 from headless_trainer.trainers.window import peak_memory_mib
 
-# Probability of the r-th token: r ** -1.2. Of 1,024, 16,384 and 65,536 targets, 340, 2,700 and 6,900 are then distinct; of
-# as many tokens of English text in a BPE of 32,000 tokens, 390, 2,550 and 5,270 are.
+# The probability of the r-th token is proportional to r ** -1.2. Then 1,024, 16,384 and 65,536 targets have 340, 2,700 and
+# 6,900 distinct tokens; as many tokens of English text in a BPE of 32,000 tokens have 390, 2,550 and 5,270.
 ZIPF_EXPONENT = 1.2
 DEFAULT_SIZES = {
     "cpu": ["1024,256,32000", "8192,512,50304"],
@@ -39,7 +39,7 @@ REFERENCE = "K x U, cwt_loss (auto)"
 
 
 def paper(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
-    """Every target is a column, as often as it occurs."""
+    """Return the paper's loss: every target is a column, as often as it occurs."""
     scores = hidden @ F.embedding(targets, weight).T  # (K, K)
     return F.cross_entropy(widened(scores), torch.arange(len(targets), device=targets.device))
 
@@ -60,12 +60,12 @@ CANDIDATE_METHODS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-# Heads over the vocabulary: outputs (K, D), targets (K,), weight (V, D) and bias (V,) or None; the mean or sum of the losses.
+# A head maps outputs (K, D), targets (K,), weight (V, D) and bias (V,) or None to the mean or sum of the losses.
 Head = Callable[..., Tensor]
 
 
 def plain_head(hidden: Tensor, targets: Tensor, weight: Tensor, bias=None, *, reduction: str = "mean") -> Tensor:
-    """As the models of transformers have it: all logits at once, in float32."""
+    """Return the loss from all logits at once, in float32, as the models of transformers do."""
     return F.cross_entropy(widened(F.linear(hidden, weight, bias)), targets, reduction=reduction)
 
 
@@ -84,12 +84,12 @@ def cut_head(hidden, targets, weight, bias=None, *, reduction: str = "mean", **s
     from cut_cross_entropy import linear_cross_entropy
 
     if bias is not None:
-        settings["bias"] = bias  # a TypeError in versions that have no bias
+        settings["bias"] = bias  # a TypeError in versions without a bias
     return linear_cross_entropy(hidden, weight, targets, reduction=reduction, **settings)
 
 
 def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
-    """Heads that can run on a device, and for each of the others why it cannot."""
+    """Return the heads that can run on a device, and for each of the others the reason why it cannot."""
     found: dict[str, Head] = {
         "cross_entropy": plain_head,
         "vocabulary_cross_entropy chunked": functools.partial(vocabulary_cross_entropy, backend="chunked"),
@@ -98,7 +98,7 @@ def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
     if hasattr(torch.nn, "LinearCrossEntropyOptions"):
         found["torch linear_cross_entropy"] = torch_head
     else:
-        skipped["torch linear_cross_entropy"] = f"torch {torch.__version__} does not have it (2.13 does)"
+        skipped["torch linear_cross_entropy"] = f"torch {torch.__version__} lacks it (2.13 has it)"
     kernels: dict[str, tuple[str, dict[str, Head]]] = {
         "Liger": (
             "liger_kernel.transformers",
@@ -111,10 +111,10 @@ def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
             if device != "cuda":
                 raise ImportError("its kernels need a GPU")
             imported = __import__(module, fromlist=["_"])
-        except Exception as error:  # whatever a version of it that is not made for this torch raises
+        except Exception as error:  # anything that a version not made for this torch may raise
             skipped[name] = str(error)
             continue
-        # Advised for pretraining by its authors; a name of versions after 25.1.1, which is what the package index has.
+        # Recommended by its authors for pretraining; only versions after the package index's 25.1.1 have it.
         if name == "CCE" and "accum_e_fp32" in inspect.signature(imported.linear_cross_entropy).parameters:
             variants[", Kahan sums"] = functools.partial(cut_head, impl="cce_kahan_full_c")
         found |= {name + variant: head for variant, head in variants.items()}
@@ -122,12 +122,12 @@ def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
 
 
 def methods(device: str, dtype: torch.dtype) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
-    """Every method that can run on a device."""
+    """Return every method that can run on a device, by name."""
     return CANDIDATE_METHODS | {f"K x V, {name}": head for name, head in heads(device)[0].items()}
 
 
 def make_inputs(size: tuple[int, int, int], dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:
-    """``(K, D)`` outputs, ``(K,)`` targets and ``(V, D)`` embedding, the same for every method."""
+    """Draw ``(K, D)`` outputs, ``(K,)`` targets and a ``(V, D)`` embedding, the same for every method."""
     count, width, vocab_size = size
     generator = torch.Generator(device).manual_seed(0)
     frequencies = torch.arange(1, vocab_size + 1, device=device).double() ** -ZIPF_EXPONENT
@@ -140,7 +140,7 @@ def make_inputs(size: tuple[int, int, int], dtype: torch.dtype, device: str) -> 
 
 
 def run_once(method: Callable, inputs: tuple[Tensor, Tensor, Tensor]) -> float:
-    """Seconds of one forward and backward."""
+    """Run one forward and backward, and return its seconds."""
     synchronize = torch.cuda.synchronize if inputs[0].is_cuda else lambda: None
     synchronize()
     start = time.perf_counter()
@@ -152,7 +152,7 @@ def run_once(method: Callable, inputs: tuple[Tensor, Tensor, Tensor]) -> float:
 
 
 def extra_memory(name: str, method: Callable, inputs: tuple[Tensor, Tensor, Tensor]) -> float:
-    """MiB that one forward and backward needs at its peak beyond the inputs, gradients included."""
+    """Return the MiB that one forward and backward needs at its peak beyond the inputs, gradients included."""
     hidden, _, weight = inputs
     if hidden.is_cuda:
         before = torch.cuda.memory_allocated()
@@ -163,13 +163,13 @@ def extra_memory(name: str, method: Callable, inputs: tuple[Tensor, Tensor, Tens
 
 
 def in_a_process(function: Callable, *arguments):
-    """What a function returns in a new process, whose peak of memory is its own: it never falls again."""
+    """Call a function in a new process and return its result: the peak memory of a process never falls."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def peak_of_process(name: str, size: tuple[int, int, int], dtype: torch.dtype) -> float:
-    """MiB that the peak of this process rises by (0 for a problem smaller than what loading torch took)."""
+    """Return by how many MiB the peak of this process rises (0 for a problem smaller than loading torch)."""
     method = methods("cpu", dtype)[name]
     run_once(method, make_inputs((64, size[1], 512), dtype, "cpu"))
     inputs = make_inputs(size, dtype, "cpu")
@@ -179,19 +179,19 @@ def peak_of_process(name: str, size: tuple[int, int, int], dtype: torch.dtype) -
 
 
 def measure(inputs: tuple[Tensor, Tensor, Tensor], repeats: int) -> list[tuple[str, list, float]]:
-    """Seconds of each repeat and MiB, for each method that fits into the memory."""
+    """Return the name, the seconds of each repeat and the MiB of each method that fits into memory."""
     found, memory = methods(inputs[0].device.type, inputs[0].dtype), {}
     for name, method in found.items():
         try:
             memory[name] = extra_memory(name, method, inputs)
-        except RuntimeError as error:  # of torch, or of a process that was killed
+        except RuntimeError as error:  # from torch, or from a killed process
             print(f"{name} at K, D, V = {*inputs[0].shape, len(inputs[2])}: {error}", file=sys.stderr)
     seconds = alternate({name: functools.partial(run_once, found[name], inputs) for name in memory}, repeats)
     return [(name, seconds[name], memory[name]) for name in memory]
 
 
 def alternate(runs: dict[str, Callable[[], float]], repeats: int, warm_up: int = 1) -> dict[str, list[float]]:
-    """Seconds that each run says it took, all in turn; those of the first rounds are left out."""
+    """Call all runs in turn, and return the seconds that each reports, without those of the warm-up rounds."""
     seconds = {name: [] for name in runs}
     for repeat in range(warm_up + repeats):
         for name, run in runs.items():
@@ -227,8 +227,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", help="K,D,V of each problem.")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="bfloat16 on cuda, else float32.")
-    parser.add_argument("--repeats", type=int, default=5, help="Timed runs of each method; the median counts.")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="Default: bfloat16 on cuda, else float32."
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="Timed runs of each method; medians are printed.")
     args = parser.parse_args()
     sizes = [tuple(map(int, size.split(","))) for size in args.sizes or DEFAULT_SIZES[args.device]]
     dtype = getattr(torch, args.dtype or ("bfloat16" if args.device == "cuda" else "float32"))

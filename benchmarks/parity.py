@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""Whether a device computes what the CPU and float64 do: the loss, masks, a training step, resuming, compilation.
+"""Check that a device computes what the CPU and float64 do: the loss, masks, a training step, resuming, compilation.
 
     python benchmarks/parity.py
     python benchmarks/parity.py --device cpu --checks masks resume
 
-Each check gives figures that must not be above their bounds. The tests run the same checks.
+Each check returns figures that must not exceed their bounds. The tests run the same checks.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-# Read when cuBLAS starts: without it, it may sum in another order in each run.
+# cuBLAS reads this when it starts; without it, each run may sum in another order.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
@@ -38,12 +38,12 @@ from headless_trainer.objective.masking import (
 )
 
 VOCAB, LENGTH, ROWS = 500, 32, 48
-SIZE = 1000, 96, 2000  # K, D, V of the loss: no multiples of a block
+SIZE = 1000, 96, 2000  # K, D, V of the loss: not multiples of a block
 ENCODER = argparse.Namespace(model="tiny-encoder", vocab_size=VOCAB)
 DECODER = argparse.Namespace(model="tiny-decoder", vocab_size=VOCAB)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-# What is wrong with each figure, and the most that may be.
+# The error of each figure and its upper bound, by name.
 Figures = dict[str, tuple[float, float]]
 
 
@@ -51,13 +51,13 @@ Figures = dict[str, tuple[float, float]]
 
 
 def relative(got: Tensor, want: Tensor) -> float:
-    """Length of the difference over that of what is wanted; anything that is not a number is infinitely far."""
+    """Return the norm of the error relative to that of ``want``; infinity if it is not a number."""
     error = ((got.double() - want.double()).norm() / want.double().norm()).item()
     return error if error == error else float("inf")
 
 
 def loss_and_gradients(method: Callable, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """What a method gives: the loss, and its gradients by the outputs and by the embedding."""
+    """Return the loss of a method and its gradients with respect to the outputs and the embedding."""
     hidden, _, weight = inputs
     loss = method(*inputs)
     return loss.detach(), *torch.autograd.grad(loss, (hidden, weight))
@@ -69,7 +69,7 @@ def in_float64(inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, T
 
 
 def check_precision(device: str) -> Figures:
-    """In each dtype at most twice the error of the paper's K x K form in that dtype, both against float64."""
+    """Check that, in each dtype, the error against float64 is at most twice that of the paper's K x K form."""
     figures = {}
     for name, dtype in DTYPES.items():
         inputs = make_inputs(SIZE, dtype, device)
@@ -84,7 +84,7 @@ def check_precision(device: str) -> Figures:
 
 
 def check_backends(device: str) -> Figures:
-    """Dense and chunked are the paper's form, and the chunked vocabulary head is torch's, to float64's rounding."""
+    """Compare dense and chunked with the paper's form, and the chunked head with torch's, up to float64 rounding."""
     inputs = in_float64(make_inputs(SIZE, torch.float32, device))
     want, figures = loss_and_gradients(paper, inputs), {}
     for backend in ("dense", "chunked"):
@@ -100,7 +100,7 @@ def check_backends(device: str) -> Figures:
 
 
 def check_masks(device: str) -> Figures:
-    """Every function of ids and seeds gives the same bits as on the CPU."""
+    """Check that every function of ids and seeds gives the same bits as on the CPU."""
     ids = torch.randint(5, VOCAB, (64, 512), generator=torch.Generator().manual_seed(0))
     rule = MaskingRule(mask_token_id=4, vocab_size=VOCAB, special_ids=torch.arange(5), probability=0.3)
     padding = torch.arange(512).expand(64, -1) >= torch.arange(64)[:, None] * 8 + 8
@@ -128,7 +128,7 @@ def check_masks(device: str) -> Figures:
 
 
 class Watched(TrainerCallback):
-    """Gradients of the first optimizer step, and graphs compiled by the end of each step."""
+    """Records gradients of the first optimizer step, and the number of compiled graphs at the end of each step."""
 
     def __init__(self):
         self.gradients, self.graphs = {}, []
@@ -148,7 +148,7 @@ def make_rows() -> list[dict]:
 
 
 def train(folder, device: str, problem, resume=None, dropout: float = 0.0, **settings):
-    """A run of a tiny model: the trainer, and what its callback saw."""
+    """Train a tiny model, and return the trainer and what its callback recorded."""
     task = MODELS[problem.model][0]
     settings = {
         "task": task, "use_cpu": device == "cpu", "report_to": "none", "disable_tqdm": True, "logging_steps": 1,
@@ -184,7 +184,7 @@ def whole(gradients: dict[str, Tensor]) -> Tensor:
 
 
 def check_step(device: str) -> Figures:
-    """The first step through the trainer: its loss and gradient are those of float32 on the CPU."""
+    """Check the loss and gradient of the trainer's first step against those of float32 on the CPU."""
     figures = {}
     # float32 on another device sums in another order; bfloat16 keeps 8 bits.
     kinds = {"float32": ({}, 1e-5, 1e-3), "bfloat16": ({"bf16": True}, 1e-2, 1e-1)}
@@ -212,7 +212,7 @@ def deterministic():
 
 
 def check_resume(device: str) -> Figures:
-    """With deterministic algorithms, a run that was resumed has the bits of one that was not, dropout included."""
+    """Check that, with deterministic algorithms, resumed runs equal uninterrupted ones bit for bit, dropout included."""
     figures = {}
     cases = {
         "encoder": (ENCODER, {}),
@@ -233,7 +233,7 @@ def check_resume(device: str) -> Figures:
 
 
 def check_rows(device: str) -> Figures:
-    """Updates of the embedding as rows end where dense ones do."""
+    """Check that sparse updates of the embedding end where dense ones do."""
     figures = {}
     settings = {"weight_decay": 0.1, "max_grad_norm": 1.0, "learning_rate": 1e-3}
     for problem in (ENCODER, DECODER):
@@ -247,9 +247,9 @@ def check_rows(device: str) -> Figures:
 
 
 def check_compiled(device: str) -> Figures:
-    """The trunk is compiled in the first step and never again, whatever the numbers of targets; the losses are the same."""
+    """Check that only the first step compiles the trunk, whatever the numbers of targets, and that losses stay the same."""
     figures = {}
-    backend = "eager" if device == "cpu" else "inductor"  # what inductor builds for a CPU takes it minutes
+    backend = "eager" if device == "cpu" else "inductor"  # inductor takes minutes to compile for a CPU
     for problem in (ENCODER, DECODER):
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
@@ -275,7 +275,7 @@ CHECKS: dict[str, Callable[[str], Figures]] = {
 
 
 def failures(figures: Figures) -> dict[str, tuple[float, float]]:
-    """Figures above their bounds."""
+    """Return the figures above their bounds."""
     return {name: (value, bound) for name, (value, bound) in figures.items() if not value <= bound}
 
 
@@ -290,7 +290,7 @@ def main() -> None:
         for what, (value, bound) in CHECKS[name](args.device).items():
             wrong += not value <= bound
             print(f"| {name} | {what} | {value:.3g} | {bound:.3g} | {'' if value <= bound else 'ABOVE'} |", flush=True)
-    sys.exit(f"{wrong} figures are above their bounds." if wrong else 0)
+    sys.exit(f"{wrong} figures exceed their bounds." if wrong else 0)
 
 
 if __name__ == "__main__":

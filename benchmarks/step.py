@@ -1,18 +1,18 @@
 #!/usr/bin/env python
-"""Seconds of one training step: headless, the trunk alone, our vanilla trainer, and transformers' own masked language model.
+"""Time one training step: headless, the trunk alone, sampled softmax, our vanilla trainer, and transformers' own model.
 
     python benchmarks/step.py
     python benchmarks/step.py --vocab_size 120000
     python benchmarks/step.py --length 512 --batch_size 1 2 4 8 --figure batch_size.png
     python benchmarks/step.py --model xlm-roberta-base --batch_size 4
 
-All methods share the trunk (BERT-small by default), the batch, the masks' rate and AdamW. They are timed in one process, in
-turn, after a warm-up; the medians are compared. "trunk only" runs forward, backward and optimizer of the trunk on a loss that
-costs nothing: what no objective can be cheaper than. "transformers" is ...ForMaskedLM / ...ForCausalLM as run_mlm / run_clm
-run it: logits at every position. "rows": AdamW on the rows that a step reads. --pool_size adds headless steps whose predictions
-share pools of that size. Peak memory is that of three steps in a process of their own: with Python and its libraries on a CPU,
-of tensors alone on a GPU. --figure draws time and memory against the batch size, as figure 3 of the paper. Models of the Hub
-have random weights and their own vocabulary.
+All methods share the trunk (BERT-small by default), the batch, the masking rate and AdamW. They take turns in one process after
+a warm-up, and their medians are compared. "trunk only" runs forward, backward and optimizer of the trunk on a loss that costs
+nothing: no objective can be cheaper. "transformers" is ...ForMaskedLM / ...ForCausalLM as run_mlm / run_clm run it, with logits
+at every position. "rows" means that AdamW updates only the rows that a step reads. --pool_size adds headless steps with pools
+of that size. Peak memory is that of three steps in a separate process: with Python and its libraries on a CPU, of tensors alone
+on a GPU. --figure draws time and memory against the batch size, like figure 3 of the paper. Hub models have random weights and
+their own vocabulary size.
 """
 
 import argparse
@@ -58,7 +58,7 @@ VOCABULARIES = {"xlm-roberta-base": 250_002, "mmbert-small": 256_000, "gemma-3-2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="bert-small")
-    parser.add_argument("--vocab_size", type=int, help="that of the model, or 50,304")
+    parser.add_argument("--vocab_size", type=int, help="default: the model's own, or 50,304")
     parser.add_argument("--batch_size", type=int, nargs="+", default=[8])
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=9)
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def measure(args) -> dict[str, tuple[float, float]]:
-    """Median milliseconds of a step and MiB of its peak, by method; the table is printed."""
+    """Print the table, and return the median milliseconds and peak MiB of a step of each method."""
     batch, device = batch_of(args)
     methods = methods_of(args)
     memory = {name: in_a_process(peak_memory, args, name) for name in methods}
@@ -101,7 +101,7 @@ def batch_of(args) -> tuple[dict[str, torch.Tensor], torch.device]:
 
 
 def peak_memory(args, name: str) -> float:
-    """MiB."""
+    """Return the peak memory of three steps in MiB."""
     batch, device = batch_of(args)
     with tempfile.TemporaryDirectory() as folder:
         step = methods_of(args)[name](args, folder, device)
@@ -111,7 +111,7 @@ def peak_memory(args, name: str) -> float:
 
 
 def timed(step, batch: dict[str, torch.Tensor], device: torch.device) -> float:
-    """Seconds of one step."""
+    """Take one step, and return its seconds."""
     started = time.perf_counter()
     step(batch)
     if device.type == "cuda":
@@ -120,14 +120,14 @@ def timed(step, batch: dict[str, torch.Tensor], device: torch.device) -> float:
 
 
 def zipf_ids(args, batch_size: int) -> torch.Tensor:
-    """``(B, T)`` ids with frequencies like those of a text: the rank-r token has a share of about 1 / (r + 2.7)."""
+    """Draw ``(B, T)`` ids with frequencies like those of a text: the share of token r is proportional to 1 / (r + 2.7)."""
     shares = 1.0 / (torch.arange(5, args.vocab_size) + 2.7)
     generator = torch.Generator().manual_seed(0)
     return 5 + torch.multinomial(shares, batch_size * args.length, True, generator=generator).view(batch_size, -1)
 
 
 def zipf_counts(args) -> torch.Tensor:
-    """``(V,)`` how often each of them comes in a text of a million tokens."""
+    """Return ``(V,)`` occurrences of each token in a text of a million tokens."""
     return (1e6 / (torch.arange(args.vocab_size) + 2.7) / math.log(args.vocab_size)).long()
 
 
@@ -152,7 +152,7 @@ def our_step(trainer_class, model_class, objective: str, **own_settings):
             folder, objective=objective, task=MODELS[args.model][0], bf16=args.bf16, report_to="none", save_strategy="no",
             use_cpu=device.type == "cpu", optim="adamw_torch_fused", **own_settings,
         )  # fmt: skip
-        with device:  # random weights are drawn where they are needed, which is seconds faster on a GPU
+        with device:  # draws random weights on the device, which is seconds faster on a GPU
             model = model_class(args).from_config(config_of(args))
         given = {"token_counts": zipf_counts(args)} if trainer_class is SampledSoftmaxTrainer else {}
         trainer = trainer_class(model, settings, processing_class=tokenizer_of(args), **given)
@@ -171,7 +171,7 @@ def our_step(trainer_class, model_class, objective: str, **own_settings):
             trainer.optimizer.zero_grad()
             return loss
 
-        step.as_rows = as_rows  # as long as there are steps
+        step.as_rows = as_rows  # keeps it open as long as the step exists
         return step
 
     return build
@@ -243,7 +243,7 @@ def report(args, device, seconds: dict[str, list[float]], memory: dict[str, floa
     print(markdown(head, rows) + "\n")
     if {"trunk only", "our vanilla"} <= seconds.keys():
         trunk, exact = (statistics.median(seconds[name]) for name in ("trunk only", "our vanilla"))
-        print(f"The head has {1 - trunk / exact:.0%} of the time of our vanilla step.\n")
+        print(f"The head takes {1 - trunk / exact:.0%} of the time of our vanilla step.\n")
 
 
 def draw(measured: dict[int, dict[str, tuple[float, float]]], path: str) -> None:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python
-"""Seconds and memory of one training step as the vocabulary grows: headless with and without sparse updates, and vanilla.
+"""Measure time and memory of a training step as the vocabulary grows: headless with and without sparse updates, and vanilla.
 
     python benchmarks/vocabulary.py
     python benchmarks/vocabulary.py --sizes 32000 1000000 --repeats 15 --figure vocabulary.png
 
-The trunk, the rows of a batch and the distinct tokens in them are the same at every size: the tokens follow Zipf's law over
-a fixed number of types, spread over the vocabulary. Every configuration is a process of its own in the ordinary training
-loop. Its steps are timed in turn with those of another process that is headless with sparse updates at the smallest size;
-the ratio is the median over these turns. Peak memory is that of the process, Python and its libraries included.
+The trunk, the rows of a batch and their number of distinct tokens are the same at every size: tokens follow Zipf's law over a
+fixed number of types, spread over the vocabulary. Each configuration runs in a process of its own, in the ordinary training
+loop. Its steps take turns with those of a reference process, headless with sparse updates at the smallest size; the ratio is
+the median over these turns. Peak memory is that of the process, Python and its libraries included.
 """
 
 import argparse
@@ -23,20 +23,20 @@ METHODS = {
     "headless, dense": dict(objective="headless"),
     "vanilla": dict(objective="vanilla"),
 }
-UNTIED = "untied, sparse"  # with a matrix of its own for candidates
-# Tables of the embedding's size held at once: weights and moments, then gradients and what they are summed from.
+UNTIED = "untied, sparse"  # with a separate matrix for candidates
+# V x D tables held at once: weights and moments, and for dense updates gradients and their summands.
 TABLES = {"headless, sparse": 3, "untied, sparse": 6, "headless, dense": 5, "vanilla": 7}
 BATCHES, SPECIAL, WARM_UP = 64, 5, 3
-STEPS = 3  # in a turn, of which the median counts; one where steps are long
+STEPS = 3  # in a turn, whose median counts; one if a step takes over a second
 
 
 def state_bytes(method: str, vocab_size: int, width: int, rows: int) -> int:
-    """Bytes of an embedding in training, float32: weights, moments, gradient, whose rows are those of a step if sparse."""
+    """Return the bytes of an embedding in training, in float32: weights, moments, gradient (if sparse, of a step's rows)."""
     table = 4 * vocab_size * width
     if not METHODS[method].get("sparse_embedding_updates"):
         return 4 * table
-    own = 3 * table + 4 * vocab_size + rows * (4 * width + 8)  # the last step of each row, the rows' gradients and ids
-    return 2 * own if method == UNTIED else own  # the candidates' matrix, whose rows are about as many
+    own = 3 * table + 4 * vocab_size + rows * (4 * width + 8)  # each row's last step; a step's gradients and ids
+    return 2 * own if method == UNTIED else own  # the candidates' matrix has about as many rows in a step
 
 
 def main() -> None:
@@ -47,10 +47,10 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--types", type=int, default=20_000, help="Different tokens in the data, at every size.")
+    parser.add_argument("--types", type=int, default=20_000, help="Distinct tokens in the data, at every size.")
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--largest_vanilla", type=int, default=1_000_000, help="Largest vocabulary of vanilla.")
-    parser.add_argument("--memory_gib", type=float, default=8.0, help="Leave out what needs more.")
+    parser.add_argument("--largest_vanilla", type=int, default=1_000_000, help="Largest vocabulary for vanilla.")
+    parser.add_argument("--memory_gib", type=float, default=8.0, help="Leave out configurations that need more.")
     parser.add_argument("--figure", default="docs/vocabulary.png")
     args = parser.parse_args()
     if min(args.sizes) < args.types + SPECIAL:
@@ -78,7 +78,7 @@ def why_not(method: str, vocab_size: int, args) -> str:
 
 
 def measure(method: str, vocab_size: int, reference: "Worker", args) -> dict:
-    """Steps of one configuration in turn with those of the reference."""
+    """Time the steps of one configuration in turn with those of the reference."""
     worker = Worker(method, vocab_size, args)
     for _ in range(WARM_UP):
         own, peak, rows = worker.step()
@@ -98,7 +98,7 @@ def measure(method: str, vocab_size: int, reference: "Worker", args) -> dict:
 
 
 class Worker:
-    """A process that trains one configuration and takes a step when it is told to."""
+    """A process that trains one configuration, one step at a time on request."""
 
     def __init__(self, method: str, vocab_size: int, args):
         context = multiprocessing.get_context("spawn")
@@ -108,7 +108,7 @@ class Worker:
         other.close()
 
     def step(self) -> tuple[float, float, float]:
-        """Seconds of one step, GiB of the process's peak memory, mean distinct tokens of a step."""
+        """Take one step; return its seconds, the process's peak memory in GiB and the mean distinct tokens of a step."""
         self.connection.send("step")
         return self.connection.recv()
 
@@ -128,7 +128,7 @@ def train(connection, method: str, vocab_size: int, args) -> None:
     rows, distinct = make_rows(vocab_size, args)
 
     class Pace(TrainerCallback):
-        """Waits between two steps, so that a step is all that the loop does: data, targets, forward to optimizer."""
+        """Waits between steps, so that only the training loop is timed: data, targets, and forward to optimizer."""
 
         def __init__(self):
             self.started = None
@@ -159,13 +159,13 @@ def train(connection, method: str, vocab_size: int, args) -> None:
         trainer_class, model_class = (HeadlessTrainer, GPT2Model) if headless else (VanillaTrainer, GPT2LMHeadModel)
         model = untie(model_class(config)) if method == UNTIED else model_class(config)
         trainer = trainer_class(model, settings, train_dataset=rows, callbacks=[Pace()])
-        # What comes after the last step is not measured.
+        # Nothing after the last step is measured.
         trainer._finalize_training = lambda *ignored: None
         trainer.train()
 
 
 def make_rows(vocab_size: int, args) -> tuple[list[dict], float]:
-    """Rows of ids, and the mean number of distinct ids in a batch: the same at every size, though the ids differ."""
+    """Return rows of ids and the mean number of distinct ids in a batch: the same at every size, though the ids differ."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -184,10 +184,10 @@ def print_header(args) -> None:
 
     distinct = make_rows(min(args.sizes), args)[1]
     print(
-        f"GPT-2, {args.layers} layers of width {args.width}, {args.batch_size} x {args.length} tokens with on average ",
+        f"GPT-2, {args.layers} layers of width {args.width}, {args.batch_size} x {args.length} tokens, on average ",
         end="",
     )
-    print(f"{distinct:.0f} distinct ones, {machine()}, float32, transformers {transformers.__version__}\n")
+    print(f"{distinct:.0f} distinct, {machine()}, float32, transformers {transformers.__version__}\n")
     print("| V | step | median ms | min ms | over headless, sparse, at the smallest V | peak GiB | E's state, GiB |")
     print("|---|---|---|---|---|---|---|", flush=True)
 

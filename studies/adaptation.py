@@ -1,14 +1,14 @@
 #!/usr/bin/env python
-"""A language model trained on with other texts: exact softmax, sampled softmax, and headless with its free head.
+"""Continue a language model on other texts: exact softmax, sampled softmax, and headless with its free head.
 
     python studies/adaptation.py --train_file old.txt.gz --new_files fr.txt.gz --output_dir runs/adaptation --jobs 2
 
-For each seed a base is pretrained on ``--train_file`` with the exact softmax, and goes on from there with each objective at
-each of ``--rates`` on each of ``--new_files``, for ``--max_steps``; the tokenizer has seen all of the texts. Perplexity of what
-is held out of the new and of the old texts, seconds of training steps, and at the best rate the share of the exact softmax's
-time after which its end is reached; with ``--tasks`` also scores of the models at their best rates, fine-tuned. Then the other
-objectives at their best rate for as many steps as take the time of the exact softmax. Runs that are finished are not repeated,
-those cut off go on.
+For each seed, a base is pretrained on ``--train_file`` with the exact softmax and then continued with each objective, at each
+of ``--rates``, on each of ``--new_files``, for ``--max_steps``; the tokenizer is trained on all of the texts. The table has the
+perplexity on held-out new and old texts, the seconds of training steps and, at each objective's best rate, the share of the
+exact softmax's time after which it reaches the exact softmax's final perplexity; with ``--tasks`` also scores of the models at
+their best rates, fine-tuned. Then the other objectives, at their best rates, train for as many steps as take the time of the
+exact softmax. Finished runs are not repeated; interrupted ones resume.
 """
 
 import itertools
@@ -35,13 +35,13 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", type=float, default=[1e-3, 3e-3, 6e-3])
     parser.add_argument("--base_steps", type=int, default=2000)
     parser.add_argument("--base_rate", type=float, default=4e-3)
-    parser.add_argument("--model_type", help="instead of that of the scale, at the same size")
-    parser.add_argument("--untied", action="store_true", help="bases whose head has a matrix of its own")
+    parser.add_argument("--model_type", help="replaces the scale's model type, at the same size")
+    parser.add_argument("--untied", action="store_true", help="pretrain bases with an untied head")
     parser.add_argument(
-        "--objectives", nargs="+", default=OBJECTIVES, help="these, and 'sampled_softmax with N draws' of another N"
+        "--objectives", nargs="+", default=OBJECTIVES, help="also 'sampled_softmax with N draws' for any N"
     )
-    parser.add_argument("--tasks", nargs="+", default=[], help="of encoders, as run_glue.py has them")
-    parser.add_argument("--glue_flags", default="", help="one text of further flags of run_glue.py, after an = sign")
+    parser.add_argument("--tasks", nargs="+", default=[], help="tasks for encoders, named as in run_glue.py")
+    parser.add_argument("--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'")
     args = shared.at_scale(parser.parse_args(), max_steps=200, vocab_size=16_000)
     args.settings |= {"model_type": args.model_type} if args.model_type else {}
     args.settings |= {"tie_word_embeddings": "false"} if args.untied else {}
@@ -53,7 +53,7 @@ def main() -> None:
     for new in args.new_files:
         grid = [(objective, rate, args.max_steps) for objective, rate in itertools.product(args.objectives, args.rates)]
         found = results(args, new, bases, grid)
-        best = {each["objective"]: each for each in sorted(found, key=lambda row: -row["new"][0])}  # the last one stays
+        best = {each["objective"]: each for each in sorted(found, key=lambda row: -row["new"][0])}  # the best one stays
         for row in best.values():
             row["reached"] = EXACT in best and reaching(
                 as_recipe(args, row, bases), as_recipe(args, best[EXACT], bases)
@@ -74,25 +74,25 @@ def main() -> None:
         facts.append(f"{row['reached'][1]:.0%}" if row.get("reached") else "")
         cells.append(facts + [shared.spread(row["scores"][name], 1) if row.get("scores") else "" for name in names])
     head += ["exact softmax's end after", *names]
-    table = [markdown(head, cells), "", f"Mean over {len(args.seeds)} bases, in brackets its standard error."]
+    table = [markdown(head, cells), "", f"Mean over {len(args.seeds)} bases, with its standard error in brackets."]
     shared.write_results(args.results_dir or args.output_dir, rows, table, runs=bases.values())
 
 
 def folder_of(args, row: dict, seed: int) -> Path:
-    """The folder of one seed's run of a row."""
+    """Return the folder of one seed's run for a table row."""
     name = f"{row['objective']}_{row['rate']:g}_{row['steps']}_{seed}".replace(" ", "_")
     return args.output_dir / row["texts"].partition(".")[0] / name
 
 
 def as_recipe(args, row: dict, bases: dict[int, Path]) -> dict:
-    """What `reaching` takes of a row."""
+    """Return a table row in the form that `reaching` takes."""
     curves = {seed: curve_of(folder_of(args, row, seed)) for seed in bases}
     ends = {name: statistics.mean(curve[-1][name] for curve in curves.values()) for name in ("tokens_seen", "seconds")}
     return {"perplexity": row["new"], "curves": curves, "tokens": ends["tokens_seen"], "seconds": ends["seconds"]}
 
 
 def fine_tuned(args, row: dict, bases: dict[int, Path]) -> dict[str, list[float]]:
-    """Scores x 100 of each base's run of a row on ``--tasks``, fine-tuned where that was not done before."""
+    """Return the scores x 100 of each base's run for a row on ``--tasks``; fine-tune where that was not done before."""
     found: dict[str, list[float]] = {}
     for seed in bases if args.tasks else ():
         folder = folder_of(args, row, seed)
@@ -106,7 +106,7 @@ def fine_tuned(args, row: dict, bases: dict[int, Path]) -> dict[str, list[float]
 
 
 def results(args, new: Path, bases: dict[int, Path], settings: list[tuple[str, float, int]]) -> list[dict]:
-    """A row for each objective, rate and number of steps: what each seed found."""
+    """Train with each objective, rate and number of steps, and return a row for each: the results of each seed."""
     runs = list(itertools.product(settings, bases))
 
     def one(setting: tuple[tuple[str, float, int], int]) -> dict[str, float]:
@@ -130,7 +130,7 @@ def results(args, new: Path, bases: dict[int, Path], settings: list[tuple[str, f
 
 
 def run(args, folder: Path, seed: int, objective: str, rate: float, steps: int, **more) -> dict | None:
-    """What a training run found at its end; None where it diverged."""
+    """Train unless that was done before, and return the results at the end; None if the run diverged."""
     objective, *draws = objective.replace("with ", "").split(" ")
     more |= {"sampled_negatives": draws[0]} if draws else {}
     flags = args.settings | {

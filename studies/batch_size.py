@@ -1,19 +1,19 @@
 #!/usr/bin/env python
-"""Rows in a batch, and apart from them targets in a pool: figure 8 and footnote 1 of arXiv 2309.08351.
+"""Compare batch sizes and, separately, pool sizes: figure 8 and footnote 1 of arXiv 2309.08351.
 
     python studies/batch_size.py --train_file corpus.txt.gz --output_dir runs/batch_size
 
-A batch of contrastive weight tying does two things: the optimizer averages over it, and its targets are each other's
-negatives. So two comparisons, both at equal tokens, which are --max_steps batches of --batch_size rows:
+A batch of contrastive weight tying has two roles: the optimizer averages over it, and its targets are each other's negatives.
+Hence there are two comparisons, both at equal tokens, namely those of --max_steps batches of --batch_size rows:
 
 - each recipe with each of --batch_sizes;
 - the largest batch, its targets cut into pools as small as those of the smaller batches: only the negatives change.
 
-With --equal_steps the first one alone, each batch size for --max_steps, as in the paper.
+With --equal_steps, only the first comparison is made, with --max_steps for each batch size, as in the paper.
 
 Learning rates follow one rule and are not tuned for each size: --rate at --batch_size rows, times the square root of the ratio
-of the rows, as is usual for Adam. Runs that are finished are not repeated, those cut off go on. ``--report_only`` makes table
-and picture of what is there.
+of the rows, as is usual for Adam. Finished runs are not repeated; interrupted ones resume. ``--report_only`` makes the table
+and the picture from existing runs.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from headless_trainer.tables import markdown
 
 def main(argv: list[str] | None = None) -> None:
     parser = shared.model_arguments(__doc__)
-    parser.add_argument("--batch_sizes", nargs="+", type=int, default=[8, 32, 128], help="rows, ascending")
-    parser.add_argument("--rate", type=float, help="learning rate at --batch_size rows: that of the scale by default")
-    parser.add_argument("--equal_steps", action="store_true", help="instead of equal tokens")
+    parser.add_argument("--batch_sizes", nargs="+", type=int, default=[8, 32, 128], help="rows in a batch, ascending")
+    parser.add_argument("--rate", type=float, help="learning rate at --batch_size rows; default: the scale's")
+    parser.add_argument("--equal_steps", action="store_true", help="compare at equal steps, not equal tokens")
     parser.add_argument("--report_only", action="store_true")
     args = shared.at_scale(parser.parse_args(argv), evaluations=6, max_steps=144, learning_rate=8e-3)
     args.rate = args.rate or args.settings["learning_rate"]
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def planned(args) -> list[tuple[str, int, int]]:
-    """Recipe, rows in a batch and seed of each run, all that the first seed needs before the others."""
+    """List recipe, rows in a batch and seed of each run, with all runs of the first seed before those of the others."""
     largest = args.batch_sizes[-1]
     pairs = [(recipe, rows) for rows in args.batch_sizes for recipe in args.recipes]
     for recipe in args.recipes:
@@ -67,7 +67,7 @@ def planned(args) -> list[tuple[str, int, int]]:
 
 
 def targets(args, rows: int) -> int:
-    """Predictions of a batch of a decoder."""
+    """Return the number of targets in a batch of a decoder."""
     return rows * (args.settings["max_seq_length"] - 1)
 
 
@@ -80,7 +80,7 @@ def steps_of(args, rows: int) -> int:
 
 
 def of_size(args, rows: int) -> argparse.Namespace:
-    """Settings of the runs with so many rows in a batch."""
+    """Return the settings of the runs with this many rows in a batch."""
     settings = {"batch_size": rows, "max_steps": steps_of(args, rows), "tokenizer_name": shared.tokenizer_of(args)}
     return shared.variant(args, f"batch_{rows}", **settings)
 
@@ -110,7 +110,7 @@ def report(args, runs: list[tuple[str, int, int]]) -> None:
 
 
 def new_row(args, recipe: str, rows: int) -> dict:
-    """What was asked for; ``pool`` is the number of targets that stand together, None for the whole vocabulary."""
+    """Return a row without results; ``pool`` is the number of targets in a pool, None for the whole vocabulary."""
     pool = None if recipe.startswith("vanilla") else targets(args, rows)
     if " + pools of " in recipe:
         pool = int(recipe.rpartition(" ")[2])
@@ -137,7 +137,7 @@ def draw(args, found: dict[tuple[str, int], dict]):
 
 
 def points(rows: dict[int, dict], style: str, label: str) -> Series:
-    """Means of perplexities with their ranges."""
+    """Return a series of mean perplexities with their ranges."""
     mean = [statistics.mean(row["perplexity"]) for row in rows.values()]
     reach = [
         [middle - min(row["perplexity"]) for middle, row in zip(mean, rows.values(), strict=True)],

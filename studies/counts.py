@@ -1,12 +1,12 @@
-"""Other weights of candidates in the loss, where the paper has their counts: trainers for recipe.py.
+"""Trainers for recipe.py whose losses weight candidates differently: the paper's loss uses their counts.
 
 ``counts ^ a`` gives each candidate the weight ``count ** a``; the paper has a = 1.
 
-With other weights the scores learn something else: log p minus the log of the weight that a token is expected to have in a
-pool of K targets. The free head of an exponent therefore adds ``log E[n ** a]``, with n from a Poisson distribution of mean
-K q. For a = 1 that is log q up to a constant.
+With other weights, the scores learn something else: log p minus the log of a token's expected weight in a pool of K targets.
+The free head for exponent a therefore adds ``log E[n ** a]``, with n from a Poisson distribution of mean K q. For a = 1 that is
+log q up to a constant.
 
-``sweep`` scores the model's own head on each target of the batch once, and on tokens of a sweep over the whole vocabulary,
+``sweep`` scores each target of the batch once, and tokens of a sweep over the whole vocabulary, with the model's own head and
 without a correction, as records of the modded-nanogpt speedrun do; its last steps are the exact softmax (``--softmax_share``).
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from headless_trainer import HeadlessTrainer, NegativePool, SampledSoftmaxTrainer
 from headless_trainer.objective.losses import candidate_loss
 
-MOST = 2000  # occurrences in one pool of a batch of 32 x 128: the most frequent token has some 250
+MOST = 2000  # largest count in a pool considered; in a batch of 32 x 128, the most frequent token has some 250
 
 
 class CountsTrainer(HeadlessTrainer):
@@ -28,12 +28,12 @@ class CountsTrainer(HeadlessTrainer):
 
     def _prior(self) -> Tensor | None:
         log_q = super()._prior()
-        targets = self.all_token_counts().sum() / max(1, self.state.global_step)  # K, of steps of one pool
+        targets = self.all_token_counts().sum() / max(1, self.state.global_step)  # K, for steps of one pool
         return None if log_q is None else log_expected_weight(log_q + targets.log(), self.exponent)
 
 
 def log_expected_weight(log_mean: Tensor, exponent: float) -> Tensor:
-    """``(V,)`` log E[n ** exponent; n > 0] of counts n with Poisson distributions of mean ``exp(log_mean)``."""
+    """Return ``(V,)`` log E[n ** exponent; n > 0] for Poisson-distributed counts n of mean ``exp(log_mean)``."""
     n = torch.arange(1, MOST, dtype=torch.float64)
     terms = exponent * n.log() - (n + 1).lgamma()
     parts = log_mean.double()[:, None].split(4096)

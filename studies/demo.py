@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""The demo: a small decoder pretrained without a vocabulary head, then the same network with one, for as long.
+"""Run the demo: pretrain a small decoder without a vocabulary head, then the same network with one for the same time.
 
     python studies/demo.py --output_dir runs/demo
 
-Any flag of `headless-trainer pretrain demo` can be given; without --train_file the texts are docstrings that are on the
-machine. Both are scored on the same held-out documents, headless with its free head, and drawn; the headless one is saved as
-an ordinary causal language model, and writes.
+It takes any flag of `headless-trainer pretrain demo`; without --train_file, the texts are docstrings found on the machine. Both
+models are scored on the same held-out documents, headless with its free head, and plotted. The headless model is saved as an
+ordinary causal language model and generates a sample.
 """
 
 import importlib.util
@@ -33,7 +33,7 @@ from headless_trainer.runtime.curves import curves as curves_of
 from headless_trainer.tables import markdown
 
 KINDS = [ModelArguments, DataArguments, HeadlessTrainingArguments]
-# The best way with a vocabulary head that we know, at the best of the rates 8e-3, 16e-3 and 32e-3 for this preset.
+# Our best recipe with a vocabulary head, at the best of the rates 8e-3, 16e-3 and 32e-3 for this preset.
 VANILLA = [
     *("--objective", "vanilla", "--tie_word_embeddings", "true", "--head_bias", "prior", "--save_strategy", "no"),
     *(
@@ -49,14 +49,14 @@ VANILLA = [
 ]
 
 
-# Of docstrings, which take a few seconds to read; shorter ones are mostly "Return the name." and the like.
+# Characters of all docstrings, read in a few seconds, and of the shortest: most shorter ones say "Return the name."
 CHARACTERS, LEAST = 6_000_000, 100
 
 
 def docstrings(folder: Path) -> list[str]:
-    """Write docstrings of Python, torch and transformers, and return the flags that name them.
+    """Write docstrings of Python, torch and transformers, and return the flags that name the files.
 
-    The files are read, not imported. Folders of source files are held out whole: docstrings of one folder resemble each other.
+    Source files are read, not imported. Whole folders are held out, since docstrings of one folder resemble each other.
     """
     roots = [Path(sysconfig.get_paths()["stdlib"])]
     roots += [Path(importlib.util.find_spec(name).origin).parent for name in ("torch", "transformers")]
@@ -77,7 +77,7 @@ def docstrings(folder: Path) -> list[str]:
 
 
 class Clock(TrainerCallback):
-    """Ends a run after so many seconds of training steps; until then its rates rise and fall as those of the preset do."""
+    """Ends a run after some seconds of training steps; until then its rates rise and fall like those of the preset."""
 
     def __init__(self, seconds: float, warmup: float):
         self.seconds, self.warmup, self.used = seconds, warmup, 0.0
@@ -110,7 +110,7 @@ def main(argv: list[str] | None = None) -> None:
         model.save_pretrained(folder / "lm")
         headless.processing_class.save_pretrained(folder / "lm")
 
-        say("with a vocabulary head, for as long")
+        say("with a vocabulary head, for the same time")
         own = ["--output_dir", f"{folder}_vanilla", "--train_tokenizer", "false", "--tokenizer_name", str(folder)]
         steps = ["--vocab_size", str(ModelArguments.vocab_size), "--max_steps", str(4 * args.max_steps)]
         vanilla, _ = make_trainer(*parse_args(KINDS, [*argv, *VANILLA, *own, *steps, "--eval_strategy", "no"]))
@@ -126,12 +126,12 @@ def say(text: str) -> None:
 
 
 def last(trainer, name: str) -> float:
-    """What a run logged last under a name."""
+    """Return the value that a run logged last under a name."""
     return next(logs[name] for logs in reversed(trainer.state.log_history) if name in logs)
 
 
 def draw(trainers: dict, path: Path) -> None:
-    """Held-out perplexity against the time of training steps."""
+    """Draw held-out perplexity against the time of training steps."""
     series = []
     for label, trainer in trainers.items():
         end = trainer.state.global_step, trainer.window.tokens_seen, trainer.window.train_seconds
@@ -142,7 +142,7 @@ def draw(trainers: dict, path: Path) -> None:
 
 
 def show(folder: Path, headless, vanilla, model) -> None:
-    """The table, the picture, a sample, and what to do next."""
+    """Print the table, a sample, the paths of picture and model, and what to do next."""
     ids = torch.tensor(headless.eval_dataset["input_ids"][:])[:, 1:]
     unigram = -log_prior(headless.token_counts)[ids].mean().item()
     rows = [("token frequencies alone", "", "", unigram)]

@@ -1,20 +1,20 @@
 #!/usr/bin/env python
-"""The heads that a headless decoder can have, along its pretraining and their fine-tuning: figure 5 of arXiv 2309.08351.
+"""Compare the heads that a headless decoder can have, along pretraining and fine-tuning: figure 5 of arXiv 2309.08351.
 
     python studies/heads.py --train_file corpus.txt.gz --output_dir runs/heads --lambada_file lambada.jsonl
 
-Pretrains --headless and each --vanilla with the same rows, schedule and rate. At each of --checkpoints stand
+Pretrain --headless and each --vanilla with the same rows, schedule and rate, and compare at each of --checkpoints:
 
 - E^T alone, which the paper calls headless;
 - the free head, E^T + log q;
-- the head fine-tuned with the trunk from E^T, as in section 4.2 of the paper, and from the free head, on other rows than those
-  of the pretraining: their tokens are added to those before;
+- the head fine-tuned with the trunk, from E^T, as in section 4.2 of the paper, and from the free head, on rows that pretraining
+  did not use; tokens of fine-tuning are added to those of pretraining;
 - the vanilla models.
 
 Held-out perplexity and accuracy are those that the runs logged. How many steps of the paper's fine-tuning the free head is
-worth is read off its curve, on straight lines between evaluations. With --lambada_file the models of the first seed are scored
-on LAMBADA by the LM Evaluation Harness. What is trained or scored already is not repeated. Table 3 of the paper, the end of its
-figure 5, stands beside the results.
+worth is read from the fine-tuning curve, interpolated linearly between evaluations. With --lambada_file, the LM Evaluation
+Harness scores the models of the first seed on LAMBADA. Training and scoring done before are not repeated. The results also show
+table 3 of the paper, the end of its figure 5.
 """
 
 import itertools
@@ -46,23 +46,23 @@ FIGURES = {
 
 def main(argv: list[str] | None = None) -> None:
     parser = shared.model_arguments(__doc__, recipes=False)
-    parser.add_argument("--headless", default="headless + Muon", help="a recipe as recipe.py has them")
+    parser.add_argument("--headless", default="headless + Muon", help="a recipe, named as in recipe.py")
     vanilla = [f"vanilla {kind} + bias log q + Muon" for kind in ("tied", "untied")]
-    parser.add_argument("--vanilla", nargs="+", default=vanilla, help="others to set beside it")
-    parser.add_argument("--rate", type=float, help="learning rate of all: that of the scale by default")
-    parser.add_argument("--checkpoints", type=int, default=4, help="along the pretraining, its end among them")
-    parser.add_argument("--tuning_steps", type=int, default=400, help="of each fine-tuning, of 16 rows")
-    parser.add_argument("--tuning_rate", type=float, default=1e-4, help="that of the paper by default")
-    parser.add_argument("--lambada_file", type=Path, help="LAMBADA documents, one JSON object with 'text' a line")
+    parser.add_argument("--vanilla", nargs="+", default=vanilla, help="recipes to compare with it")
+    parser.add_argument("--rate", type=float, help="learning rate of all recipes; default: the scale's")
+    parser.add_argument("--checkpoints", type=int, default=4, help="number along the pretraining, including its end")
+    parser.add_argument("--tuning_steps", type=int, default=400, help="steps of each fine-tuning, of 16 rows")
+    parser.add_argument("--tuning_rate", type=float, default=1e-4, help="default: the paper's")
+    parser.add_argument("--lambada_file", type=Path, help="LAMBADA documents, one JSON object with 'text' per line")
     args = parser.parse_args(argv)
     args = shared.at_scale(args, evaluations=args.checkpoints, max_steps=200, learning_rate=8e-3)
     args.rate = args.rate or args.settings["learning_rate"]
     if args.task != "clm":
-        parser.error("--task mlm: the heads compared here are those of decoders.")
+        parser.error("--task mlm: this study compares heads of decoders only.")
     if args.max_steps % args.checkpoints:
         parser.error(f"--checkpoints {args.checkpoints} does not divide --max_steps {args.max_steps}: choose another.")
     if args.tuning_steps % 8:
-        parser.error(f"--tuning_steps {args.tuning_steps} is no multiple of 8, at which it is scored: choose another.")
+        parser.error(f"--tuning_steps {args.tuning_steps} is not a multiple of its 8 evaluations: choose another.")
     args.settings |= {"save_steps": args.max_steps // args.checkpoints, "save_total_limit": args.checkpoints}
     recipes = (args.headless, *args.vanilla)
     for recipe in recipes:
@@ -93,7 +93,7 @@ def tuning_dir(args, seed: int, step: int, init: str) -> Path:
 
 
 def fine_tune(args, seed: int, step: int, init: str) -> None:
-    """Fine-tune the head of a checkpoint with the trunk, scored at step 0 and eight times along it."""
+    """Fine-tune the head of a checkpoint with the trunk, with an evaluation at step 0 and eight along the way."""
     folder = tuning_dir(args, seed, step, init)
     flags = shared.data_settings(args) | {
         "model_name_or_path": checkpoint(args, args.headless, seed, step), "init": init, "output_dir": folder,
@@ -103,20 +103,20 @@ def fine_tune(args, seed: int, step: int, init: str) -> None:
     }  # fmt: skip
     command = [sys.executable, "run_lm_head.py", "--do_train", *shared.as_flags(flags)]
     if shared.results_of(command, folder, "trainer_state.json", args.jobs) is None:
-        raise SystemExit(f"The fine-tuning in {folder} diverged: give it a smaller --tuning_rate.")
+        raise SystemExit(f"The fine-tuning in {folder} diverged: choose a smaller --tuning_rate.")
 
 
 def held_out(run: Path) -> dict[int, dict]:
-    """Tokens seen, held-out accuracy and perplexity of a run by its optimizer steps."""
+    """Return tokens seen, held-out accuracy and held-out perplexity of a run, by optimizer step."""
     names = ("tokens_seen", "eval_accuracy", "eval_perplexity")
     return {point["step"]: {name: point[name] for name in names} for point in shared.held_out_points(run)}
 
 
 def models_at(args, seed: int, step: int, tuned: dict[str, dict[int, dict]]) -> list[dict]:
-    """All models at one step of the pretraining, each with its tokens, held-out figures and the folder it is or will be in.
+    """Return all models at one step of the pretraining, with tokens, held-out figures and folders, which may not exist yet.
 
     Args:
-        tuned: `held_out` of the fine-tunings from there, by how the head started.
+        tuned: `held_out` of the fine-tunings from this step, by the head's initialization.
     """
     before = held_out(shared.run_dir(args, args.headless, args.rate, seed))[step]["tokens_seen"]
     folders = args.output_dir / "heads"
@@ -137,7 +137,7 @@ def models_at(args, seed: int, step: int, tuned: dict[str, dict[int, dict]]) -> 
 
 
 def score_lambada(args, models: list[dict]) -> None:
-    """Add accuracy and perplexity on LAMBADA, as the LM Evaluation Harness computes them, to what is known of models."""
+    """Add to each model its accuracy and perplexity on LAMBADA, as computed by the LM Evaluation Harness."""
     inits = {ALONE: "embeddings", FREE: "prior"}
     for model in models:
         if not (model["folder"] / "model.safetensors").is_file():
@@ -159,7 +159,7 @@ def score_lambada(args, models: list[dict]) -> None:
 
 
 def vanilla_model(folder: Path):
-    """The language model of a vanilla checkpoint, whose head may have a bias that its class does not know."""
+    """Load the language model of a vanilla checkpoint, whose head may have a bias that its class lacks."""
     model, weights = AutoModelForCausalLM.from_pretrained(folder), load_file(folder / "model.safetensors")
     if "lm_head.bias" in weights and model.get_output_embeddings().bias is None:
         model.get_output_embeddings().bias = nn.Parameter(weights["lm_head.bias"])
@@ -168,7 +168,7 @@ def vanilla_model(folder: Path):
 
 
 def steps_worth(tuned: dict[str, dict[int, dict]]) -> float | None:
-    """Steps of fine-tuning from E^T until its held-out perplexity is that of the free head; None where it never is."""
+    """Return after how many steps fine-tuning from E^T reaches the free head's held-out perplexity; None if it never does."""
     points = [(step, point["eval_perplexity"]) for step, point in sorted(tuned["embeddings"].items())]
     return first_reaching(points, tuned["prior"][0]["eval_perplexity"])
 
@@ -211,7 +211,7 @@ def report(args, models: list[dict], tuned: dict[tuple[int, int], dict]) -> None
 
 
 def draw(args, models: list[dict], shown: list[str], at_end: dict[str, dict[int, dict]]):
-    """Perplexities along the pretraining, and along the fine-tuning of its end."""
+    """Draw perplexities along the pretraining, and along the fine-tuning from its end."""
     names = [name for name in shown if "perplexity" in name]
     colours = {series: f"C{index}" for index, series in enumerate((*args.vanilla, *TUNED.values(), FREE, ALONE))}
     panels = []

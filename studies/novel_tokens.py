@@ -1,13 +1,13 @@
 #!/usr/bin/env python
-"""What a token is worth that is added after pretraining, with the mean of its pieces for vectors.
+"""Measure how well a token added after pretraining works if its vectors are the mean of its pieces'.
 
     python studies/novel_tokens.py --train_file corpus.txt.gz --output_dir runs/recipe
 
-Models are decoders of `studies/recipe.py` in the same ``--output_dir``. The --words most frequent held-out words of two or more
-pieces each become one token, whose input vector, score vector and bias are the means of those of its pieces; beside it stand
-the pieces themselves, and the mean of all tokens, with which transformers starts new ones. At each occurrence: nats of the word
-after the text before it, where pieces have the sum of theirs, and nats of each of the --following tokens with the word before
-them in the one form or the other.
+Models are decoders of `studies/recipe.py` in the same ``--output_dir``. Each of the --words most frequent held-out words of two
+or more pieces becomes one token, whose input vector, score vector and bias are the means of those of its pieces. It is compared
+with the pieces themselves and with the mean of all tokens, which transformers gives to new tokens. Measured at each occurrence:
+nats of the word after the text before it (for pieces, the sum of theirs), and nats of each of the --following tokens after each
+form of the word.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from headless_trainer.tables import markdown
 
 FORMS = ("pieces", "mean of the pieces", "mean of all tokens")
-Place = tuple[int, int, int]  # row, where the word begins, where the text goes on
+Place = tuple[int, int, int]  # row, start of the word, start of the text after it
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
         for (recipe, seeds), role in itertools.product(found.items(), roles)
     ]
     words = {tuple(ids[row, start:end].tolist()) for row, start, end in places}
-    note = f"{len(words):,} words, {len(places):,} occurrences; mean over pretrainings, in brackets its standard error."
+    note = f"{len(words):,} words, {len(places):,} occurrences; mean over pretrainings, with its standard error in brackets."
     folder = args.results_dir or args.output_dir / "novel_tokens"
     results = {"words": len(words), "occurrences": len(places), "recipes": found}
     shared.write_results(
@@ -54,9 +54,9 @@ def main() -> None:
 
 
 def occurrences(ids: Tensor, texts: list[str], args) -> list[Place]:
-    """Places in ``(rows, T)`` ids of the most frequent words of several pieces, with text before and enough of it behind.
+    """Return the places in ``(rows, T)`` ids where the most frequent multi-piece words have text before and enough after.
 
-    A word is letters after a space; ``texts`` are those of the tokens.
+    A word is a space and letters; ``texts`` holds the text of each token.
     """
     begins = [text[:1] == " " and text[1:].isalpha() for text in texts]
     goes_on = [text.isalpha() for text in texts]
@@ -73,7 +73,7 @@ def occurrences(ids: Tensor, texts: list[str], args) -> list[Place]:
 
 @torch.no_grad()
 def measure(model: PreTrainedModel, ids: Tensor, places: list[Place], args) -> dict[str, dict[str, float]]:
-    """Mean nats of the word and of each following token, in each of the `FORMS`."""
+    """Return the mean nats of the word and of each following token, in each of the `FORMS`."""
     embedding = model.get_input_embeddings().weight
     sums = {role: dict.fromkeys(FORMS, 0.0) for role in ("the word", "each following token")}
     for row, start, end in places:
@@ -89,7 +89,7 @@ def measure(model: PreTrainedModel, ids: Tensor, places: list[Place], args) -> d
                 scores = logits[start - 1]
                 nats = cross_entropy(logits[start - 1 : end - 1], pieces, reduction="sum")
                 sums["the word"][form] += nats.item() / len(places)
-        # The score is linear in vector and bias, so their mean has the mean of the scores.
+        # The score is linear in vector and bias, so their means give the mean score.
         for form, new in zip(FORMS[1:], (scores[pieces].mean(), scores.mean()), strict=True):
             sums["the word"][form] += (torch.cat([scores, new[None]]).logsumexp(0) - new).item() / len(places)
     return sums

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""How decoders predict rare and frequent tokens, how sure they are of it, and what their embeddings look like by frequency.
+"""Measure how decoders predict rare and frequent tokens, how confident they are, and their embeddings by frequency.
 
     python studies/rare_tokens.py --train_file corpus.txt.gz --output_dir runs/recipe
 
-Models are those of `studies/recipe.py` in the same ``--output_dir``. Tokens are put into ten groups, from rare to frequent,
-each with about a tenth of all targets of training. Calibration is that of the most likely next token: the mean distance
-between how likely it is held to be and how often it is right, over 15 bins.
+Models are those of `studies/recipe.py` in the same ``--output_dir``. Tokens form ten groups, from rare to frequent, each with
+about a tenth of all training targets. Calibration is that of the most likely next token: the mean distance between its
+predicted probability and its accuracy, over 15 bins.
 """
 
 import itertools
@@ -34,7 +34,7 @@ def main() -> None:
     first = next(iter(runs[args.recipes[0]]))
     tokenizer = AutoTokenizer.from_pretrained(first)
     ids = shared.token_rows(shared.data_arguments(args), tokenizer, "validation", args.held_out_rows)
-    # Of one run for all: each has seen nearly the same rows.
+    # The counts of one run serve for all: each saw nearly the same rows.
     counts = load_token_counts(first)[0]
     group = frequency_groups(counts)
     found = {recipe: [measure(folder, ids, group) for folder in folders] for recipe, folders in runs.items()}
@@ -47,13 +47,13 @@ def main() -> None:
 
 
 def mean_cosine(vectors: Tensor) -> Tensor:
-    """Mean cosine between two distinct vectors of ``(N, D)``: 0 when they point everywhere, 1 when all agree."""
+    """Return the mean cosine between two distinct vectors of ``(N, D)``: 0 if they point everywhere, 1 if all agree."""
     unit, count = torch.nn.functional.normalize(vectors.float(), dim=-1), len(vectors)
     return (unit.sum(0).square().sum() - unit.square().sum()) / (count * (count - 1))
 
 
 def frequency_groups(counts: Tensor) -> Tensor:
-    """``(V,)`` group of each token, 0 the rarest: each group has about as many of all ``(V,)`` occurrences."""
+    """Return the ``(V,)`` group of each token, 0 the rarest; the ``(V,)`` counts have about equal sums in each group."""
     order = counts.argsort()
     before = counts[order].cumsum(0) - counts[order] / 2
     group = torch.empty_like(counts)
@@ -62,7 +62,7 @@ def frequency_groups(counts: Tensor) -> Tensor:
 
 
 def scored(folder: Path, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Log-probabilities ``(K, V)`` and targets ``(K,)`` of some rows ``(B, T)`` at a time."""
+    """Yield log-probabilities ``(K, V)`` and targets ``(K,)`` of a few rows of the ``(B, T)`` ids at a time."""
     model = shared.language_model(folder)
     for batch in ids.split(16):
         with torch.no_grad():
@@ -71,7 +71,7 @@ def scored(folder: Path, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def measure(folder: Path, ids: Tensor, group: Tensor) -> dict:
-    """Of one model: accuracy, cross-entropy, and norm and mean cosine of the embeddings, by group; calibration."""
+    """Return a model's accuracy, cross-entropy, norm and mean cosine of the embeddings, by group, and its calibration."""
     parts = [
         (*predicted.max(-1), -predicted.gather(1, targets[:, None])[:, 0], targets)
         for predicted, targets in scored(folder, ids)
@@ -93,12 +93,12 @@ def measure(folder: Path, ids: Tensor, group: Tensor) -> dict:
 
 
 def calibration_error(confidence: Tensor, right: Tensor) -> float:
-    """Expected calibration error of ``(K,)`` confidences, and whether each was right, 0 or 1."""
+    """Return the expected calibration error of ``(K,)`` confidences; ``right`` says whether each was right, 0 or 1."""
     return task_scores.calibration_error(confidence.double().numpy(), right.numpy() == 1)
 
 
 def table(found: dict[str, list[dict]], sizes: list[int]) -> str:
-    """Rows of groups, columns of figures for each recipe."""
+    """Return a table with a row for each group and a column for each figure of each recipe."""
     figures = {"accuracy": 1, "cross_entropy": 3, "norm": 2, "mean_cosine": 1}
     pairs = list(itertools.product(figures, found))
     head = ["tokens", *(f"{figure.replace('_', ' ')}, {recipe}" for figure, recipe in pairs)]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Each way of pretraining at its own best learning rate: the baselines, headless, and headless with one ingredient more.
+"""Pretrain each recipe at its own best learning rate: the baselines, headless, and headless with one more ingredient.
 
     python studies/recipe.py --train_file corpus.txt.gz --output_dir runs/recipe --task clm
 
-For each recipe the first seed tries every rate of the grid, and further ones while the best lies at its edge; then the other
-seeds are trained at the best one. The rows, their order and the held-out rows are the same for all runs of a seed. Runs that
-are finished are not repeated, those cut off go on. ``--report_only`` makes table and picture of what is there.
+For each recipe, the first seed tries every rate of the grid, and further ones while the best lies at its edge; then the other
+seeds train at the best rate. All runs of a seed have the same rows in the same order, and the same held-out rows. Finished runs
+are not repeated; interrupted ones resume. ``--report_only`` makes the table and the picture from existing runs.
 """
 
 import math
@@ -26,9 +26,9 @@ def main() -> None:
     help_of_recipes = f"a base ({bases}) and, each after a plus sign, ingredients ({ingredients})".replace("%", "%%")
     parser.add_argument("--recipes", nargs="+", default=["vanilla tied + bias log q", "headless"], help=help_of_recipes)
     parser.add_argument(
-        "--rates", nargs="+", type=float, help="the grid: half, once and twice that of the scale by default"
+        "--rates", nargs="+", type=float, help="the grid; default: half, once and twice the scale's rate"
     )
-    parser.add_argument("--extensions", type=int, default=3, help="times the grid may grow beyond an edge that is best")
+    parser.add_argument("--extensions", type=int, default=3, help="most rates added while the best is at an edge")
     parser.add_argument("--baseline", default="vanilla tied + bias log q")
     parser.add_argument("--report_only", action="store_true")
     args = shared.at_scale(parser.parse_args())
@@ -42,13 +42,13 @@ def main() -> None:
 
 
 def processes_of(run: Path) -> float:
-    """That trained together, over the whole run."""
+    """Return the mean number of processes that trained together, over the whole run."""
     totals = load_token_counts(run)[1]
     return totals["process_seconds"] / totals["train_seconds"]
 
 
 def search(args, recipe: str) -> None:
-    """The grid at the first seed, wider while the best rate lies at its edge, then the other seeds at the best rate."""
+    """Train the grid at the first seed, extend it while its best rate is at an edge, and train the other seeds at that rate."""
     rates = sorted(args.rates)
     found = {rate: shared.pretrain(args, recipe, rate, args.seeds[0]) for rate in rates}
     for _ in range(args.extensions):
@@ -62,7 +62,7 @@ def search(args, recipe: str) -> None:
 
 
 def report(args) -> None:
-    """Table and picture of the recipes that have runs, each at its best rate."""
+    """Write table and picture of the recipes that have runs, each at its best rate."""
     rows, folders = {}, []
     for recipe in args.recipes:
         runs = shared.finished(args, recipe)
@@ -108,15 +108,15 @@ def report(args) -> None:
 
 
 def curve_of(folder: Path) -> list[dict]:
-    """Tokens seen, seconds of training steps and held-out figures at each evaluation of a run."""
+    """Return tokens seen, seconds of training steps and held-out figures at each evaluation of a run."""
     names = ("tokens_seen", "seconds", "eval_cross_entropy", "eval_accuracy")
     return [{name: point[name] for name in names} for point in shared.held_out_points(folder)]
 
 
 def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
-    """Shares of the baseline's tokens and of its time after which the mean curve is as good as the baseline's end.
+    """Return the shares of the baseline's tokens and time after which the mean curve is as good as the baseline's end.
 
-    The curve is read on straight lines between its evaluations.
+    The curve is interpolated linearly between its evaluations; None if it never is as good.
     """
     wanted = statistics.mean(math.log(value) for value in baseline["perplexity"])
     curves = [[point["eval_cross_entropy"] for point in curve] for curve in row["curves"].values()]
@@ -134,7 +134,7 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
 
 
 def draw(rows: dict):
-    """Held-out perplexity of each recipe at its first seed, against tokens and against time."""
+    """Draw held-out perplexity of each recipe at its first seed, against tokens and against time."""
     panels = []
     axes = {"tokens_seen": ("tokens seen (millions)", 1e6), "seconds": ("seconds of training steps", 1)}
     for name, (label, scale) in axes.items():

@@ -1,4 +1,4 @@
-"""What studies share: small models pretrained in comparable ways, each once, and how results are written down."""
+"""Code shared by the studies: pretrain small models in comparable ways, each once, and write results."""
 
 import argparse
 import dataclasses
@@ -22,8 +22,8 @@ from headless_trainer.pictures import to_png
 from headless_trainer.runtime.checkpoints import write_whole
 from headless_trainer.runtime.curves import curves
 
-# What run_pretrain.py is given at --scale cpu. No dropout: every row is seen once, and it costs all recipes about a tenth of
-# their perplexity.
+# Settings of run_pretrain.py at --scale cpu. No dropout: every row is seen once, and dropout makes the perplexity of all
+# recipes about a tenth worse.
 CPU = {
     "max_seq_length": 128, "vocab_size": 8_000, "validation_split_percentage": 2, "max_eval_samples": 200,
     "per_device_train_batch_size": 32, "max_steps": 300, "learning_rate": 4e-3, "lr_scheduler_type": "cosine",
@@ -38,16 +38,16 @@ CPU_MODELS = {
         "model_type": "bert",
         "config_overrides": "hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512,"
         "hidden_dropout_prob=0,attention_probs_dropout_prob=0",
-        "max_eval_samples": 1_000,  # one token in seven is predicted: 200 rows leave a standard error of 1 %, more than seeds
+        "max_eval_samples": 1_000,  # one in seven tokens is predicted: 200 rows have a standard error of 1 %, seeds less
     },
 }
-# At the other scales: what the paper gave its baselines.
+# Presets of the other scales: the paper's settings for its baselines.
 SCALES = {
     "small": {"clm": "paper_small_decoder_vanilla", "mlm": "paper_small_encoder_vanilla"},
     "paper": {"clm": "paper_decoder_vanilla", "mlm": "paper_encoder_vanilla"},
 }
 RECIPES = ["headless + Muon", "vanilla tied + bias log q + Muon"]
-# Asked when a study starts: what is changed while it runs is not what runs.
+# Recorded when a study starts: later changes to the files are not what it runs.
 SOFTWARE = software()
 BASES = {
     "headless": [],
@@ -60,9 +60,9 @@ BASES = {
     "vanilla tied": ["--objective", "vanilla", "--tie_word_embeddings", "true"],
     "vanilla untied": ["--objective", "vanilla", "--tie_word_embeddings", "false"],
 }
-# What can be added to a base, with a plus sign. A number in front of x is multiplied by the learning rate.
+# Ingredients are added to a base with a plus sign. A number before an x is multiplied by the learning rate.
 INGREDIENTS = {
-    "bias log q": ["--head_bias", "prior"],  # of a vanilla decoder; vanilla encoders have a bias of their own
+    "bias log q": ["--head_bias", "prior"],  # for vanilla decoders; vanilla encoders have their own bias
     "Muon": ["--muon_learning_rate", "2x"],
     "pools of 512": ["--pool_size", "512"],
     "pools of 2048": ["--pool_size", "2048"],
@@ -73,7 +73,7 @@ INGREDIENTS = {
         for power in ("0", "0.5", "1.5", "2")
     },
     "masking 30 %": ["--mlm_probability", "0.3"],
-    # Other trunks of --scale cpu.
+    # Other trunks for --scale cpu.
     **{
         f"width {width}": ["--config_overrides", CPU_MODELS["clm"]["config_overrides"].replace("128", f"{width}")]
         for width in (64, 256)
@@ -84,7 +84,7 @@ INGREDIENTS = {
     ],
     "RoBERTa": ["--model_type", "roberta"],
     "RoFormer": ["--model_type", "roformer"],
-    # With attention by relative positions, which its configuration leaves out unless it is asked for.
+    # With relative attention, which its configuration disables by default.
     "DeBERTa": [
         *("--model_type", "deberta-v2", "--config_overrides"),
         CPU_MODELS["mlm"]["config_overrides"]
@@ -94,37 +94,37 @@ INGREDIENTS = {
 
 
 def model_arguments(description: str, *, recipes: bool = True) -> argparse.ArgumentParser:
-    """A parser with the settings that decide which pretrained models a study has. Studies with the same ones share them."""
+    """Return a parser for the settings that select pretrained models; studies with equal settings share their models."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--train_file", nargs="+", help="the corpus; that of the scale by default, of which cpu has none"
+        "--train_file", nargs="+", help="the corpus; default: the scale's, except for cpu, which has none"
     )
     parser.add_argument("--output_dir", required=True, type=Path)
     parser.add_argument("--task", choices=["clm", "mlm"], default="clm")
     parser.add_argument(
         "--scale", choices=["cpu", *SCALES], default="cpu",
         help="cpu: two layers of width 128, minutes a run. small: the paper's models of figures 7 and 8. paper: BERT-base and "
-        "Pythia-70M. These are the presets paper_small_* and paper_*, of which the flags below change what they say",
+        "Pythia-70M. The last two are the presets paper_small_* and paper_*, which the flags below override",
     )  # fmt: skip
-    parser.add_argument("--schedule", help="as --lr_scheduler_type")
+    parser.add_argument("--schedule", help="the --lr_scheduler_type")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--max_steps", type=int, help="optimizer steps of every run")
-    parser.add_argument("--batch_size", type=int, help="rows of one process in a forward pass")
-    parser.add_argument("--vocab_size", type=int, help="of a tokenizer that is trained on the corpus")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on its share of the cores")
+    parser.add_argument("--batch_size", type=int, help="rows per process and forward pass")
+    parser.add_argument("--vocab_size", type=int, help="train a tokenizer of this size on the corpus")
+    parser.add_argument("--jobs", type=int, default=1, help="concurrent runs, each on its share of the cores")
     if recipes:
-        parser.add_argument("--recipes", nargs="+", default=RECIPES, help="as recipe.py has them")
-    parser.add_argument("--launcher", default="", help="instead of python: 'accelerate launch --multi_gpu'")
+        parser.add_argument("--recipes", nargs="+", default=RECIPES, help="named as in recipe.py")
+    parser.add_argument("--launcher", default="", help="replaces python: 'accelerate launch --multi_gpu'")
     results_argument(parser)
     return parser
 
 
 def at_scale(args: argparse.Namespace, evaluations: int = 10, **cpu) -> argparse.Namespace:
-    """The arguments of a study, in which what was not given is what the scale says.
+    """Return the arguments of a study, with the scale's values for those not given.
 
     Args:
-        args: as parsed. ``settings`` is added, all that run_pretrain.py is given unless a study says otherwise.
-        evaluations: along a run.
+        args: parsed arguments. ``settings`` is added: the flags of run_pretrain.py unless a study overrides them.
+        evaluations: number of evaluations in a run.
         cpu: settings of this study at --scale cpu.
     """
     if args.scale == "cpu":
@@ -132,10 +132,10 @@ def at_scale(args: argparse.Namespace, evaluations: int = 10, **cpu) -> argparse
     else:
         preset = SCALES[args.scale][args.task]
         settings = parse_yaml(PRESETS[preset].read_text(encoding="utf-8"), preset)
-        del settings["output_dir"], settings["objective"]  # those of a recipe
+        del settings["output_dir"], settings["objective"]  # recipes set these
     replaced = ["dataset_name", "text_column"] if args.train_file else []
     if args.vocab_size or "tokenizer_name" not in settings:
-        replaced += ["tokenizer_name", "mask_token"]  # a mask token is for a tokenizer that has none
+        replaced += ["tokenizer_name", "mask_token"]  # the mask token is for a tokenizer that has none
     settings = {name: value for name, value in settings.items() if name not in replaced}
     if args.train_file:
         settings["train_file"] = args.train_file
@@ -152,21 +152,21 @@ def at_scale(args: argparse.Namespace, evaluations: int = 10, **cpu) -> argparse
 
 
 def variant(args: argparse.Namespace, name: str, **settings) -> argparse.Namespace:
-    """The same study with other settings, its runs in a folder of their own below ``--output_dir``."""
+    """Return the same study with other settings, its runs in a separate folder below ``--output_dir``."""
     return argparse.Namespace(**vars(args) | {"output_dir": args.output_dir / name} | settings)
 
 
 def results_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--results_dir", type=Path, help="for table, picture and results.json; beside the runs by default"
+        "--results_dir", type=Path, help="folder for table, picture and results.json; default: next to the runs"
     )
 
 
 def write_results(folder: Path, results: object, table: Iterable[str], figure=None, runs: Iterable[Path] = ()) -> None:
-    """Write ``results.json``, ``results.md`` and, of a figure, ``results.png``, and print the table.
+    """Write ``results.json``, ``results.md`` and, for a figure, ``results.png``, and print the table.
 
-    Beside the results stands what they came from: the command with short names of its files, versions, commit and machine, and
-    of ``runs``, folders of models that were trained earlier, the commits that their cards name.
+    Both texts name the origin of the results: the command with shortened paths, versions, commit and machine, and the commits
+    named by the model cards of ``runs``, the folders of models trained earlier.
     """
     origin = {"Command": command_line(), **SOFTWARE, "Machine": hardware(torch.device("cpu"))}
     if commits := sorted(set(filter(None, map(commit_of_run, runs)))):
@@ -181,12 +181,12 @@ def write_results(folder: Path, results: object, table: Iterable[str], figure=No
 
 
 def command_line() -> str:
-    """The command that runs, without the places of its files on this machine."""
+    """Return the running command, without the folders of this machine."""
     return shlex.join(["python", f"studies/{Path(sys.argv[0]).name}", *map(without_folders, sys.argv[1:])])
 
 
 def without_folders(text: object) -> str:
-    """A text in which absolute paths, also after an equals sign, are their last two names: a run, and whose it is."""
+    """Shorten absolute paths, also after an equals sign, to their last two names: a run and its parent folder."""
 
     def last_names(path: re.Match) -> str:
         return path[1] + "/".join(path[2].split("/")[-2:])
@@ -195,7 +195,7 @@ def without_folders(text: object) -> str:
 
 
 def commit_of_run(folder: Path) -> str | None:
-    """The commit at which a run was trained, where its card names one."""
+    """Return the commit at which a run was trained, if its card names one."""
     card = folder / "README.md"
     text = card.read_text(encoding="utf-8") if card.is_file() else ""
     found = re.search(r"^- Commit of the working directory: (.+)$", text, re.MULTILINE)
@@ -203,7 +203,7 @@ def commit_of_run(folder: Path) -> str | None:
 
 
 def data_settings(args: argparse.Namespace) -> dict[str, object]:
-    """Those settings of a study's runs that say where their texts and rows come from."""
+    """Return those settings of a study's runs that define their texts and rows."""
     from headless_trainer.arguments import DataArguments
 
     names = {field.name for field in dataclasses.fields(DataArguments)}
@@ -211,14 +211,14 @@ def data_settings(args: argparse.Namespace) -> dict[str, object]:
 
 
 def data_arguments(args: argparse.Namespace):
-    """The same as run_pretrain.py has them."""
+    """Return `data_settings` as run_pretrain.py parses them."""
     from headless_trainer.arguments import DataArguments
 
     return DataArguments(**data_settings(args))
 
 
 def token_rows(data, tokenizer, part: str, rows: int) -> torch.Tensor:
-    """``(rows, max_seq_length)`` int64 ids of the first rows of ``train`` or ``validation``, as runs with ``data`` have."""
+    """Return ``(rows, max_seq_length)`` int64 ids of the first rows of ``train`` or ``validation``, as in runs on ``data``."""
     from headless_trainer.corpus.packing import first_rows, tokenize_and_pack
     from headless_trainer.corpus.texts import load_texts
 
@@ -228,7 +228,7 @@ def token_rows(data, tokenizer, part: str, rows: int) -> torch.Tensor:
 
 
 def held_out_documents(data, least_bytes: int) -> list[str]:
-    """The first held-out documents, as many as have ``least_bytes`` bytes of UTF-8 together, or all."""
+    """Return the first held-out documents, enough for ``least_bytes`` bytes of UTF-8 in total, or all."""
     from headless_trainer.corpus.texts import load_texts
 
     documents, size = [], 0
@@ -241,27 +241,25 @@ def held_out_documents(data, least_bytes: int) -> list[str]:
 
 
 def flags_of(recipe: str) -> list[str]:
-    """Flags of run_pretrain.py that a recipe stands for."""
+    """Return the flags of run_pretrain.py that a recipe stands for."""
     base, *ingredients = recipe.split(" + ")
     unknown = [
         part for part, known in ((base, BASES), *((part, INGREDIENTS) for part in ingredients)) if part not in known
     ]
     if unknown:
-        raise SystemExit(f"--recipes: {recipe!r} has {unknown[0]!r}: recipe.py --help lists bases and ingredients.")
+        raise SystemExit(f"--recipes: {recipe!r}: unknown {unknown[0]!r}; see recipe.py --help.")
     return [*BASES[base], *(flag for part in ingredients for flag in INGREDIENTS[part])]
 
 
 def tokenizer_of(args) -> str:
-    """Name or folder of the tokenizer of all runs of a task: training it is no part of what is compared."""
+    """Return the name or folder of the tokenizer of all runs of a task; its training is not part of the comparison."""
     return str(args.tokenizer_name or args.output_dir / f"{args.task}_tokenizer")
 
 
 def prepare(args, also: Iterable[Path] = ()) -> None:
-    """Train the tokenizer, where it is not one that has a name or is there already; at --scale cpu make the rows, too.
+    """Train the tokenizer unless it is a named one or exists; at --scale cpu, also make the rows.
 
-    The tokenizer sees the files of ``also``, too.
-
-    Runs that start side by side would both make them otherwise.
+    Otherwise runs that start together would each make both. The tokenizer is also trained on the files of ``also``.
     """
     from transformers import AutoTokenizer
 
@@ -284,7 +282,7 @@ def run_dir(args, recipe: str, rate: float, seed: int) -> Path:
 
 
 def pretrain(args, recipe: str, rate: float, seed: int) -> float:
-    """Train if that was not done before; the held-out cross-entropy at the end, infinite where the run diverged."""
+    """Train unless that was done before, and return the final held-out cross-entropy, infinity if the run diverged."""
     folder, scale = run_dir(args, recipe, rate, seed), args.settings
     flags = scale | {
         "task": args.task, "output_dir": folder, "seed": seed, "tokenizer_name": tokenizer_of(args),
@@ -293,7 +291,7 @@ def pretrain(args, recipe: str, rate: float, seed: int) -> float:
         "eval_strategy": "steps", "eval_steps": max(1, args.max_steps // args.evaluations),
         "logging_steps": max(1, min(scale["logging_steps"], args.max_steps // 10)), "disable_tqdm": "true",
     }  # fmt: skip
-    for name in ("train_tokenizer", "tokenizer_type", "vocab_size"):  # done before
+    for name in ("train_tokenizer", "tokenizer_type", "vocab_size"):  # already trained
         flags.pop(name, None)
     command = [*(shlex.split(args.launcher) or [sys.executable]), "run_pretrain.py", *as_flags(flags)]
     command += [f"{float(flag[:-1]) * rate:g}" if re.fullmatch(r"\d+x", flag) else flag for flag in flags_of(recipe)]
@@ -302,7 +300,7 @@ def pretrain(args, recipe: str, rate: float, seed: int) -> float:
 
 
 def as_flags(settings: dict[str, object]) -> list[str]:
-    """Settings as a command takes them."""
+    """Return settings as command-line flags."""
     flags = []
     for name, value in settings.items():
         values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
@@ -311,15 +309,15 @@ def as_flags(settings: dict[str, object]) -> list[str]:
 
 
 def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict | None:
-    """What a training run found, which is run or resumed if that was not done before; None where it diverged.
+    """Start or resume a training run unless it is finished, and return its results; None if it diverged.
 
-    Its console is in a file of its folder.
+    Its console output is in ``console.log`` in its folder.
 
     Args:
-        command: without the checkpoint to resume from.
+        command: the command, without the checkpoint to resume from.
         folder: output folder of the run.
-        name: of the file in it that a finished run writes last.
-        jobs: training runs at a time, each on its share of the cores.
+        name: name of the file in it that a finished run writes last.
+        jobs: concurrent runs, each on its share of the cores.
 
     Raises:
         SystemExit: with the run's own message, if it failed.
@@ -341,15 +339,15 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
             reason = found[0] if found else f"exit status {ended.returncode}"
             raise SystemExit(f"The run in {folder} failed, see its console.log: {reason}")
         elif not result.is_file():  # SIGTERM and Ctrl-C end a run without an error
-            raise SystemExit(f"The run in {folder} was stopped before its end: the same command goes on from there.")
+            raise SystemExit(f"The run in {folder} was stopped before its end: the same command resumes it.")
     return None if diverged.is_file() else json.loads(result.read_text())
 
 
 def held_out_points(folder: Path, tokens_per_second: float | None = None) -> list[dict]:
-    """The evaluations of a run, each with the tokens before it and the seconds of training steps that they take at its pace.
+    """Return a run's evaluations, each with the tokens seen and the seconds of training steps that they take at the run's pace.
 
-    The pace is the 90th percentile of the logged tokens per second, so that what else the machine did in between does not
-    count, or the one that is given. Starts, evaluations and checkpoints are not in it.
+    The pace is ``tokens_per_second`` or, so that other load on the machine does not count, the 90th percentile of the logged
+    tokens per second. It excludes starts, evaluations and checkpoints.
     """
     logged = curves(log_history(folder))
     pace = tokens_per_second or logged["tokens_per_second"].quantile(0.9, interpolation="lower")
@@ -358,12 +356,12 @@ def held_out_points(folder: Path, tokens_per_second: float | None = None) -> lis
 
 
 def log_history(folder: Path) -> list[dict]:
-    """All that a run has logged."""
+    """Return everything that a run logged."""
     return json.loads((folder / "trainer_state.json").read_text())["log_history"]
 
 
 def language_model(folder: Path):
-    """The causal language model that a run has left, in evaluation mode: of a headless one, with its free head."""
+    """Load the causal language model of a run in evaluation mode, a headless one with its free head."""
     from transformers import AutoModelForCausalLM
 
     from headless_trainer import attach_lm_head
@@ -373,7 +371,7 @@ def language_model(folder: Path):
 
 
 def spread(values: list[float], digits: int) -> str:
-    """Mean, and the standard error where there are several values."""
+    """Format the mean and, if there are several values, its standard error."""
     mean = statistics.mean(values)
     if len(values) < 2:
         return f"{mean:.{digits}f}"
@@ -381,7 +379,7 @@ def spread(values: list[float], digits: int) -> str:
 
 
 def finished(args, recipe: str) -> dict[float, dict[int, Path]]:
-    """Folders of the runs of a recipe that came to their end, by rate and seed."""
+    """Return the folders of a recipe's finished runs, by rate and seed."""
     runs: dict[float, dict[int, Path]] = {}
     for path in sorted(run_dir(args, recipe, 0.0, 0).parent.glob("*/eval_results.json")):
         rate, seed = path.parent.name.split("_")
@@ -390,7 +388,7 @@ def finished(args, recipe: str) -> dict[float, dict[int, Path]]:
 
 
 def best_rate(args, runs: dict[float, dict[int, Path]]) -> tuple[float, dict[float, float]]:
-    """The rate with the lowest held-out cross-entropy at the first seed, and what each rate has there."""
+    """Return the rate with the lowest held-out cross-entropy at the first seed, and each rate's cross-entropy there."""
     first = args.seeds[0]
     losses = {
         rate: json.loads((folders[first] / "eval_results.json").read_text())["eval_cross_entropy"]
@@ -401,14 +399,14 @@ def best_rate(args, runs: dict[float, dict[int, Path]]) -> tuple[float, dict[flo
 
 
 def mapped(args, function: Callable, items: Iterable) -> list:
-    """What a function returns for each of the items, ``--jobs`` of them at a time."""
+    """Apply a function to each item, ``--jobs`` at a time, and return the results."""
     with ThreadPoolExecutor(args.jobs) as pool:
         return list(pool.map(function, items))
 
 
 def best_runs(args, recipe: str) -> dict[int, Path]:
-    """Folders of the runs of a recipe at its best rate, by seed."""
+    """Return the folders of a recipe's runs at its best rate, by seed."""
     runs = finished(args, recipe)
     if not runs:
-        raise SystemExit(f"There are no runs of {recipe!r} in {args.output_dir}: python studies/recipe.py makes them.")
+        raise SystemExit(f"There are no runs of {recipe!r} in {args.output_dir}: run python studies/recipe.py first.")
     return runs[best_rate(args, runs)[0]]

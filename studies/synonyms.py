@@ -1,16 +1,15 @@
 #!/usr/bin/env python
-"""Are synonyms nearer to each other in a headless model? Figure 9 and appendix C of arXiv 2309.08351.
+"""Test whether synonyms are nearer to each other in a headless model: figure 9 and appendix C of arXiv 2309.08351.
 
     python studies/synonyms.py --train_file corpus.txt.gz --output_dir runs/recipe --synonyms synonym_pairs.tsv.gz
 
-Models are those of `studies/recipe.py` in the same ``--output_dir``. A word's vector is the mean of the input embeddings of its
-pieces, as they are after a space. Cosines of all embeddings share an offset that training gives them, so the same
-words in other pairs stand beside the synonyms: what a model knows is the difference. Words that are one token are also shown
-alone.
+Models are those of `studies/recipe.py` in the same ``--output_dir``. The vector of a word is the mean of the input embeddings
+of its pieces, tokenized after a space. Training gives the cosines of all embeddings a common offset, so synonyms are compared
+with the same words in other pairs: the difference is what a model knows. Words of one token are also shown separately.
 
-What the paper leaves to others: the same in context. Of held-out rows come up to --contexts occurrences of each word that is
-one token, and of each the state after every layer. The cosine of two words is the mean over all pairs of their occurrences,
-that of a word with itself the mean over pairs of different ones.
+The paper leaves words in context to others. Here, up to --contexts occurrences of each one-token word in held-out rows are
+compared by their states after every layer. The cosine of two words is the mean over all pairs of their occurrences; that of a
+word with itself is the mean over pairs of different occurrences.
 """
 
 from pathlib import Path
@@ -33,8 +32,8 @@ IN_CONTEXT = "in context, after layer"
 def main(argv: list[str] | None = None) -> None:
     parser = model_arguments(__doc__)
     parser.add_argument("--synonyms", required=True, type=Path, help=".tsv or .tsv.gz with columns word1 and word2")
-    parser.add_argument("--held_out_rows", type=int, default=3_000, help="to look for words in")
-    parser.add_argument("--contexts", type=int, default=20, help="occurrences of a word at most")
+    parser.add_argument("--held_out_rows", type=int, default=3_000, help="rows to search for words")
+    parser.add_argument("--contexts", type=int, default=20, help="most occurrences of a word")
     args = at_scale(parser.parse_args(argv))
     pairs = read_pairs(args.synonyms)
     runs = {recipe: best_runs(args, recipe) for recipe in args.recipes}
@@ -45,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
     places = occurrences(ids, tokenizer, pairs, args.contexts)
     if not any({*pair} <= {*places.words} for pair in pairs):
         parser.error(
-            f"--held_out_rows {len(ids):,} hold no pair of --synonyms, each word twice: choose more, or other words."
+            f"--held_out_rows: {len(ids):,} rows contain no pair of --synonyms with each word twice: use more or other words."
         )
     for recipe, by_seed in runs.items():
         for seed, folder in sorted(by_seed.items()):
@@ -63,7 +62,7 @@ def main(argv: list[str] | None = None) -> None:
         shown.append(spread([a - b for a, b in zip(row[SYNONYMS], row[OTHERS], strict=True)], 2))
         cells.append((recipe, group, f"{row['pairs']:,}", *shown))
     table = [markdown(["recipe", "words", "pairs", *kinds, "synonyms less other pairs"], cells)]
-    table.append("\nMean cosine x 100; mean over pretraining seeds, in brackets its standard error.")
+    table.append("\nMean cosine x 100, averaged over pretraining seeds, with its standard error in brackets.")
     results = [{"recipe": recipe, "words": words} | row for (recipe, words), row in rows.items()]
     write_results(args.results_dir or args.output_dir / "synonyms", results, table, draw(drawn), folders)
 
@@ -74,7 +73,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 def pair_cosines(folder: Path, pairs: list[tuple[str, str]]) -> dict[str, dict[str, np.ndarray]]:
-    """Cosines ``(pairs,)`` of synonyms and of the same words in other pairs, for all words and those of one token."""
+    """Return cosines ``(pairs,)`` of synonyms and of the same words in other pairs, for all words and one-token words."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     embedding = AutoModel.from_pretrained(folder).get_input_embeddings().weight.detach()
     words = sorted({word for pair in pairs for word in pair})
@@ -89,7 +88,7 @@ def pair_cosines(folder: Path, pairs: list[tuple[str, str]]) -> dict[str, dict[s
 
 
 def paired(first: Tensor, second: Tensor) -> dict[str, np.ndarray]:
-    """Products ``(pairs,)`` of the ``(pairs, D)`` vectors of synonyms, and of the same vectors in other pairs."""
+    """Return products ``(pairs,)`` of the ``(pairs, D)`` vectors of synonyms, and of the same vectors in other pairs."""
     other = second[torch.randperm(len(second), generator=torch.Generator().manual_seed(0))]
     return {SYNONYMS: (first * second).sum(-1).numpy(), OTHERS: (first * other).sum(-1).numpy()}
 
@@ -103,9 +102,10 @@ class Occurrences(NamedTuple):
 def occurrences(
     ids: Tensor, tokenizer: PreTrainedTokenizerBase, pairs: list[tuple[str, str]], most: int
 ) -> Occurrences:
-    """The first ``most`` places in ``(rows, T)`` ids of each word of one token that occurs at least twice.
+    """Return the first ``most`` places in ``(rows, T)`` ids of each one-token word that occurs at least twice.
 
-    A token before one that goes on with a letter or a figure is the beginning of another word; at the end of a row it may be.
+    A token does not count where the next one begins with a letter or digit, since it then starts another word, nor at the end
+    of a row, where it may.
     """
     inside = torch.tensor(
         [text[:1].isalnum() for text in tokenizer.batch_decode([[each] for each in range(len(tokenizer))])]
@@ -127,7 +127,7 @@ def occurrences(
 def contextual_cosines(
     folder: Path, pairs: list[tuple[str, str]], ids: Tensor, found: Occurrences
 ) -> dict[str, dict[str, np.ndarray]]:
-    """As `pair_cosines`, of the states after each layer in context, and of each word ``(words,)`` with itself."""
+    """Return cosines like `pair_cosines`, of states after each layer in context, and of each word ``(words,)`` with itself."""
     model = AutoModel.from_pretrained(folder).eval()
     chosen = torch.zeros(ids.shape, dtype=torch.bool)
     chosen.view(-1)[found.places] = True
@@ -142,7 +142,7 @@ def contextual_cosines(
     for layer, parts in enumerate(zip(*states, strict=True), start=1):
         vectors = torch.nn.functional.normalize(torch.cat(parts), dim=-1)
         sums = vectors.new_zeros(len(counts), vectors.shape[-1]).index_add_(0, found.of_word, vectors)
-        same = (sums.square().sum(-1) - counts) / (counts * (counts - 1))  # without each occurrence with itself
+        same = (sums.square().sum(-1) - counts) / (counts * (counts - 1))  # without pairs of an occurrence with itself
         first, second = (sums / counts[:, None])[torch.tensor(both).T]
         result[f"{IN_CONTEXT} {layer}"] = paired(first, second) | {SAME: same.numpy()}
     return result

@@ -1,14 +1,14 @@
 #!/usr/bin/env python
-"""Is a tied embedding nearer to the input or to the output matrix of an untied model?
+"""Test whether a tied embedding is nearer to the input or to the output matrix of an untied model.
 
     python studies/tying.py --train_file corpus.txt.gz --output_dir runs/recipe
 
-After arXiv 2603.26663. The matrix of each tied decoder of `studies/recipe.py` or, along its training, of `studies/heads.py` in
-the same ``--output_dir`` is compared with both matrices of the untied one of the same seed: mean cosine between the rows of a
-token as they are, after the best rotation (orthogonal Procrustes) and after the best linear map of one to the other; and the
-share of common tokens among the ten nearest of each. Only tokens that were targets ten times take part: the rows of others are
-near their first values. Beside it, on held-out rows, what the embedding and each layer have added to the residual stream that
-the last norm reads: their projection on it, over its length.
+Following arXiv 2603.26663, the matrix of each tied decoder of `studies/recipe.py` or, along its training, of `studies/heads.py`
+in the same ``--output_dir`` is compared with both matrices of the untied decoder of the same seed: by the mean cosine between
+the rows of a token as they are, after the best rotation (orthogonal Procrustes) and after the best linear map of one to the
+other; and by the share of common tokens among the ten nearest of each. Only tokens that were targets at least ten times take
+part: other rows are near their initial values. On held-out rows, it is also measured what the embedding and each layer add to
+the residual stream that the last norm reads: their projection onto it, relative to its length.
 """
 
 import itertools
@@ -66,7 +66,7 @@ def main() -> None:
     rows = [(recipe, *map(percents, zip(*seeds, strict=True))) for recipe, seeds in streams.items()]
     layers = [f"layer {layer}" for layer in range(1, len(rows[0]) - 1)]
     table += ["", markdown(["share of the residual stream", "embedding", *layers], rows)]
-    table.append("\nx 100; mean over seeds, in brackets its standard error.")
+    table.append("\nAll x 100; mean over seeds, with its standard error in brackets.")
     results = {"alignment": found, "residual_stream": streams}
     folders = itertools.chain.from_iterable(folders.values() for folders in runs.values())
     shared.write_results(args.results_dir or args.output_dir / "tying", results, table, draw(found), folders)
@@ -77,13 +77,13 @@ def checkpoint(run: Path, step: int) -> Path:
 
 
 def kept_by_all(runs: Iterable[Path]) -> list[int]:
-    """Steps at which every one of the runs has a checkpoint: those of recipe.py have their last, those of heads.py more."""
+    """Return the steps at which every run has a checkpoint: runs of recipe.py keep the last one, those of heads.py more."""
     kept = [{int(path.name.rpartition("-")[2]) for path in checkpoints_in(run)} for run in runs]
     return sorted(set.intersection(*kept))
 
 
 def streams_of(args, runs: dict[str, dict[int, Path]]) -> dict[str, list[list[float]]]:
-    """`stream_shares` of each seed of all recipes."""
+    """Return `stream_shares` of each seed of each recipe."""
     tokenizer = AutoTokenizer.from_pretrained(next(iter(runs[args.untied].values())))
     ids = shared.token_rows(shared.data_arguments(args), tokenizer, "validation", ROWS)
     return {
@@ -94,7 +94,7 @@ def streams_of(args, runs: dict[str, dict[int, Path]]) -> dict[str, list[list[fl
 
 @torch.no_grad()
 def stream_shares(trunk: PreTrainedModel, ids: Tensor) -> list[float]:
-    """What the embedding and each layer of a decoder that norms before its layers add to what its last norm reads.
+    """Return what the embedding and each layer of a pre-norm decoder add to what its last norm reads.
 
     Args:
         trunk: in evaluation mode.
@@ -106,7 +106,7 @@ def stream_shares(trunk: PreTrainedModel, ids: Tensor) -> list[float]:
     read = []
     norm = [module for module in trunk.modules() if isinstance(module, nn.LayerNorm)][-1]
     handle = norm.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-    streams = trunk(input_ids=ids, output_hidden_states=True).hidden_states[:-1]  # the last one is normed
+    streams = trunk(input_ids=ids, output_hidden_states=True).hidden_states[:-1]  # the last one has passed the norm
     handle.remove()
     streams = [*streams, read[0]]
     added = [streams[0], *(after - before for before, after in zip(streams, streams[1:], strict=False))]
@@ -115,7 +115,7 @@ def stream_shares(trunk: PreTrainedModel, ids: Tensor) -> list[float]:
 
 
 def draw(found: dict[str, dict]):
-    """How near each recipe's matrix is to both of the untied model along the training, after the best rotation and by rank."""
+    """Draw how near each recipe's matrix is to both untied ones along the training: cosine after rotation, common nearest."""
     panels = []
     for name, label in (("rotated", "cosine, rotated, x 100"), ("nearest ten", "ten nearest in common, %")):
         series = []
@@ -128,7 +128,7 @@ def draw(found: dict[str, dict]):
 
 
 def matrix(checkpoint: Path, role: str = "input") -> Tensor:
-    """``(V, D)`` input or output matrix as trained: what leaves the run of an untied one has log q folded in."""
+    """Return the ``(V, D)`` input or output matrix as trained: a finished run of an untied model has log q folded in."""
     if role == "output":
         with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
             return file.get_tensor("lm_head.weight")
@@ -136,7 +136,7 @@ def matrix(checkpoint: Path, role: str = "input") -> Tensor:
 
 
 def alignment(tied: Tensor, other: Tensor) -> dict[str, float]:
-    """How alike the rows of two ``(N, D)`` matrices are, in four ways, each between 0 (or -1) and 1."""
+    """Return how alike the rows of two ``(N, D)`` matrices are, in four ways, each between 0 (or -1) and 1."""
     left, _, right = torch.linalg.svd(tied.T @ other)
     mapped = {
         "as they are": tied,
@@ -150,7 +150,7 @@ def alignment(tied: Tensor, other: Tensor) -> dict[str, float]:
 
 
 def nearest(rows: Tensor) -> Tensor:
-    """``(N, 10)`` nearest others of each row by cosine."""
+    """Return the ``(N, 10)`` nearest other rows of each row by cosine."""
     unit = torch.nn.functional.normalize(rows, dim=-1)
     cosines = (unit @ unit.T).fill_diagonal_(-1)
     return cosines.topk(min(NEIGHBOURS, len(rows) - 1)).indices

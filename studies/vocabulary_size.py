@@ -1,21 +1,22 @@
 #!/usr/bin/env python
-"""Models with vocabularies of several sizes: figure 7 of arXiv 2309.08351.
+"""Compare models with vocabularies of several sizes: figure 7 of arXiv 2309.08351.
 
     python studies/vocabulary_size.py --train_file corpus.txt.gz --output_dir runs/vocabulary_size
     python studies/vocabulary_size.py --task mlm --train_file corpus.txt.gz --output_dir runs/vocabulary_size \
         --tasks sst2 stsb "--glue_flags=--data_dir data --max_train_samples 20000"
 
-A byte-level BPE of each size is trained on the corpus, and each recipe with each of them. As in the paper, all runs have the
-same number of steps and so of tokens: with a larger vocabulary these are more text.
+A byte-level BPE of each size is trained on the corpus, and each recipe is trained with each BPE. As in the paper, all runs have
+the same number of steps and thus of tokens, so those with larger vocabularies read more text.
 
-Perplexities of different tokens cannot be compared. So all decoders score the same held-out bytes: the first held-out
-documents, an end of text after each, the last token of a row again as the first of the next, so that each token is predicted
-once, from those before it in its row. The nats of all these predictions over ln 2 and over the bytes of the texts, an end as
-one byte, are bits per byte. Encoders are fine-tuned on --tasks, as in the paper: by default those of GLUE that its average
-has, which leaves out RTE, MRPC and COLA since they vary so much. The seed of a fine-tuning is that of the pretraining.
+Perplexities over different tokens cannot be compared, so all decoders score the same held-out bytes: the first held-out
+documents, each followed by an end of text. The last token of a row is also the first of the next, so that each token is
+predicted once, from those before it in its row. Bits per byte are the nats of all these predictions over ln 2 and over the
+bytes of the texts, where an end of text counts as one byte. Encoders are fine-tuned on --tasks, as in the paper; by default
+the GLUE tasks in its average, which leaves out RTE, MRPC and COLA since they vary so much. Fine-tuning uses the seed of the
+pretraining.
 
-The speed is the time of all training steps; ``benchmarks/vocabulary.py`` measures single ones. Runs that are finished are not
-repeated, those cut off go on. ``--report_only`` makes table and picture of what is there.
+Speed is the time of all training steps; ``benchmarks/vocabulary.py`` measures single steps. Finished runs are not repeated;
+interrupted ones resume. ``--report_only`` makes the table and the picture from existing runs.
 """
 
 import argparse
@@ -37,7 +38,7 @@ from headless_trainer.pictures import Panel, Series, curves
 from headless_trainer.tables import markdown
 
 BITS, AVERAGE = "bits per byte", "average"
-# How run_glue.py fine-tunes at --scale cpu. At the others it does as the paper did.
+# Flags of run_glue.py at --scale cpu. The other scales have the paper's settings.
 CPU_FINE_TUNING = ["--num_train_epochs", "3", "--learning_rate", "1e-3", "--per_device_train_batch_size", "32"]
 
 
@@ -45,12 +46,12 @@ def main(argv: list[str] | None = None) -> None:
     parser = shared.model_arguments(__doc__)
     parser.add_argument("--vocab_sizes", nargs="+", type=int, default=[5_000, 15_000, 50_000], help="ascending")
     parser.add_argument(
-        "--rates", nargs="+", type=float, help="of each recipe, or one of all: that of the scale by default"
+        "--rates", nargs="+", type=float, help="one for each recipe, or one for all; default: the scale's"
     )
     parser.add_argument("--held_out_bytes", type=int, default=100_000, help="least number of bytes that decoders score")
     tasks = ["mnli", "qqp", "qnli", "sst2", "stsb"]
-    parser.add_argument("--tasks", nargs="+", default=tasks, help="of encoders, as run_glue.py has them")
-    parser.add_argument("--glue_flags", default="", help="one text of further flags of run_glue.py, after an = sign")
+    parser.add_argument("--tasks", nargs="+", default=tasks, help="tasks for encoders, named as in run_glue.py")
+    parser.add_argument("--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'")
     parser.add_argument("--report_only", action="store_true")
     args = shared.at_scale(parser.parse_args(argv), evaluations=1, max_steps=100, learning_rate=8e-3)
     rates = args.rates or [args.settings["learning_rate"]]
@@ -69,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def train(args, seed: int, size: int, recipe: str) -> None:
-    """Pretrain, and fine-tune an encoder that did not diverge, where that was not done before."""
+    """Pretrain, and fine-tune an encoder that did not diverge, unless that was done before."""
     loss = shared.pretrain(of_size(args, size), recipe, args.rates[recipe], seed)
     if args.task == "mlm" and math.isfinite(loss):
         folder = folder_of(args, seed, size, recipe)
@@ -115,7 +116,7 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
         scores = [shared.spread(row["scores"][name], 3 if name == BITS else 1) for name in names]
         cells.append((*facts, *scores, f"{statistics.mean(row['seconds']):,.0f}"))
     head = ["model", "vocabulary", "bytes a token", "text read (MB)", "seeds", *names, "seconds"]
-    table = [markdown(head, cells) or "No run has come to its end."]
+    table = [markdown(head, cells) or "No run has finished."]
     if args.task == "clm":
         table.append(f"\nEvery model scored the same {size_in_bytes:,} held-out bytes.")
     results_dir = args.results_dir or args.output_dir / "vocabulary_size"
@@ -123,13 +124,13 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
 
 
 def of_tasks(folder: Path) -> dict[str, float]:
-    """Scores x 100 of a fine-tuned encoder on each task, and their average."""
+    """Return the scores x 100 of a fine-tuned encoder on each task, and their average."""
     scores = scores_of(read_runs(folder / "tasks")).drop_duplicates("column").set_index("column")["score"].to_dict()
     return scores | {AVERAGE: statistics.mean(scores.values())}
 
 
 def one_text(documents: list[str], tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    """``(N + 1,)`` ids of all documents, an end of text after each, and one before the first."""
+    """Return ``(N + 1,)`` ids of all documents, with an end of text after each and one before the first."""
     end = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
     encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
     return torch.tensor([end, *itertools.chain.from_iterable([*ids, end] for ids in encoded)])
@@ -137,11 +138,11 @@ def one_text(documents: list[str], tokenizer: PreTrainedTokenizerBase) -> Tensor
 
 @torch.no_grad()
 def nats(folder: Path, ids: Tensor, length: int) -> float:
-    """Sum of the cross-entropies of all ``(N + 1,)`` ids but the first, each predicted once, in rows of ``length``."""
+    """Return the summed cross-entropy of all ``(N + 1,)`` ids but the first, each predicted once, in rows of ``length``."""
     model = shared.language_model(folder)
     rows = [ids[start : start + length] for start in range(0, len(ids) - 1, length - 1)]
     total = 0.0
-    for _, group in itertools.groupby(rows, len):  # all but the last are of one length
+    for _, group in itertools.groupby(rows, len):  # all but the last have the same length
         for batch in torch.stack(list(group)).split(4):
             logits = model(input_ids=batch).logits[:, :-1].flatten(0, 1)
             total += torch.nn.functional.cross_entropy(logits, batch[:, 1:].flatten(), reduction="sum").item()
