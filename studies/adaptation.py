@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument(
         "--objectives", nargs="+", default=OBJECTIVES, help="also 'sampled_softmax with N draws' for any N"
     )
+    parser.add_argument("--equal_tokens_only", action="store_true", help="leave out the runs of equal time")
     parser.add_argument("--tasks", nargs="+", default=[], help="tasks for encoders, named as in run_glue.py")
     parser.add_argument("--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'")
     args = shared.at_scale(parser.parse_args(), max_steps=200, vocab_size=16_000)
@@ -60,7 +61,7 @@ def main() -> None:
             )
             row["scores"] = fine_tuned(args, row, bases)
         steps = {}
-        if EXACT in best:
+        if EXACT in best and not args.equal_tokens_only:
             pace = {each: sum(row["seconds"]) for each, row in best.items()}
             timed = [each for each in best if each in OBJECTIVES[1:]]
             steps = {each: round(args.max_steps * pace[EXACT] / pace[each]) for each in timed}
