@@ -154,7 +154,7 @@ class HeadlessTrainingArguments(TrainingArguments):
     sampled_negatives: int | None = HfArg(
         default=None,
         help="Number of tokens drawn uniformly in each step as more candidates. Default: none for headless; for "
-        "sampled_softmax 4,096, or a quarter of the vocabulary if that is less.",
+        "sampled_softmax 4,096 (mlm: an eighth of the vocabulary if that is more), at most a quarter of the vocabulary.",
     )
     softmax_share: float = HfArg(default=0.0, help="sampled_softmax: last share of steps that score all tokens.")
     mlm_probability: float = HfArg(default=0.15, help="mlm: share of tokens to predict.")

@@ -28,9 +28,9 @@ from .evaluation import vocabulary_scores
 from .pretraining import PretrainingTrainer
 from .step import CandidatePools, Candidates, Shares, Step, mean_of_step
 
-# Default number of tokens drawn per step, and their largest share of the vocabulary. Without draws, tokens that never occur in
-# the texts gain probability; more draws cost time (docs/results.md).
-DRAWN, LARGEST_SHARE = 4096, 0.25
+# Default number of tokens drawn per step; for mlm, which predicts few tokens, at least a share of the vocabulary; and the
+# largest share. With too few draws, tokens that never occur keep or gain probability; more cost time (docs/adapting.md).
+DRAWN, MLM_SHARE, LARGEST_SHARE = 4096, 0.125, 0.25
 # The probability of tokens that are never targets, and its largest growth without a warning.
 MASS, GROWTH = "unseen_token_mass", 0.05
 
@@ -69,7 +69,8 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         super().__init__(model, args, data_collator, **kwargs)
         args = self.args
         if args.sampled_negatives is None:
-            args.sampled_negatives = min(DRAWN, int(LARGEST_SHARE * self.head.size))
+            least = int(MLM_SHARE * self.head.size) if self.task == "mlm" else 0
+            args.sampled_negatives = min(max(DRAWN, least), int(LARGEST_SHARE * self.head.size))
         if token_counts is None and isinstance(self.train_dataset, Dataset):
             size, tokenizer = self.embedding.num_embeddings, self.processing_class
             token_counts = target_counts(self.train_dataset, size, self.task, tokenizer, args.isolate_documents)

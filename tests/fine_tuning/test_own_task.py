@@ -159,11 +159,7 @@ def test_labels_of_every_kind(tmp_path, labels, settings, names, found):
         ([1, 0], "multi_label", "such as 1, but problem_type multi_label needs lists, or texts with ','"),
         (["much", "few"], "regression", "such as 'much', but problem_type regression needs numbers"),
         ([True, False], "regression", "such as True, but problem_type regression needs numbers"),
-        (
-            [[0, 1, 0], [1, 0, 1]],
-            None,
-            r"label \[0, 1, 0\] must list the names of its labels, each once, not a zero",
-        ),
+        ([[0, 1, 0], [1, 0, 1]], None, r"label \[0, 1, 0\] must list the names of its labels, each once, not a zero"),
         ([["a", None], ["b"]], None, "must list the names of its labels"),
         (list(range(60)) * 2, None, "are 60 numbers such as 0, which may be classes or a number: choose with"),
         ([str(number) for number in range(60)], None, "are 60 numbers such as 0, which may be"),

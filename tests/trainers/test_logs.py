@@ -93,9 +93,8 @@ def test_several_processes_log_their_exchange(tmp_path):
 @pytest.mark.parametrize(("label", "warnings"), [(-100, 2), (3, 0)])
 def test_rows_without_a_target_are_a_warning(tmp_path, caplog, label, warnings):
     rows = [{"input_ids": [1, 2, 3], "labels": [-100, -100, label]}] * 8
-    make_trainer(
-        tmp_path, tiny_model("clm"), rows, {"task": "clm", "max_steps": 2, "save_strategy": "no", "logging_steps": 1}
-    ).train()
+    settings = {"task": "clm", "max_steps": 2, "save_strategy": "no", "logging_steps": 1}
+    make_trainer(tmp_path, tiny_model("clm"), rows, settings).train()
     assert caplog.text.count("No row had a target since the last log") == warnings
 
 

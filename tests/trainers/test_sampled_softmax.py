@@ -102,6 +102,14 @@ def test_a_step_is_that_of_every_candidate_written_out(tmp_path, task, changes, 
     assert_gradients(steps.kept, gradients, 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("task", "size", "draws"), [("clm", 40_000, 4096), ("mlm", 40_000, 5000), ("mlm", 9_000, 2250)]
+)
+def test_default_draws(tmp_path, task, size, draws):
+    model, counts = tiny_model(task, size, "sampled_softmax"), torch.ones(size, dtype=torch.long)
+    assert trainer(tmp_path, task, model, counts=counts).args.sampled_negatives == draws
+
+
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 def test_the_last_share_of_the_steps_is_the_exact_softmax(tmp_path, task):
     model, steps = model_for(task), Gradients()
