@@ -144,7 +144,7 @@ def faults(*flags: str) -> str:
 def test_disturbed_and_resumed_equals_never_disturbed(variant):
     """A short run of the benchmark, at random moments."""
     shown = faults("--variants", variant, *"--attacks kill signal --kills 1 --signals 1 --seed 3".split())
-    assert "weights and 165 losses bit-identical to the run never disturbed" in shown
+    assert "weights and 165 losses bit-identical to the undisturbed run" in shown
     assert f"| SIGKILL | {variant} | 1 | 1 |" in shown and f"| SIGTERM to all processes | {variant} | 1 | 1 |" in shown
 
 
