@@ -49,6 +49,7 @@ MODELS = {
         "gemma3_text",
         dict(zip(SIZES, (640, 18, 4, 2048), strict=True)) | dict(num_key_value_heads=1, head_dim=256),
     ),
+    "studies-roformer": ("mlm", "roformer", dict(zip(SIZES, (128, 2, 2, 512), strict=True))),
     "tiny-encoder": ("mlm", "bert", dict(zip(SIZES, (64, 2, 2, 128), strict=True))),
     "tiny-decoder": ("clm", "gpt2", dict(n_embd=64, n_layer=2, n_head=2)),
 }

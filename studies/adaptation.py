@@ -13,6 +13,7 @@ exact softmax. Finished runs are not repeated; interrupted ones resume.
 
 import itertools
 import math
+import re
 import shlex
 import statistics
 import subprocess
@@ -44,6 +45,9 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=[], help="tasks for encoders, named as in run_glue.py")
     parser.add_argument("--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'")
     args = shared.at_scale(parser.parse_args(), max_steps=200, vocab_size=16_000)
+    for each in args.objectives:  # before the bases are pretrained
+        if each not in OBJECTIVES and not re.fullmatch(r"sampled_softmax with \d+ draws", each):
+            parser.error(f"--objectives: {each!r} is none of {OBJECTIVES} and 'sampled_softmax with N draws'.")
     args.settings |= {"model_type": args.model_type} if args.model_type else {}
     args.settings |= {"tie_word_embeddings": "false"} if args.untied else {}
     shared.prepare(args, also=args.new_files)
@@ -132,8 +136,8 @@ def results(args, new: Path, bases: dict[int, Path], settings: list[tuple[str, f
 
 def run(args, folder: Path, seed: int, objective: str, rate: float, steps: int, **more) -> dict | None:
     """Train unless that was done before, and return the results at the end; None if the run diverged."""
-    objective, *draws = objective.replace("with ", "").split(" ")
-    more |= {"sampled_negatives": draws[0]} if draws else {}
+    objective, *words = objective.split()
+    more |= {"sampled_negatives": words[1]} if words else {}
     flags = args.settings | {
         "task": args.task, "objective": objective, "output_dir": folder, "seed": seed, "max_steps": steps,
         "tokenizer_name": shared.tokenizer_of(args), "learning_rate": rate, "warmup_steps": 0.05, "eval_strategy": "steps",

@@ -99,7 +99,7 @@ class TrainingWindow(TrainerCallback):
         logs = {
             "tokens_per_second": round(tokens / seconds, 1),
             "tokens_seen": int(seen),
-            "predicted_tokens": round(predicted / steps, 1),
+            "predicted_tokens": round(predicted / steps, 1) or predicted / steps,  # 0 only if there was none
             "train_seconds": round(self.train_seconds, 3),
             "peak_memory_mib": round(peak_memory_mib(device), 1),
         }
