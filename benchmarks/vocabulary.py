@@ -183,11 +183,9 @@ def print_header(args) -> None:
     from loss import machine
 
     distinct = make_rows(min(args.sizes), args)[1]
-    print(
-        f"GPT-2, {args.layers} layers of width {args.width}, {args.batch_size} x {args.length} tokens, on average ",
-        end="",
-    )
-    print(f"{distinct:.0f} distinct, {machine()}, float32, transformers {transformers.__version__}\n")
+    shape = f"{args.layers} layers of width {args.width}, {args.batch_size} x {args.length} tokens"
+    software = f"{machine()}, float32, transformers {transformers.__version__}"
+    print(f"GPT-2, {shape}, on average {distinct:.0f} distinct, {software}\n")
     print("| V | step | median ms | min ms | over headless, sparse, at the smallest V | peak GiB | E's state, GiB |")
     print("|---|---|---|---|---|---|---|", flush=True)
 

@@ -40,20 +40,9 @@ def log_expected_weight(log_mean: Tensor, exponent: float) -> Tensor:
     return torch.cat([(n * part - part.exp() + terms).logsumexp(-1) for part in parts]).float()
 
 
-class Power0(CountsTrainer):
-    exponent = 0.0
-
-
-class Power05(CountsTrainer):
-    exponent = 0.5
-
-
-class Power15(CountsTrainer):
-    exponent = 1.5
-
-
-class Power2(CountsTrainer):
-    exponent = 2.0
+Power0, Power05, Power15, Power2 = (
+    type("Power", (CountsTrainer,), {"exponent": exponent}) for exponent in (0.0, 0.5, 1.5, 2.0)
+)
 
 
 class Sweep(SampledSoftmaxTrainer):

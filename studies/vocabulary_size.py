@@ -13,7 +13,7 @@ documents, each followed by an end of text. The last token of a row is also the 
 predicted once, from those before it in its row. Bits per byte are the nats of all these predictions over ln 2 and over the
 bytes of the texts, where an end of text counts as one byte. Encoders are fine-tuned on --tasks, as in the paper; by default
 the GLUE tasks in its average, which leaves out RTE, MRPC and COLA since they vary so much. Fine-tuning uses the seed of the
-pretraining.
+pretraining. p is that of Welch's test against the first recipe, over pretrainings.
 
 Speed is the time of all training steps; ``benchmarks/vocabulary.py`` measures single steps. Finished runs are not repeated;
 interrupted ones resume. ``--report_only`` makes the table and the picture from existing runs.
@@ -35,6 +35,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from headless_trainer.fine_tuning.results import read_runs, scores_of
 from headless_trainer.pictures import Panel, Series, curves
+from headless_trainer.significance import t_test
 from headless_trainer.tables import markdown
 
 BITS, AVERAGE = "bits per byte", "average"
@@ -51,6 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--held_out_bytes", type=int, default=100_000, help="least number of bytes that decoders score")
     tasks = ["mnli", "qqp", "qnli", "sst2", "stsb"]
     parser.add_argument("--tasks", nargs="+", default=tasks, help="tasks for encoders, named as in run_glue.py")
+    parser.add_argument("--losses", nargs="+", default=["balanced"], help="values of --loss of run_glue.py")
     parser.add_argument("--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'")
     parser.add_argument("--report_only", action="store_true")
     args = shared.at_scale(parser.parse_args(argv), evaluations=1, max_steps=100, learning_rate=8e-3)
@@ -77,7 +79,8 @@ def train(args, seed: int, size: int, recipe: str) -> None:
         flags = CPU_FINE_TUNING if args.scale == "cpu" else ["paper_glue_balanced"]
         flags = [*flags, "--model_name_or_path", str(folder), "--tasks", *args.tasks, "--seeds", str(seed)]
         flags += ["--output_dir", str(folder / "tasks"), *shlex.split(args.glue_flags)]
-        subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
+        for loss in args.losses:
+            subprocess.run([sys.executable, "run_glue.py", *flags, "--loss", loss], check=True)
 
 
 def folder_of(args, seed: int, size: int, recipe: str) -> Path:
@@ -113,7 +116,7 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
     for row in found.values():
         facts = (row["recipe"], f"{row['vocabulary']:,}", f"{row['bytes_per_token']:.2f}")
         facts += (f"{row['training_bytes'] / 1e6:.2f}", len(row["seconds"]))
-        scores = [shared.spread(row["scores"][name], 3 if name == BITS else 1) for name in names]
+        scores = [cell(name, row["scores"], found.get((args.recipes[0], row["vocabulary"]))) for name in names]
         cells.append((*facts, *scores, f"{statistics.mean(row['seconds']):,.0f}"))
     head = ["model", "vocabulary", "bytes a token", "text read (MB)", "seeds", *names, "seconds"]
     table = [markdown(head, cells) or "No run has finished."]
@@ -123,10 +126,22 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
     shared.write_results(results_dir, list(found.values()), table, draw(args, found), folders.values())
 
 
+def cell(name: str, scores: dict[str, list[float]], first: dict | None) -> str:
+    """Return a recipe's mean score, its standard error and, with several pretrainings of it and of the first, p."""
+    text = shared.spread(scores[name], 3 if name == BITS else 1)
+    if not first or first["scores"] is scores or min(len(first["scores"][name]), len(scores[name])) < 2:
+        return text
+    return f"{text}, p = {t_test(first['scores'][name], scores[name], paired=False):.2g}"
+
+
 def of_tasks(folder: Path) -> dict[str, float]:
-    """Return the scores x 100 of a fine-tuned encoder on each task, and their average."""
-    scores = scores_of(read_runs(folder / "tasks")).drop_duplicates("column").set_index("column")["score"].to_dict()
-    return scores | {AVERAGE: statistics.mean(scores.values())}
+    """Return the scores x 100 of a fine-tuned encoder on each task, and their average; other losses than balanced are named."""
+    found, runs = {}, read_runs(folder / "tasks")
+    for loss in sorted({run["loss"] for run in runs}):
+        own, end = scores_of(run for run in runs if run["loss"] == loss), "" if loss == "balanced" else f", {loss}"
+        scores = own.drop_duplicates("column").set_index("column")["score"].to_dict()
+        found |= {name + end: score for name, score in (scores | {AVERAGE: statistics.mean(scores.values())}).items()}
+    return found
 
 
 def one_text(documents: list[str], tokenizer: PreTrainedTokenizerBase) -> Tensor:

@@ -10,18 +10,19 @@ import pytest
 import torch
 from builders import save
 
+from headless_trainer.significance import t_test
+
 ROOT = Path(__file__).parents[2]
 
 
 def test_every_token_is_predicted_once(study, tmp_path, text_lines, clm_tokenizer):
     """Rows of 6 over a text of several, against one prediction after another from what a row has before it."""
-    script = study("vocabulary_size")
+    script, end = study("vocabulary_size"), clm_tokenizer.eos_token_id
     model = harness_inputs.train(clm_tokenizer, text_lines, steps=3)
     save(tmp_path, model, clm_tokenizer)
     (tmp_path / "settings.json").write_text(json.dumps({"objective": "vanilla"}))
     documents = text_lines[:3]
     ids = script.one_text(documents, clm_tokenizer)
-    end = clm_tokenizer.eos_token_id
     assert ids[0] == ids[-1] == end and (ids == end).sum() == 4
     assert clm_tokenizer.decode(ids[1:-1]) == clm_tokenizer.eos_token.join(documents)
     assert len(ids) > 20 and (len(ids) - 1) % 5  # a last row that is shorter
@@ -49,10 +50,8 @@ def test_a_table_of_bits(study, tmp_path, monkeypatch, capsys):
             folder.mkdir(parents=True)
             (folder / "eval_results.json").write_text("{}")
     flags = ["--output_dir", str(tmp_path), "--recipes", "headless", "vanilla tied", "--vocab_sizes", "300", "600"]
-    flags += ["--rates", "8e-3", "4e-3"]
-    script.main([*flags, "--seeds", "0", "--report_only"])
-    printed = capsys.readouterr().out
-    bits = 42 / math.log(2) / 21
+    script.main([*flags, "--rates", "8e-3", "4e-3", "--seeds", "0", "--report_only"])
+    printed, bits = capsys.readouterr().out, 42 / math.log(2) / 21
     assert f"| headless | 300 | 3.00 | 1.23 | 1 | {bits:.3f} | 30 |" in printed
     assert f"| vanilla tied | 600 | 7.00 | 2.87 | 1 | {2 * bits:.3f} | 30 |" in printed
     assert "the same 21 held-out bytes" in printed
@@ -79,23 +78,24 @@ def a_study(study, tmp_path, text_lines, monkeypatch):
 
 @pytest.mark.slow
 def test_a_whole_study(a_study):
-    found, _ = a_study("--vocab_sizes", "270", "300", "--seeds", "0", "--held_out_bytes", "1000")
-    assert [row["vocabulary"] for row in found] == [270, 300]
-    small, large = found
+    (small, large), _ = a_study("--vocab_sizes", "270", "300", "--seeds", "0", "--held_out_bytes", "1000")
+    assert (small["vocabulary"], large["vocabulary"]) == (270, 300)
     assert small["bytes_per_token"] < large["bytes_per_token"]
     assert small["training_bytes"] == pytest.approx(4 * 4 * 128 * small["bytes_per_token"])
     # Nothing is learnt in four steps: near 8 bits for what is nearly a byte a token, and never below what the text holds.
-    assert all(0.5 < row["scores"]["bits per byte"][0] < 8 for row in found)
+    assert all(0.5 < row["scores"]["bits per byte"][0] < 8 for row in (small, large))
 
 
 @pytest.mark.slow
 def test_encoders_on_tasks(a_study, tmp_path, text_lines):
-    """Fine-tuned on one task, whose score is also the average."""
+    """Fine-tuned on one task, whose score is also the average, with both losses; p of the second recipe, with two seeds."""
     (tmp_path / "sst2").mkdir()
     for split in ("train", "validation"):
         rows = [{"sentence": text_lines[number], "label": number % 2, "idx": number} for number in range(16)]
         (tmp_path / "sst2" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     flags = ["--task", "mlm", "--tasks", "sst2", f"--glue_flags=--data_dir {tmp_path} --num_train_epochs 1"]
-    [row], table = a_study(*flags, "--vocab_sizes", "300", "--seeds", "1")
-    assert row["scores"]["sst2"] == row["scores"]["average"] and 0 <= row["scores"]["average"][0] <= 100
-    assert "| seeds | sst2 | average | seconds |" in table and "held-out bytes" not in table
+    flags += ["--losses", "balanced", "cross_entropy", "--recipes", "headless", "vanilla tied"]
+    [first, row], table = a_study(*flags, "--vocab_sizes", "300", "--seeds", "1", "2")
+    assert row["scores"]["sst2"] == row["scores"]["average"] and 0 <= row["scores"]["average, cross_entropy"][0] <= 100
+    assert "| seeds | sst2 | average | sst2, cross_entropy | average, cross_entropy | seconds |" in table
+    assert f", p = {t_test(first['scores']['sst2'], row['scores']['sst2'], paired=False):.2g} |" in table
