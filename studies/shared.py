@@ -73,7 +73,7 @@ INGREDIENTS = {
         for power in ("0", "0.5", "1.5", "2")
     },
     "masking 30 %": ["--mlm_probability", "0.3"],
-    **{f"weight decay {decay}": ["--weight_decay", decay] for decay in ("0.1", "0.3")},
+    "weight decay 0.3": ["--weight_decay", "0.3"],
     # Other trunks for --scale cpu.
     **{
         f"width {width}": ["--config_overrides", CPU_MODELS["clm"]["config_overrides"].replace("128", f"{width}")]

@@ -52,7 +52,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--held_out_bytes", type=int, default=100_000, help="least number of bytes that decoders score")
     tasks = ["mnli", "qqp", "qnli", "sst2", "stsb"]
     parser.add_argument("--tasks", nargs="+", default=tasks, help="tasks for encoders, named as in run_glue.py")
-    parser.add_argument("--losses", nargs="+", default=["balanced"], help="values of --loss of run_glue.py")
     parser.add_argument("--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'")
     parser.add_argument("--report_only", action="store_true")
     args = shared.at_scale(parser.parse_args(argv), evaluations=1, max_steps=100, learning_rate=8e-3)
@@ -79,8 +78,7 @@ def train(args, seed: int, size: int, recipe: str) -> None:
         flags = CPU_FINE_TUNING if args.scale == "cpu" else ["paper_glue_balanced"]
         flags = [*flags, "--model_name_or_path", str(folder), "--tasks", *args.tasks, "--seeds", str(seed)]
         flags += ["--output_dir", str(folder / "tasks"), *shlex.split(args.glue_flags)]
-        for loss in args.losses:
-            subprocess.run([sys.executable, "run_glue.py", *flags, "--loss", loss], check=True)
+        subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
 
 
 def folder_of(args, seed: int, size: int, recipe: str) -> Path:
@@ -135,13 +133,9 @@ def cell(name: str, scores: dict[str, list[float]], first: dict | None) -> str:
 
 
 def of_tasks(folder: Path) -> dict[str, float]:
-    """Return the scores x 100 of a fine-tuned encoder on each task, and their average; other losses than balanced are named."""
-    found, runs = {}, read_runs(folder / "tasks")
-    for loss in sorted({run["loss"] for run in runs}):
-        own, end = scores_of(run for run in runs if run["loss"] == loss), "" if loss == "balanced" else f", {loss}"
-        scores = own.drop_duplicates("column").set_index("column")["score"].to_dict()
-        found |= {name + end: score for name, score in (scores | {AVERAGE: statistics.mean(scores.values())}).items()}
-    return found
+    """Return the scores x 100 of a fine-tuned encoder on each task, and their average."""
+    scores = scores_of(read_runs(folder / "tasks")).drop_duplicates("column").set_index("column")["score"].to_dict()
+    return scores | {AVERAGE: statistics.mean(scores.values())}
 
 
 def one_text(documents: list[str], tokenizer: PreTrainedTokenizerBase) -> Tensor:

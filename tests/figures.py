@@ -18,6 +18,8 @@ from typing import NamedTuple
 import jinja2
 import numpy as np
 
+from headless_trainer.significance import t_test
+
 ROOT = Path(__file__).parents[1]
 NO_FILE = "no file: "
 
@@ -91,7 +93,7 @@ def quotes() -> Iterator[Quote]:
     def results(folder: str) -> dict | list:
         nonlocal source
         source = f"{folder}/results.json"
-        return json.loads((ROOT / source).read_text(encoding="utf-8"))["results"]
+        return json.loads(read(source))["results"]
 
     def figure(value, digits: int = 1, factor: float = 1.0) -> str:
         figures.append(Figure(printed(value, digits, factor), value, source))
@@ -99,9 +101,8 @@ def quotes() -> Iterator[Quote]:
 
     environment = jinja2.Environment(line_statement_prefix="#", trim_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"f": figure, "mean": statistics.mean}
-    environment.globals |= {each.__name__: each for each in (results, below, minus, share, after, records, ndcg)}
-    template = environment.from_string((ROOT / "tests" / "figures.jinja").read_text(encoding="utf-8"))
-    for line in filter(str.strip, template.render().splitlines()):
+    environment.globals |= {f.__name__: f for f in (results, below, minus, share, after, records, ndcg, t_test)}
+    for line in filter(str.strip, environment.from_string(read("tests/figures.jinja")).render().splitlines()):
         if line.startswith("page: "):
             page = line.removeprefix("page: ")
         else:
