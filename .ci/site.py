@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[1]
 PATTERNS = (
     "CONTRIBUTING.md",
     "CITATION.cff",
-    "studies/README.md",
+    "studies/*.md",
     "studies/results/*/results.*",
     "examples/items/**/*.md",
 )
