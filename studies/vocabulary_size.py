@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from headless_trainer.fine_tuning.results import read_runs, scores_of
+from headless_trainer.fine_tuning.results import read_runs, run_path, scores_of
 from headless_trainer.pictures import Panel, Series, curves
 from headless_trainer.significance import t_test
 from headless_trainer.tables import markdown
@@ -52,6 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--held_out_bytes", type=int, default=100_000, help="least number of bytes that decoders score")
     tasks = ["mnli", "qqp", "qnli", "sst2", "stsb"]
     parser.add_argument("--tasks", nargs="+", default=tasks, help="tasks for encoders, named as in run_glue.py")
+    parser.add_argument("--loss", choices=["balanced", "cross_entropy"], default="balanced", help="of fine-tuning")
     parser.add_argument("--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'")
     parser.add_argument("--report_only", action="store_true")
     args = shared.at_scale(parser.parse_args(argv), evaluations=1, max_steps=100, learning_rate=8e-3)
@@ -75,8 +76,8 @@ def train(args, seed: int, size: int, recipe: str) -> None:
     loss = shared.pretrain(of_size(args, size), recipe, args.rates[recipe], seed)
     if args.task == "mlm" and math.isfinite(loss):
         folder = folder_of(args, seed, size, recipe)
-        flags = CPU_FINE_TUNING if args.scale == "cpu" else ["paper_glue_balanced"]
-        flags = [*flags, "--model_name_or_path", str(folder), "--tasks", *args.tasks, "--seeds", str(seed)]
+        flags = [*CPU_FINE_TUNING, "--loss", args.loss] if args.scale == "cpu" else [f"paper_glue_{args.loss}"]
+        flags += ["--model_name_or_path", str(folder), "--tasks", *args.tasks, "--seeds", str(seed)]
         flags += ["--output_dir", str(folder / "tasks"), *shlex.split(args.glue_flags)]
         subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
 
@@ -93,9 +94,8 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
     documents = shared.held_out_documents(shared.data_arguments(args), args.held_out_bytes)
     size_in_bytes = sum(len(text.encode()) + 1 for text in documents)
     found: dict[tuple[str, int], dict] = {}
-    last = "tasks/results.md" if args.task == "mlm" else "eval_results.json"
     folders = {run: folder_of(args, *run) for run in runs}
-    folders = {run: folder for run, folder in folders.items() if (folder / last).is_file()}
+    folders = {run: folder for run, folder in folders.items() if finished(args, run[0], folder)}
     for (_, size, recipe), folder in folders.items():
         ids = one_text(documents, AutoTokenizer.from_pretrained(folder))
         row = found.setdefault((recipe, size), {"recipe": recipe, "vocabulary": size, "scores": {}, "seconds": []})
@@ -104,7 +104,7 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
         row["training_bytes"] = end["tokens_seen"] * row["bytes_per_token"]
         row["seconds"].append(end["seconds"])
         if args.task == "mlm":
-            scores = of_tasks(folder)
+            scores = of_tasks(folder, args.loss)
         else:
             scores = {BITS: nats(folder, ids, args.settings["max_seq_length"]) / math.log(2) / size_in_bytes}
         for name, score in scores.items():
@@ -124,6 +124,11 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
     shared.write_results(results_dir, list(found.values()), table, draw(args, found), folders.values())
 
 
+def finished(args, seed: int, folder: Path) -> bool:
+    results = [run_path(folder / "tasks", args.loss, folder.name, task, seed) for task in args.tasks]
+    return all(path.is_file() for path in (results if args.task == "mlm" else [folder / "eval_results.json"]))
+
+
 def cell(name: str, scores: dict[str, list[float]], first: dict | None) -> str:
     """Return a recipe's mean score, its standard error and, with several pretrainings of it and of the first, p."""
     text = shared.spread(scores[name], 3 if name == BITS else 1)
@@ -132,10 +137,10 @@ def cell(name: str, scores: dict[str, list[float]], first: dict | None) -> str:
     return f"{text}, p = {t_test(first['scores'][name], scores[name], paired=False):.2g}"
 
 
-def of_tasks(folder: Path) -> dict[str, float]:
+def of_tasks(folder: Path, loss: str) -> dict[str, float]:
     """Return the scores x 100 of a fine-tuned encoder on each task, and their average."""
-    scores = scores_of(read_runs(folder / "tasks")).drop_duplicates("column").set_index("column")["score"].to_dict()
-    return scores | {AVERAGE: statistics.mean(scores.values())}
+    found = scores_of(read_runs(folder / "tasks", f"{loss}/*/*")).drop_duplicates("column")
+    return dict(zip(found["column"], found["score"], strict=True)) | {AVERAGE: found["score"].mean()}
 
 
 def one_text(documents: list[str], tokenizer: PreTrainedTokenizerBase) -> Tensor:
