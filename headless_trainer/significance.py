@@ -1,4 +1,4 @@
-"""Test whether one model is better than another: two-sided t-tests at level 0.95, with Holm's correction for several.
+"""Test whether one model is better than another: two-sided tests at level 0.95, with Holm's correction for several.
 
 The daggers of the paper's table 4 (arXiv 2309.08351) are one-tailed tests of the better score, which mark 10 % of equal models.
 """
@@ -14,13 +14,13 @@ LEVEL = 0.95
 ROUNDING = 1e-12
 
 
-def t_test(first: Sequence[float], second: Sequence[float], *, paired: bool) -> float:
+def mean_test(first: Sequence[float], second: Sequence[float], *, paired: bool) -> float:
     """Return the p-value of a test whether the means of two models' scores, ``(N,)`` and ``(M,)``, differ.
 
     Scores are ``paired`` if the i-th of both belong together (the same document). Otherwise they are independent (seeds), and
     Welch's test allows different spreads. Scores that differ without any spread have no t: their p-value comes from the exact
-    permutation test (two seeds against two: 2 of 6 orders are as far apart, so 1/3). Raises ValueError for fewer than two
-    scores, or one that is not finite.
+    permutation test (two seeds against two: 2 of 6 orders are as far apart, so 1/3). So do paired scores of 0 and 1, where
+    it is McNemar's exact test. Raises ValueError for fewer than two scores, or one that is not finite.
     """
     first, second = _scores(first), _scores(second)
     scale = max(np.abs(first).max(), np.abs(second).max())
@@ -28,6 +28,8 @@ def t_test(first: Sequence[float], second: Sequence[float], *, paired: bool) -> 
     if spread <= ROUNDING * scale:  # of all orders of the scores, this one and its mirror image are the farthest apart
         orders = 2 ** len(first) if paired else math.comb(len(first) + len(second), len(first))
         return 1.0 if abs(first.mean() - second.mean()) <= ROUNDING * scale else 2 / orders
+    if paired and np.isin([first, second], (0, 1)).all():
+        return float(stats.binomtest(int((first > second).sum()), int((first != second).sum())).pvalue)
     test = stats.ttest_rel(first, second) if paired else stats.ttest_ind(first, second, equal_var=False)
     return float(test.pvalue)
 
@@ -53,9 +55,9 @@ def dagger(p_value: float, adjusted: float) -> str:
     return "†" * (is_significant(p_value) + is_significant(max(p_value, adjusted)))
 
 
-def show_p(p_value: float, adjusted: float, form: str = ".2g") -> str:
+def show_p(p_value: float, adjusted: float) -> str:
     """Return a p-value, and the corrected one in brackets if it differs."""
-    return f"{p_value:{form}}" + ("" if adjusted == p_value else f" ({adjusted:{form}})")
+    return f"{p_value:.2g}" + ("" if adjusted == p_value else f" ({adjusted:.2g})")
 
 
 def mean_difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:

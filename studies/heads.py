@@ -33,6 +33,8 @@ from headless_trainer import attach_lm_head
 from headless_trainer.models.fold import fold_head_bias
 from headless_trainer.pictures import Panel, Series, curves
 from headless_trainer.reporting.run_comparison import first_reaching
+from headless_trainer.scoring.score_comparison import compare, comparison_table
+from headless_trainer.scoring.score_store import folder_name, read_results
 from headless_trainer.tables import markdown
 
 PUBLISHED = Path(__file__).with_name("published_paper.json")
@@ -75,9 +77,8 @@ def main(argv: list[str] | None = None) -> None:
     places = itertools.product(args.seeds, steps_of(args))
     tuned = {place: {init: held_out(tuning_dir(args, *place, init)) for init in TUNED} for place in places}
     models = [model for place, curves in tuned.items() for model in models_at(args, *place, curves)]
-    if args.lambada_file:
-        score_lambada(args, [model for model in models if model["seed"] == args.seeds[0]])
-    report(args, models, tuned)
+    first_seed = [model for model in models if model["seed"] == args.seeds[0]]
+    report(args, models, tuned, score_lambada(args, first_seed) if args.lambada_file else {})
 
 
 def steps_of(args) -> list[int]:
@@ -136,8 +137,8 @@ def models_at(args, seed: int, step: int, tuned: dict[str, dict[int, dict]]) -> 
     ]
 
 
-def score_lambada(args, models: list[dict]) -> None:
-    """Add to each model its accuracy and perplexity on LAMBADA, as computed by the LM Evaluation Harness."""
+def score_lambada(args, models: list[dict]) -> dict[tuple[str, str], list[dict]]:
+    """Add to each model its accuracy and perplexity on LAMBADA by the LM Evaluation Harness; return tests at the last step."""
     inits = {ALONE: "embeddings", FREE: "prior"}
     for model in models:
         if not (model["folder"] / "model.safetensors").is_file():
@@ -150,12 +151,13 @@ def score_lambada(args, models: list[dict]) -> None:
     command = [sys.executable, "run_lm_eval.py", "--tasks", "lambada_openai", "--max_length", length]
     command += ["--data_files", f"lambada_openai={args.lambada_file}", "--output_dir", str(folder)]
     subprocess.run([*command, "--model_name_or_path", *(str(model["folder"]) for model in models)], check=True)
-    found = [json.loads(path.read_text()) for path in folder.glob("*/results.json")]
-    scores = {results["model"]: results["results"]["lambada_openai"] for results in found}
+    found = {model["series"]: folder / folder_name(str(model["folder"])) for model in models}  # at the last step
     for model in models:
-        values = scores[str(model["folder"])]
+        values = read_results(folder / folder_name(str(model["folder"])))["results"]["lambada_openai"]
         for name, metric in (("lambada_accuracy", "acc"), ("lambada_perplexity", "perplexity")):
             model[name] = values[f"{metric},none"]
+    pairs = itertools.product((FREE, TUNED["embeddings"]), args.vanilla)
+    return {pair: compare(*map(found.get, pair)) for pair in pairs}
 
 
 def vanilla_model(folder: Path):
@@ -173,7 +175,7 @@ def steps_worth(tuned: dict[str, dict[int, dict]]) -> float | None:
     return first_reaching(points, tuned["prior"][0]["eval_perplexity"])
 
 
-def report(args, models: list[dict], tuned: dict[tuple[int, int], dict]) -> None:
+def report(args, models: list[dict], tuned: dict[tuple[int, int], dict], tests: dict) -> None:
     shown = [name for name in FIGURES if name in models[0]]
     rows = []
     for series, step in itertools.product((ALONE, FREE, *TUNED.values(), *args.vanilla), steps_of(args)):
@@ -181,10 +183,8 @@ def report(args, models: list[dict], tuned: dict[tuple[int, int], dict]) -> None
         cells = [series, f"{step:,}", f"{same[0]['tokens'] / 1e6:.2f}"]
         for name in shown:
             values = [model[name] for model in same if name in model]
-            percent = "accuracy" in name
-            cells.append(
-                shared.spread([100 * value for value in values], 2) + " %" if percent else shared.spread(values, 1)
-            )
+            percents = [100 * value for value in values]
+            cells.append(shared.spread(percents, 2) + " %" if "accuracy" in name else shared.spread(values, 1))
         rows.append(cells)
     worth = {step: [steps_worth(tuned[seed, step]) for seed in args.seeds] for step in steps_of(args)}
     never = f"more than {args.tuning_steps:,}"
@@ -195,17 +195,16 @@ def report(args, models: list[dict], tuned: dict[tuple[int, int], dict]) -> None
     table = [
         markdown(["model", "pretraining steps", "tokens (M)", *(FIGURES[name] for name in shown)], rows),
         *("", markdown(["pretraining steps", "steps of the paper's fine-tuning that the free head is worth"], worths)),
+        *(comparison_table(compared, pair) for pair, compared in tests.items()),
         *("", "The paper's figures at the end of its pretraining (table 3):", ""),
         markdown(["model", "LAMBADA accuracy", "LAMBADA perplexity"], paper),
     ]
     along = {init: {f"{seed}, {step}": by_init[init] for (seed, step), by_init in tuned.items()} for init in TUNED}
     plain = [{name: value for name, value in model.items() if name != "folder"} for model in models]
-    results = {"models": plain, "steps_worth": worth, "along the fine-tuning, by seed and step": along}
-    runs = [
-        shared.run_dir(args, recipe, args.rate, seed)
-        for recipe in (args.headless, *args.vanilla)
-        for seed in args.seeds
-    ]
+    results = {"models": plain, "steps_worth": worth, "tests": [*tests.items()]}
+    results["along the fine-tuning, by seed and step"] = along
+    pairs = itertools.product((args.headless, *args.vanilla), args.seeds)
+    runs = [shared.run_dir(args, recipe, args.rate, seed) for recipe, seed in pairs]
     folder = args.results_dir or args.output_dir / "heads" / "results"
     shared.write_results(folder, results, table, draw(args, models, shown, tuned[args.seeds[0], args.max_steps]), runs)
 

@@ -35,7 +35,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from headless_trainer.fine_tuning.results import read_runs, run_path, scores_of
 from headless_trainer.pictures import Panel, Series, curves
-from headless_trainer.significance import t_test
+from headless_trainer.significance import mean_test
 from headless_trainer.tables import markdown
 
 BITS, AVERAGE = "bits per byte", "average"
@@ -134,7 +134,7 @@ def cell(name: str, scores: dict[str, list[float]], first: dict | None) -> str:
     text = shared.spread(scores[name], 3 if name == BITS else 1)
     if not first or first["scores"] is scores or min(len(first["scores"][name]), len(scores[name])) < 2:
         return text
-    return f"{text}, p = {t_test(first['scores'][name], scores[name], paired=False):.2g}"
+    return f"{text}, p = {mean_test(first['scores'][name], scores[name], paired=False):.2g}"
 
 
 def of_tasks(folder: Path, loss: str) -> dict[str, float]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import jinja2
 import numpy as np
 
-from headless_trainer.significance import t_test
+from headless_trainer.significance import mean_test
 
 ROOT = Path(__file__).parents[1]
 NO_FILE = "no file: "
@@ -101,7 +101,7 @@ def quotes() -> Iterator[Quote]:
 
     environment = jinja2.Environment(line_statement_prefix="#", trim_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"f": figure, "mean": statistics.mean}
-    environment.globals |= {f.__name__: f for f in (results, below, minus, share, after, records, ndcg, t_test)}
+    environment.globals |= {f.__name__: f for f in (results, below, minus, share, after, records, ndcg, mean_test)}
     for line in filter(str.strip, environment.from_string(read("tests/figures.jinja")).render().splitlines()):
         if line.startswith("page: "):
             page = line.removeprefix("page: ")

@@ -9,16 +9,19 @@ pytest.importorskip("scipy")
 
 from scipy import stats
 
-from headless_trainer.significance import dagger, holm, is_significant, mean_difference, show_p, t_test
+from headless_trainer.significance import dagger, holm, is_significant, mean_difference, mean_test, show_p
 
 
 def test_by_hand():
     # differences 1, 1, 2: mean 4/3, sample deviation sqrt(1/3), so t = (4/3) / (sqrt(1/3) / sqrt(3)) = 4 with 2 degrees of
     # freedom, for which P(|T| > t) = 1 - t / sqrt(2 + t^2).
-    assert t_test([1, 2, 3], [0, 1, 1], paired=True) == pytest.approx(1 - 4 / math.sqrt(18))
+    assert mean_test([1, 2, 3], [0, 1, 1], paired=True) == pytest.approx(1 - 4 / math.sqrt(18))
     # means 2 and 2/3, variances 1 and 1/3: t = (4/3) / sqrt(1/3 + 1/9) = 2; Welch's degrees of freedom
     # (4/9)^2 / ((1/3)^2 / 2 + (1/9)^2 / 2) = 3.2
-    assert t_test([1, 2, 3], [0, 1, 1], paired=False) == pytest.approx(2 * stats.t.sf(2.0, 3.2))
+    assert mean_test([1, 2, 3], [0, 1, 1], paired=False) == pytest.approx(2 * stats.t.sf(2.0, 3.2))
+    # McNemar: of the 12 documents that one model alone gets right, 10 go to the first: 2 x (66 + 12 + 1) / 2^12
+    right, wrong = [1] * 10 + [0] * 2 + [1] * 9, [0] * 10 + [1] * 2 + [1] * 9
+    assert mean_test(right, wrong, paired=True) == pytest.approx(79 / 2048)
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -26,29 +29,25 @@ def test_scipy_agrees(paired):
     draw = np.random.default_rng(0)
     a, b = draw.normal(0.1, 1, 50), draw.normal(0, 3, 50)
     want = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
-    assert t_test(a, b, paired=paired) == pytest.approx(want.pvalue, rel=1e-12)
-    assert t_test(b, a, paired=paired) == pytest.approx(want.pvalue)
+    assert mean_test(a, b, paired=paired) == pytest.approx(want.pvalue, rel=1e-12)
+    assert mean_test(b, a, paired=paired) == pytest.approx(want.pvalue)
 
 
 @pytest.mark.parametrize("paired", [True, False])
 def test_equal_scores_without_spread(paired):
-    assert t_test([0.1 + 0.2, 0.3], [0.3, 0.3], paired=paired) == 1.0  # the same but for rounding
+    assert mean_test([0.1 + 0.2, 0.3], [0.3, 0.3], paired=paired) == 1.0  # the same but for rounding
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 @pytest.mark.parametrize("paired", [True, False])
 def test_scores_without_spread_say_what_a_permutation_test_says(paired, count):
     first, second = [1.0] * count, [0.0] * count
-    result = t_test(first, second, paired=paired)
-    want = stats.permutation_test(
-        (first, second),
-        lambda a, b: np.mean(a) - np.mean(b),
-        permutation_type="samples" if paired else "independent",
-        n_resamples=np.inf,
-    ).pvalue
+    result = mean_test(first, second, paired=paired)
+    options = {"permutation_type": "samples" if paired else "independent", "n_resamples": np.inf}
+    want = stats.permutation_test((first, second), lambda a, b: np.mean(a) - np.mean(b), **options).pvalue
     assert result == pytest.approx(want)
     assert is_significant(result) is (not paired and count == 5)  # two seeds of equal scores are no proof
-    assert is_significant(t_test([1] * 3000, [0] * 3000, paired=paired))
+    assert is_significant(mean_test([1] * 3000, [0] * 3000, paired=paired))
 
 
 def test_holm_by_hand():
@@ -73,10 +72,10 @@ def test_interval_of_the_mean_difference():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: t_test([1], [0], paired=True),
-        lambda: t_test([[1, 2]], [0, 1], paired=False),
-        lambda: t_test([1, 2, 3], [0, 1], paired=True),
-        lambda: t_test([1, math.nan], [0, 1], paired=True),
+        lambda: mean_test([1], [0], paired=True),
+        lambda: mean_test([[1, 2]], [0, 1], paired=False),
+        lambda: mean_test([1, 2, 3], [0, 1], paired=True),
+        lambda: mean_test([1, math.nan], [0, 1], paired=True),
         lambda: mean_difference([1, 2], [1, -math.inf]),
     ],
 )

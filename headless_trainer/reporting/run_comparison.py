@@ -8,7 +8,7 @@ import pandas
 
 from ..measures import EVALUATION, PERPLEXITY_CHART
 from ..pictures import in_short
-from ..significance import LEVEL, holm, is_significant, t_test
+from ..significance import LEVEL, holm, is_significant, mean_test
 from .records import AXES, SECONDS, TOKENS, Run
 
 Configurations = dict[str, list[Run]]  # runs that differ only in their seed, by the name of their configuration
@@ -30,7 +30,7 @@ def rank(values: dict[str, Sequence[float]], higher_is_better: bool) -> pandas.D
     table = table.sort_values("mean", ascending=not higher_is_better, kind="stable")
     table["behind"] = (table["mean"] - table["mean"].iloc[0]).abs()
     tests = {
-        pair: t_test(*(values[name] for name in pair), paired=False)
+        pair: mean_test(*(values[name] for name in pair), paired=False)
         for pair in itertools.combinations(table.index, 2)
         if min(len(values[name]) for name in pair) > 1
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas
 
-from ..significance import dagger, holm, mean_difference, show_p, t_test
+from ..significance import dagger, holm, mean_difference, mean_test, show_p
 from ..tables import markdown
 from .score_store import metric_label, read_results, scores_of
 
@@ -15,7 +15,7 @@ ARROWS = {True: " ↑", False: " ↓", None: ""}
 NOTES = """
 
 A: {}; B: {}.
-† better at 0.95 by a two-sided t-test, paired by documents (p).
+† better at 0.95 by a two-sided test, paired by documents (p): a t-test, or McNemar's for right and wrong answers.
 †† also after Holm's correction over all tests of the table (p in brackets).
 A - B: mean difference between documents and its 95 % interval; for a perplexity that of
 log-likelihoods, on which it is tested."""
@@ -57,7 +57,7 @@ def _compare(score, documents: list[list]) -> dict[str, Any]:
         return row
     row["difference"] = mean_difference(*documents)
     if direction is not None:
-        row["p"] = t_test(*documents, paired=True)
+        row["p"] = mean_test(*documents, paired=True)
         if values[0] != values[1]:
             row["better"] = int((values[1] > values[0]) == direction)
     return row
@@ -76,7 +76,7 @@ def _sign_of_the_mean(value: float, scores: list) -> int:
     return -int(value > 0 and math.isclose(math.log(value), -mean, rel_tol=1e-6, abs_tol=1e-6))
 
 
-def comparison_table(rows: list[dict[str, Any]], names: list[str]) -> str:
+def comparison_table(rows: list[dict[str, Any]], names: Sequence[str]) -> str:
     """Return a Markdown table of `compare`, with a dagger where one model is better."""
     table = []
     for row in rows:
@@ -85,9 +85,8 @@ def comparison_table(rows: list[dict[str, Any]], names: list[str]) -> str:
         if row["better"] is not None:
             cells[row["better"]] += dagger(row["p"], row["holm"])
         label = metric_label(row["metric"]) + ARROWS[row["higher_is_better"]]
-        table.append([row["task"], label, *cells, interval, show_p(row["p"], row["holm"], ".3f") if "p" in row else ""])
-    head = ["task", "metric", "A", "B", "A - B [95 %]", "p"]
-    return markdown(head, table, left=2) + NOTES.format(*names)
+        table.append([row["task"], label, *cells, interval, show_p(row["p"], row["holm"]) if "p" in row else ""])
+    return markdown(["task", "metric", "A", "B", "A - B [95 %]", "p"], table, left=2) + NOTES.format(*names)
 
 
 def score_table(folders: Sequence[str | Path]) -> str | None:
@@ -100,5 +99,4 @@ def score_table(folders: Sequence[str | Path]) -> str | None:
             part = "" if row.documents == row.available else f" (of {row.documents:,})"
             own[row.task, metric_label(row.metric) + ARROWS[row.higher_is_better]] = f"{row.value:.4f}{error}{part}"
     table = pandas.DataFrame(cells).sort_index().fillna("")
-    rows = [[*label, *row] for label, row in zip(table.index, table.values, strict=True)]
-    return markdown(["task", "metric", *table], rows, left=2)
+    return markdown(["task", "metric", *table], table.reset_index().values.tolist(), left=2)
