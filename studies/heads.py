@@ -195,7 +195,7 @@ def report(args, models: list[dict], tuned: dict[tuple[int, int], dict], tests: 
     table = [
         markdown(["model", "pretraining steps", "tokens (M)", *(FIGURES[name] for name in shown)], rows),
         *("", markdown(["pretraining steps", "steps of the paper's fine-tuning that the free head is worth"], worths)),
-        *(comparison_table(compared, pair) for pair, compared in tests.items()),
+        *("\n" + comparison_table(compared, pair) for pair, compared in tests.items()),
         *("", "The paper's figures at the end of its pretraining (table 3):", ""),
         markdown(["model", "LAMBADA accuracy", "LAMBADA perplexity"], paper),
     ]
