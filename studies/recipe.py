@@ -71,7 +71,7 @@ def report(args) -> None:
         rate, losses = shared.best_rate(args, runs)
         folders += runs[rate].values()
         curves = {seed: curve_of(folder) for seed, folder in sorted(runs[rate].items())}
-        ends = [curve[-1] for curve in curves.values()]
+        ends, most = [curve[-1] for curve in curves.values()], max(map(len, curves.values()))
         rows[recipe] = {
             "rate": rate,
             "rates_tried": {f"{tried:g}": math.exp(loss) for tried, loss in sorted(losses.items())},
@@ -81,19 +81,12 @@ def report(args) -> None:
             "tokens": ends[0]["tokens_seen"],
             "seconds": statistics.mean(end["seconds"] for end in ends),
             "processes": processes_of(next(iter(runs[rate].values()))),
-            "curves": curves,
+            # Models that another study trained may have fewer evaluations.
+            "curves": {seed: curve for seed, curve in curves.items() if len(curve) == most},
         }
     baseline = rows.get(args.baseline)
-    head = (
-        "recipe",
-        "rate",
-        "seeds",
-        "perplexity",
-        "accuracy (%)",
-        "process-hours",
-        "tokens for the baseline's end",
-        "its time",
-    )
+    head = ["recipe", "rate", "seeds", "perplexity", "accuracy (%)", "process-hours"]
+    head += ["tokens for the baseline's end", "its time"]
     cells = []
     for recipe, row in rows.items():
         shares = reaching(row, baseline) if baseline else None

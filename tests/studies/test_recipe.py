@@ -14,13 +14,14 @@ pytest.importorskip("scipy")
 
 
 def made_run(folder, perplexities: list[float], pace: float = 1000.0) -> None:
-    """A run of 10 steps of 4,096 tokens for each evaluation."""
+    """A run of one step of 40,960 tokens for each evaluation."""
     folder.mkdir(parents=True)
     history = []
-    for number, perplexity in enumerate(perplexities, start=1):
-        common = {"step": 10 * number}
-        history.append(common | {"tokens_seen": 40_960 * number, "tokens_per_second": pace})
-        history.append(common | {"eval_accuracy": 0.1, "eval_cross_entropy": math.log(perplexity), "eval_loss": 1.0})
+    for step, perplexity in enumerate(perplexities, start=1):
+        history.append({"step": step, "tokens_seen": 40_960 * step, "tokens_per_second": pace})
+        history.append(
+            {"step": step, "eval_accuracy": 0.1, "eval_cross_entropy": math.log(perplexity), "eval_loss": 1.0}
+        )
     (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     save_token_counts(folder, torch.ones(5, dtype=torch.int64), {"train_seconds": 3.0, "process_seconds": 6.0})
     (folder / "eval_results.json").write_text(json.dumps({"eval_cross_entropy": math.log(perplexities[-1])}))
@@ -33,12 +34,23 @@ def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch):
     made_run(runs / "vanilla_tied" / "0.01_0", [400.0, 100.0], pace=1000.0)
     made_run(runs / "vanilla_tied" / "0.02_0", [400.0, 150.0])
     made_run(runs / "headless" / "0.01_0", [100.0, 50.0], pace=2000.0)
-    flags = ["--recipes", "vanilla tied", "headless", "--baseline", "vanilla tied", "--seeds", "0", "--report_only"]
+    made_run(runs / "headless" / "0.01_1", [70.0])  # of another study, with one evaluation: its end alone counts
+    flags = [
+        "--recipes",
+        "vanilla tied",
+        "headless",
+        "--baseline",
+        "vanilla tied",
+        "--seeds",
+        "0",
+        "1",
+        "--report_only",
+    ]
     monkeypatch.setattr(sys, "argv", ["recipe.py", "--output_dir", str(tmp_path), *flags])
     script.main()
     table = (runs / "results.md").read_text().splitlines()
     assert table[2] == "| vanilla tied | 0.01 | 1 | 100.0 | 10.00 | 0.0455 | 100% | 100% |"
-    assert table[3] == "| headless | 0.01 | 1 | 50.0 | 10.00 | 0.0228 | 50% | 25% |"
+    assert table[3] == "| headless | 0.01 | 2 | 60.0 (10.0) | 10.00 (0.00) | 0.0228 | 50% | 25% |"
     found = json.loads((runs / "results.json").read_text())["results"]
     assert found["vanilla tied"]["rates_tried"] == {"0.01": pytest.approx(100), "0.02": pytest.approx(150)}
     assert found["headless"]["curves"]["0"][1] == {
