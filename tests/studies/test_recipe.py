@@ -18,10 +18,8 @@ def made_run(folder, perplexities: list[float], pace: float = 1000.0) -> None:
     folder.mkdir(parents=True)
     history = []
     for step, perplexity in enumerate(perplexities, start=1):
-        history.append({"step": step, "tokens_seen": 40_960 * step, "tokens_per_second": pace})
-        history.append(
-            {"step": step, "eval_accuracy": 0.1, "eval_cross_entropy": math.log(perplexity), "eval_loss": 1.0}
-        )
+        scores = {"eval_accuracy": 0.1, "eval_cross_entropy": math.log(perplexity), "eval_loss": 1.0}
+        history += [{"step": step, "tokens_seen": 40_960 * step, "tokens_per_second": pace}, {"step": step} | scores]
     (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     save_token_counts(folder, torch.ones(5, dtype=torch.int64), {"train_seconds": 3.0, "process_seconds": 6.0})
     (folder / "eval_results.json").write_text(json.dumps({"eval_cross_entropy": math.log(perplexities[-1])}))
@@ -35,18 +33,8 @@ def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch):
     made_run(runs / "vanilla_tied" / "0.02_0", [400.0, 150.0])
     made_run(runs / "headless" / "0.01_0", [100.0, 50.0], pace=2000.0)
     made_run(runs / "headless" / "0.01_1", [70.0])  # of another study, with one evaluation: its end alone counts
-    flags = [
-        "--recipes",
-        "vanilla tied",
-        "headless",
-        "--baseline",
-        "vanilla tied",
-        "--seeds",
-        "0",
-        "1",
-        "--report_only",
-    ]
-    monkeypatch.setattr(sys, "argv", ["recipe.py", "--output_dir", str(tmp_path), *flags])
+    flags = ["--baseline", "vanilla tied", "--seeds", "0", "1", "--report_only", "--output_dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["recipe.py", "--recipes", "vanilla tied", "headless", *flags])
     script.main()
     table = (runs / "results.md").read_text().splitlines()
     assert table[2] == "| vanilla tied | 0.01 | 1 | 100.0 | 10.00 | 0.0455 | 100% | 100% |"
