@@ -149,8 +149,13 @@ def leave_one_out(histories: list[np.ndarray], keep_seen: bool) -> tuple[list[np
 
 
 def training_rows(histories: list[np.ndarray], length: int) -> list[dict[str, np.ndarray]]:
-    """The most recent items of each user, at most ``length``. A single item has nothing to predict, and gives no row."""
-    return [{"input_ids": ids[-length:]} for ids in histories if len(ids) >= 2]
+    """The most recent items of each user, at most ``length``. A single item has nothing to predict and gives no row."""
+    return [with_positions(ids[-length:], length) for ids in histories if len(ids) >= 2]
+
+
+def with_positions(ids: np.ndarray, length: int) -> dict[str, np.ndarray]:
+    """A row with positions counted from its end, so that the item that predicts the next is always at ``length - 1``."""
+    return {"input_ids": ids, "position_ids": np.minimum(np.arange(len(ids)) + length + 1 - len(ids), length - 1)}
 
 
 def evaluation_rows(held_out: HeldOut, length: int) -> list[dict[str, np.ndarray]]:
@@ -158,5 +163,5 @@ def evaluation_rows(held_out: HeldOut, length: int) -> list[dict[str, np.ndarray
     rows = []
     for history, target in zip(held_out.histories, held_out.targets, strict=True):
         ids = np.append(history, target)[-length:]
-        rows.append({"input_ids": ids, "labels": np.append(np.full(len(ids) - 1, -100), target)})
+        rows.append(with_positions(ids, length) | {"labels": np.append(np.full(len(ids) - 1, -100), target)})
     return sorted(rows, key=lambda row: len(row["input_ids"]))

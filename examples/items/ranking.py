@@ -22,7 +22,9 @@ def outputs(trunk, histories: Sequence[np.ndarray]) -> Tensor:
     recent = [torch.as_tensor(ids[-trunk.config.n_positions :]) for ids in histories]
     last = torch.tensor([len(ids) - 1 for ids in recent], device=trunk.device)
     inputs = pad_sequence(recent, batch_first=True).to(trunk.device)  # a decoder does not see what comes after
-    hidden = trunk(input_ids=inputs, use_cache=False).last_hidden_state
+    positions = torch.arange(inputs.shape[1], device=trunk.device) + (trunk.config.n_positions - 1 - last)[:, None]
+    positions = positions.clamp(max=trunk.config.n_positions - 1)  # those of padding
+    hidden = trunk(input_ids=inputs, position_ids=positions, use_cache=False).last_hidden_state
     return hidden[torch.arange(len(recent), device=trunk.device), last].float()
 
 

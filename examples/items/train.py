@@ -4,8 +4,8 @@
     python examples/items/train.py --train_file interactions.parquet --output_dir runs/items
     python examples/items/train.py --train_file interactions.parquet --objective vanilla --output_dir runs/softmax
 
-A score is o E^T + tau log q. After every epoch validation chooses tau, and the weights with the best NDCG@10 are saved. Figures
-of the test are in <output_dir>/items_results.json. recommend.py uses what was trained.
+A score is o E^T + tau log q. After every epoch validation chooses tau, and the weights with the best recall@10 are saved.
+Figures of the test are in <output_dir>/items_results.json. recommend.py uses what was trained.
 """
 
 import json
@@ -53,7 +53,7 @@ class ItemArguments(FileArguments):
     dropout: float = field(default=0.5, metadata={"help": "Dropout of the embedding, the attention and the layers."})
     keep_seen: bool = field(default=False, metadata={"help": "Rank items that the user had before too."})
     early_stopping_patience: int = field(
-        default=5, metadata={"help": "Evaluations without a better NDCG@10 before the training ends. 0 for all epochs."}
+        default=20, metadata={"help": "Evaluations without a better score before the training ends. 0 for all epochs."}
     )
 
 
@@ -66,7 +66,7 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
         default=4096,
         metadata={"help": "Items drawn in each step as further candidates: a batch seldom has the rare ones."},
     )
-    num_train_epochs: float = 50
+    num_train_epochs: float = 200
     learning_rate: float = 1e-3
     lr_scheduler_type: str = "constant"
     weight_decay: float = 0.01
@@ -77,7 +77,7 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
     save_strategy: str = "epoch"
     save_total_limit: int = 2
     load_best_model_at_end: bool = True
-    metric_for_best_model: str = "ndcg@10"
+    metric_for_best_model: str = "recall@10"
     greater_is_better: bool = True
     restore_callback_states_from_checkpoint: bool = True  # the patience that is left
     eval_pool_size: int = 512
