@@ -40,6 +40,8 @@ class RecommendArguments(FileArguments):
 def load(folder: str) -> tuple:
     """The trunk, ``(V,)`` log q, the names of the items and tau. A model with a head is read without it, since it is tied."""
     saved = json.loads(Path(folder, "items.json").read_text(encoding="utf-8"))
+    if saved.get("positions") != "from the end":
+        raise SystemExit(f"model_name_or_path {folder!r} counts positions from the start of a history: train it again.")
     trunk = AutoModel.from_pretrained(folder).to("cuda" if torch.cuda.is_available() else "cpu")
     return trunk, torch.from_numpy(np.load(Path(folder, "log_q.npy"))), saved["items"], saved["tau"]
 

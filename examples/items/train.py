@@ -185,7 +185,8 @@ def save_results(trainer: RankedCatalogue, items: list[str], validation: HeldOut
         logs["eval_tau"] for logs in state.log_history if "eval_tau" in logs and logs["step"] == state.best_global_step
     )
     np.save(folder / "log_q.npy", log_q.numpy())
-    (folder / "items.json").write_text(json.dumps({"tau": tau, "items": items}, ensure_ascii=False), encoding="utf-8")
+    known = {"tau": tau, "positions": "from the end", "items": items}
+    (folder / "items.json").write_text(json.dumps(known, ensure_ascii=False), encoding="utf-8")
     found = {"tau": tau, "best_step": state.best_global_step, "epochs": state.epoch, "items": len(items)}
     trunk = trainer.model.base_model.eval()
     for name, part, weight in (("validation", validation, tau), ("test", test, tau), ("test_at_tau_0", test, 0.0)):

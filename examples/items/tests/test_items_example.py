@@ -252,6 +252,9 @@ def test_what_comes_next_is_learned_and_used(tmp_path, corpus, flags, monkeypatc
         with pytest.raises(SystemExit):
             recommend.main(flags.split())
     assert "best.jsonl exists: name a new one" in capsys.readouterr().err
+    (folder / "items.json").write_text('{"tau": 1.0, "items": []}')  # as it was with positions from the start
+    with pytest.raises(SystemExit, match="train it again"):
+        recommend.load(str(folder))
 
 
 @pytest.mark.slow
