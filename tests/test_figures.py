@@ -1,6 +1,9 @@
 """The figures of README.md, docs/results.md and studies/README.md are those of the results.json files that they round."""
 
-import figures
+import pytest
+
+pytest.importorskip("scipy")
+import figures  # noqa: E402
 
 
 def test_pages_have_the_figures_of_their_results():

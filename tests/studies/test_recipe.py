@@ -44,7 +44,6 @@ def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch):
     assert found["headless"]["curves"]["0"][1] == {
         "tokens_seen": 81_920.0, "seconds": 40.96, "eval_cross_entropy": pytest.approx(math.log(50)), "eval_accuracy": 0.1
     }  # fmt: skip
-    assert (runs / "results.png").stat().st_size > 1000
 
 
 def test_the_first_seed_that_is_named_chooses_the_rate(study, tmp_path):

@@ -10,6 +10,8 @@ import pytest
 import torch
 from builders import save
 
+pytest.importorskip("scipy")
+
 ROOT = Path(__file__).parents[2]
 
 
