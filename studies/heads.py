@@ -151,13 +151,16 @@ def score_lambada(args, models: list[dict]) -> dict[tuple[str, str], list[dict]]
     command = [sys.executable, "run_lm_eval.py", "--tasks", "lambada_openai", "--max_length", length]
     command += ["--data_files", f"lambada_openai={args.lambada_file}", "--output_dir", str(folder)]
     subprocess.run([*command, "--model_name_or_path", *(str(model["folder"]) for model in models)], check=True)
-    found = {model["series"]: folder / folder_name(str(model["folder"])) for model in models}  # at the last step
+    last = {}
     for model in models:
-        values = read_results(folder / folder_name(str(model["folder"])))["results"]["lambada_openai"]
+        results = folder / folder_name(str(model["folder"]))
+        values = read_results(results)["results"]["lambada_openai"]
         for name, metric in (("lambada_accuracy", "acc"), ("lambada_perplexity", "perplexity")):
             model[name] = values[f"{metric},none"]
+        if model["step"] == args.max_steps:
+            last[model["series"]] = results
     pairs = itertools.product((FREE, TUNED["embeddings"]), args.vanilla)
-    return {pair: compare(*map(found.get, pair)) for pair in pairs}
+    return {pair: compare(*(last[series] for series in pair)) for pair in pairs}
 
 
 def vanilla_model(folder: Path):

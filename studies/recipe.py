@@ -71,7 +71,8 @@ def report(args) -> None:
         rate, losses = shared.best_rate(args, runs)
         folders += runs[rate].values()
         curves = {seed: curve_of(folder) for seed, folder in sorted(runs[rate].items())}
-        ends, most = [curve[-1] for curve in curves.values()], max(map(len, curves.values()))
+        ends = [curve[-1] for curve in curves.values()]
+        most = max(map(len, curves.values()))
         rows[recipe] = {
             "rate": rate,
             "rates_tried": {f"{tried:g}": math.exp(loss) for tried, loss in sorted(losses.items())},

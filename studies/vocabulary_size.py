@@ -26,6 +26,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import shared
@@ -33,7 +34,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from headless_trainer.fine_tuning.results import read_runs, run_path, scores_of
+from headless_trainer.fine_tuning.results import read_run, run_path, scores_of
 from headless_trainer.pictures import Panel, Series, curves
 from headless_trainer.significance import mean_test
 from headless_trainer.tables import markdown
@@ -56,6 +57,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--glue_flags", default="", help="further flags of run_glue.py: --glue_flags='...'")
     parser.add_argument("--report_only", action="store_true")
     args = shared.at_scale(parser.parse_args(argv), evaluations=1, max_steps=100, learning_rate=8e-3)
+    if "--loss" in args.glue_flags:
+        parser.error(f"--glue_flags {args.glue_flags}: the table is of one loss: give it as --loss.")
     rates = args.rates or [args.settings["learning_rate"]]
     rates = rates * len(args.recipes) if len(rates) == 1 else rates
     if len(rates) != len(args.recipes):
@@ -95,8 +98,8 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
     size_in_bytes = sum(len(text.encode()) + 1 for text in documents)
     found: dict[tuple[str, int], dict] = {}
     folders = {run: folder_of(args, *run) for run in runs}
-    folders = {run: folder for run, folder in folders.items() if finished(args, run[0], folder)}
-    for (_, size, recipe), folder in folders.items():
+    folders = {run: folder for run, folder in folders.items() if all(map(Path.is_file, ends(args, run[0], folder)))}
+    for (seed, size, recipe), folder in folders.items():
         ids = one_text(documents, AutoTokenizer.from_pretrained(folder))
         row = found.setdefault((recipe, size), {"recipe": recipe, "vocabulary": size, "scores": {}, "seconds": []})
         row["bytes_per_token"] = size_in_bytes / (len(ids) - 1)
@@ -104,7 +107,7 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
         row["training_bytes"] = end["tokens_seen"] * row["bytes_per_token"]
         row["seconds"].append(end["seconds"])
         if args.task == "mlm":
-            scores = of_tasks(folder, args.loss)
+            scores = of_tasks(map(read_run, ends(args, seed, folder)))
         else:
             scores = {BITS: nats(folder, ids, args.settings["max_seq_length"]) / math.log(2) / size_in_bytes}
         for name, score in scores.items():
@@ -124,9 +127,11 @@ def report(args, runs: list[tuple[int, int, str]]) -> None:
     shared.write_results(results_dir, list(found.values()), table, draw(args, found), folders.values())
 
 
-def finished(args, seed: int, folder: Path) -> bool:
-    results = [run_path(folder / "tasks", args.loss, folder.name, task, seed) for task in args.tasks]
-    return all(path.is_file() for path in (results if args.task == "mlm" else [folder / "eval_results.json"]))
+def ends(args, seed: int, folder: Path) -> list[Path]:
+    """Return what a finished run has: a decoder its held-out figures, an encoder the result of each fine-tuning."""
+    if args.task == "clm":
+        return [folder / "eval_results.json"]
+    return [run_path(folder / "tasks", args.loss, folder.name, task, seed) for task in sorted(args.tasks)]
 
 
 def cell(name: str, scores: dict[str, list[float]], first: dict | None) -> str:
@@ -137,9 +142,9 @@ def cell(name: str, scores: dict[str, list[float]], first: dict | None) -> str:
     return f"{text}, p = {mean_test(first['scores'][name], scores[name], paired=False):.2g}"
 
 
-def of_tasks(folder: Path, loss: str) -> dict[str, float]:
+def of_tasks(runs: Iterable[dict]) -> dict[str, float]:
     """Return the scores x 100 of a fine-tuned encoder on each task, and their average."""
-    found = scores_of(read_runs(folder / "tasks", f"{loss}/*/*")).drop_duplicates("column")
+    found = scores_of(runs).drop_duplicates("column")
     return dict(zip(found["column"], found["score"], strict=True)) | {AVERAGE: found["score"].mean()}
 
 

@@ -70,11 +70,6 @@ def share(recipe: dict, baseline: dict, axis: str = "tokens") -> float:
     return 100 * reached / recipe["tokens"] * recipe[axis] / baseline[axis]
 
 
-def after(recipe: dict, seconds: float) -> float:
-    """Perplexity on the mean curve of a recipe after as many seconds of training steps."""
-    return math.exp(np.interp(seconds, mean_curve(recipe, "seconds"), mean_curve(recipe, "eval_cross_entropy")))
-
-
 def records(found: list[dict], **having) -> list[dict]:
     """Those that have these values."""
     return [record for record in found if all(record[key] == value for key, value in having.items())]
@@ -101,7 +96,7 @@ def quotes() -> Iterator[Quote]:
 
     environment = jinja2.Environment(line_statement_prefix="#", trim_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"f": figure, "mean": statistics.mean}
-    environment.globals |= {f.__name__: f for f in (results, below, minus, share, after, records, ndcg, mean_test)}
+    environment.globals |= {f.__name__: f for f in (results, below, minus, share, records, ndcg, mean_test)}
     for line in filter(str.strip, environment.from_string(read("tests/figures.jinja")).render().splitlines()):
         if line.startswith("page: "):
             page = line.removeprefix("page: ")

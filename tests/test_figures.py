@@ -1,4 +1,4 @@
-"""The figures of README.md, docs/results.md and studies/README.md are those of the results.json files that they round."""
+"""The figures of README.md, docs/results.md and the pages of studies and items are those of their results.json files."""
 
 import pytest
 

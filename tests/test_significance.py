@@ -54,7 +54,7 @@ def test_holm_by_hand():
 
 def test_marks_and_how_p_values_are_shown():
     assert [dagger(p, own) for p, own in ((0.2, 0.2), (0.01, 0.2), (0.01, 0.02))] == ["", "†", "††"]
-    assert (show_p(0.0123, 0.0123), show_p(0.0123, 0.0246)) == ("0.012", "0.012 (0.025)")
+    assert [show_p(0.0123, 0.0123), show_p(0.0123, 0.0246), show_p(3e-4, 3e-4)] == ["0.012", "0.012 (0.025)", "0.0003"]
 
 
 def test_interval_of_the_mean_difference():

@@ -19,11 +19,12 @@ USERS_AT_ONCE = 256
 @torch.no_grad()
 def outputs(trunk, histories: Sequence[np.ndarray]) -> Tensor:
     """``(B, D)`` float32: what a decoder says after the most recent items of each history."""
-    recent = [torch.as_tensor(ids[-trunk.config.n_positions :]) for ids in histories]
+    length = trunk.config.n_positions
+    recent = [torch.as_tensor(ids[-length:]) for ids in histories]
     last = torch.tensor([len(ids) - 1 for ids in recent], device=trunk.device)
     inputs = pad_sequence(recent, batch_first=True).to(trunk.device)  # a decoder does not see what comes after
-    positions = torch.arange(inputs.shape[1], device=trunk.device) + (trunk.config.n_positions - 1 - last)[:, None]
-    positions = positions.clamp(max=trunk.config.n_positions - 1)  # those of padding
+    positions = torch.arange(inputs.shape[1], device=trunk.device) + (length - 1 - last)[:, None]
+    positions = positions.clamp(max=length - 1)  # those of padding
     hidden = trunk(input_ids=inputs, position_ids=positions, use_cache=False).last_hidden_state
     return hidden[torch.arange(len(recent), device=trunk.device), last].float()
 

@@ -52,6 +52,8 @@ def test_a_whole_study(tmp_path, text_lines):
     assert all(each["lambada_perplexity"] > 1 and 0 <= each["lambada_accuracy"] <= 1 for each in found.values())
     assert set(results["steps_worth"]) == {"2", "4"}
     assert [(pair[0], len(rows)) for pair, rows in results["tests"]] == [(heads[1], 2), (heads[2], 2)]
+    last = {head: found[head, 4]["lambada_perplexity"] for head in heads}
+    assert all(rows[0]["values"] == [last[head] for head in pair] for pair, rows in results["tests"])
     table = (folder / "results.md").read_text()
     assert table.count("\n| fine-tuned from E^T | ") == 2 and "| headless, fine-tuned | 22.20% | 153.5 |" in table
     assert (folder / "results.png").stat().st_size > 1000

@@ -27,7 +27,6 @@ def made_run(folder, perplexities: list[float], pace: float = 1000.0) -> None:
 
 def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch):
     """Headless is at vanilla's end after half of its tokens, and takes half of vanilla's time in all."""
-    script = study("recipe")
     runs = tmp_path / "clm_cpu_cosine"
     made_run(runs / "vanilla_tied" / "0.01_0", [400.0, 100.0], pace=1000.0)
     made_run(runs / "vanilla_tied" / "0.02_0", [400.0, 150.0])
@@ -35,7 +34,7 @@ def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch):
     made_run(runs / "headless" / "0.01_1", [70.0])  # of another study, with one evaluation: its end alone counts
     flags = ["--baseline", "vanilla tied", "--seeds", "0", "1", "--report_only", "--output_dir", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["recipe.py", "--recipes", "vanilla tied", "headless", *flags])
-    script.main()
+    study("recipe").main()
     table = (runs / "results.md").read_text().splitlines()
     assert table[2] == "| vanilla tied | 0.01 | 1 | 100.0 | 10.00 | 0.0455 | 100% | 100% |"
     assert table[3] == "| headless | 0.01 | 2 | 60.0 (10.0) | 10.00 (0.00) | 0.0228 | 50% | 25% |"
@@ -44,6 +43,7 @@ def test_shares_of_tokens_and_time(study, tmp_path, monkeypatch):
     assert found["headless"]["curves"]["0"][1] == {
         "tokens_seen": 81_920.0, "seconds": 40.96, "eval_cross_entropy": pytest.approx(math.log(50)), "eval_accuracy": 0.1
     }  # fmt: skip
+    assert (runs / "results.png").stat().st_size > 1000
 
 
 def test_the_first_seed_that_is_named_chooses_the_rate(study, tmp_path):

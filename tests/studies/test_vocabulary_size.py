@@ -54,6 +54,9 @@ def test_a_table_of_bits(study, tmp_path, monkeypatch, capsys):
     assert f"| headless | 300 | 3.00 | 1.23 | 1 | {bits:.3f} | 30 |" in printed
     assert f"| vanilla tied | 600 | 7.00 | 2.87 | 1 | {2 * bits:.3f} | 30 |" in printed
     assert "the same 21 held-out bytes" in printed
+    with pytest.raises(SystemExit):
+        script.main([*flags, "--glue_flags=--loss cross_entropy"])
+    assert "cross_entropy: the table is of one loss: give it as --loss" in capsys.readouterr().err
     first, other = {"scores": {"average": [1.0, 1.2, 1.1]}}, {"average": [1.5, 1.3, 1.4, 1.8]}
     cells = [script.cell("average", scores, first) for scores in (first["scores"], other)]
     assert cells == ["1.1 (0.1)", "1.5 (0.1), p = 0.027"]
