@@ -69,8 +69,8 @@ def target_ranks(trunk, log_q: Tensor, held_out, taus: Sequence[float], *, keep_
         for row, tau in zip(ranks, taus, strict=True):
             shifted = scores + tau * log_q
             own = shifted.gather(1, target)
-            # Not >=, which no score that is not a number would be. The target itself is one of them.
-            before = (~(shifted < own)).sum(1) - 1
+            # Not the number of >=, which no score that is not a number would be. The target itself is one of those left.
+            before = scores.shape[1] - 1 - (shifted < own).sum(1, dtype=torch.int32)
             row[users] = before.double().masked_fill(own[:, 0] == -torch.inf, torch.inf).cpu().numpy()
     return ranks
 
