@@ -149,8 +149,8 @@ def leave_one_out(histories: list[np.ndarray], keep_seen: bool) -> tuple[list[np
 
 
 def training_rows(histories: list[np.ndarray], length: int) -> list[dict[str, np.ndarray]]:
-    """The most recent items of each user, at most ``length``. A single item has nothing to predict and gives no row."""
-    return [with_positions(ids[-length:], length) for ids in histories if len(ids) >= 2]
+    """The most recent items of each user: at most ``length``, and the last to predict. A single item gives no row."""
+    return [with_positions(ids[-length - 1 :], length) for ids in histories if len(ids) >= 2]
 
 
 def with_positions(ids: np.ndarray, length: int) -> dict[str, np.ndarray]:
@@ -162,6 +162,6 @@ def evaluation_rows(held_out: HeldOut, length: int) -> list[dict[str, np.ndarray
     """Histories with their next item, which alone has a label, those of one length together, which costs no padding."""
     rows = []
     for history, target in zip(held_out.histories, held_out.targets, strict=True):
-        ids = np.append(history, target)[-length:]
+        ids = np.append(history, target)[-length - 1 :]
         rows.append(with_positions(ids, length) | {"labels": np.append(np.full(len(ids) - 1, -100), target)})
     return sorted(rows, key=lambda row: len(row["input_ids"]))

@@ -118,11 +118,15 @@ def test_what_is_trained_on_and_what_is_held_out():
     assert [ids.tolist() for ids in training] == [[1, 2, 3], [6], [7, 8], [1]]
     assert [ids.tolist() for ids in validation.histories] == [[1, 2, 3], [1]] and validation.targets.tolist() == [4, 9]
     assert [ids.tolist() for ids in test.histories] == [[1, 2, 3, 4], [1, 9]] and test.targets.tolist() == [5, 1]
-    assert [row["input_ids"].tolist() for row in training_rows(training, 2)] == [[2, 3], [7, 8]]
+    rows = [{name: values.tolist() for name, values in row.items()} for row in training_rows(training, 2)]
+    assert rows == [
+        {"input_ids": [1, 2, 3], "position_ids": [0, 1, 1]},
+        {"input_ids": [7, 8], "position_ids": [1, 1]},
+    ]
     rows = [{name: values.tolist() for name, values in row.items()} for row in evaluation_rows(validation, 3)]
     assert rows == [
         {"input_ids": [1, 9], "position_ids": [2, 2], "labels": [-100, 9]},
-        {"input_ids": [2, 3, 4], "position_ids": [1, 2, 2], "labels": [-100, -100, 4]},
+        {"input_ids": [1, 2, 3, 4], "position_ids": [0, 1, 2, 2], "labels": [-100, -100, -100, 4]},
     ]
     for hopeless in ([np.array([1, 2])], [np.array([1, 1, 2])], [np.array([1, 2, 2])]):
         with pytest.raises(ValueError, match="keep_seen"):
