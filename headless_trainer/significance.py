@@ -28,8 +28,8 @@ def mean_test(first: Sequence[float], second: Sequence[float], *, paired: bool) 
     if spread <= ROUNDING * scale:  # of all orders of the scores, this one and its mirror image are the farthest apart
         orders = 2 ** len(first) if paired else math.comb(len(first) + len(second), len(first))
         return 1.0 if abs(first.mean() - second.mean()) <= ROUNDING * scale else 2 / orders
-    if paired and np.isin([first, second], (0, 1)).all():
-        return float(stats.binomtest(int((first > second).sum()), int((first != second).sum())).pvalue)
+    if paired and (discordant := _mcnemar(first, second)):
+        return float(discordant.pvalue)
     test = stats.ttest_rel(first, second) if paired else stats.ttest_ind(first, second, equal_var=False)
     return float(test.pvalue)
 
@@ -61,11 +61,19 @@ def show_p(p_value: float, adjusted: float) -> str:
 
 
 def mean_difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean difference of paired scores, ``(N,)`` each, and the bounds of its interval by the t-distribution."""
+    """Return the mean difference of paired scores, ``(N,)`` each, and the bounds of its interval by the test of `mean_test`."""
     differences = _scores(first) - _scores(second)
     middle = float(differences.mean())
+    if discordant := _mcnemar(np.asarray(first), np.asarray(second)):
+        return middle, *(discordant.n / len(differences) * (2 * np.array(discordant.proportion_ci(LEVEL)) - 1)).tolist()
     half = float(stats.sem(differences) * stats.t.ppf((1 + LEVEL) / 2, len(differences) - 1))
     return middle, middle - half, middle + half
+
+
+def _mcnemar(first: np.ndarray, second: np.ndarray):
+    """Return the binomial test of the paired scores that differ; None if none differs, or if they are not all 0 or 1."""
+    differ, binary = int((first != second).sum()), np.isin([first, second], (0, 1)).all()
+    return stats.binomtest(int((first > second).sum()), differ) if differ and binary else None
 
 
 def _scores(values: Sequence[float]) -> np.ndarray:

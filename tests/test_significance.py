@@ -11,6 +11,8 @@ from scipy import stats
 
 from headless_trainer.significance import dagger, holm, is_significant, mean_difference, mean_test, show_p
 
+RIGHT, WRONG = [1] * 10 + [0] * 2 + [1] * 9, [0] * 10 + [1] * 2 + [1] * 9  # answers of two models, 12 of which differ
+
 
 def test_by_hand():
     # differences 1, 1, 2: mean 4/3, sample deviation sqrt(1/3), so t = (4/3) / (sqrt(1/3) / sqrt(3)) = 4 with 2 degrees of
@@ -20,8 +22,7 @@ def test_by_hand():
     # (4/9)^2 / ((1/3)^2 / 2 + (1/9)^2 / 2) = 3.2
     assert mean_test([1, 2, 3], [0, 1, 1], paired=False) == pytest.approx(2 * stats.t.sf(2.0, 3.2))
     # McNemar: of the 12 documents that one model alone gets right, 10 go to the first: 2 x (66 + 12 + 1) / 2^12
-    right, wrong = [1] * 10 + [0] * 2 + [1] * 9, [0] * 10 + [1] * 2 + [1] * 9
-    assert mean_test(right, wrong, paired=True) == pytest.approx(79 / 2048)
+    assert mean_test(RIGHT, WRONG, paired=True) == pytest.approx(79 / 2048)
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -59,10 +60,12 @@ def test_marks_and_how_p_values_are_shown():
 
 def test_interval_of_the_mean_difference():
     a, b = [1.0, 2.0, 4.0], [0.0, 1.0, 1.0]
-    want = stats.ttest_rel(a, b)
-    ends = want.confidence_interval(0.95)
+    ends = stats.ttest_rel(a, b).confidence_interval(0.95)
     assert mean_difference(a, b) == pytest.approx((5 / 3, ends.low, ends.high))
     assert mean_difference([1, 2, 3, 4], [0, 1, 2, 3]) == (1.0, 1.0, 1.0)  # every difference is 1
+    # Clopper and Pearson's bounds of 10 / 12
+    low, high = stats.beta.ppf(0.025, 10, 3), stats.beta.ppf(0.975, 11, 2)
+    assert mean_difference(RIGHT, WRONG) == pytest.approx((8 / 21, 12 / 21 * (2 * low - 1), 12 / 21 * (2 * high - 1)))
 
 
 @pytest.mark.parametrize(

@@ -56,13 +56,10 @@ def held_out(configurations: Configurations, axis: str) -> tuple[float, dict[str
 
 def first_reaching(points: Iterable[tuple[float, float]], wanted: float) -> float | None:
     """Return where a falling curve first reaches a value, interpolated linearly; None if it never does."""
-    before = None
-    for position, value in points:
+    points = list(points)
+    for (start, above), (position, value) in itertools.pairwise([*points[:1], *points]):
         if value <= wanted:
-            if before is None:
-                return position
-            return before[0] + (before[1] - wanted) / (before[1] - value) * (position - before[0])
-        before = position, value
+            return position if above <= wanted else start + (above - wanted) / (above - value) * (position - start)
     return None
 
 
@@ -116,8 +113,7 @@ def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) ->
         where = f"After {in_words(position, axis)} {'tokens' if axis == TOKENS else 'of training'}"
     text = f"{where}, held-out accuracy: {_listed(parts)}."
     if len(rows) > 1 and (p := rows["p"].iloc[1]) >= 0:
-        verdict = "" if is_significant(p) else "not "
-        text += f" The lead over the second is {verdict}significant (p = {p:.2g}, level {LEVEL})."
+        text += f" The lead over the second is {'' if is_significant(p) else 'not '}significant (p = {p:.2g}, level {LEVEL})."
     return text
 
 

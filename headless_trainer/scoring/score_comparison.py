@@ -17,8 +17,8 @@ NOTES = """
 A: {}; B: {}.
 † better at 0.95 by a two-sided test, paired by documents (p): a t-test, or McNemar's for right and wrong answers.
 †† also after Holm's correction over all tests of the table (p in brackets).
-A - B: mean difference between documents and its 95 % interval; for a perplexity that of
-log-likelihoods, on which it is tested."""
+A - B: mean difference between documents and its 95 % interval, by the same test; for a perplexity that of
+log-likelihoods."""
 
 
 def compare(first: Path, second: Path) -> list[dict[str, Any]]:
@@ -52,14 +52,12 @@ def _compare(score, documents: list[list]) -> dict[str, Any]:
     direction = score.higher_is_better_x if score.higher_is_better_x == score.higher_is_better_y else None
     values = [score.value_x, score.value_y]
     row = {"values": values, "higher_is_better": direction, "better": None}
-    signs = [_sign_of_the_mean(*each) for each in zip(values, documents, strict=True)]
-    if not signs[0] or signs[0] != signs[1]:
+    if {*map(_sign_of_the_mean, values, documents)} not in ({1}, {-1}):
         return row
     row["difference"] = mean_difference(*documents)
     if direction is not None:
         row["p"] = mean_test(*documents, paired=True)
-        if values[0] != values[1]:
-            row["better"] = int((values[1] > values[0]) == direction)
+        row["better"] = None if values[0] == values[1] else int((values[1] > values[0]) == direction)
     return row
 
 

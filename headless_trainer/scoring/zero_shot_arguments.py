@@ -36,9 +36,6 @@ class ZeroShotArguments:
         default="auto", help="Precision of the weights. auto: as they were saved."
     )
     max_length: int | None = HfArg(default=None, help="Longest input in tokens. The model's own by default.")
-    bootstrap_iters: int = HfArg(
-        default=100_000, help="Bootstrap resamples for standard errors without a formula (perplexity's)."
-    )
 
     def __post_init__(self):
         if not self.model_name_or_path and not self.compare:

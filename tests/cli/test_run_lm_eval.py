@@ -22,7 +22,7 @@ from headless_trainer.cli.lm_eval import main
 from headless_trainer.scoring import harness_model, score_comparison
 from headless_trainer.scoring.score_store import add_scores, folder_name, read_results, scores_of
 
-NEEDED = ["--batch_size", "8", "--device", "cpu", "--bootstrap_iters", "200"]
+NEEDED = ["--batch_size", "8", "--device", "cpu"]
 
 
 @pytest.fixture(autouse=True)

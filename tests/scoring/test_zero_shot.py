@@ -60,8 +60,7 @@ def few_tasks(monkeypatch):
 
 def arguments(output_dir=None, **changes):
     settings = {"model_name_or_path": ["any"], "tasks": ["tiny_lambada"], "batch_size": "4", "device": "cpu"}
-    settings |= {"bootstrap_iters": 100, "output_dir": output_dir and str(output_dir)}
-    return ZeroShotArguments(**settings | changes)
+    return ZeroShotArguments(**settings | {"output_dir": output_dir and str(output_dir)} | changes)
 
 
 def scored(model: str, args) -> dict[tuple[str, str], SimpleNamespace]:
@@ -153,9 +152,7 @@ def test_the_harness_s_own_metric_in_python_on_a_local_file(inputs, tmp_path, cl
 
 
 def test_a_task_that_generates_and_a_group(inputs, tmp_path):
-    found = scored(
-        inputs.path, arguments(tmp_path, tasks=["tiny_group"], include_path=inputs.tasks, limit=8.0, bootstrap_iters=0)
-    )
+    found = scored(inputs.path, arguments(tmp_path, tasks=["tiny_group"], include_path=inputs.tasks, limit=8.0))
     length = found["tiny_generation", "length"]
     assert (length.documents, length.available) == (8, len(inputs.texts)) and 0 < length.value < 40
     group = found["tiny_group", "acc"]
@@ -308,7 +305,7 @@ def test_the_paper_s_answers_and_accuracy_of_qasper(inputs, tmp_path, monkeypatc
     papers = [texts | {"qas": {"question": ["is it?", "was it?", "will it be?"], "answers": answers}}]
     files = [f"qasper_bool={write_jsonl(tmp_path / 'qasper.jsonl', papers)}"]
     plain, paper = (
-        scored(inputs.path, arguments(tmp_path / task, tasks=[task], data_files=files, bootstrap_iters=0))
+        scored(inputs.path, arguments(tmp_path / task, tasks=[task], data_files=files))
         for task in ("qasper_bool", "paper")
     )
     assert set(paper) - set(plain) == {("qasper_bool", "acc")} and set(plain) <= set(paper)
