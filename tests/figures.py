@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import jinja2
 import numpy as np
+from scipy import stats
 
 from headless_trainer.significance import mean_test
 
@@ -96,7 +97,8 @@ def quotes() -> Iterator[Quote]:
 
     environment = jinja2.Environment(line_statement_prefix="#", trim_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"f": figure, "mean": statistics.mean}
-    environment.globals |= {f.__name__: f for f in (results, below, minus, share, records, ndcg, mean_test)}
+    environment.globals |= {f.__name__: f for f in (results, below, minus, share, records, ndcg, mean_test, np.var)}
+    environment.globals["stats"] = stats
     for line in filter(str.strip, environment.from_string(read("tests/figures.jinja")).render().splitlines()):
         if line.startswith("page: "):
             page = line.removeprefix("page: ")

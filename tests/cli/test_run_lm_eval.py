@@ -22,8 +22,6 @@ from headless_trainer.cli.lm_eval import main
 from headless_trainer.scoring import harness_model, score_comparison
 from headless_trainer.scoring.score_store import add_scores, folder_name, read_results, scores_of
 
-NEEDED = ["--batch_size", "8", "--device", "cpu"]
-
 
 @pytest.fixture(autouse=True)
 def few_tasks(monkeypatch):
@@ -42,7 +40,8 @@ def inputs(tmp_path_factory, clm_tokenizer, text_lines):
 
 
 def flags(inputs, output_dir, *more) -> list[str]:
-    return [*NEEDED, "--include_path", str(inputs / "tasks"), "--output_dir", str(output_dir), *map(str, more)]
+    needed = ["--batch_size", "8", "--device", "cpu", "--include_path", str(inputs / "tasks")]
+    return [*needed, "--output_dir", str(output_dir), *map(str, more)]
 
 
 def test_two_models_in_one_table(inputs, tmp_path, capsys):

@@ -114,8 +114,7 @@ ARC = [
 
 def test_the_harness_s_own_multiple_choice_on_a_local_file(inputs, tmp_path, clm_tokenizer):
     file = write_jsonl(tmp_path / "arc.jsonl", ARC)
-    args = arguments(tmp_path / "out", tasks=["arc_easy"], data_files=[f"arc_easy={file}"])
-    found = scored(inputs.path, args)
+    found = scored(inputs.path, arguments(tmp_path / "out", tasks=["arc_easy"], data_files=[f"arc_easy={file}"]))
     right = {"acc": [], "acc_norm": []}
     for row in ARC:
         choices = row["choices"]["text"]
