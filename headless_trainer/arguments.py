@@ -161,7 +161,6 @@ class HeadlessTrainingArguments(TrainingArguments):
     mask_replace_prob: float = HfArg(default=0.8, help="mlm: share of predicted tokens replaced by the mask token.")
     random_replace_prob: float = HfArg(default=0.1, help="mlm: share of predicted tokens replaced by a random token.")
     isolate_documents: bool = HfArg(default=False, help="Documents packed into one row do not attend to each other.")
-    input_grad_scale: float = HfArg(default=1.0, help="Factor for the embedding's gradient from the input side.")
     muon_learning_rate: float | None = HfArg(
         default=None,
         help="Train the layers' matrices with Muon at this learning rate. --optim trains everything else at --learning_rate, "

@@ -80,7 +80,7 @@ PRETRAINING = (
     *RANGES,
     *outside("pool_size eval_pool_size", *ONE_OR_MORE),
     *outside("sampled_negatives", "not be negative", lambda value: value >= 0),
-    *outside("input_grad_scale muon_learning_rate", "be above 0 and finite", lambda value: 0 < value < math.inf),
+    *outside("muon_learning_rate", "be above 0 and finite", lambda value: 0 < value < math.inf),
     *outside("mlm_probability", "be above 0 and below 1", lambda value: 0 < value < 1),
     Refusal(
         "mask_replace_prob random_replace_prob",

@@ -24,6 +24,7 @@ import shared
 from recipe import curve_of, reaching
 from vocabulary_size import CPU_FINE_TUNING, of_tasks
 
+from headless_trainer.fine_tuning.results import read_runs
 from headless_trainer.tables import markdown
 
 EXACT = "vanilla"
@@ -58,7 +59,9 @@ def main() -> None:
     for new in args.new_files:
         grid = [(objective, rate, args.max_steps) for objective, rate in itertools.product(args.objectives, args.rates)]
         found = results(args, new, bases, grid)
-        best = {each["objective"]: each for each in sorted(found, key=lambda row: -row["new"][0])}  # the best one stays
+        best = {
+            each["objective"]: each for each in sorted(found, key=lambda row: -statistics.mean(row["new"]))
+        }  # the best one stays
         for row in best.values():
             row["reached"] = EXACT in best and reaching(
                 as_recipe(args, row, bases), as_recipe(args, best[EXACT], bases)
@@ -101,11 +104,10 @@ def fine_tuned(args, row: dict, bases: dict[int, Path]) -> dict[str, list[float]
     found: dict[str, list[float]] = {}
     for seed in bases if args.tasks else ():
         folder = folder_of(args, row, seed)
-        if not (folder / "tasks" / "results.md").is_file():
-            flags = ["--model_name_or_path", str(folder), "--output_dir", str(folder / "tasks"), "--tasks", *args.tasks]
-            flags += ["--seeds", str(seed), *CPU_FINE_TUNING, *shlex.split(args.glue_flags)]
-            subprocess.run([sys.executable, "run_glue.py", *flags], check=True)
-        for name, score in of_tasks(folder).items():
+        flags = ["--model_name_or_path", str(folder), "--output_dir", str(folder / "tasks"), "--tasks", *args.tasks]
+        flags += ["--seeds", str(seed), *CPU_FINE_TUNING, *shlex.split(args.glue_flags)]
+        subprocess.run([sys.executable, "run_glue.py", *flags], check=True)  # skips what is finished
+        for name, score in of_tasks(read_runs(folder / "tasks")).items():
             found.setdefault(name, []).append(score)
     return found
 

@@ -98,7 +98,7 @@ class Clock(TrainerCallback):
 def main(argv: list[str] | None = None) -> None:
     argv = ["demo", *(sys.argv[1:] if argv is None else argv)]
     with errors_in_one_line(ValueError, OSError):
-        if not {"--train_file", "--dataset_name"} & {*argv}:
+        if not {"train_file", "dataset_name"} & {word.partition("=")[0].strip("-").replace("-", "_") for word in argv}:
             argv += docstrings(Path("runs", "docstrings"))
         headless, _ = make_trainer(*parse_args(KINDS, argv))
         logging.getLogger("headless_trainer").setLevel(logging.WARNING)

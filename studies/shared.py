@@ -67,7 +67,6 @@ INGREDIENTS = {
     "pools of 512": ["--pool_size", "512"],
     "pools of 2048": ["--pool_size", "2048"],
     "4096 uniform": ["--sampled_negatives", "4096"],
-    **{f"input gradients x {scale}": ["--input_grad_scale", f"{scale}"] for scale in (2, 3, 5, 10)},
     **{
         f"counts ^ {power}": ["--trainer", "studies.counts:Power" + power.replace(".", "")]
         for power in ("0", "0.5", "1.5", "2")
@@ -374,7 +373,7 @@ def language_model(folder: Path):
 def spread(values: list[float], digits: int) -> str:
     """Format the mean and, if there are several values, its standard error."""
     mean = statistics.mean(values)
-    if len(values) < 2:
+    if len(values) < 2 or not math.isfinite(mean):  # a run diverged
         return f"{mean:.{digits}f}"
     return f"{mean:.{digits}f} ({statistics.stdev(values) / math.sqrt(len(values)):.{digits}f})"
 

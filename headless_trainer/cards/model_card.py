@@ -66,17 +66,10 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
     model = trainer.accelerator.unwrap_model(trainer.model)
     facts["adapter"] = getattr(model, "active_peft_config", None)
     write_card(
-        folder,
-        _name(folder, args),
-        kind,
-        without_adapter(model),
-        trainer.processing_class,
-        causal=trainer.task == "clm",
-        model_args=run.model_args,
-        dataset=run.data_args and run.data_args.dataset_name,
+        folder, _name(folder, args), kind, without_adapter(model), trainer.processing_class, causal=trainer.task == "clm",
+        model_args=run.model_args, dataset=run.data_args and run.data_args.dataset_name, facts=facts,
         results=held_out_results(metrics, trainer.task, run.data_args, kind),
-        facts=facts,
-    )
+    )  # fmt: skip
 
 
 @never_raises()

@@ -157,13 +157,9 @@ def row_settings(data_args: DataArguments, args: HeadlessTrainingArguments) -> d
 def tokenized_rows(documents, tokenizer, model_args: ModelArguments, data_args: DataArguments, args):
     """Return the rows of token ids of one split."""
     return packing.tokenize_and_pack(
-        documents,
-        tokenizer,
-        **row_settings(data_args, args),
-        num_proc=data_args.preprocessing_num_workers,
-        overwrite_cache=data_args.overwrite_cache,
-        cache_dir=model_args.cache_dir,
-    )
+        documents, tokenizer, **row_settings(data_args, args), num_proc=data_args.preprocessing_num_workers,
+        overwrite_cache=data_args.overwrite_cache, cache_dir=model_args.cache_dir,
+    )  # fmt: skip
 
 
 @lost_processes_named()

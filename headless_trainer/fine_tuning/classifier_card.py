@@ -53,23 +53,17 @@ def _glue_result(run: dict, loss: str | None, evaluation_set: str, values: list[
         name = hub_name or Path(settings["validation_file"]).name
         kind, config = hub_name or "local", settings.get("dataset_config_name") or name
         split = split or "validation" if hub_name else None
+        figure = figure if task == OWN_TASK else f"{task}, {figure}"
     else:
         kind, config = HUB_DATASETS[benchmark], evaluation_set if benchmark == "xnli" else task
         name = f"{BENCHMARK_NAMES[benchmark]} {TASK_NAMES.get(task, config)}"
         figure += f", fine-tuned on {run['train_language']}" if benchmark == "xnli" else ""
         split = split or "+".join(TASKS[task].evaluation_splits)
     return EvalResult(
-        task_type="text-classification",
-        task_name="fine-tuned",
-        dataset_type=kind,
-        dataset_config=config,
-        dataset_name=name,
-        dataset_split=split,
-        metric_type=run["metric"],
+        task_type="text-classification", task_name="fine-tuned", dataset_type=kind, dataset_config=config, dataset_name=name,
+        dataset_split=split, metric_type=run["metric"], metric_args=how, metric_value=six_digits(statistics.fmean(values)),
         metric_name=figure + (f", {LOSS_TITLES[loss].lower()}" if loss else ""),
-        metric_value=six_digits(statistics.fmean(values)),
-        metric_args=how,
-    )
+    )  # fmt: skip
 
 
 @never_raises()

@@ -32,6 +32,7 @@ _INSTEAD = {
     "resume_from_checkpoint": "repeat the command to finish a grid",
     "eval_do_concat_batches batch_eval_metrics prediction_loss_only include_for_metrics": "whole splits are scored",
     "seed": "--seeds names one or several",
+    "dataloader_drop_last": "every row is scored",
 }
 DECIDED = tuple(Refusal(names, f"`headless-trainer glue` sets it: {instead}") for names, instead in _INSTEAD.items())
 VALUES = (
@@ -147,8 +148,8 @@ class GlueArguments(LoadingArguments):
             self.save_models = True
         if not self.model_name_or_path:
             wrong = "model_name_or_path is not given: name one or several checkpoints"
-        elif self.test_file and not training.do_predict:
-            wrong = f"test_file is {self.test_file!r} but do_predict is False: add --do_predict"
+        elif (named_test := self.test_file or self.test_split) and not training.do_predict:
+            wrong = f"test_file or test_split is {named_test!r} but do_predict is False: add --do_predict"
         elif training.do_predict and not (alone or (self.is_own_task and (self.test_file or self.dataset_name))):
             wrong = "do_predict is True but no rows are named: add --test_file to a task of your own, or to a fine-tuned model"
         elif needs_model and not (alone or self.keeps_models):

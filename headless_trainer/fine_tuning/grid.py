@@ -19,7 +19,7 @@ from ..runtime.processes import first_process_first, lost_processes_named
 from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .own_task import own_task
-from .results import OWN_TASK, check_settings, read_runs, run_path
+from .results import BEST, OWN_TASK, check_settings, read_runs, run_path
 from .task_rows import load_task
 from .task_scores import check_metric, metric_of
 from .tasks import Task, select_tasks
@@ -95,6 +95,12 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         for seed in arguments.seeds
     ]
     pending = [run for run in runs if not run.path.is_file()]
+    for run in runs:
+        if arguments.keeps_models and run not in pending and not run.path.with_name(BEST).is_dir():
+            raise ValueError(f"save_models is True but {run} ended without a model: choose another --output_dir.")
+        seeds = {path.stem[5:] for path in run.result_path.parent.glob("seed_*.json")} - {*map(str, arguments.seeds)}
+        if arguments.learning_rates and seeds:  # the means that choose a rate would lack them
+            raise ValueError(f"learning_rates: {run.result_path.parent} holds seed {min(seeds)}: add it to --seeds.")
     for run in pending:  # other runs of the grid may be another process's
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
         if run.learning_rate is not None:

@@ -23,6 +23,7 @@ import pandas
 
 from ..runtime.checkpoints import write_whole
 
+BEST = "best"  # the folder of the best model of all seeds
 OWN_TASK = "user"  # the benchmark of a user's own task, and the default name of the task
 # Benchmarks' names in tables, in order.
 BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI", OWN_TASK: "Own task"}

@@ -25,13 +25,12 @@ from .classifiers import load_classifier
 from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run
 from .problems import REGRESSION
-from .results import OWN_TASK, best_epoch, figures, merit, read_run, selection_score, shown, write_run
+from .results import BEST, OWN_TASK, best_epoch, figures, merit, read_run, selection_score, shown, write_run
 from .task_scores import metric_facts, score_outputs
 
 logger = logging.getLogger(__name__)
 
 PACKAGES = ("torch", "transformers", "datasets", "evaluate")
-BEST = "best"  # the folder of the best model of all seeds
 
 
 def run_grid(grid: Grid) -> None:
@@ -83,24 +82,14 @@ def run_one(run: Run, grid: Grid, train: Dataset, sets: dict[str, Dataset]) -> d
     best = best_epoch(scorer.result)
     scores = [selection_score(scorer.result, epoch) for epoch in scorer.result["epochs"]]
     result = {
-        "model": run.model.name,
-        "task": run.task.name,
-        "train_language": run.task.train_language,
-        "seed": run.seed,
-        "loss": grid.loss,
-        "settings": run_settings(grid.arguments, grid.training),
-        "learning_rate": trainer.args.learning_rate,
-        "weights": run.model.weights,
-        **scorer.result,
-        "best_epoch": best,
-        "score": scores[best],
-        "last_score": scores[-1],
+        "model": run.model.name, "task": run.task.name, "train_language": run.task.train_language, "seed": run.seed,
+        "loss": grid.loss, "settings": run_settings(grid.arguments, grid.training),
+        "learning_rate": trainer.args.learning_rate, "weights": run.model.weights, **scorer.result,
+        "best_epoch": best, "score": scores[best], "last_score": scores[-1],
         "loss_curve": [[logs["step"], logs["loss"]] for logs in trainer.state.log_history if "loss" in logs],
-        "train_seconds": seconds,
-        "train_samples_per_second": trainer.state.epoch * len(train) / seconds,
-        "evaluation_seconds": scorer.seconds,
-        "versions": {name: metadata.version(name) for name in PACKAGES},
-    }
+        "train_seconds": seconds, "train_samples_per_second": trainer.state.epoch * len(train) / seconds,
+        "evaluation_seconds": scorer.seconds, "versions": {name: metadata.version(name) for name in PACKAGES},
+    }  # fmt: skip
     if trainer.args.should_save and grid.arguments.keeps_models and (folder := keep_model(run, result)):
         name = (grid.training.push_to_hub and grid.training.hub_model_id) or folder.name
         write_classifier_card(folder, name, run, trainer.model, result)
@@ -121,7 +110,8 @@ def make_trainer(run: Run, grid: Grid, train: Dataset) -> ClassificationTrainer:
     # A candidate of a multiple choice also has a score: transformers does not load its own class with a single output.
     config.problem_type = REGRESSION.config_name if task.num_labels == 1 else task.problem.config_name
     model, _ = load_classifier(grid.arguments, run.model.source, config, run.model.tokenizer, run.seed)
-    args.seed, args.learning_rate = run.seed, run.learning_rate or args.learning_rate
+    args.seed = run.seed
+    args.learning_rate = args.learning_rate if run.learning_rate is None else run.learning_rate
     return quiet_trainer(model, args, loss=grid.loss, train_dataset=train, processing_class=run.model.tokenizer)
 
 

@@ -57,7 +57,8 @@ def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]
             logger.exception("%s: %s failed", model, name)
             failures.append(f"{name} of {model}: {type(error).__name__}: {error}")
             continue
-        add_scores(folder, model, results, weights)
+        asked = dict.fromkeys(results["samples"], [args.dtype, args.max_length])
+        add_scores(folder, model, results | {"asked": asked}, weights)
         logger.info("%s: %s scored", model, name)
     lm.dbdict.close()
     return failures

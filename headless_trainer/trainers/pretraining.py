@@ -148,7 +148,7 @@ class PretrainingTrainer(Trainer):
         if inner is model:  # an adapter does not train the embedding
             free_padding_row(self.model, processing_class, args.seed)
         self.embedding = self.model.get_input_embeddings()
-        self.roles = EmbeddingRoles(self.embedding, args.input_grad_scale)
+        self.roles = EmbeddingRoles(self.embedding)
         # Counts over all training of the model: this run and the checkpoint that it was loaded from.
         counts, self.loaded_totals = counts_beside(self.model, self.embedding.num_embeddings, args.objective)
         self.token_counts = self.carried_by_first(counts)

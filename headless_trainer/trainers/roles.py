@@ -1,4 +1,4 @@
-"""Separate the two roles of the input embedding: to embed the inputs, and to score predictions."""
+"""Drop the gradients of padding that reach the input embedding from its inputs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +8,10 @@ from torch import Tensor, nn
 
 
 class EmbeddingRoles:
-    """Drops the gradients of padding, and scales those that reach the embedding from the input side (arXiv 2603.26663).
+    """Drops the gradients of padding; ``embedding`` embeds input tokens and, outside the model's forward, candidates."""
 
-    ``embedding`` embeds input tokens and, outside the model's forward, candidates.
-    """
-
-    def __init__(self, embedding: nn.Module, input_grad_scale: float = 1.0):
-        self.embedding, self.input_grad_scale = embedding, input_grad_scale
+    def __init__(self, embedding: nn.Module):
+        self.embedding = embedding
         self._padded: Tensor | None = None
         self._expects_inputs = False
 
@@ -41,5 +38,3 @@ class EmbeddingRoles:
         if self._padded is not None:  # ConvBERT's convolutions and FNet's mixing still read padding
             padded = self._padded[..., None]
             output.register_hook(lambda grad: grad.masked_fill(padded, 0.0))
-        if self.input_grad_scale != 1.0:
-            output.register_hook(lambda grad: grad * self.input_grad_scale)

@@ -136,9 +136,13 @@ def test_what_is_nobody_s_win(tmp_path):
 def test_different_documents_are_not_compared(tmp_path):
     a = write_scores(tmp_path / "a", {"acc": ("mean", True, [1.0, 0.0, 1.0])})
     b = write_scores(tmp_path / "b", {"acc": ("mean", True, [1.0, 0.0])})
-    assert "task was scored on different documents or prompts" in refused(main, "--compare", a, b)
+    assert "task was scored on different documents or inputs" in refused(main, "--compare", a, b)
     c = write_scores(tmp_path / "c", {"acc": ("mean", True, [1.0, 0.0, 1.0])}, hashes=["0", "1", "3"])
     assert "different documents" in refused(main, "--compare", a, c)
+    shorter = write_scores(tmp_path / "shorter", {"acc": ("mean", True, [1.0, 0.0, 1.0])})
+    asked = read_results(shorter) | {"asked": {"task": ["auto", 64]}}
+    (shorter / "results.json").write_text(json.dumps(asked))
+    assert "with the same --limit, --num_fewshot, --data_files, --dtype and" in refused(main, "--compare", a, shorter)
     d = write_scores(tmp_path / "d", {"acc": ("mean", True, [1.0, 0.0, 1.0])}, task="other")
     assert "have no task in common" in refused(main, "--compare", a, d)
 

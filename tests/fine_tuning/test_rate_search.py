@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -107,11 +108,11 @@ def test_rows_that_are_predicted_have_no_part_in_the_choice(model, files, right,
 
 
 def test_of_errors_the_rate_with_the_lowest_mean_is_chosen(model, files, right, tmp_path, caplog):
-    right |= {(1e-3, 0): 4, (1e-2, 0): 5, (1e-1, 0): 6}
-    rates = ["--learning_rates", "1e-1", "1e-3", "1e-2"]
+    right |= {(0.0, 0): 4, (1e-2, 0): 5, (1e-1, 0): 6}
+    rates = ["--learning_rates", "1e-1", "0", "1e-2"]
     flags = [*rates, "--num_train_epochs", 1, "--seeds", 0, "--metric", "brier_score"]
     search = read(run(model, files, tmp_path / "out", *flags) / "seed_0.json")["learning_rate_search"]
-    assert search == {"chosen": 0.1, "scores": pytest.approx({"0.1": brier(6), "0.001": brier(4), "0.01": brier(5)})}
+    assert search == {"chosen": 0.1, "scores": pytest.approx({"0.1": brier(6), "0": brier(4), "0.01": brier(5)})}
     assert "The best rate of bert, 0.1, is at the end of the list: try rates beyond it." in caplog.text
 
 
@@ -132,6 +133,11 @@ def test_a_search_goes_on_and_further_seeds_may_change_the_choice(model, files, 
     before = (folder / "seed_0.json").read_bytes()
     run(model, files, tmp_path / "out", *flags, 0, 1)  # nothing is left to train
     assert (folder / "seed_0.json").read_bytes() == before
+    with pytest.raises(SystemExit, match="holds seed 0: add it to --seeds"):
+        run(model, files, tmp_path / "out", *flags, 1)
+    shutil.rmtree(folder / "rate_0.01" / "best")
+    with pytest.raises(SystemExit, match="rate 0.01, seed 0 ended without a model: choose another --output_dir"):
+        run(model, files, tmp_path / "out", *flags, 0, 1)
 
 
 def test_candidates_of_other_settings_are_not_mixed(model, files, right, tmp_path):

@@ -229,7 +229,7 @@ def trainer(folder, task: str, *, dropout=0.0, model=None, untied=False, callbac
         ("clm", {"gradient_accumulation_steps": 2}),
         ("mlm", {"gradient_accumulation_steps": 2, "max_grad_norm": 0.05}),
         ("clm", {"max_grad_norm": 0.0, "negatives": "step", "eval_strategy": "steps", "eval_steps": 3}),
-        ("mlm", {"optim": "adamw_torch", "input_grad_scale": 2.0}),
+        ("mlm", {"optim": "adamw_torch"}),
         ("mlm", {"bf16": True}),
         ("clm", {"untied": True, "gradient_accumulation_steps": 2, "max_grad_norm": 0.05, "negatives": "step"}),
         ("mlm", {"untied": True, "eval_strategy": "steps", "eval_steps": 3}),

@@ -245,7 +245,7 @@ def test_significance_is_that_of_scipy(tmp_path):
     best = next(row for row in rows_of(page) if row[0] == "headless")
     assert best[1:4] == ["41.33% ± 1.53%", "best", ""]
     assert best[4] == f"{1000 * math.prod(1 - value for value in ONE) ** (1 / 3):,.0f} ×/÷ 1.026"
-    single = make_run(tmp_path / "single", (0.1, 0.2, 0.25, 0.2), input_grad_scale=2.0)
+    single = make_run(tmp_path / "single", (0.1, 0.2, 0.25, 0.2), sampled_negatives=2)
     other = report(tmp_path, *runs, single)
     assert ["single", "20.00%", "−21.33 points", "one seed", "800", "× 1.36", "one seed", "1"] in rows_of(other)
     assert texts(other, "li")[3].startswith("A configuration with one seed does not rule out")
@@ -280,7 +280,7 @@ def test_ranks(higher_is_better):
 
 
 def test_groups_are_named_by_hand(tmp_path, two):
-    third = make_run(tmp_path / "third", seed=3, input_grad_scale=2.0)
+    third = make_run(tmp_path / "third", seed=3, sampled_negatives=2)
     found = group_runs([str(two[1]), f"ours={two[0]},{third}"])
     assert [(name, len(runs)) for name, runs in found.items()] == [("vanilla", 1), ("ours", 2)]
     odd = make_run(tmp_path / "a=b")
@@ -308,13 +308,13 @@ def test_another_loss_or_task_is_no_seed_and_other_differences_are_shown(tmp_pat
 
 def test_runs_without_evaluations_still_have_speed_and_loss(tmp_path):
     nothing = (None,) * 4
-    runs = [make_run(tmp_path / "a", nothing), make_run(tmp_path / "b", nothing, pace=250.0, input_grad_scale=2.0)]
+    runs = [make_run(tmp_path / "a", nothing), make_run(tmp_path / "b", nothing, pace=250.0, sampled_negatives=2)]
     page = report(tmp_path, *runs)
     assert texts(page, "li") == [
         "No run was evaluated over the whole vocabulary, so nothing here shows which one predicts best."
     ]
     assert [path.stem for path in (tmp_path / "report").glob("*.png")] == ["training"]
-    assert ["input_grad_scale", "1.0", "2.0"] in rows_of(page)
+    assert ["sampled_negatives", "None", "2"] in rows_of(page)
     only = report(tmp_path, runs[0], make_run(tmp_path / "only"))
     assert texts(only, "li") == ["After 4,000 tokens, held-out accuracy: 40.0% by only (perplexity 600)."]
 

@@ -92,7 +92,9 @@ def test_lambada_against_plain_torch(inputs, tmp_path, clm_tokenizer):
     assert perplexity.value == pytest.approx(math.exp(-sum(scores) / len(scores)), rel=1e-5) and perplexity.stderr > 0
     assert (accuracy.higher_is_better, perplexity.higher_is_better) == (True, False)
     assert (accuracy.documents, accuracy.available) == (len(scores), len(scores))
-    documents = read_results(tmp_path / folder_name(inputs.path))["samples"]["tiny_lambada"]
+    results = read_results(tmp_path / folder_name(inputs.path))
+    assert results["asked"] == {"tiny_lambada": ["auto", None]}
+    documents = results["samples"]["tiny_lambada"]
     assert documents["scores"]["perplexity,none"] == pytest.approx(scores, rel=1e-4)
     assert documents["scores"]["acc,none"] == hits
 

@@ -5,10 +5,29 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from headless_trainer.fine_tuning.results import write_run
+
 ROOT = Path(__file__).parents[2]
+
+
+def test_scores_on_tasks(study, tmp_path, monkeypatch):
+    scored = {"metrics": {"accuracy": 0.75}, "loss": 1.0}
+    found = {"model": "m", "task": "sst2", "benchmark": "glue", "metric": "accuracy", "selected_on": ["validation"]}
+    found["epochs"] = [{"sets": {"validation": scored}}]
+
+    def run(command, check):
+        write_run(Path(command[command.index("--output_dir") + 1], "balanced", "m", "sst2", "seed_0.json"), found)
+
+    script = study("adaptation")
+    monkeypatch.setattr(subprocess, "run", run)
+    args = SimpleNamespace(output_dir=tmp_path, tasks=["sst2"], glue_flags="")
+    row = {"texts": "new.txt", "objective": "vanilla", "rate": 1e-3, "steps": 4}
+    assert script.fine_tuned(args, row, {0: tmp_path}) == {"sst2": [75.0], "average": [75.0]}
+    assert script.shared.spread([math.inf, 5.0], 1) == "inf"  # a run that diverged
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def check_graphs(graphs: list[int]) -> None:
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 def test_the_trunk_is_compiled_once(tmp_path, task, tokenizer, objective):
     """Whatever the numbers of targets, and at most once again where the last batch of an epoch is smaller."""
-    settings = {"negatives": "step", "isolate_documents": True, "input_grad_scale": 2.0, "max_steps": 6}
+    settings = {"negatives": "step", "isolate_documents": True, "max_steps": 6}
     settings["objective"] = objective
     run, gradients, graphs, plain, want = compiled_and_not(tmp_path, task, tokenizer, "eager", **settings)
     check_graphs(graphs)
@@ -154,7 +154,7 @@ def test_bfloat16(tmp_path, task, tokenizer, monkeypatch):
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")
 def test_checkpointing_recomputes_the_same_gradient(tmp_path, task, tokenizer, name):
     """With dropout: the recomputed forward draws the same."""
-    settings = {"dropout": 0.2, "max_steps": 3, "input_grad_scale": 2.0}
+    settings = {"dropout": 0.2, "max_steps": 3}
     plain, want = train(tmp_path / "plain", task, tokenizer, **settings)
     run, got = train(tmp_path / "checkpointed", task, tokenizer, **{name: True}, **settings)
     checkpointed, not_checkpointed = (

@@ -37,10 +37,20 @@ def trained(folder, task, objective, **settings):
     return run
 
 
+def by_singular_values(matrix, coefficients, steps, eps):
+    """What torch's iteration on the matrix does to each singular value alone, without its rounding to bfloat16."""
+    left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    values = values / values.norm().clamp(min=eps)
+    for _ in range(steps):
+        values = sum(factor * values**power for factor, power in zip(coefficients, (1, 3, 5), strict=True))
+    return ((left * values) @ right).to(matrix.dtype)
+
+
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
-def test_steps_are_those_of_two_optimizers(tmp_path, task, objective):
-    """The same gradients, written down and given to AdamW and to Muon apart."""
+def test_steps_are_those_of_two_optimizers(tmp_path, monkeypatch, task, objective):
+    """The same gradients, written down and given to AdamW and to Muon apart; a CPU iterates in float32."""
+    monkeypatch.setattr(torch.optim._muon, "_zeropower_via_newtonschulz", by_singular_values)
     settings = {"weight_decay": 0.1, "max_grad_norm": 0.0}
     run = tiny_trainer(
         tmp_path, task=task, objective=objective, learning_rate=1e-2, muon_learning_rate=2e-2,
@@ -70,7 +80,7 @@ def test_steps_are_those_of_two_optimizers(tmp_path, task, objective):
         adamw.step()
         muon.step()
     for (name, parameter), twin in zip(model.named_parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(parameter, twin, rtol=1e-5, atol=1e-7, msg=name)
+        torch.testing.assert_close(parameter, twin, rtol=1e-4, atol=1e-6, msg=name)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -178,50 +178,6 @@ def test_counts_go_on_from_a_headless_model_and_not_from_a_vanilla_one(tmp_path,
         assert before.any() and torch.equal(again.token_counts, before * carried)
 
 
-@pytest.mark.parametrize("task", ["clm", "mlm"])
-def test_the_roles_of_a_tied_matrix_are_those_of_two_matrices(tmp_path, task, tokenizer):
-    """The scale of the gradient for the inputs, from the same network with the two apart."""
-    settings = {"task": task, "objective": "vanilla", "max_steps": 1, "max_grad_norm": 0.0, "save_strategy": "no"}
-    settings |= {"train_sampling_strategy": "sequential", "per_device_train_batch_size": 4}
-    found = []
-    for scale, tied in ((4.0, True), (1.0, True), (1.0, False)):
-        model, gradients = tiny_model(task, len(tokenizer), "vanilla"), Gradients()
-        if not tied:
-            model.get_output_embeddings().weight = torch.nn.Parameter(model.get_input_embeddings().weight.clone())
-        run = make_trainer(
-            tmp_path / f"{scale}{tied}", model, token_rows(tokenizer), settings | {"input_grad_scale": scale},
-            processing_class=tokenizer, callbacks=[gradients],
-        )  # fmt: skip
-        run.train()
-        found.append(gradients.kept)
-    scaled, plain, apart = found
-    name = next(name for name in apart if name.endswith(("wte.weight", "word_embeddings.weight")))
-    head = next(gradient for key, gradient in apart.items() if key.endswith(("lm_head.weight", "decoder.weight")))
-    assert min(apart[name].norm(), head.norm()) > 1e-3
-    torch.testing.assert_close(scaled[name], head + 4 * apart[name], rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(plain[name], head + apart[name], rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("task", ["clm", "mlm"])
-def test_input_grad_scale_multiplies_the_input_role_alone(tmp_path, task, tokenizer):
-    """Its part of the gradient grows with the scale; the rows of tokens that are candidates alone do not change."""
-    found, inputs_as_they_are = [], {"random_replace_prob": 0.0} if task == "mlm" else {}
-    for scale in (1.0, 2.0, 3.0):
-        settings = {"input_grad_scale": scale, "sampled_negatives": 200} | inputs_as_they_are
-        found.append(first_gradients(tmp_path / str(scale), task, tokenizer, **settings))
-    (first, loss), (second, _), (third, last_loss) = found
-    assert loss == last_loss
-    name = next(name for name in first if name.endswith(("wte.weight", "word_embeddings.weight")))
-    assert (second[name] - first[name]).norm() > 0.01 * first[name].norm()
-    torch.testing.assert_close(third[name] - second[name], second[name] - first[name], rtol=1e-4, atol=1e-7)
-    inputs = torch.cat([row["input_ids"] for row in token_rows(tokenizer)[:4]]).unique().tolist()
-    others = [token for token in range(5, len(tokenizer)) if token not in inputs]
-    assert first[name][others].norm() > 0.01 * first[name].norm()
-    for each in (name, *(first.keys() - {name})):
-        rows = others if each == name else slice(None)
-        torch.testing.assert_close(third[each][rows], first[each][rows])
-
-
 def test_best_checkpoint_is_kept_and_found(tmp_path, clm_tokenizer):
     settings = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 4}
     settings |= {"load_best_model_at_end": True, "save_total_limit": 1}
