@@ -120,14 +120,9 @@ def make_trainer(
         )
 
     trainer = kind(
-        model,
-        args,
-        token_counts=token_counts,
-        train_dataset=rows["train"],
-        eval_dataset=rows["validation"],
-        processing_class=tokenizer,
-        **({"drawn_share": drawn_share} if drawn_share else {}),
-    )
+        model, args, token_counts=token_counts, train_dataset=rows["train"], eval_dataset=rows["validation"],
+        processing_class=tokenizer, **({"drawn_share": drawn_share} if drawn_share else {}),
+    )  # fmt: skip
     trainer.old_eval_dataset, trainer.saved_dtype = rows.get("old"), came_in
     if resume:  # check before training that the checkpoint fits this run, and find its position
         check_resume(trainer, resume)

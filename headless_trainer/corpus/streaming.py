@@ -80,19 +80,13 @@ class PackedStream(torch.utils.data.IterableDataset):
     def settings(self) -> dict[str, Any]:
         """Return the settings that determine the order of the rows: a position is valid only under the same settings."""
         return {
-            "number of processes": self.processes,
-            "dataloader_num_workers": len(self.places),
-            "number of files": len(self.texts.files),
-            "sample_by and text_column": self.texts.read_by,
-            "hash of the files": self.fingerprint,
-            "hash of the vocabulary": self.vocabulary,
-            "validation_split_percentage": 100 * self.texts.share,
-            "max_seq_length": self.max_seq_length,
-            "line_by_line": self.line_by_line,
-            "isolate_documents with line_by_line": self.share_rows,
-            "shuffle_buffer_size": self.shuffle_buffer_size,
-            "data_seed": self.seed,
-        }
+            "number of processes": self.processes, "dataloader_num_workers": len(self.places),
+            "number of files": len(self.texts.files), "sample_by and text_column": self.texts.read_by,
+            "hash of the files": self.fingerprint, "hash of the vocabulary": self.vocabulary,
+            "validation_split_percentage": 100 * self.texts.share, "max_seq_length": self.max_seq_length,
+            "line_by_line": self.line_by_line, "isolate_documents with line_by_line": self.share_rows,
+            "shuffle_buffer_size": self.shuffle_buffer_size, "data_seed": self.seed,
+        }  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """Return the positions of this process's readers, and the reader whose turn it is, as plain numbers."""

@@ -33,12 +33,9 @@ def encode_rows(
         segments = [*zip(*texts, strict=True)]
         segments[1:] = [[separator + text for text in second] for second in segments[1:]]
         encoded = tokenizer(
-            *map(list, segments),
-            truncation=True,
-            max_length=max_seq_length,
-            return_attention_mask=False,
+            *map(list, segments), truncation=True, max_length=max_seq_length, return_attention_mask=False,
             return_token_type_ids=segment_ids,
-        )
+        )  # fmt: skip
         # An empty text becomes one padding token if the tokenizer adds nothing.
         columns = {"input_ids": [ids or [tokenizer.pad_token_id or 0] for ids in encoded["input_ids"]]}
         if segment_ids:

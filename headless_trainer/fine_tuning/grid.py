@@ -152,6 +152,10 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
         model, new = classifiers.load_classifier(arguments, source, config, tokenizer)
         parts = ", ".join(sorted({each.rpartition(".")[0] for each in new})) or "nothing: it has its own classifier"
         logger.info("%s: %s, new weights in %s", name, type(model).__name__, parts)
+        for task in () if new else tasks:
+            own = [str(each).lower() for each in configs[task.num_labels].id2label.values()]
+            if sorted(own) == sorted(wanted := [each.lower() for each in task.label_names or ()]) and own != wanted:
+                logger.warning("%s: its classifier starts with the classes of %s in another order.", name, task.name)
         models.append(Model(name, source, tokenizer, configs, fingerprint(source, config)))
     return models
 

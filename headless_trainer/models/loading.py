@@ -152,6 +152,10 @@ def load_model(
                 _say_what_is_random(args.model_name_or_path, min(report["missing_keys"]), objective)
     if headless and with_head:
         warn_of_dropped_head(model, with_head)
+    if headless and args.tie_word_embeddings and own_modules(model):
+        raise ValueError(
+            f"tie_word_embeddings is True but {args.model_name_or_path!r} has a candidate matrix: leave it out."
+        )
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         if not args.resize_embeddings or own_modules(model):

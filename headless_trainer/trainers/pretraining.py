@@ -36,6 +36,7 @@ from ..models.candidate_head import CandidateHead
 from ..models.padding_row import free_padding_row
 from ..models.trunk import check_causal, find_trunk, infer_task, layer_matrices, without_adapter
 from ..models.vocabulary_head import VocabularyHead
+from ..objective.losses import LOW_PRECISION
 from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
 from ..objective.sparse_adamw import SparseAdamW, clip_gradients
@@ -145,6 +146,8 @@ class PretrainingTrainer(Trainer):
         super().__init__(model, args, collate, **kwargs)
         if self.is_fsdp_enabled:
             saving.check_shared_weights(self.model)
+        if {weight.dtype for weight in self.model.parameters() if weight.requires_grad} & {*LOW_PRECISION}:
+            logger.warning("The model has 16-bit weights, which lose small updates: load it with dtype=torch.float32.")
         if inner is model:  # an adapter does not train the embedding
             free_padding_row(self.model, processing_class, args.seed)
         self.embedding = self.model.get_input_embeddings()

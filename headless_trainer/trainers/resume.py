@@ -44,7 +44,7 @@ def is_finished(args, state: TrainerState) -> bool:
     """Return whether a run with these arguments has nothing left to train after this state."""
     if args.max_steps > 0:
         return state.global_step >= args.max_steps
-    return state.global_step >= state.max_steps and state.num_train_epochs >= args.num_train_epochs
+    return state.global_step >= state.max_steps and (state.epoch or 0) >= args.num_train_epochs
 
 
 def check_resume(trainer, checkpoint: str) -> None:
@@ -101,11 +101,10 @@ def load_totals(trainer, checkpoint: str) -> None:
     """Restore the counts and sums of a checkpoint; the first process holds those over all processes."""
     counts, totals = load_token_counts(checkpoint)
     trainer.token_counts = trainer.carried_by_first(counts)
-    window = trainer.window
-    if trainer.is_world_process_zero():
-        window.tokens_seen = int(totals["tokens_seen"])
-        window.candidates = int(totals.get("candidates", 0))
-        window.drawn = int(totals.get("drawn_candidates", 0))
+    window, first = trainer.window, int(trainer.is_world_process_zero())
+    window.tokens_seen = first * int(totals["tokens_seen"])
+    window.candidates = first * int(totals.get("candidates", 0))
+    window.drawn = first * int(totals.get("drawn_candidates", 0))
     window.train_seconds, window.process_seconds = totals["train_seconds"], totals["process_seconds"]
 
 

@@ -36,17 +36,10 @@ def write(tmp_path):
 VALUES = {
     "model_type": "gpt_neox",
     "config_overrides": {"hidden_size": 192, "hidden_dropout": 0.1, "use_parallel_residual": False},
-    "train_tokenizer": True,
-    "train_file": ["a.txt", "b.txt"],
-    "max_seq_length": 64,
-    "output_dir": "runs/x",
-    "learning_rate": 0.001,
-    "lr_scheduler_type": "cosine_with_min_lr",
-    "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
-    "warmup_steps": 0.1,
-    "objective": "vanilla",
-    "dataloader_in_order": False,
-}
+    "train_tokenizer": True, "train_file": ["a.txt", "b.txt"], "max_seq_length": 64, "output_dir": "runs/x",
+    "learning_rate": 0.001, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+    "warmup_steps": 0.1, "objective": "vanilla", "dataloader_in_order": False,
+}  # fmt: skip
 FLAGS = """--model_type gpt_neox --config_overrides hidden_size=192,hidden_dropout=0.1,use_parallel_residual=false
     --train_tokenizer --train_file a.txt b.txt --max_seq_length 64 --output_dir runs/x --learning_rate 0.001
     --lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {"min_lr_rate":0.1} --warmup_steps 0.1
@@ -88,21 +81,12 @@ def test_flags_override_the_file(write):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("learning_rate: 1e-4", 1e-4),
-        ("learning_rate: '1e-4'", 1e-4),
-        ("max_steps: 1_000_000", 1_000_000),
-        ("max_steps: -1", -1),
-        ("use_cpu: true", True),
-        ("do_train: yes", True),
-        ("do_train: 'no'", False),
-        ("eval_strategy: no", "no"),
-        ("run_name: a run = of mine", "a run = of mine"),
-        ("run_name: -x", "-x"),
-        ("run_name:", None),
-        ("run_name: 2024_01", "2024_01"),
-        ("seed: 010", 10),
+        ("learning_rate: 1e-4", 1e-4), ("learning_rate: '1e-4'", 1e-4), ("max_steps: 1_000_000", 1_000_000),
+        ("max_steps: -1", -1), ("use_cpu: true", True), ("do_train: yes", True), ("do_train: 'no'", False),
+        ("eval_strategy: no", "no"), ("run_name: a run = of mine", "a run = of mine"), ("run_name: -x", "-x"),
+        ("run_name:", None), ("run_name: 2024_01", "2024_01"), ("seed: 010", 10),
     ],
-)
+)  # fmt: skip
 def test_values_of_a_file(write, text, expected):
     name = text.partition(":")[0]
     value = getattr(parse(write(f"{text}\nmodel_type: bert\n"))[2], name)

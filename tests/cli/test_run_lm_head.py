@@ -200,13 +200,8 @@ def test_an_encoder_is_fine_tuned(tmp_path, encoder, text_file):
 
 def test_layers_that_nothing_trained_need_training(tmp_path, mlm_tokenizer, text_file):
     config = ElectraConfig(
-        hidden_size=16,
-        embedding_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        vocab_size=300,
-    )
+        hidden_size=16, embedding_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=300
+    )  # fmt: skip
     folder = tmp_path / "electra"
     save(folder, ElectraModel(config), mlm_tokenizer)
     save_token_counts(folder, torch.arange(300), {})

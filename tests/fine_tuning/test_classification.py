@@ -26,6 +26,7 @@ from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.fine_tuning.classification_rows import ClassificationCollator, encode_rows, separator_of
 from headless_trainer.fine_tuning.classifiers import agree_on_tokens, load_classifier, load_config
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments
+from headless_trainer.fine_tuning.grid import load_models
 from headless_trainer.fine_tuning.problems import MULTI_LABEL
 from headless_trainer.fine_tuning.tasks import TASKS
 
@@ -313,6 +314,13 @@ def test_a_classifier_of_another_size(tmp_path, mlm_tokenizer):
     model, new = load(source, mlm_tokenizer, ignore_mismatched_sizes=True)
     assert model.classifier.weight.shape == (3, 16) and parts(new) == {"classifier"}
     assert load_config(GlueArguments(), source, 2).num_labels == 2
+
+
+def test_a_classifier_with_its_classes_in_another_order_is_told(tmp_path, mlm_tokenizer, caplog):
+    model = tiny_classifier(vocab_size=300, id2label={0: "not_entailment", 1: "Entailment"})
+    arguments = GlueArguments(model_name_or_path=[save(tmp_path, model, mlm_tokenizer)], tasks=["rte"])
+    load_models(arguments, [TASKS["rte"]])
+    assert "its classifier starts with the classes of rte in another order" in caplog.text
 
 
 def test_what_is_no_model_is_refused(tmp_path):

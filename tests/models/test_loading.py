@@ -95,6 +95,9 @@ def test_untied_candidates_go_on_from_what_the_checkpoint_scored_with(given, tie
     model.save_pretrained(tmp_path)
     trunk = loaded(clm_tokenizer, "headless", model_name_or_path=str(tmp_path), tie_word_embeddings=False)
     assert torch.equal(candidate_matrix(trunk).weight, model.lm_head.weight)
+    trunk.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="tie_word_embeddings is True but .* has a candidate matrix: leave it out"):
+        loaded(clm_tokenizer, "headless", model_name_or_path=str(tmp_path), tie_word_embeddings=True)
 
 
 # Lengths -----------------------------------------------------------------------------------------------------------------

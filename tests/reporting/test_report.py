@@ -406,12 +406,8 @@ def test_an_evaluation_belongs_to_the_step_it_was_made_at(tmp_path):
 
 def test_the_best_model_s_evaluation_is_not_that_of_the_last_step(tmp_path):
     run = make_run(
-        tmp_path / "run",
-        (0.1, 0.3, 0.2, None),
-        load_best_model_at_end=True,
-        eval_strategy="steps",
-        save_strategy="steps",
-    )
+        tmp_path / "run", (0.1, 0.3, 0.2, None), load_best_model_at_end=True, eval_strategy="steps", save_strategy="steps"
+    )  # fmt: skip
     (run / "eval_results.json").write_text(json.dumps({"eval_loss": 5.0, "eval_accuracy": 0.3, "step": 40}))
     assert read_run(run).curve("eval_accuracy", "tokens_seen").to_numpy().tolist()[-1] == [3000.0, 0.2]
 

@@ -124,7 +124,7 @@ def test_compiled_with_its_backward(tmp_path, task, tokenizer, backend, settings
 
 
 @pytest.mark.parametrize("task", ["clm", pytest.param("mlm", marks=pytest.mark.slow)])
-def test_bfloat16(tmp_path, task, tokenizer, monkeypatch):
+def test_bfloat16(tmp_path, task, tokenizer, monkeypatch, caplog):
     dtypes, compute_loss = [], HeadlessTrainer.compute_loss
 
     def watched(self, *args, **kwargs):
@@ -144,6 +144,9 @@ def test_bfloat16(tmp_path, task, tokenizer, monkeypatch):
     half, whole = (sum(logged(each)[-8:]) / 8 - sum(logged(each, "loss_floor")[-8:]) / 8 for each in (run, full))
     start = logged(full)[0] - logged(full, "loss_floor")[0]
     assert half < 0.8 * start and half == pytest.approx(whole, rel=0.15)
+    assert "16-bit" not in caplog.text
+    HeadlessTrainer(full.model.bfloat16(), full.args, processing_class=tokenizer)
+    assert "The model has 16-bit weights, which lose small updates" in caplog.text
 
 
 # Checkpointing ---------------------------------------------------------------------------------------------------------

@@ -47,15 +47,10 @@ def test_window_in_numbers(clock):
     logs = window.flush(CPU)
     assert logs.pop("peak_memory_mib") > 10
     assert logs == {
-        "tokens_per_second": 50.0,
-        "tokens_seen": 100,
-        "predicted_tokens": 3.0,
-        "train_seconds": 2.0,
-        "pool_tokens": 2.0,
-        "pool_size": 3.0,
-        "loss_floor": pytest.approx((0.75 * math.log(3) + 0.0) / 2),
+        "tokens_per_second": 50.0, "tokens_seen": 100, "predicted_tokens": 3.0, "train_seconds": 2.0,
+        "pool_tokens": 2.0, "pool_size": 3.0, "loss_floor": pytest.approx((0.75 * math.log(3) + 0.0) / 2),
         "random_guess_loss": pytest.approx((math.log(4) + math.log(2)) / 2),
-    }
+    }  # fmt: skip
     window.start_step()
     window.add_batch(30, 1)
     clock(0.25)

@@ -1,6 +1,7 @@
 """A run that goes on from a checkpoint is the same run, or what differs is said, or it is refused."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from headless_trainer import HeadlessTrainingArguments, VanillaTrainer, load_token_counts
-from headless_trainer.trainers.resume import load_totals, row_facts
+from headless_trainer.trainers.resume import is_finished, load_totals, row_facts
 from headless_trainer.trainers.window import TrainingWindow
 
 SAVING = {"save_strategy": "steps", "save_steps": 1}
@@ -181,6 +182,25 @@ def test_seconds_of_processes_add_up_where_their_number_changes(tmp_path):
     on_two.window.on_step_end(None, None, None)
     more = on_two.window.train_seconds - totals["train_seconds"]
     assert on_two.window.process_seconds == pytest.approx(totals["train_seconds"] + 2 * more)
+
+
+def test_what_a_resumed_run_may_change(tmp_path, caplog):
+    """When it logs, evaluates and saves, and its length, also that of half an epoch."""
+    state = resumed(tmp_path, save_steps=2, logging_steps=2, eval_steps=2).state
+    assert (state.save_steps, state.logging_steps, state.eval_steps) == (2, 2, 2)
+    half = SimpleNamespace(global_step=3, max_steps=3, num_train_epochs=1, epoch=0.5)
+    runs = [SimpleNamespace(max_steps=-1, num_train_epochs=epochs) for epochs in (0.5, 1)]
+    assert [is_finished(run, half) for run in runs] == [True, False]
+
+
+def test_counts_over_all_processes_are_the_first_one_s_alone(tmp_path, monkeypatch):
+    run = trainer_for(tmp_path, "mlm", Tokenizer(), data=rows(), **SAVING)
+    run.train()
+    seen = run.window.tokens_seen
+    for is_first, want in ((True, seen), (False, 0)):  # of the run that goes on in the same process
+        monkeypatch.setattr(run, "is_world_process_zero", lambda is_first=is_first: is_first)
+        load_totals(run, str(tmp_path / "checkpoint-2"))
+        assert run.window.tokens_seen == want
 
 
 @pytest.mark.parametrize("save_strategy", ["steps", "no"])
