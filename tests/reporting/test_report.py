@@ -314,7 +314,7 @@ def test_runs_without_evaluations_still_have_speed_and_loss(tmp_path):
         "No run was evaluated over the whole vocabulary, so nothing here shows which one predicts best."
     ]
     assert [path.stem for path in (tmp_path / "report").glob("*.png")] == ["training"]
-    assert ["sampled_negatives", "None", "2"] in rows_of(page)
+    assert ["sampled_negatives", "–", "2"] in rows_of(page)
     only = report(tmp_path, runs[0], make_run(tmp_path / "only"))
     assert texts(only, "li") == ["After 4,000 tokens, held-out accuracy: 40.0% by only (perplexity 600)."]
 
