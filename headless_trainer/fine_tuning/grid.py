@@ -96,7 +96,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     ]
     pending = [run for run in runs if not run.path.is_file()]
     for run in runs:
-        if arguments.keeps_models and run not in pending and not run.path.with_name(BEST).is_dir():
+        if arguments.keeps_models and pending and run not in pending and not run.path.with_name(BEST).is_dir():
             raise ValueError(f"save_models is True but {run} ended without a model: choose another --output_dir.")
         seeds = {path.stem[5:] for path in run.result_path.parent.glob("seed_*.json")} - {*map(str, arguments.seeds)}
         if arguments.learning_rates and seeds:  # the means that choose a rate would lack them

@@ -137,7 +137,7 @@ def test_a_search_goes_on_and_further_seeds_may_change_the_choice(model, files, 
         run(model, files, tmp_path / "out", *flags, 1)
     shutil.rmtree(folder / "rate_0.01" / "best")
     with pytest.raises(SystemExit, match="rate 0.01, seed 0 ended without a model: choose another --output_dir"):
-        run(model, files, tmp_path / "out", *flags, 0, 1)
+        run(model, files, tmp_path / "out", *flags, 0, 1, 2)
 
 
 def test_candidates_of_other_settings_are_not_mixed(model, files, right, tmp_path):
