@@ -63,8 +63,7 @@ def test_interval_of_the_mean_difference():
     ends = stats.ttest_rel(a, b).confidence_interval(0.95)
     assert mean_difference(a, b) == pytest.approx((5 / 3, ends.low, ends.high))
     assert mean_difference([1, 2, 3, 4], [0, 1, 2, 3]) == (1.0, 1.0, 1.0)  # every difference is 1
-    # Clopper and Pearson's bounds of 10 / 12
-    low, high = stats.beta.ppf(0.025, 10, 3), stats.beta.ppf(0.975, 11, 2)
+    low, high = stats.beta.ppf(0.025, 10, 3), stats.beta.ppf(0.975, 11, 2)  # Clopper and Pearson's bounds of 10 / 12
     assert mean_difference(RIGHT, WRONG) == pytest.approx((8 / 21, 12 / 21 * (2 * low - 1), 12 / 21 * (2 * high - 1)))
 
 
