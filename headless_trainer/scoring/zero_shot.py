@@ -18,7 +18,6 @@ from . import harness_model, harness_tasks
 from .score_store import add_scores, folder_name
 
 logger = logging.getLogger(__name__)
-RESAMPLES = 1_000  # a perplexity's standard error to 2 %; the harness's 100,000 take 40 s for LAMBADA
 
 
 def score_models(models: Sequence[str], args) -> list[str]:
@@ -52,7 +51,7 @@ def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]
         for task in found["tasks"].values():
             harness_tasks.set_examples(task, args.num_fewshot)
         try:
-            results = lm_eval.evaluate(lm, found, limit=args.limit, bootstrap_iters=RESAMPLES)
+            results = lm_eval.evaluate(lm, found, limit=args.limit, bootstrap_iters=args.bootstrap_iters)
         except Exception as error:  # keep earlier scores, and continue with later tasks
             logger.exception("%s: %s failed", model, name)
             failures.append(f"{name} of {model}: {type(error).__name__}: {error}")

@@ -36,6 +36,7 @@ class ZeroShotArguments:
         default="auto", help="Precision of the weights. auto: as they were saved."
     )
     max_length: int | None = HfArg(default=None, help="Longest input in tokens. The model's own by default.")
+    bootstrap_iters: int = HfArg(default=100_000, help="Bootstrap resamples for errors without a formula.")
 
     def __post_init__(self):
         if not self.model_name_or_path and not self.compare:

@@ -53,7 +53,7 @@ TRAINED = [
 ]
 CUTS = {
     "glue": ["--seeds", "0", "--num_train_epochs", "1", "--max_train_samples", "8", "--max_eval_samples", "8"],
-    "lm-eval": ["--limit", "4", "--max_length", "32"],
+    "lm-eval": ["--limit", "4", "--bootstrap_iters", "50", "--max_length", "32"],
     "report": [],
 }
 

@@ -40,8 +40,8 @@ def inputs(tmp_path_factory, clm_tokenizer, text_lines):
 
 
 def flags(inputs, output_dir, *more) -> list[str]:
-    needed = ["--batch_size", "8", "--device", "cpu", "--include_path", str(inputs / "tasks")]
-    return [*needed, "--output_dir", str(output_dir), *map(str, more)]
+    needed = "--batch_size 8 --device cpu --bootstrap_iters 200 --include_path".split()
+    return [*needed, str(inputs / "tasks"), "--output_dir", str(output_dir), *map(str, more)]
 
 
 def test_two_models_in_one_table(inputs, tmp_path, capsys):

@@ -60,7 +60,8 @@ def few_tasks(monkeypatch):
 
 def arguments(output_dir=None, **changes):
     settings = {"model_name_or_path": ["any"], "tasks": ["tiny_lambada"], "batch_size": "4", "device": "cpu"}
-    return ZeroShotArguments(**settings | {"output_dir": output_dir and str(output_dir)} | changes)
+    settings |= {"bootstrap_iters": 100, "output_dir": output_dir and str(output_dir)}
+    return ZeroShotArguments(**settings | changes)
 
 
 def scored(model: str, args) -> dict[tuple[str, str], SimpleNamespace]:

@@ -184,8 +184,7 @@ def test_seconds_of_processes_add_up_where_their_number_changes(tmp_path):
     assert on_two.window.process_seconds == pytest.approx(totals["train_seconds"] + 2 * more)
 
 
-def test_what_a_resumed_run_may_change(tmp_path, caplog):
-    """When it logs, evaluates and saves, and its length, also that of half an epoch."""
+def test_a_resumed_run_may_change_when_it_saves_and_be_longer_than_half_an_epoch(tmp_path):
     state = resumed(tmp_path, save_steps=2, logging_steps=2, eval_steps=2).state
     assert (state.save_steps, state.logging_steps, state.eval_steps) == (2, 2, 2)
     half = SimpleNamespace(global_step=3, max_steps=3, num_train_epochs=1, epoch=0.5)
