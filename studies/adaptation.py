@@ -59,9 +59,8 @@ def main() -> None:
     for new in args.new_files:
         grid = [(objective, rate, args.max_steps) for objective, rate in itertools.product(args.objectives, args.rates)]
         found = results(args, new, bases, grid)
-        best = {
-            each["objective"]: each for each in sorted(found, key=lambda row: -statistics.mean(row["new"]))
-        }  # the best one stays
+        ordered = sorted(found, key=lambda row: -statistics.mean(row["new"]))  # the best last, which stays
+        best = {each["objective"]: each for each in ordered}
         for row in best.values():
             row["reached"] = EXACT in best and reaching(
                 as_recipe(args, row, bases), as_recipe(args, best[EXACT], bases)

@@ -98,8 +98,9 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     for run in runs:
         if arguments.keeps_models and pending and run not in pending and not run.path.with_name(BEST).is_dir():
             raise ValueError(f"save_models is True but {run} ended without a model: choose another --output_dir.")
+    for run in runs if arguments.learning_rates else ():
         seeds = {path.stem[5:] for path in run.result_path.parent.glob("seed_*.json")} - {*map(str, arguments.seeds)}
-        if arguments.learning_rates and seeds:  # the means that choose a rate would lack them
+        if seeds:  # the means that choose a rate would lack them
             raise ValueError(f"learning_rates: {run.result_path.parent} holds seed {min(seeds)}: add it to --seeds.")
     for run in pending:  # other runs of the grid may be another process's
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")

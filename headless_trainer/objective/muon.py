@@ -14,7 +14,7 @@ ITERATION = "torch.optim._muon._zeropower_via_newtonschulz"
 def orthogonalized(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
     """Return `ITERATION` of an ``(M, N)`` update, computed in float32.
 
-    torch computes it in bfloat16: without instructions for it, as before AMD's Zen 4, a CPU takes 15 to 45 times as long.
+    torch computes it in bfloat16, which a CPU without instructions for it emulates: most of a step of a narrow model.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     result = (matrix.T if is_tall else matrix).float()

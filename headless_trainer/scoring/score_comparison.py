@@ -35,8 +35,8 @@ def compare(first: Path, second: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{str(first)!r} and {str(second)!r} have no task in common: score both on the same.")
     for score in both.itertuples():
         documents = [each["samples"][score.task] for each in results]
-        asked = [[each["samples"][score.task]["sha256"], each.get("asked", {}).get(score.task)] for each in results]
-        if asked[0] != asked[1]:
+        asked = [each.get("asked", {}).get(score.task) for each in results]
+        if documents[0]["sha256"] != documents[1]["sha256"] or asked[0] != asked[1]:
             raise ValueError(
                 f"{score.task} was scored on different documents or inputs by {str(first)!r} and {str(second)!r}. Score both "
                 "with the same --limit, --num_fewshot, --data_files, --dtype and --max_length."

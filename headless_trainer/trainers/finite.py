@@ -43,5 +43,6 @@ class FiniteCheck:
         advice = "Lower learning_rate, add warmup_steps or lower max_grad_norm"
         if last or self.args.save_strategy != "no":
             kept = f"The last complete checkpoint is {last!r}" if last else "There is no earlier checkpoint"
-            advice = f"{kept}. Resume with a lower max_grad_norm, or start anew with a lower learning_rate or more warmup_steps"
+            resume = "Resume with a lower max_grad_norm, or start anew with a lower learning_rate or more warmup_steps"
+            advice = f"{kept}. {resume if last else advice}"
         return FloatingPointError(f"{what}, so the run stops. {advice}.")

@@ -18,9 +18,8 @@ class LogAtSaves(TrainerCallback):
     """Logs at each checkpoint, so that a window starts there, as in a run that resumes from it."""
 
     def on_train_begin(self, args, state, control, **kwargs):
-        state.compute_steps(
-            args, state.max_steps
-        )  # Trainer keeps the checkpoint's save_steps, eval_steps and logging_steps
+        # Trainer would keep the save_steps, eval_steps and logging_steps of the checkpoint that it resumes from.
+        state.compute_steps(args, state.max_steps)
 
     def on_step_end(self, args, state, control, **kwargs):
         saves = control.should_save or (control.should_evaluate and args.save_strategy == SaveStrategy.BEST)

@@ -50,7 +50,6 @@ def by_singular_values(matrix, coefficients, steps, eps):
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
 def test_steps_are_those_of_two_optimizers(tmp_path, monkeypatch, task, objective):
     """The same gradients, written down and given to AdamW and to Muon apart; a CPU iterates in float32."""
-    monkeypatch.setattr(torch.optim._muon, "_zeropower_via_newtonschulz", by_singular_values)
     settings = {"weight_decay": 0.1, "max_grad_norm": 0.0}
     run = tiny_trainer(
         tmp_path, task=task, objective=objective, learning_rate=1e-2, muon_learning_rate=2e-2,
@@ -78,9 +77,11 @@ def test_steps_are_those_of_two_optimizers(tmp_path, monkeypatch, task, objectiv
             twin.grad = parameter.grad.clone()
         optimizer.step()
         adamw.step()
-        muon.step()
+        with monkeypatch.context() as exact:
+            exact.setattr(torch.optim._muon, "_zeropower_via_newtonschulz", by_singular_values)
+            muon.step()
     for (name, parameter), twin in zip(model.named_parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(parameter, twin, rtol=1e-4, atol=1e-6, msg=name)
+        torch.testing.assert_close(parameter, twin, rtol=1e-5, atol=1e-7, msg=name)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
