@@ -170,6 +170,7 @@ def test_kinds_of_tasks():
         glue_run("cb", 0, 0.8, "super_glue", loss="cross_entropy"),
         glue_run("xnli", 0, 0.8, "xnli", sets=["en", "sw"], train_language="en"),
         glue_run("user", 0, 0.8, "user", settings={"validation_file": "/somewhere/held_out.csv"}),
+        glue_run("topics", 0, 0.8, "user", settings={"validation_file": "/somewhere/held_out.csv"}),
     ]
     said = [
         (each.dataset_type, each.dataset_config, each.dataset_name, each.metric_name) for each in glue_results(runs)
@@ -185,6 +186,7 @@ def test_kinds_of_tasks():
         for language in ("en", "sw")
     ]
     assert said[5] == ("local", "held_out.csv", "held_out.csv", balanced)
+    assert said[6] == ("local", "held_out.csv", "held_out.csv", f"topics, {balanced}")
     splits = [each.dataset_split for each in glue_results(runs)]
     assert splits[0] == "validation_matched+validation_mismatched" and splits[-1] is None
 

@@ -94,11 +94,9 @@ def test_rows_that_are_predicted_have_no_part_in_the_choice(model, files, right,
     right |= {(1e-3, 0): 4, (1e-2, 0): 6}
     flags = ["--learning_rates", "1e-3", "1e-2", "--num_train_epochs", 1, "--seeds", 0, "--do_predict", "--test_file"]
     found = []
-    for name in ("right", "wrong"):
+    for wrong, name in enumerate(("right", "wrong")):
         path = tmp_path / f"{name}.jsonl"
-        rows = [
-            {"text": line, "label": (index + (name == "wrong")) % 2} for index, line in enumerate(text_lines[40:60])
-        ]
+        rows = [{"text": line, "label": (index + wrong) % 2} for index, line in enumerate(text_lines[40:60])]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         folder = run(model, files, tmp_path / name, *flags, path)
         scores = read(tmp_path / name / "predictions" / "bert_scores.json")

@@ -10,21 +10,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 @pytest.mark.slow
-def test_the_demo(study, tmp_path, text_file, capsys, own_cache):
+def test_the_demo(study, tmp_path, text_file, capsys, own_cache, monkeypatch):
     sizes = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32,max_position_embeddings=64"
-    flags = ["--train_file", str(text_file), *"--vocab_size 320 --max_seq_length 16 --max_steps 8 --use_cpu".split()]
+    flags = [f"--train_file={text_file}", *"--vocab_size 320 --max_seq_length 16 --max_steps 8 --use_cpu".split()]
     flags += "--per_device_train_batch_size 4 --preprocessing_num_workers 1 --disable_tqdm true".split()
     folder = tmp_path / "demo"
-    study("demo").main([*flags, "--config_overrides", sizes, "--output_dir", str(folder)])
+    demo = study("demo")
+    monkeypatch.setattr(demo, "docstrings", None)  # a file is given
+    demo.main([*flags, "--config_overrides", sizes, "--output_dir", str(folder)])
     shown = capsys.readouterr().out
     rows = re.findall(r"^\| (.+?) \| (.*?) \| (.*?) \| ([\d,]+) \|$", shown, re.MULTILINE)
     names = ["token frequencies alone", "headless, with its free head", "with a vocabulary head"]
     assert [row[0] for row in rows] == names and all(float(row[3].replace(",", "")) > 1 for row in rows)
     assert (folder / "comparison.png").stat().st_size > 1000 and "It writes: 'Return the" in shown
     model, tokenizer = (kind.from_pretrained(folder / "lm") for kind in (AutoModelForCausalLM, AutoTokenizer))
-    assert model(**tokenizer("the", return_tensors="pt", return_token_type_ids=False)).logits.shape[-1] == len(
-        tokenizer
-    )
+    inputs = tokenizer("the", return_tensors="pt", return_token_type_ids=False)
+    assert model(**inputs).logits.shape[-1] == len(tokenizer)
     assert Path(f"{folder}_vanilla", "model.safetensors").is_file()
 
 
@@ -36,13 +37,11 @@ def test_docstrings_are_the_corpus_and_a_folder_is_on_one_side(study, tmp_path, 
             long = f"{folder} {number} " + "says what it returns, in words enough to count. " * 3
             (library / folder / f"m{number}.py").write_text(f'''def f():\n    """{long}"""\n    """Too short."""\n''')
     monkeypatch.setattr(demo.sysconfig, "get_paths", lambda: {"stdlib": str(library)})
-    monkeypatch.setattr(
-        demo.importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(library / "none" / "x.py"))
-    )
+    nothing = SimpleNamespace(origin=str(library / "none" / "x.py"))
+    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: nothing)
     _, train, _, held_out = demo.docstrings(tmp_path / "docs")
-    sides = [
-        {json.loads(line)["text"][:3] for line in Path(file).read_text().splitlines()} for file in (train, held_out)
-    ]
+    written = [Path(file).read_text().splitlines() for file in (train, held_out)]
+    sides = [{json.loads(line)["text"][:3] for line in lines} for lines in written]
     assert sides[0] and sides[1] and len(sides[0]) + len(sides[1]) == 2 * 26  # nothing short, and nothing of tests
     assert not {text[0] for text in sides[0]} & {text[0] for text in sides[1]}
 
