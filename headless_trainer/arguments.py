@@ -156,7 +156,6 @@ class HeadlessTrainingArguments(TrainingArguments):
         help="Number of tokens drawn uniformly in each step as more candidates. Default: none for headless; for "
         "sampled_softmax 4,096 (mlm: an eighth of the vocabulary if that is more), at most a quarter of the vocabulary.",
     )
-    softmax_share: float = HfArg(default=0.0, help="sampled_softmax: last share of steps that score all tokens.")
     mlm_probability: float = HfArg(default=0.15, help="mlm: share of tokens to predict.")
     mask_replace_prob: float = HfArg(default=0.8, help="mlm: share of predicted tokens replaced by the mask token.")
     random_replace_prob: float = HfArg(default=0.1, help="mlm: share of predicted tokens replaced by a random token.")
@@ -252,7 +251,7 @@ class LMHeadArguments(HeadlessTrainingArguments):
 
     # Fields of the parent class that have no effect here.
     unread_flags = (
-        "objective", "negatives", "pool_size", "sampled_negatives", "softmax_share", "sparse_embedding_updates", "head_bias",
+        "objective", "negatives", "pool_size", "sampled_negatives", "sparse_embedding_updates", "head_bias",
         "eval_pool_size", "eval_full_vocabulary",
     )  # fmt: skip
     refusals = HEAD

@@ -72,14 +72,11 @@ INSTEAD = {
         "warmup_ratio": "use --warmup_steps with a share of the steps, below 1",
         "use_auth_token": "use --token",
         "include_tokens_per_second": "tokens_per_second is always logged",
-        "jit_mode_eval xpu_backend include_inputs_for_metrics": "transformers has removed it",
         "dispatch_batches split_batches": "use --accelerator_config",
         "fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap": "use --fsdp_config, or accelerate launch",
         "evaluation_strategy": "use --eval_strategy",
         "no_cuda": "use --use_cpu",
-        "per_gpu_train_batch_size per_gpu_eval_batch_size": "write per_device instead of per_gpu",
         "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR",
-        "fp16_opt_level fp16_backend half_precision_backend": "--fp16 is torch's own mixed precision, without levels",
         "adafactor": "use --optim adafactor",
         "push_to_hub_token push_to_hub_model_id push_to_hub_organization": "use --hub_token, --hub_model_id",
     },
@@ -114,11 +111,11 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
                 f"Preset {path.stem!r} is for another command: it sets {others[0]!r}, which this one does not have. "
                 "`headless-trainer presets` lists those of each command."
             )
-        words = [part for word in argv[1:] for part in (word.split("=") if word.endswith("=null") else [word])]
+        words = [part for word in argv[1:] for part in (word.split("=", 1) if re.match("--.*=null$", word) else [word])]
         argv = []
         while words:
             name = words[0].removeprefix("--").replace("-", "_")
-            if words[1:2] == ["null"] and f"--{name}" in known:
+            if words[1:2] == ["null"] and words[0].startswith("--") and f"--{name}" in known:
                 values.pop(name, None)  # removes the file's value
                 words = words[2:]
             else:
@@ -231,7 +228,9 @@ def parse_yaml(text: str, where: str) -> Any:
 def _read_config(path: Path) -> dict:
     where = f"Configuration file {str(path)!r}"
     try:
-        values = parse_yaml(text := path.read_text(encoding="utf-8-sig"), where)
+        text = path.read_text(encoding="utf-8-sig")
+        text = text.expandtabs() if path.suffix == ".json" else text  # YAML has none
+        values = parse_yaml(text, where)
     except UnicodeDecodeError as error:
         raise ValueError(f"{where} is not UTF-8 text ({error}): save it as UTF-8.") from error
     if not isinstance(values, dict):

@@ -63,9 +63,7 @@ RANGES = (
     *outside("adam_beta1 adam_beta2", "be at least 0 and below 1", lambda beta: 0 <= beta < 1),
     *outside("dataloader_num_workers", "not be negative", lambda value: value >= 0),
     *outside("gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size", *ONE_OR_MORE),
-    *outside(
-        "learning_rate weight_decay max_grad_norm", "be finite and not negative", lambda value: 0 <= value < math.inf
-    ),
+    *outside("learning_rate weight_decay max_grad_norm", "be finite and not negative", lambda it: 0 <= it < math.inf),
     *outside("max_steps", "be at least 1, or -1 for num_train_epochs", lambda value: value >= 1 or value == -1),
     Refusal(
         "num_train_epochs",
@@ -110,12 +108,6 @@ PRETRAINING = (
         lambda args: args.save_strategy == "no",
     ),
     Refusal("parallelism_config", f"targets are drawn for whole rows: {LEAVE} tp, cp and sp sizes", _parallel),
-    *outside("softmax_share", "be at least 0 and below 1", lambda share: 0 <= share < 1),
-    Refusal(
-        "softmax_share",
-        f"sparse_embedding_updates has no gradients for the whole vocabulary: {OF_TWO}",
-        lambda args: args.sparse_embedding_updates,
-    ),
     Refusal(
         "pool_size",
         f"negatives is not 'micro_batch', so the targets of several forwards form one pool: {OF_TWO}",
@@ -151,7 +143,6 @@ HEAD = (
 # Settings that only some objectives read, with these objectives.
 OF_OBJECTIVES = {
     "negatives pool_size sampled_negatives sparse_embedding_updates": ("headless", "sampled_softmax"),
-    "softmax_share": ("sampled_softmax",),
     "eval_pool_size eval_full_vocabulary": ("headless",),
 }
 # Parameters of a trainer's constructor.
@@ -174,7 +165,7 @@ MODEL = (
 )
 DATA = (
     Refusal("train_file", f"dataset_name is also given: {OF_TWO}", lambda args: args.dataset_name),
-    Refusal("validation_file", "train_file is not given: add it", lambda args: not args.train_file),
+    Refusal("validation_file", "train_file is not given: add it, or leave this out", lambda args: not args.train_file),
     *outside("validation_split_percentage", "be above 0 and below 100", lambda share: 0 < share < 100),
     Refusal("max_train_samples", "a stream has no fixed rows: set --max_steps instead", lambda args: args.streaming),
     *outside("shuffle_buffer_size", "not be negative", lambda size: size >= 0),

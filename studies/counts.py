@@ -5,15 +5,12 @@
 With other weights, the scores learn something else: log p minus the log of a token's expected weight in a pool of K targets.
 The free head for exponent a therefore adds ``log E[n ** a]``, with n from a Poisson distribution of mean K q. For a = 1 that is
 log q up to a constant.
-
-``sweep`` scores each target of the batch once, and tokens of a sweep over the whole vocabulary, with the model's own head and
-without a correction, as records of the modded-nanogpt speedrun do; its last steps are the exact softmax (``--softmax_share``).
 """
 
 import torch
 from torch import Tensor
 
-from headless_trainer import HeadlessTrainer, NegativePool, SampledSoftmaxTrainer
+from headless_trainer import HeadlessTrainer
 from headless_trainer.objective.losses import candidate_loss
 
 MOST = 2000  # largest count in a pool considered; in a batch of 32 x 128, the most frequent token has some 250
@@ -43,18 +40,3 @@ def log_expected_weight(log_mean: Tensor, exponent: float) -> Tensor:
 Power0, Power05, Power15, Power2 = (
     type("Power", (CountsTrainer,), {"exponent": exponent}) for exponent in (0.0, 0.5, 1.5, 2.0)
 )
-
-
-class Sweep(SampledSoftmaxTrainer):
-    def candidates_of_step(self, targets):
-        shares = super().candidates_of_step(targets)
-        if not shares[0][0]:  # the exact softmax
-            return shares
-        size, amount = self.head.size, self.args.sampled_negatives
-        order = torch.randperm(size, generator=torch.Generator().manual_seed(self.args.seed))
-        swept = order[torch.arange(amount).add(self.state.global_step * amount) % size]
-        return [((NegativePool.from_targets(ids).with_drawn(swept),), shares[0][1]) for ids in targets]
-
-    def pool_loss(self, outputs, part, vectors, bias):
-        once = outputs.new_zeros(len(part.pool))
-        return candidate_loss(outputs, part.target_index, vectors, once, bias=bias, reduction="sum")

@@ -119,17 +119,16 @@ def models_at(args, seed: int, step: int, tuned: dict[str, dict[int, dict]]) -> 
     Args:
         tuned: `held_out` of the fine-tunings from this step, by the head's initialization.
     """
-    before = held_out(shared.run_dir(args, args.headless, args.rate, seed))[step]["tokens_seen"]
-    folders = args.output_dir / "heads"
+    runs = {recipe: shared.run_dir(args, recipe, args.rate, seed) for recipe in (args.headless, *args.vanilla)}
+    before = held_out(runs[args.headless])[step]["tokens_seen"]
     found = [
-        (ALONE, before, folders / f"alone_{seed}_{step}", tuned["embeddings"][0]),
-        (FREE, before, folders / f"free_{seed}_{step}", tuned["prior"][0]),
+        (ALONE, before, runs[args.headless] / f"alone_{step}", tuned["embeddings"][0]),
+        (FREE, before, runs[args.headless] / f"free_{step}", tuned["prior"][0]),
     ]
     for init, curve in tuned.items():
         found.append((TUNED[init], before, tuning_dir(args, seed, step, init), curve[args.tuning_steps]))
-    for index, recipe in enumerate(args.vanilla):
-        folder = folders / f"vanilla_{index}_{seed}_{step}"
-        found.append((recipe, 0, folder, held_out(shared.run_dir(args, recipe, args.rate, seed))[step]))
+    for recipe in args.vanilla:
+        found.append((recipe, 0, runs[recipe] / f"model_{step}", held_out(runs[recipe])[step]))
     return [
         {"series": series, "seed": seed, "step": step, "folder": folder, "tokens": earlier + point["tokens_seen"]}
         | {name: point[name] for name in ("eval_accuracy", "eval_perplexity")}

@@ -25,9 +25,7 @@ def main() -> None:
     bases, ingredients = ", ".join(shared.BASES), ", ".join(shared.INGREDIENTS)
     help_of_recipes = f"a base ({bases}) and, each after a plus sign, ingredients ({ingredients})".replace("%", "%%")
     parser.add_argument("--recipes", nargs="+", default=["vanilla tied + bias log q", "headless"], help=help_of_recipes)
-    parser.add_argument(
-        "--rates", nargs="+", type=float, help="the grid; default: half, once and twice the scale's rate"
-    )
+    parser.add_argument("--rates", nargs="+", type=float, help="default: half, once and twice the scale's rate")
     parser.add_argument("--extensions", type=int, default=3, help="most rates added while the best is at an edge")
     parser.add_argument("--baseline", default="vanilla tied + bias log q")
     parser.add_argument("--report_only", action="store_true")
@@ -94,9 +92,8 @@ def report(args) -> None:
         shown = ["never", "never"] if shares is None else [f"{share:.0%}" for share in shares]
         accuracy = shared.spread([100 * value for value in row["accuracy"]], 2)
         hours = in_short(row["seconds"] * row["processes"] / 3600)
-        cells.append(
-            (recipe, row["rate"], len(row["seeds"]), shared.spread(row["perplexity"], 1), accuracy, hours, *shown)
-        )
+        facts = recipe, row["rate"], len(row["seeds"]), shared.spread(row["perplexity"], 1)
+        cells.append((*facts, accuracy, hours, *shown))
     folder = args.results_dir or shared.run_dir(args, "x", 0.0, 0).parents[1]
     shared.write_results(folder, rows, [markdown(head, cells)], draw(rows), folders)
 
@@ -118,9 +115,8 @@ def reaching(row: dict, baseline: dict) -> tuple[float, float] | None:
     shares = []
     for axis, name in (("tokens", "tokens_seen"), ("seconds", "seconds")):
         points = [[point[name] for point in curve] for curve in row["curves"].values()]
-        reached = first_reaching(
-            list(zip(map(statistics.mean, zip(*points, strict=True)), losses, strict=True)), wanted
-        )
+        means = map(statistics.mean, zip(*points, strict=True))
+        reached = first_reaching(list(zip(means, losses, strict=True)), wanted)
         if reached is None:
             return None
         shares.append(reached / baseline[axis])

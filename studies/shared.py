@@ -53,10 +53,6 @@ BASES = {
     "headless": [],
     "headless untied": ["--tie_word_embeddings", "false"],
     "sampled softmax untied": ["--objective", "sampled_softmax", "--tie_word_embeddings", "false"],
-    "sweep": [
-        *("--objective", "sampled_softmax", "--tie_word_embeddings", "true", "--trainer", "studies.counts:Sweep"),
-        *("--sampled_negatives", "2000", "--softmax_share", "0.07"),
-    ],
     "vanilla tied": ["--objective", "vanilla", "--tie_word_embeddings", "true"],
     "vanilla untied": ["--objective", "vanilla", "--tie_word_embeddings", "false"],
 }
@@ -157,9 +153,7 @@ def variant(args: argparse.Namespace, name: str, **settings) -> argparse.Namespa
 
 
 def results_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--results_dir", type=Path, help="folder for table, picture and results.json; default: next to the runs"
-    )
+    parser.add_argument("--results_dir", type=Path, help="for table, picture and results.json; default: by the runs")
 
 
 def write_results(folder: Path, results: object, table: Iterable[str], figure=None, runs: Iterable[Path] = ()) -> None:
@@ -253,7 +247,7 @@ def flags_of(recipe: str) -> list[str]:
 
 def tokenizer_of(args) -> str:
     """Return the name or folder of the tokenizer of all runs of a task; its training is not part of the comparison."""
-    return str(args.tokenizer_name or args.output_dir / f"{args.task}_tokenizer")
+    return str(args.tokenizer_name or args.output_dir / f"{args.task}_{args.vocab_size}_tokenizer")
 
 
 def prepare(args, also: Iterable[Path] = ()) -> None:
@@ -311,7 +305,7 @@ def as_flags(settings: dict[str, object]) -> list[str]:
 def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict | None:
     """Start or resume a training run unless it is finished, and return its results; None if it diverged.
 
-    Its console output is in ``console.log`` in its folder.
+    Its folder has its command in ``command.txt`` and its console output in ``console.log``.
 
     Args:
         command: the command, without the checkpoint to resume from.
@@ -320,14 +314,17 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
         jobs: concurrent runs, each on its share of the cores.
 
     Raises:
-        SystemExit: with the run's own message, if it failed.
+        SystemExit: if it failed, with its own message, or if the folder's run has another command.
     """
-    result, diverged, console = (folder / each for each in (name, "diverged", "console.log"))
+    result, diverged, console, record = (folder / each for each in (name, "diverged", "console.log", "command.txt"))
+    folder.mkdir(parents=True, exist_ok=True)
+    if record.is_file() and record.read_text() != shlex.join(command[1:]):
+        raise SystemExit(f"{folder} has a run of another command, see its command.txt: choose another --output_dir.")
+    record.write_text(shlex.join(command[1:]))
     if not result.is_file() and not diverged.is_file():
         if any(folder.glob("checkpoint-*")):
             command = [*command, "--resume_from_checkpoint", "last"]
         environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} | os.environ
-        folder.mkdir(parents=True, exist_ok=True)
         with console.open("a") as log:
             before = log.tell()
             ended = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment)

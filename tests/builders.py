@@ -75,9 +75,7 @@ class Gradients(TrainerCallback):
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         if not self.kept:
-            named = [
-                (name.removeprefix("module.").removeprefix("_orig_mod."), p) for name, p in model.named_parameters()
-            ]
+            named = [(key.removeprefix("module.").removeprefix("_orig_mod."), p) for key, p in model.named_parameters()]
             self.kept = {name: p.grad.clone().cpu() for name, p in named if p.grad is not None}
 
 
@@ -139,9 +137,8 @@ def token_rows(tokenizer, count: int = 24, lengths: tuple[int, ...] = (12,)) -> 
     generator = torch.Generator().manual_seed(1)
     size = itertools.cycle(lengths)
     first = len(tokenizer.all_special_ids)
-    return [
-        {"input_ids": torch.randint(first, len(tokenizer), (next(size),), generator=generator)} for _ in range(count)
-    ]
+    sizes = [(next(size),) for _ in range(count)]
+    return [{"input_ids": torch.randint(first, len(tokenizer), each, generator=generator)} for each in sizes]
 
 
 def labelled_rows(task: str, empty: bool, count: int = 8, vocab_size: int = 40) -> list[dict]:

@@ -61,7 +61,5 @@ PRIVATE = {
         "_loglikelihood_tokens": "requests are put in batches whose scored positions lie near the end"
     },
     "threading": {"_register_atexit": "pushes are waited for before Python waits for their threads"},
-    "atexit": {
-        "_run_exitfuncs": "trackers send what they still hold although the process ends without Python's own end"
-    },
+    "atexit": {"_run_exitfuncs": "trackers send what they still hold although the process ends without Python's end"},
 }

@@ -42,9 +42,7 @@ def hidden_states(folder, sentence) -> np.ndarray:
 
 def test_auto_model_finds_every_weight_of_the_trunk(trunk):
     model, report = AutoModel.from_pretrained(trunk, output_loading_info=True)
-    pooler = {
-        name for name in report["missing_keys"] if name.startswith("pooler.")
-    }  # BERT's, which no objective trains
+    pooler = {name for name in report["missing_keys"] if name.startswith("pooler.")}  # which no objective trains
     assert not (set(report["missing_keys"]) - pooler or report["unexpected_keys"] or report["mismatched_keys"])
     assert all(parameter.isfinite().all() for parameter in model.parameters())
 

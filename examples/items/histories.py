@@ -42,6 +42,9 @@ def read_interactions(paths: Sequence[str], columns: FileArguments) -> pd.DataFr
         ValueError: if a column or a value is missing, times cannot be compared, or two lines of .txt begin alike.
     """
     frames = [_read_lines(path) if ".txt" in Path(path).suffixes else _read_table(path, columns) for path in paths]
+    listed = [user for frame in frames if "time" not in frame for user in frame["user"].unique()]
+    if len(set(listed)) < len(listed):
+        raise ValueError(f"Two of the files {list(paths)} have a line of the same user: join the lines of each user.")
     frame = pd.concat(frames, ignore_index=True)
     if "time" in frame:
         if frame["time"].isna().any() or frame["time"].dtype == object:

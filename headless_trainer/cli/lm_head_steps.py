@@ -36,6 +36,7 @@ def make_language_model(model_args, data_args, args) -> None:
     if args.init == "prior" and args.counts_from == "corpus":
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
         rows = training.tokenized_rows(documents, tokenizer, model_args, data_args, args)
+        rows = packing.first_rows(rows, data_args.max_train_samples)
         embeddings = trunk.get_input_embeddings().num_embeddings
         packing.check_token_ids(rows, embeddings, tokenizer)
         counts = packing.target_counts(rows, embeddings, infer_task(config), tokenizer, args.isolate_documents)

@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from ..arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from ..cards.model_card import write_model_card
 from ..corpus import packing, streaming, texts
+from ..corpus.files import expand, extension
 from ..models import loading
 from ..models.trunk import infer_task
 from ..refusals import PRETRAINING, Refusal, check_best_metric, refuse
@@ -100,6 +101,8 @@ def make_trainer(
     with first_process_first(args):
         if data_args.eval_old_file:
             files = {"train_file": data_args.eval_old_file, "validation_file": None, "dataset_name": None}
+            if all(extension(path) == ".txt" for path in expand("eval_old_file", data_args.eval_old_file)):
+                files["text_column"] = None
             old = replace(data_args, streaming=False, **files)  # training on them would hold out the same documents
             documents["old"] = texts.load_texts(old, cache_dir=model_args.cache_dir)["validation"]
         for split in documents:
@@ -136,6 +139,8 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
     check_devices(args)
     refuse(args, PRETRAINING)  # again, now that the task is known
     check_best_metric(args)
+    if data_args.eval_old_file:
+        expand("eval_old_file", data_args.eval_old_file)
     if data_args.streaming:
         if args.max_steps <= 0:
             raise ValueError("streaming is True but max_steps is not set, and a stream has no length: set --max_steps.")
@@ -153,7 +158,7 @@ def tokenized_rows(documents, tokenizer, model_args: ModelArguments, data_args: 
     """Return the rows of token ids of one split."""
     return packing.tokenize_and_pack(
         documents, tokenizer, **row_settings(data_args, args), num_proc=data_args.preprocessing_num_workers,
-        overwrite_cache=data_args.overwrite_cache, cache_dir=model_args.cache_dir,
+        overwrite_cache=data_args.overwrite_cache and args.local_process_index == 0, cache_dir=model_args.cache_dir,
     )  # fmt: skip
 
 

@@ -70,12 +70,12 @@ def read_documents(file: TextIO, sample_by: str) -> Iterator[Documents]:
         if whole and (position is not None or len(whole[0]) > LONGEST):
             yield _cut(whole.pop(0), position)
             position = None
-        yield whole if sample_by == "line" else list(filter(None, whole)), None
+        yield whole if sample_by == "line" else [text for each in whole if (text := each.lstrip("\n"))], None
         if len(rest) > LONGEST:
             *begun, rest = pieces(rest)
             position = _position(begun[0]) if position is None else position
             yield begun, position
-    rest = rest.rstrip("\n") if sample_by == "paragraph" else rest
+    rest = rest.strip("\n") if sample_by == "paragraph" else rest
     yield [rest] if rest else [], position
 
 

@@ -35,7 +35,8 @@ def expand(argument: str, names: Iterable[str]) -> list[Path]:
         if os.path.isfile(name):
             files = [Path(name)]
         elif os.path.isdir(name):
-            files = sorted(path for path in Path(name).rglob("*") if path.is_file() and extension(path) in FORMATS)
+            inside = map(Path, glob.glob(f"{glob.escape(name)}/**", recursive=True))  # also through links
+            files = sorted(path for path in inside if path.is_file() and extension(path) in FORMATS)
         else:
             files = sorted(Path(match) for match in glob.glob(name, recursive=True) if os.path.isfile(match))
         if not files:

@@ -105,6 +105,7 @@ def write_classifier_card(folder: Path, called: str, run, model: PreTrainedModel
         },
         "environment": {"Time": card_facts.duration(result["train_seconds"])} | card_facts.software(),
     }
-    options = {"causal": False, "model_args": ModelArguments(model_name_or_path=run.model.source), "dataset": hub_name}
-    options |= {"results": glue_results([result]), "facts": facts, "model_name": title}
+    model_args = ModelArguments(model_name_or_path=run.model.source, tokenizer_name=settings["tokenizer_name"])
+    options = {"causal": False, "model_args": model_args, "dataset": hub_name, "model_name": title}
+    options |= {"results": glue_results([result]), "facts": facts}
     write_card(folder, called, "classifier", model, run.model.tokenizer, **options)

@@ -17,12 +17,12 @@ from ..refusals import CLASSIFICATION, ONE_OR_MORE, Refusal, outside, refuse
 TRAINING_SETTINGS = (
     "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "num_train_epochs",
     "max_steps", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "optim", "optim_args", "bf16", "fp16",
-    "neftune_noise_alpha",
+    "neftune_noise_alpha", "data_seed", "optim_target_modules",
 )  # fmt: skip
 GRID_SETTINGS = (
     "max_seq_length", "max_train_samples", "max_eval_samples", "data_dir", "train_split", "validation_split", "train_file",
     "validation_file", "dataset_name", "dataset_config_name", "text_columns", "label_column", "problem_type", "metric",
-    "learning_rates", "early_stopping_patience", "attn_implementation", "languages", "tokenizer_name",
+    "early_stopping_patience", "attn_implementation", "languages", "tokenizer_name",
 )  # fmt: skip
 # Fields of TrainingArguments that the command sets itself, with what it does instead.
 _INSTEAD = {
@@ -49,10 +49,14 @@ VALUES = (
         ),
     ),
 )
-ONLY_OWN = Refusal(
-    "test_split dataset_config_name text_columns label_column problem_type metric task_label learning_rates",
-    "it is for a task of your own (--train_file or --dataset_name), and tasks names benchmarks: drop one of the two",
-    lambda args: args.tasks,
+OF_SOME = (
+    Refusal(
+        "test_split dataset_config_name text_columns label_column problem_type metric task_label learning_rates",
+        "it is for a task of your own (--train_file or --dataset_name), and tasks names benchmarks: drop one of the two",
+        lambda args: args.tasks,
+    ),
+    Refusal("data_dir languages", "it is for benchmarks: leave it out", lambda args: args.is_own_task),
+    Refusal("train_split validation_split test_split", "files have none: leave it out", lambda args: args.train_file),
 )
 
 
@@ -163,7 +167,7 @@ class GlueArguments(LoadingArguments):
             wrong = f"learning_rate is {training.learning_rate} but learning_rates are given: drop one of the two"
         if wrong:
             raise ValueError(f"{wrong}.")
-        refuse(self, [ONLY_OWN])
+        refuse(self, OF_SOME)
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Check the grid of `headless-trainer glue`, models, tasks and seeds, before any training starts."""
 
-import hashlib
 import logging
 import os
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from ..runtime.checkpoints import check_writable
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
 from ..runtime.processes import first_process_first, lost_processes_named
+from ..runtime.sources import fingerprint
 from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .own_task import own_task
@@ -95,8 +95,8 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         for seed in arguments.seeds
     ]
     pending = [run for run in runs if not run.path.is_file()]
-    for run in runs:
-        if arguments.keeps_models and pending and run not in pending and not run.path.with_name(BEST).is_dir():
+    for run in runs if arguments.keeps_models and (pending or training.push_to_hub) else ():
+        if run not in pending and not run.path.with_name(BEST).is_dir():
             raise ValueError(f"save_models is True but {run} ended without a model: choose another --output_dir.")
     for run in runs if arguments.learning_rates else ():
         seeds = {path.stem[5:] for path in run.result_path.parent.glob("seed_*.json")} - {*map(str, arguments.seeds)}
@@ -173,15 +173,3 @@ def model_names(sources: list[str]) -> list[str]:
         needs_run = length == 1 and path.name.startswith("checkpoint-")
         names.append("_".join(part for part in path.parts[-length - needs_run :] if part != path.anchor))
     return names
-
-
-def fingerprint(source: str, config: PreTrainedConfig) -> str:
-    """Identify a checkpoint under its name by a hash of its weights, or its commit on the Hub."""
-    files = sorted([*Path(source).glob("model*.safetensors"), *Path(source).glob("pytorch_model*.bin")])
-    if not files:
-        return str(getattr(config, "_commit_hash", None))
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            hashlib.file_digest(file, lambda: digest)
-    return digest.hexdigest()[:16]

@@ -71,19 +71,20 @@ def score_table(
 ) -> str:
     """Return a Markdown table of means and standard deviations over seeds, with the columns' average and its standard error.
 
-    Only rows with all T columns have an average; the columns are independent runs, so its error is
-    ``sqrt(sum_t s_t^2 / n_t) / T``. The best score of a column, and all that print alike, are bold; a dash is a missing score.
-    ``scores`` are ``row``, ``column`` and ``score`` of each seed, ``names`` the column headings.
+    Only rows with all T columns have an average. A run of XNLI fills all columns, other runs one each; runs are independent, so
+    the error is ``sqrt(sum_t s_t^2 / n_t) / T`` over tasks t, with ``s_t`` the deviation of a run's sum over its columns. The
+    best score of a column, and all that print alike, are bold; a dash is a missing score. ``scores`` are those of
+    `results.scores_of`, ``names`` the column headings.
     """
     rows, found = sorted(scores["row"].unique(), key=in_numerical_order), sorted(scores["column"].unique())
     columns = sorted(found, key=lambda column: [*TASK_NAMES, column].index(column))  # as in the paper's tables
-    seeds = scores.groupby(["row", "column"])["score"].agg(["mean", "std", "sem"]).unstack()
-    mean, deviation, error = (seeds[name].reindex(index=rows, columns=columns) for name in ("mean", "std", "sem"))
+    seeds = scores.groupby(["row", "column"])["score"].agg(["mean", "std"]).unstack()
+    mean, deviation = (seeds[name].reindex(index=rows, columns=columns) for name in ("mean", "std"))
     if averaged:
+        error = scores.groupby(["row", "task", "seed"])["score"].sum().groupby(["row", "task"]).sem().unstack()
         mean[AVERAGE] = mean.mean(axis=1, skipna=False)
         deviation[AVERAGE] = (error**2).sum(axis=1, skipna=False) ** 0.5 / len(columns)
-    ends = [mean.max(), mean.min()]
-    best, worst = reversed(ends) if lower else ends
+    best, worst = (mean.max(), mean.min())[:: -1 if lower else 1]
 
     def cell(row: str, column: str) -> str:
         value, spread = mean.at[row, column], deviation.at[row, column]

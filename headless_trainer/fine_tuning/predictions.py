@@ -24,7 +24,7 @@ from .results import OWN_TASK, figures
 from .runs import best_models, quiet_trainer
 from .task_rows import TEXTS, labels_of, read_part, to_texts
 from .task_scores import check_metric, metric_facts, score_outputs
-from .tasks import Task
+from .tasks import TASKS, Task
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +43,7 @@ class Rows:
     labels: list
 
 
-Jobs = dict[str, tuple[str, Rows]]
-"""By the name of a model: its folder, and the rows that it predicts."""
+Jobs = dict[str, tuple[str, Rows]]  # by the name of a model: its folder, and the rows that it predicts
 
 
 def read_rows(arguments: GlueArguments, task: Task) -> Rows:
@@ -84,6 +83,8 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     problem = problems.get(config.problem_type, REGRESSION if config.num_labels == 1 else SINGLE_LABEL)
     names = None if problem is REGRESSION else tuple(config.id2label[index] for index in range(config.num_labels))
     columns = tuple(arguments.text_columns or getattr(config, "text_columns", ()))
+    if known := TASKS.get(getattr(config, "benchmark_task", None)):
+        return replace(known, columns=columns, metric=arguments.metric or known.metric)
     metric = arguments.metric or problem.metric
     return Task(arguments.task_label or OWN_TASK, OWN_TASK, columns, names, problem, metric)
 
@@ -127,7 +128,7 @@ def predict(source: str, rows: Rows, arguments: GlueArguments, training: GlueTra
     no_labels = [[] if rows.task.problem is MULTI_LABEL else 0] * len(rows.texts)
     texts = datasets.Dataset(pa.table({"texts": pa.array(rows.texts, TEXTS), "label": no_labels}))
     encoded = encode_rows(texts, rows.task, tokenizer, config, length)
-    scores = np.empty((len(encoded), config.num_labels), dtype=np.float32)
+    scores = np.empty((len(encoded), rows.task.num_classes), dtype=np.float32)
     trainer = quiet_trainer(model, training, processing_class=tokenizer)
     scores[longest_first(np.array(encoded["length"]))] = trainer.predict(encoded).predictions
     return scores

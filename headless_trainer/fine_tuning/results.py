@@ -23,7 +23,7 @@ import pandas
 
 from ..runtime.checkpoints import write_whole
 
-BEST = "best"  # the folder of the best model of all seeds
+BEST, SEED = "best", "seed.json"  # the folder of the best model of all seeds; its file with the seed and score
 OWN_TASK = "user"  # the benchmark of a user's own task, and the default name of the task
 # Benchmarks' names in tables, in order.
 BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI", OWN_TASK: "Own task"}
@@ -123,10 +123,13 @@ def best_sets(run: dict) -> dict[str, dict]:
 
 
 def scores_of(runs: Iterable[dict]) -> pandas.DataFrame:
-    """Return a row per run and set at its best epoch: ``row``, the model; ``column``, the task or XNLI language; ``score``."""
-    found = [
-        (run["model"], name if run["benchmark"] == "xnli" else run["task"], shown(run, each["metrics"][run["metric"]]))
-        for run in runs
-        for name, each in best_sets(run).items()
-    ]
-    return pandas.DataFrame(found, columns=["row", "column", "score"])
+    """Return a row per run and set at its best epoch, with its ``score``.
+
+    ``row`` is the model, ``column`` the task or XNLI language, and ``task`` and ``seed`` those of the run.
+    """
+    found = []
+    for run in runs:
+        for name, each in best_sets(run).items():
+            column, score = name if run["benchmark"] == "xnli" else run["task"], each["metrics"][run["metric"]]
+            found.append((run["model"], column, shown(run, score), run["task"], run["seed"]))
+    return pandas.DataFrame(found, columns=["row", "column", "score", "task", "seed"])

@@ -25,7 +25,7 @@ from .classifiers import load_classifier
 from .glue_arguments import GlueArguments, run_settings
 from .grid import Grid, Run
 from .problems import REGRESSION
-from .results import BEST, OWN_TASK, best_epoch, figures, merit, read_run, selection_score, shown, write_run
+from .results import BEST, OWN_TASK, SEED, best_epoch, figures, merit, read_run, selection_score, shown, write_run
 from .task_scores import metric_facts, score_outputs
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,8 @@ def run_one(run: Run, grid: Grid, train: Dataset, sets: dict[str, Dataset]) -> d
         "evaluation_seconds": scorer.seconds, "versions": {name: metadata.version(name) for name in PACKAGES},
     }  # fmt: skip
     if trainer.args.should_save and grid.arguments.keeps_models and (folder := keep_model(run, result)):
-        name = (grid.training.push_to_hub and grid.training.hub_model_id) or folder.name
+        name, args = folder.name, grid.training
+        name = repository_name(args.hub_model_id, args.output_dir) if args.push_to_hub else name
         write_classifier_card(folder, name, run, trainer.model, result)
     return result
 
@@ -105,8 +106,9 @@ def make_trainer(run: Run, grid: Grid, train: Dataset) -> ClassificationTrainer:
     if task.num_labels > 1:
         config.id2label = dict(enumerate(task.label_names))
         config.label2id = {name: index for index, name in enumerate(task.label_names)}
-    if task.benchmark == OWN_TASK:
-        config.text_columns = list(task.columns)  # for `predictions`, and for users of the model
+    # For `predictions`, and for users of the model.
+    config.text_columns = list(task.columns)
+    config.benchmark_task = None if task.benchmark == OWN_TASK else task.name
     # A candidate of a multiple choice also has a score: transformers does not load its own class with a single output.
     config.problem_type = REGRESSION.config_name if task.num_labels == 1 else task.problem.config_name
     model, _ = load_classifier(grid.arguments, run.model.source, config, run.model.tokenizer, run.seed)
@@ -167,12 +169,13 @@ class EpochScorer(TrainerCallback):
 def keep_model(run: Run, result: dict) -> Path | None:
     """Put the model of a run's best epoch into the folder `BEST`; return None if another seed's model there is as good."""
     saved, folder = run.path.with_suffix(".best"), run.path.with_name(BEST)
-    if folder.is_dir():
-        others = [read_run(path) for path in run.path.parent.glob("seed_*.json")]
-        if any(merit(other) >= merit(result) for other in others):
+    if (folder / SEED).is_file():
+        kept = read_run(folder / SEED)
+        if kept["seed"] != run.seed and merit(result, kept["score"]) >= merit(result):
             shutil.rmtree(saved)
             return None
-        shutil.rmtree(folder)  # a worse model, or one of a run that was killed before its scores
+    write_run(saved / SEED, {"seed": run.seed, "score": result["score"]})
+    shutil.rmtree(folder, ignore_errors=True)  # a worse model, or this one of a run that was killed before its scores
     return saved.rename(folder)
 
 

@@ -164,11 +164,6 @@ def untie(trunk: PreTrainedModel, values: Tensor | None = None) -> PreTrainedMod
     return trunk
 
 
-def trunk_weights(trunk: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the weights that every model of this architecture has."""
-    return {name: value for name, value in trunk.state_dict().items() if not name.startswith(PREFIX)}
-
-
 def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
     """Call ``AutoModel.from_pretrained``, and load the candidate matrix if the configuration records one."""
     trunk = AutoModel.from_pretrained(source, **kwargs)

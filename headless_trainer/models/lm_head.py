@@ -18,7 +18,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..objective.prior import candidate_log_prior, drawn_share_of
 from ..runtime.checkpoints import load_token_counts
-from .candidate_head import MARK, CandidateHead, load_trunk, trunk_weights
+from .candidate_head import MARK, PREFIX, CandidateHead, load_trunk
 from .fold import fold_bias, last_layer_norm, unfold, wide
 from .padding_row import keep_padding_id
 from .projection import LOGIT_TRANSFORMS, SOFTCAP, find_projection, reads_trunk
@@ -165,7 +165,8 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     # The dtype is set while the model is made: casting it later would also round tables such as the rotary frequencies.
     model = kind._from_config(config, dtype=trunk.dtype).to(trunk.device)
     # A language model may have an unused pooler that the trunk lacks (FNet, LayoutLM).
-    model.base_model.load_state_dict(model.base_model.state_dict() | trunk_weights(trunk))
+    own = {name: value for name, value in trunk.state_dict().items() if not name.startswith(PREFIX)}
+    model.base_model.load_state_dict(model.base_model.state_dict() | own)
     unfold(model.base_model)
     return model
 

@@ -64,9 +64,7 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
             kind, nearest = config.model_type, _nearest(name, config.to_dict())
             raise ValueError(f"config_overrides names {name!r}, which a {kind} configuration does not have. {nearest}")
     try:
-        if (
-            overrides
-        ):  # build it again, because a configuration derives values from others: Llama's head_dim, Qwen's layer_types
+        if overrides:  # build it again, since values derive from others: Llama's head_dim, Qwen's layer_types
             config = type(config)(**values | overrides)
         if not args.model_name_or_path or args.attn_implementation:  # before the data is read
             options = {"trust_remote_code": args.trust_remote_code, "attn_implementation": args.attn_implementation}
@@ -169,7 +167,8 @@ def load_model(
             if head is not None and getattr(module, "decoder", None) is head and hasattr(module, "bias"):
                 module.bias = nn.Parameter(head.bias.detach().clone())
     if untied and candidate_matrix(model) is None:  # start from the vectors that scored tokens in the checkpoint
-        values, head = model.get_input_embeddings().weight, None
+        embedding, head = model.get_input_embeddings(), None
+        values = embedding(torch.arange(embedding.num_embeddings)).detach()  # by the module: Gemma's scales its rows
         if with_head and not getattr(model.config, FOLD, None):
             head = lm_class.from_pretrained(args.model_name_or_path, **options).get_output_embeddings()
         untie(model, values if head is None or head.weight.shape != values.shape else head.weight)

@@ -61,10 +61,10 @@ def model_aside(folder: str | Path, is_main: bool) -> Iterator[Path]:
 def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -> None:
     """Delete the checkpoints with the fewest steps beyond ``limit``, if given.
 
-    Paths in ``keep`` always stay: the one just written, which may not have the most steps if the run resumed from an earlier
-    one, the best one, and those that are being pushed to the Hub.
+    Paths in ``keep`` always stay: the one just written, as damaged ones may have more steps, the best one, and those that are
+    being pushed to the Hub.
     """
-    if not limit:
+    if limit is None or limit <= 0:  # no limit, as in transformers
         return
     kept, found = {Path(path).resolve() for path in keep}, checkpoints_in(run_dir)
     others = [path for path in found if path.resolve() not in kept]

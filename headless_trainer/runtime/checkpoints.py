@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 
-from .manifest import TOKEN_COUNTS_NAME, WEIGHTS, find_fault
+from .manifest import TOKEN_COUNTS_NAME, TRAINER_STATE_NAME, WEIGHTS, find_fault
 from .processes import HostExchange, on_first_process
 from .signals import NAMES, handled, say
 
@@ -103,7 +103,11 @@ def read_settings(folder: str | Path) -> dict:
 def checkpoints_in(folder: str | Path) -> list[Path]:
     """Find the checkpoints in a run's folder, complete or not, the one with the most steps first."""
     found = [path for path in Path(folder).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-    return sorted(filter(Path.is_dir, found), key=lambda path: int(path.name.partition("-")[2]), reverse=True)
+    return sorted(filter(Path.is_dir, found), key=_steps, reverse=True)
+
+
+def _steps(checkpoint: Path) -> int:
+    return int(checkpoint.name.partition("-")[2])
 
 
 def last_whole_checkpoint(folder: str | Path) -> str | None:
@@ -158,7 +162,7 @@ def _finish_interrupted(run_dir: Path) -> None:
 
 
 def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None, in_python: bool = False) -> None:
-    """Refuse to overwrite an earlier run unless this run resumes it; ``in_python`` words the error for notebooks."""
+    """Refuse to overwrite an earlier run unless this run resumes its end; ``in_python`` words the error for notebooks."""
     folder = Path(output_dir)
     checkpoints = checkpoints_in(folder)
     left = [*checkpoints, *(path for path in sorted(folder.glob("*")) if re.fullmatch(WEIGHTS, path.name))]
@@ -169,6 +173,13 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None,
             further = "train(resume_from_checkpoint=True), after a finished run with a larger trainer.args.max_steps"
         further = f", or resume: {further}" if checkpoints else ""
         raise ValueError(f"output_dir {str(folder)!r} already holds {left[0].name!r}: {another}{further}.")
+    if resume_from_checkpoint:
+        step = json.loads(Path(resume_from_checkpoint, TRAINER_STATE_NAME).read_text(encoding="utf-8"))["global_step"]
+        if later := [path.name for path in checkpoints if _steps(path) > step and find_fault(path) is None]:
+            raise ValueError(
+                f"resume_from_checkpoint {resume_from_checkpoint!r} is of step {step} but output_dir {str(folder)!r} holds "
+                f"{later[0]!r} too, from which the next resume would start: move that away, or choose another output_dir."
+            )
     check_writable(folder)
 
 
@@ -229,9 +240,7 @@ class StopOnSignal(TrainerCallback):
         """Handle signals during a training run, and restore their handlers afterwards."""
         self.number, self._heard, self._interrupt = 0, 0, None
         if threading.current_thread() is not threading.main_thread():
-            logger.warning(
-                "Training runs in a thread, which cannot catch SIGTERM and Ctrl-C: they leave no checkpoint."
-            )
+            logger.warning("Training runs in a thread, which cannot catch SIGTERM and Ctrl-C: no checkpoint then.")
         with self._handlers:
             yield
         if self._heard and not self.number:  # after the last step

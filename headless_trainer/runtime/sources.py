@@ -1,12 +1,13 @@
 """Load the models and tokenizers that arguments name, from local folders or the Hub, with clear errors."""
 
+import hashlib
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 # Errors from reading a model file that is damaged, missing or of another kind.
 UNREADABLE = OSError, ValueError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError
@@ -29,6 +30,19 @@ def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
         if folder.exists():
             raise ValueError(f"{said} cannot be loaded: {reason}.") from error
         raise OSError(f"{said} is neither here nor found on the Hub: {reason}. Name a folder, or connect.") from error
+
+
+def fingerprint(name: str, config: PreTrainedConfig) -> str:
+    """Identify a model by a hash of its weights, configuration and tokenizer, or by its commit on the Hub."""
+    weights = [*Path(name).glob("model*.safetensors"), *Path(name).glob("pytorch_model*.bin")]
+    if not weights:
+        return str(getattr(config, "_commit_hash", None))
+    digest = hashlib.sha256()
+    others = (Path(name, each) for each in ("config.json", "tokenizer.json"))
+    for path in (*sorted(weights), *filter(Path.is_file, others)):
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()[:16]
 
 
 def load_tokenizer(argument: str, name: str, **hub) -> PreTrainedTokenizerBase:

@@ -17,9 +17,7 @@ logger = logging.getLogger(__name__)
 CPU_BATCH_SIZE = 8
 # Otherwise transformers asks on the terminal, and runs a model's code if the answer, or piped input, is "y".
 NO_CODE = {"trust_remote_code": False}
-REMEDY = (
-    "Headless decoders get their head by `headless-trainer lm-head`; encoders are scored by `headless-trainer glue`."
-)
+REMEDY = "Headless decoders get a head by `headless-trainer lm-head`; `headless-trainer glue` scores encoders."
 
 
 def check_checkpoint(name_or_path: str) -> PreTrainedConfig:

@@ -96,6 +96,8 @@ def score_table(folders: Sequence[str | Path]) -> str | None:
         for row in scores_of(results).itertuples():
             error = "" if math.isnan(row.stderr) else f" ± {row.stderr:.4f}"
             part = "" if row.documents == row.available else f" (of {row.documents:,})"
-            own[row.task, metric_label(row.metric) + ARROWS[row.higher_is_better]] = f"{row.value:.4f}{error}{part}"
+            shots = results.get("n-shot", {}).get(row.task)
+            task = f"{row.task}, {shots}-shot" if shots else row.task
+            own[task, metric_label(row.metric) + ARROWS[row.higher_is_better]] = f"{row.value:.4f}{error}{part}"
     table = pandas.DataFrame(cells).sort_index().fillna("")
     return markdown(["task", "metric", *table], table.reset_index().values.tolist(), left=2)

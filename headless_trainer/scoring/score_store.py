@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ RESULTS_NAME = "results.json"
 
 def folder_name(model: str) -> str:
     """Return the name of a model's folder: its path as a single name, like the harness's."""
-    name = re.sub(r'["<>:/\\|?*\[\]]+', "__", model.rstrip("/")).strip("_.")
-    return name or Path(model).resolve().name or "model"  # of . and ..
+    name = re.sub(r'["<>:/\\|?*\[\]]+', "__", os.path.normpath(model))
+    return re.sub(r"^\.+", "_", name) if name.strip(".") else Path(model).resolve().name or "model"
 
 
 def read_results(folder: str | Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import lm_eval
 from lm_eval.api.model import CachingLM
 
 from ..runtime.checkpoints import check_writable
+from ..runtime.sources import fingerprint
 from . import harness_model, harness_tasks
 from .score_store import add_scores, folder_name
 
@@ -43,7 +44,8 @@ def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]
     logger.info("%s: loading", model)
     folder = Path(args.output_dir) / folder_name(model)
     versions = [importlib.metadata.version(each) for each in ("lm_eval", "transformers", "torch")]
-    weights, answers = (_fingerprint(model, config, *asked) for asked in ((), (versions, args.dtype, args.max_length)))
+    weights = fingerprint(model, config)
+    answers = hashlib.sha256(repr((weights, versions, args.dtype, args.max_length)).encode()).hexdigest()[:16]
     lm = CachingLM(harness_model.load(model, args), str(folder / f"requests_{answers}.db"))
     failures = []
     for name, found in loaded.items():
@@ -61,14 +63,3 @@ def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]
         logger.info("%s: %s scored", model, name)
     lm.dbdict.close()
     return failures
-
-
-def _fingerprint(model: str, config, *asked) -> str:
-    """Identify a model by its files or revision, and by how it was asked."""
-    files = [
-        (path.name, path.stat().st_size, path.stat().st_mtime_ns)
-        for path in sorted(Path(model).glob("*"))
-        if path.suffix in (".safetensors", ".bin") or path.name in ("config.json", "tokenizer.json")
-    ]
-    told = files, getattr(config, "_commit_hash", None), asked
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]

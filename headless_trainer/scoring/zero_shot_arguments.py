@@ -17,9 +17,7 @@ class ZeroShotArguments:
         default_factory=lambda: ["lambada_openai"],
         help="Tasks, groups or tags of the harness, or 'paper'. That is its list and LAMBADA, with its accuracy for QASPER.",
     )
-    output_dir: str | None = HfArg(
-        default=None, help="Folder of the results. Required unless --compare names two folders of results."
-    )
+    output_dir: str | None = HfArg(default=None, help="Folder of the results. Required unless --compare names two.")
     compare: list[str] | None = HfArg(
         default=None,
         help="Test the difference between two models or folders of results. Models are scored now or were earlier.",

@@ -22,9 +22,8 @@ def own_loader(args, dataset: IterableDataset, workers: int, **settings: Any) ->
         settings["multiprocessing_context"] = args.dataloader_multiprocessing_context
     # A generator of its own: each start of a loader draws a number, which would change dropout after an evaluation or resume.
     settings["generator"] = torch.Generator().manual_seed(args.seed)
-    return with_following_workers(
-        DataLoader(dataset, num_workers=workers, pin_memory=args.dataloader_pin_memory, **settings)
-    )
+    loader = DataLoader(dataset, num_workers=workers, pin_memory=args.dataloader_pin_memory, **settings)
+    return with_following_workers(loader)
 
 
 class HeldOutBatches(IterableDatasetShard):

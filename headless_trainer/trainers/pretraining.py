@@ -75,6 +75,8 @@ def check_trainable(
         ValueError: if the model, its tokenizer and the settings, whose task is set, are incompatible.
     """
     trunk = find_trunk(model)
+    if getattr(model.config, "output_router_logits", False):
+        raise ValueError("output_router_logits is True but no trainer here adds the loss of routers: set it to False.")
     if args.task == "clm":
         check_causal(trunk)
     if args.objective == "headless":
@@ -481,8 +483,11 @@ class PretrainingTrainer(Trainer):
             return False
         # The parent would train one step too many.
         logger.info("%s is the end of the run: nothing is left to train.", checkpoint)
-        best = state.best_model_checkpoint if self.args.load_best_model_at_end else None
-        self._load_from_checkpoint(best if best and os.path.isdir(best) else checkpoint)
+        wanted = self.args.load_best_model_at_end and state.best_global_step
+        best = resume.best_checkpoint(state, Path(checkpoint).parent) if wanted else checkpoint
+        if best is None:
+            logger.warning("The best checkpoint no longer exists: load_best_model_at_end takes the last weights.")
+        self._load_from_checkpoint(best or checkpoint)
         self.state = state
         return True
 

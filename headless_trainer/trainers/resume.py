@@ -40,6 +40,12 @@ def read_state(checkpoint: str) -> TrainerState:
     return TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
 
 
+def best_checkpoint(state: TrainerState, run_dir: str | Path) -> str | None:
+    """Return the best checkpoint's folder, also of a run that has been renamed; None if there is none, or no longer."""
+    here = Path(run_dir, f"checkpoint-{state.best_global_step}")
+    return next((str(path) for path in (state.best_model_checkpoint, here) if path and os.path.isdir(path)), None)
+
+
 def is_finished(args, state: TrainerState) -> bool:
     """Return whether a run with these arguments has nothing left to train after this state."""
     if args.max_steps > 0:
@@ -129,8 +135,11 @@ def check_settings(checkpoint: str, trainer) -> None:
             settings["data_seed"] = settings.get("seed")
         settings["optim"] = str(settings.get("optim")).removesuffix("_fused")  # the same computation
     place = () if args.ignore_data_skip else REFUSED_WITH_PLACE
+    kept = [
+        name for name in KEPT if (before.get(name) is None) == (now.get(name) is None)
+    ]  # with and without Muon differ
     for name in (name for name in (*REFUSED, *place, *KEPT) if name in before and before[name] != now.get(name)):
-        if name in KEPT:
+        if name in kept:
             logger.warning_once(  # scripts also check before training
                 "%s is %r, which has no effect: the run resumes with the checkpoint's %r. To change it, start a new run from "
                 "its weights (--model_name_or_path).",

@@ -13,7 +13,6 @@ class EmbeddingRoles:
     def __init__(self, embedding: nn.Module):
         self.embedding = embedding
         self._padded: Tensor | None = None
-        self._expects_inputs = False
 
     @contextmanager
     def told_apart(self) -> Iterator[None]:
@@ -26,15 +25,11 @@ class EmbeddingRoles:
 
     def expect_inputs(self, mask: Tensor | None) -> None:
         """Announce that the next call of the embedding is for inputs, with this ``(B, T)`` mask, 0 at padding."""
-        self._expects_inputs = True
         self._padded = mask == 0 if mask is not None and mask.dim() == 2 else None
 
     # Outside the graph of a compiled trunk: it changes from step to step, which would recompile the trunk.
     @torch.compiler.disable
     def _on_embedded(self, module: nn.Module, args: tuple, output: Tensor) -> None:
-        is_input, self._expects_inputs = self._expects_inputs, False
-        if not is_input or not output.requires_grad:
-            return
-        if self._padded is not None:  # ConvBERT's convolutions and FNet's mixing still read padding
-            padded = self._padded[..., None]
-            output.register_hook(lambda grad: grad.masked_fill(padded, 0.0))
+        padded, self._padded = self._padded, None
+        if padded is not None and output.requires_grad:  # ConvBERT's convolutions and FNet's mixing still read padding
+            output.register_hook(lambda grad: grad.masked_fill(padded[..., None], 0.0))

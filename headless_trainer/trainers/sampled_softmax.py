@@ -21,12 +21,12 @@ from torch.nn.functional import embedding
 from ..arguments import HeadlessTrainingArguments
 from ..corpus.packing import target_counts
 from ..models.vocabulary_head import VocabularyHead
-from ..objective.losses import candidate_loss, vocabulary_cross_entropy
+from ..objective.losses import candidate_loss
 from ..objective.negatives import NegativePool
 from ..objective.prior import log_prior
 from .evaluation import vocabulary_scores
 from .pretraining import PretrainingTrainer
-from .step import CandidatePools, Candidates, Shares, Step, mean_of_step
+from .step import CandidatePools, Candidates, Shares, Step
 
 # Default number of tokens drawn per step; for mlm, which predicts few tokens, at least a share of the vocabulary; and the
 # largest share. With too few draws, tokens that never occur keep or gain probability; more cost time (docs/adapting.md).
@@ -88,15 +88,11 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor | tuple[Tensor, dict]:
-        """Softmax by the model's own head over the candidates of each pool, or over the vocabulary if there are no pools."""
+        """Softmax by the model's own head over the candidates of each pool."""
         inputs, micro_batch = self.take_out(inputs)
 
         @torch.compiler.disable  # new candidates in each step would cause a recompilation
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            if not micro_batch.candidates:
-                return vocabulary_cross_entropy(
-                    hidden, micro_batch.target_ids, weight, bias, softcap=self.head.softcap, reduction="sum"
-                )
             vectors = embedding(micro_batch.looked_up, weight, sparse=self.rows is not None)  # (L, D)
             bias = None if bias is None else bias[micro_batch.looked_up]
             return torch.stack([self.pool_loss(*each) for each in micro_batch.parts(hidden, vectors, bias)]).sum()
@@ -113,9 +109,6 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         return candidate_loss(outputs, part.target_index, vectors, log_weights, **options)
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
-        share, steps = self.args.softmax_share, self.state.max_steps
-        if share and steps - self.state.global_step <= share * steps + 1e-6:  # 0.29 x 100 is 28.999999999999996
-            return mean_of_step(self, targets)
         return self.pools(targets, self.state.global_step)
 
     def log_step(self, step: Step) -> None:
@@ -130,7 +123,7 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
             if now > first + GROWTH:
                 logger.warning(
                     "Tokens that are never targets have %.1f %% of the probability; at the first evaluation they had %.1f %%. "
-                    "Raise sampled_negatives (now %d), or set softmax_share to 0.1 without sparse_embedding_updates.",
+                    "Raise sampled_negatives (now %d).",
                     *(100 * now, 100 * first, self.args.sampled_negatives),
                 )
         super().log(logs, start_time)

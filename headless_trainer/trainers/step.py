@@ -168,13 +168,6 @@ class CandidatePools:
         return tuple(NegativePool.from_targets(ids).with_drawn(drawn) for ids in target_ids.tensor_split(max(1, parts)))
 
 
-def mean_of_step(trainer, targets: list[Tensor]) -> Shares:
-    """Return no pools, and the divisor for the mean over the step's predictions on all processes, which average gradients."""
-    predicted = torch.full((), sum(ids.numel() for ids in targets), device=trainer.args.device)
-    divisor = (trainer.sum_over_processes(predicted) / trainer.args.world_size).clamp(min=1)
-    return [((), divisor)] * len(targets)
-
-
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """The candidates of one part of a micro-batch's predictions.

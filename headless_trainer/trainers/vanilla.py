@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..models.fold import FOLD
@@ -11,7 +12,7 @@ from ..objective.negatives import NegativePool
 from ..objective.prior import candidate_log_prior
 from .evaluation import vocabulary_scores
 from .pretraining import PretrainingTrainer
-from .step import Shares, mean_of_step
+from .step import Shares
 
 
 class VanillaTrainer(PretrainingTrainer):
@@ -56,7 +57,11 @@ class VanillaTrainer(PretrainingTrainer):
         return (loss, {"loss": loss}) if return_outputs else loss
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
-        return mean_of_step(self, targets)
+        """Return no pools, and the divisor for the mean over the step's predictions on all processes."""
+        # Processes average their gradients.
+        predicted = torch.full((), sum(ids.numel() for ids in targets), device=self.args.device)
+        divisor = (self.sum_over_processes(predicted) / self.args.world_size).clamp(min=1)
+        return [((), divisor)] * len(targets)
 
     def evaluation_scores(self, hidden: Tensor, target_ids: Tensor, pool: NegativePool | None) -> dict[str, Tensor]:
         scores = vocabulary_scores(hidden, target_ids, self.head)

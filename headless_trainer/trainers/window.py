@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from .resume import best_checkpoint
 from .step import Candidates
 
 
@@ -20,6 +21,7 @@ class LogAtSaves(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         # Trainer would keep the save_steps, eval_steps and logging_steps of the checkpoint that it resumes from.
         state.compute_steps(args, state.max_steps)
+        state.best_model_checkpoint = best_checkpoint(state, args.output_dir)
 
     def on_step_end(self, args, state, control, **kwargs):
         saves = control.should_save or (control.should_evaluate and args.save_strategy == SaveStrategy.BEST)

@@ -29,9 +29,8 @@ from headless_trainer.fine_tuning.classifier_card import glue_results
 def trunk(tmp_path_factory, mlm_tokenizer) -> Path:
     """An encoder saved by a trainer, with its card."""
     torch.manual_seed(0)
-    config = BertConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=300
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 300}
+    config = BertConfig(num_hidden_layers=1, num_attention_heads=2, **sizes)
     folder = tmp_path_factory.mktemp("models") / "small-bert"
     args = HeadlessTrainingArguments(str(folder), use_cpu=True, disable_tqdm=True)
     trainer = HeadlessTrainer(BertModel(config, add_pooling_layer=False), args, processing_class=mlm_tokenizer)
@@ -79,9 +78,8 @@ def test_results_are_in_the_metadata_and_in_a_table(folder):
 
 
 def test_a_figure_is_replaced_and_others_stay_in_their_places(folder):
-    add_results(
-        folder, [accuracy(0.1), accuracy(0.2, dataset_name="other texts"), accuracy(3.0, metric_type="perplexity")]
-    )
+    others = accuracy(0.2, dataset_name="other texts"), accuracy(3.0, metric_type="perplexity")
+    add_results(folder, [accuracy(0.1), *others])
     add_results(folder, [accuracy(0.4, metric_args={"documents": 7})])
     results = read_card(folder).data.eval_results
     assert sorted((each.dataset_name, each.metric_type, each.metric_value) for each in results) == [

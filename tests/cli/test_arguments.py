@@ -172,6 +172,8 @@ def test_null_takes_a_value_of_a_file_back(write):
     for flags in (["--muon_learning_rate=null"], ["--learning_rate", "null", "--muon-learning-rate", "null"]):
         training = parse(path, *flags)[-1]
         assert training.muon_learning_rate is None and training.learning_rate == (5e-5 if len(flags) > 2 else 2.0)
+    assert parse(path, "--config_overrides", "n_inner=null")[0].config_overrides == "n_inner=null"
+    assert parse(write('{\n\t"max_steps": 5\n}', "run.json"))[-1].max_steps == 5
 
 
 def test_a_name_that_stands_twice_in_a_file_is_an_error(write):

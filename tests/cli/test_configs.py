@@ -134,9 +134,8 @@ def test_fine_tuning_presets_hold_the_numbers_of_section_4_2_and_table_14(source
 def test_auto_is_16_bits_where_a_gpu_has_them(monkeypatch, gpu, has_bf16, given, bf16, fp16):
     """Emulated bfloat16, which torch counts as support, is not meant."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    monkeypatch.setattr(
-        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or has_bf16
-    )
+    supported = lambda including_emulation=True: including_emulation or has_bf16  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
     settings = SimpleNamespace(**{"bf16": False, "fp16": False, "use_cpu": False} | given)
     HeadlessTrainingArguments._choose_precision(settings)
     assert (settings.bf16, settings.fp16) == (bf16, fp16)

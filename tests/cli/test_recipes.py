@@ -210,9 +210,7 @@ class World:
             for place in range(8):
                 texts = {column: self.lines[place + shift] for shift, column in enumerate(task.columns)}
                 label = place * 0.5 if task.label_names is None else place % len(task.label_names)
-                rows.append(
-                    texts | {key: value for key, value in known.items() if key in task.columns} | {"label": label}
-                )
+                rows.append(texts | {name: known[name] for name in known.keys() & {*task.columns}} | {"label": label})
             for folder in [Path("data", "xnli", each) for each in languages or ()] or [Path("data", task.name)]:
                 for split in ("train", *task.evaluation_splits):
                     write_jsonl(folder / f"{split}.jsonl", rows)

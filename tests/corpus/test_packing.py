@@ -269,9 +269,8 @@ def test_counts_are_of_what_the_trainer_predicts(given, task, isolate, clm, mlm,
     tokenizer, draw = clm if task == "clm" else mlm, np.random.default_rng(0)
     rows = []
     for length in (9, 16, 1, 16):
-        row = {"input_ids": draw.integers(0, 12, length)} | {
-            name: draw.integers(0, 2, length) for name in given.split()
-        }
+        row = {name: draw.integers(0, 2, length) for name in given.split()}
+        row |= {"input_ids": draw.integers(0, 12, length)}
         if "labels" in row:
             row["labels"] = np.where(row["labels"], draw.integers(0, 300, length), -100)
         rows.append({name: values.tolist() for name, values in row.items()})

@@ -205,9 +205,8 @@ def test_the_loss_of_an_evaluation_is_that_of_torch(tmp_path, labels, outputs, l
     trainer = ClassificationTrainer(tiny_classifier(num_labels=outputs), args, ClassificationCollator(None))
     found = trainer.predict(encoded_rows(labels))
     scores, references = torch.from_numpy(found.predictions), torch.from_numpy(found.label_ids)
-    assert found.metrics["test_loss"] == pytest.approx(
-        loss(scores.reshape(references.shape), references).item(), rel=1e-5
-    )
+    want = loss(scores.reshape(references.shape), references).item()
+    assert found.metrics["test_loss"] == pytest.approx(want, rel=1e-5)
 
 
 def test_labels_beyond_the_head_are_refused(tmp_path):

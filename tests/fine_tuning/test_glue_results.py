@@ -70,7 +70,7 @@ def test_runs_of_other_settings_do_not_mix(settings, weights, message):
 def test_the_best_epoch_of_xnli_is_chosen_in_the_language_of_training():
     scores = ({"en": 0.6, "de": 0.3}, {"en": 0.5, "de": 0.5})
     run = a_run(task="xnli", scores=scores, benchmark="xnli", selected_on=["en"])
-    assert scores_of([run]).to_numpy().tolist() == [["a", "en", 60.0], ["a", "de", 30.0]]
+    assert scores_of([run]).to_numpy().tolist() == [["a", "en", 60.0, "xnli", 0], ["a", "de", 30.0, "xnli", 0]]
     assert best_epoch(run | {"selected_on": ["en", "de"]}) == 1
 
 
@@ -112,11 +112,19 @@ def test_the_average_and_its_error_by_hand():
     """Means 2 and 6; variances 2 and 8 of two seeds each: sqrt(2 / 2 + 8 / 2) / 2. A single seed has no deviation."""
     cells = [("a", "x", 1.0), ("a", "x", 3.0), ("a", "y", 4.0), ("a", "y", 8.0), ("b", "x", 1.0), ("c", "x", 1.0)]
     scores = pandas.DataFrame([*cells, ("c", "x", 3.0), ("c", "y", 4.0)], columns=["row", "column", "score"])
+    scores = scores.assign(task=scores["column"], seed=range(len(scores)))
     assert score_table(scores).splitlines()[2:] == [
         "| a | **2.00** ± 1.41 | **6.00** ± 2.83 | **4.00** (±1.12) |",
         "| b | 1.00 | - | - |",
         "| c | **2.00** ± 1.41 | 4.00 | 3.00 |",
     ]
+
+
+def test_the_error_of_an_average_over_languages_is_that_of_whole_runs():
+    """Sums of 2 and 6 over both languages: a deviation of sqrt(8), divided by the root of two seeds and by two languages."""
+    values = [{"en": each, "de": each} for each in (0.01, 0.03)]
+    runs = seeds("a", "xnli", values, benchmark="xnli", selected_on=["en"])
+    assert benchmark_table(runs).splitlines()[2] == "| a | 2.00 ± 1.41 | 2.00 ± 1.41 | 2.00 (±1.00) |"
 
 
 def test_rows_that_are_shown_alike_are_marked_alike_and_gaps_are_dashes():
@@ -142,9 +150,8 @@ def test_xnli_has_languages_as_columns():
 
 def test_the_report_holds_every_table(tmp_path):
     runs = [*seeds("a", "cola", (0.5, 0.6)), a_run(task="cb", benchmark="super_glue", loss="cross_entropy")]
-    runs += [
-        a_run(task=task, scores=({"de": 0.5},), benchmark="xnli", selected_on=["de"]) for task in ("xnli", "xnli_de")
-    ]
+    xnli = {"scores": ({"de": 0.5},), "benchmark": "xnli", "selected_on": ["de"]}
+    runs += [a_run(task=task, **xnli) for task in ("xnli", "xnli_de")]
     runs += [a_run(task=task, benchmark="user", lower_is_better=False) for task in ("user", "topics")]
     for run in runs:
         write_run(run_path(tmp_path, run["loss"], run["model"], run["task"], run["seed"]), run)

@@ -90,9 +90,8 @@ def test_labels_of_a_csv_are_as_they_are_written(tmp_path, cells, settings, name
 def test_columns_are_named_or_found(tmp_path):
     rows = [{"sentence1": "2001", "title": "c", "stars": stars} for stars in (1, 2)]
     assert own(tmp_path, rows, label_column="stars")[0].columns == ("sentence1",)
-    task, found, _ = own(
-        tmp_path, rows, label_column="stars", text_columns=["title", "sentence1"], task_label="reviews"
-    )
+    named = {"label_column": "stars", "text_columns": ["title", "sentence1"], "task_label": "reviews"}
+    task, found, _ = own(tmp_path, rows, **named)
     assert (task.name, task.columns, task.label_names) == ("reviews", ("title", "sentence1"), ("1", "2"))
     assert found == {"texts": [[["c", "2001"]]] * 2, "label": [0, 1]}
     rows = [{"author": "me", "text": "a", "label": stars} for stars in (1, 2)]

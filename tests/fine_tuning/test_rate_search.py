@@ -112,6 +112,10 @@ def test_of_errors_the_rate_with_the_lowest_mean_is_chosen(model, files, right, 
     search = read(run(model, files, tmp_path / "out", *flags) / "seed_0.json")["learning_rate_search"]
     assert search == {"chosen": 0.1, "scores": pytest.approx({"0.1": brier(6), "0": brier(4), "0.01": brier(5)})}
     assert "The best rate of bert, 0.1, is at the end of the list: try rates beyond it." in caplog.text
+    right[1.0, 0] = 7
+    caplog.set_level(logging.INFO, "headless_trainer")
+    search = read(run(model, files, tmp_path / "out", *rates, "1", *flags[4:]) / "seed_0.json")["learning_rate_search"]
+    assert search["chosen"] == 1.0 and len(search["scores"]) == 4 and "3 of 4 runs are already finished" in caplog.text
 
 
 @pytest.mark.slow
@@ -174,9 +178,7 @@ def test_errors_end_a_run_when_they_get_no_lower(model, files, right, tmp_path):
     assert (len(result["epochs"]), result["best_epoch"], result["score"]) == (3, 1, pytest.approx(brier(6)))
 
 
-def test_an_epoch_is_a_line_of_the_log_and_there_is_no_bar_without_a_terminal(
-    model, files, right, tmp_path, caplog, capfd
-):
+def test_an_epoch_is_a_line_of_the_log_without_a_bar(model, files, right, tmp_path, caplog, capfd):
     right[5e-5, 0], right[5e-5, 1] = [3, 6], [6, 5]
     with caplog.at_level(logging.INFO, "headless_trainer"):
         run(model, files, tmp_path / "out", "--num_train_epochs", 2, "--seeds", 0, 1)

@@ -100,6 +100,13 @@ def test_untied_candidates_go_on_from_what_the_checkpoint_scored_with(given, tie
         loaded(clm_tokenizer, "headless", model_name_or_path=str(tmp_path), tie_word_embeddings=True)
 
 
+def test_untied_candidates_of_scaled_embeddings_keep_the_scale(tmp_path, clm_tokenizer):
+    gemma = AutoModel.from_config(tiny_config("gemma3_text", vocab_size=len(clm_tokenizer), head_dim=8))
+    gemma.save_pretrained(tmp_path)
+    trunk = loaded(clm_tokenizer, "headless", model_name_or_path=str(tmp_path), tie_word_embeddings=False)
+    assert torch.equal(candidate_matrix(trunk).weight, 4 * gemma.get_input_embeddings().weight)  # the root of 16
+
+
 # Lengths -----------------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,11 +53,30 @@ class TestDamage:
         assert_equal(weights(tmp_path / "checkpoint-6"), want)
         assert all(find_fault(tmp_path / f"checkpoint-{step}") is None for step in (2, 4, 6))  # replaced
 
-    def test_what_was_just_written_outlives_whole_later_ones(self, tmp_path):
+    def test_going_back_is_refused_where_last_would_take_a_later_one(self, tmp_path):
         trainer(tmp_path).train()
         back = str(tmp_path / "checkpoint-2")
-        trainer(tmp_path, save_total_limit=2, max_steps=3).train(resume_from_checkpoint=back)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-6"]
+        with pytest.raises(ValueError, match="checkpoint-2' is of step 2 but output_dir .* holds 'checkpoint-6' too"):
+            trainer(tmp_path).train(resume_from_checkpoint=back)
+        for step in (4, 6):
+            flip(tmp_path / f"checkpoint-{step}" / "optimizer.pt")
+        trainer(tmp_path, save_total_limit=1, max_steps=3).train(resume_from_checkpoint=back)
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]  # it outlives damaged ones
+
+    def test_a_renamed_run_keeps_its_best_checkpoint(self, tmp_path, caplog):
+        settings = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "save_total_limit": 2}
+        settings |= {"eval_full_vocabulary": False, "greater_is_better": True}
+        trainer(tmp_path / "a", max_steps=4, **settings).train()  # the first is the best
+        best = weights(tmp_path / "a" / "checkpoint-2")
+        for before, after in (("a", "b"), ("b", "c")):  # with steps left to train, and with none
+            (tmp_path / before).rename(tmp_path / after)
+            run = trainer(tmp_path / after, **settings)
+            run.train(resume_from_checkpoint=True)
+            assert_equal({name: each for name, each in run.model.state_dict().items() if name in best}, best)
+        assert run.state.global_step == 6 and "no longer exists" not in caplog.text
+        shutil.rmtree(tmp_path / "c" / "checkpoint-2")
+        trainer(tmp_path / "c", **settings).train(resume_from_checkpoint=True)
+        assert "The best checkpoint no longer exists: load_best_model_at_end takes the last weights" in caplog.text
 
     def test_the_best_one_stays_when_the_others_go(self, tmp_path):
         settings = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "save_total_limit": 1}

@@ -156,6 +156,25 @@ case $1 in show) printf '127.0.0.1\\n127.0.0.1\\n';; requeue) echo "$2" >> "$REQ
 """
 
 
+def test_a_slurm_job_starts_from_the_checkpoint_that_it_names_and_later_from_its_own(tmp_path):
+    for name, text in (("srun", '#!/usr/bin/env bash\necho "${@: -6}"\n'), ("scontrol", SCONTROL)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    env = here(
+        tmp_path, PATH=f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}", SLURM_JOB_NAME="test",
+        SLURM_JOB_NODELIST="node1", SLURM_NNODES="1", SLURM_GPUS_ON_NODE="1", SLURM_JOB_ID="1", REQUEUED="none",
+    )  # fmt: skip
+    named, own = "--resume_from_checkpoint a/checkpoint-2", "--output_dir runs/test"
+    for flags, restarts, words in (
+        ("x y z w", "0", f"z w {own} --resume_from_checkpoint auto"),
+        (f"x y {named}", "0", f"x y {named} {own}"),
+        (f"x y {named}", "1", f"{named} {own} --resume_from_checkpoint auto"),
+    ):
+        command = ["bash", SBATCH, *flags.split()]
+        said = subprocess.run(command, env=env | {"SLURM_RESTART_COUNT": restarts}, capture_output=True, text=True)
+        assert said.stdout == f"{words}\n", said.stderr
+
+
 @pytest.mark.slow
 def test_a_slurm_job_is_requeued_and_goes_on(tmp_path, text_file):
     """With stand-ins for SLURM's own commands."""

@@ -302,7 +302,7 @@ def rotate(tmp_path, limit, written, best=None) -> list[int]:
 def test_the_oldest_go_and_not_the_one_just_written(tmp_path):
     for step in (8, 9, 10, 11):
         checkpoint(tmp_path, step)
-    assert rotate(tmp_path, None, 11) == rotate(tmp_path, 0, 11) == [10, 11, 8, 9]
+    assert rotate(tmp_path, None, 11) == rotate(tmp_path, 0, 11) == rotate(tmp_path, -1, 11) == [10, 11, 8, 9]
     assert rotate(tmp_path, 3, 11) == [10, 11, 9]
     assert rotate(tmp_path, 2, 11, best=9) == [11, 9]
     assert rotate(tmp_path, 1, 11, best=9) == [11, 9]

@@ -9,7 +9,7 @@ import harness_inputs
 import numpy as np
 import pytest
 import torch
-from builders import save
+from builders import flip, save
 from row_files import write_jsonl
 from tokenizers import Tokenizer
 from transformers import (
@@ -126,9 +126,7 @@ def test_the_harness_s_own_multiple_choice_on_a_local_file(inputs, tmp_path, clm
         gold = "ABC".index(row["answerKey"])
         right["acc"].append(scores.argmax() == gold)
         right["acc_norm"].append((scores / [len(each) for each in choices]).argmax() == gold)
-    assert {name: found["arc_easy", name].value for name in right} == {
-        name: np.mean(each) for name, each in right.items()
-    }
+    assert {n: found["arc_easy", n].value for n in right} == {n: np.mean(each) for n, each in right.items()}
 
 
 def test_the_harness_s_own_metric_in_python_on_a_local_file(inputs, tmp_path, clm_tokenizer):
@@ -164,9 +162,7 @@ def test_a_task_that_generates_and_a_group(inputs, tmp_path):
 def harness_requests(tokenizer) -> list[tuple]:
     heron = "a grey heron watched the"
     pairs = [("the miller crossed", " the river."), (heron, " w"), (heron, " r")]
-    pairs += [
-        ("my sister " * n + "mended", " a broken wheel" * (n % 3 + 1)) for n in range(1, 9)
-    ]  # the last is too long
+    pairs += [("my sister " * n + "mended", " a broken wheel" * (n % 3 + 1)) for n in range(1, 9)]  # the last too long
     encoded = [(tokenizer(context).input_ids, tokenizer(target).input_ids) for context, target in pairs]
     return [(pair, *ids) for pair, ids in zip(pairs, encoded, strict=True)]
 
@@ -238,7 +234,8 @@ def test_a_model_is_asked_nothing_twice(inputs, tmp_path, monkeypatch, clm_token
     scored(model, arguments(tmp_path / "out", include_path=inputs.tasks, limit=3.0, max_length=20))
     assert asked == [3, 2, 3]  # shorter inputs are others
     for name, times in (("model.safetensors", 4), ("tokenizer.json", 5), ("README.md", 5)):
-        (tmp_path / "lm" / name).touch()
+        path = tmp_path / "lm" / name
+        flip(path) if "model" in name else path.write_text(f"{path.read_text() if path.is_file() else ''}\n")
         scored(model, small)
         assert len(asked) == times, name  # and so are new weights and a new tokenizer, but no new card
 
@@ -357,7 +354,8 @@ def test_code_of_a_model_is_refused_and_not_asked_about(tmp_path, monkeypatch):
 
 def test_names_of_models_stay_in_their_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert folder_name("runs/decoder-lm/") == "runs__decoder-lm"
+    assert folder_name("runs/decoder-lm/") == folder_name("./runs/decoder-lm") == "runs__decoder-lm"
+    assert len({*map(folder_name, ("m", "../m", "../../m", "/m", "x/m"))}) == 5
     for name in (".", "..", "/", "../..", "a/../.."):
         made = folder_name(name)
         assert made and Path(made).name == made and made != ".."

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def test_scores_on_tasks(study, tmp_path, monkeypatch):
     pytest.importorskip("scipy")
     found = {"model": "m", "task": "sst2", "benchmark": "glue", "metric": "accuracy", "selected_on": ["validation"]}
-    found["epochs"] = [{"sets": {"validation": {"metrics": {"accuracy": 0.75}, "loss": 1.0}}}]
+    found |= {"seed": 0, "epochs": [{"sets": {"validation": {"metrics": {"accuracy": 0.75}, "loss": 1.0}}}]}
 
     def run(command, check):
         write_run(Path(command[command.index("--output_dir") + 1], "balanced", "m", "sst2", "seed_0.json"), found)

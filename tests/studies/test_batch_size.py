@@ -24,7 +24,7 @@ def test_tokens_are_equal_and_rates_follow_the_square_root(study, tmp_path):
     sizes = {rows: script.of_size(args, rows) for rows in (8, 32, 128)}
     assert {rows: each.batch_size * each.max_steps for rows, each in sizes.items()} == {8: 4608, 32: 4608, 128: 4608}
     assert [script.rate_of(args, rows) for rows in sizes] == [0.004, 0.008, 0.016]
-    assert {each.tokenizer_name for each in sizes.values()} == {str(tmp_path / "clm_tokenizer")}
+    assert {each.tokenizer_name for each in sizes.values()} == {str(tmp_path / "clm_8000_tokenizer")}
     assert len({each.output_dir for each in sizes.values()}) == 3
     assert {script.of_size(settings(tmp_path, equal_steps=True), rows).max_steps for rows in sizes} == {144}
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from builders import tiny_model, tiny_trainer
+from builders import tiny_trainer
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, NegativePool
+from headless_trainer import HeadlessTrainer, NegativePool
 from headless_trainer.trainers.step import Candidates
 
 
@@ -17,9 +17,7 @@ def test_expected_weights_have_their_closed_forms(study):
         torch.testing.assert_close(study("counts").log_expected_weight(log_mean, exponent), expected.log().float())
 
 
-@pytest.mark.parametrize(
-    ("name", "exponent"), [("CountsTrainer", 1.0), ("Power0", 0.0), ("Power05", 0.5), ("Power2", 2.0)]
-)
+@pytest.mark.parametrize("name, exponent", [("CountsTrainer", 1.0), ("Power0", 0.0), ("Power05", 0.5), ("Power2", 2.0)])
 def test_the_loss_weights_each_candidate(name, exponent, study, tmp_path):
     """Against the definition; with exponent 1 it is the loss of `HeadlessTrainer`."""
     trainer = tiny_trainer(tmp_path)
@@ -43,25 +41,3 @@ def test_the_free_head_knows_the_size_of_a_pool(study, tmp_path):
     prior = trainer._prior()
     assert prior[7].item() == pytest.approx(math.log(1 - math.exp(-15)), abs=0.02)
     assert prior[9].item() == pytest.approx(math.log(1 - math.exp(-5)), abs=0.02)
-
-
-def test_a_sweep_scores_each_token_once_and_comes_to_the_whole_vocabulary(study, tmp_path):
-    args = HeadlessTrainingArguments(
-        str(tmp_path), objective="sampled_softmax", sampled_negatives=7, softmax_share=0.2, use_cpu=True
-    )
-    counts = torch.ones(40, dtype=torch.long)
-    trainer = study("counts").Sweep(
-        tiny_model("clm", 40, "sampled_softmax"), args, token_counts=counts, train_dataset=[{"input_ids": [1, 2]}]
-    )
-    trainer.state.max_steps, targets, seen = 10, [torch.tensor([3, 5, 3])], set()
-    for trainer.state.global_step in range(6):
-        ((pool,), divisor) = trainer.candidates_of_step(targets)[0]
-        assert divisor == 3 and {3, 5} <= {*pool.ids.tolist()} and pool.size == 10
-        seen |= {*pool.ids.tolist()}
-    assert seen == {*range(40)}
-    outputs, vectors = torch.randn(3, 16), torch.randn(len(pool), 16)
-    found = trainer.pool_loss(outputs, Candidates(pool, pool.index_of(targets[0]), None), vectors, None)
-    expected = torch.nn.functional.cross_entropy(outputs @ vectors.T, pool.index_of(targets[0]), reduction="sum")
-    torch.testing.assert_close(found, expected)
-    trainer.state.global_step = 8
-    assert trainer.candidates_of_step(targets)[0][0] == ()

@@ -42,15 +42,19 @@ def test_runs_side_by_side_share_the_cores_and_go_on_from_their_checkpoint(study
     saying = [sys.executable, "-c", code]
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert shared.results_of([*saying, str(tmp_path / "a")], tmp_path, "a", 3) == {}
+    assert shared.results_of([*saying, str(tmp_path / "of_5" / "a")], tmp_path / "of_5", "a", 3) == {}
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert shared.results_of([*saying, str(tmp_path / "b")], tmp_path, "b", 3) == {}
-    assert (tmp_path / "console.log").read_text() == "5\n4\n"  # as it was asked for, else a share of the cores
-    (tmp_path / "checkpoint-5").mkdir()
+    assert shared.results_of([*saying, str(tmp_path / "of_4" / "b")], tmp_path / "of_4", "b", 3) == {}
+    said = [(tmp_path / name / "console.log").read_text() for name in ("of_5", "of_4")]
+    assert said == ["5\n", "4\n"]  # as it was asked for, else a share of the cores
     failing = [sys.executable, "-c", "import sys; raise ValueError(sys.argv[1:])"]
+    (tmp_path / "checkpoint-5").mkdir()
     with pytest.raises(SystemExit, match="--resume_from_checkpoint', 'last'"):
         shared.results_of(failing, tmp_path, "c", 1)
-    assert shared.results_of(failing, tmp_path, "a", 1) == {}  # done, and not started again
+    (tmp_path / "c").write_text("{}")
+    assert shared.results_of(failing, tmp_path, "c", 1) == {}  # done, and not started again
+    with pytest.raises(SystemExit, match=r"has a run of another command, see its command\.txt"):
+        shared.results_of([*failing, "--max_steps", "9"], tmp_path, "c", 1)
 
 
 def flags_given(command: list[str]) -> dict[str, list[str]]:
@@ -135,9 +139,7 @@ def test_every_ingredient_is_what_pretraining_takes(commands, tmp_path):
 def test_seconds_are_those_of_training_at_the_pace_of_undisturbed_steps(study, tmp_path):
     shared = study("shared")
     paces = [100.0] * 4 + [200.0] * 5 + [5000.0]
-    history = [
-        {"step": step, "tokens_seen": 100.0 * step, "tokens_per_second": pace} for step, pace in enumerate(paces, 1)
-    ]
+    history = [{"step": n, "tokens_seen": 100.0 * n, "tokens_per_second": pace} for n, pace in enumerate(paces, 1)]
     history += [{"step": step, "eval_accuracy": 0.1, "eval_cross_entropy": 2.0} for step in (4, 10)]
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     assert [point["seconds"] for point in shared.held_out_points(tmp_path)] == [2.0, 5.0]

@@ -114,9 +114,7 @@ def test_compiled_with_its_backward(tmp_path, task, tokenizer, backend, settings
     assert logged(run) == pytest.approx(logged(plain), rel=tolerance)
     if "isolate_documents" in settings:
         assert_gradients(gradients, want, tolerance)
-    weights, others = (
-        load_file(tmp_path / name / "checkpoint-6" / "model.safetensors") for name in ("compiled", "plain")
-    )
+    weights, others = (load_file(tmp_path / n / "checkpoint-6" / "model.safetensors") for n in ("compiled", "plain"))
     assert weights.keys() == others.keys()
 
 

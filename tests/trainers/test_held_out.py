@@ -65,9 +65,7 @@ def test_each_row_is_dealt_to_one_process(kind, workers):
             batches.append([batch["numbers"] if batch[COUNTS] else [] for batch in loader])
             assert kind is Stream or len(loader) == len(batches[-1])
             assert list(part.rows()) == list(range(count))
-        assert {len(own) for own in batches} == {math.ceil(count / size / shares)}, (
-            "shards need as many forwards on each"
-        )
+        assert {len(own) for own in batches} == {math.ceil(count / size / shares)}, "not as many on each"
         seen = [batch for in_turn in zip(*batches, strict=True) for batch in in_turn if batch]
         assert seen == [list(range(count))[start : start + size] for start in range(0, count, size)]
 

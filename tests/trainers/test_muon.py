@@ -30,9 +30,8 @@ def test_which_parameters_are_matrices_of_layers():
 
 
 def trained(folder, task, objective, **settings):
-    run = tiny_trainer(
-        folder, task=task, objective=objective, learning_rate=1e-2, lr_scheduler_type="constant", **settings
-    )
+    settings = {"learning_rate": 1e-2, "lr_scheduler_type": "constant"} | settings
+    run = tiny_trainer(folder, task=task, objective=objective, **settings)
     run.train()
     return run
 
@@ -133,3 +132,8 @@ def test_what_it_cannot_work_with(tmp_path):
         HeadlessTrainer(model, args, optimizers=(own, None))
     with pytest.raises(ValueError, match="muon_learning_rate is 0.1 but the model trains no linear layer"):
         HeadlessTrainer(model.requires_grad_(False), args)
+    model.config.output_router_logits = True
+    with pytest.raises(
+        ValueError, match="output_router_logits is True but no trainer here adds the loss of routers: set it"
+    ):
+        HeadlessTrainer(model, args)

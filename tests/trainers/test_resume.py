@@ -55,6 +55,7 @@ def test_what_the_optimizer_brings_back_is_said_to_have_no_effect(tmp_path, capl
         ({"data_seed": 7}, "data_seed is 7 .* 42"),
         ({"train_sampling_strategy": "random"}, "train_sampling_strategy is 'random' .* 'sequential'"),
         ({"optim": "sgd"}, "optim is 'sgd' .* 'adamw_torch'"),
+        ({"muon_learning_rate": 0.1}, "muon_learning_rate is 0.1 but .* was written with None"),
     ],
 )
 def test_what_would_be_another_run_is_refused(tmp_path, settings, said):
@@ -114,11 +115,11 @@ def vanilla(folder, config, **settings):
 
 @pytest.mark.parametrize("head_bias", ["none", "prior"])
 def test_a_head_with_another_name_in_the_file_is_resumed(tmp_path, head_bias):
-    runs = [vanilla_neox(tmp_path, head_bias=head_bias) for _ in range(2)]
+    runs = [vanilla_neox(tmp_path / name, head_bias=head_bias) for name in ("a", "b")]
     assert any(name.startswith("lm_head") for name in runs[0].model.state_dict())
     runs[0].train()
-    assert any(name.startswith("embed_out") for name in load_file(tmp_path / "checkpoint-2" / "model.safetensors"))
-    runs[1].train(str(tmp_path / "checkpoint-2"))
+    assert any(name.startswith("embed_out") for name in load_file(tmp_path / "a/checkpoint-2/model.safetensors"))
+    runs[1].train(str(tmp_path / "a" / "checkpoint-2"))
     for name, value in runs[0].model.state_dict().items():
         assert torch.equal(value, runs[1].model.state_dict()[name]), name
 

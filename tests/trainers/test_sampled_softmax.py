@@ -102,33 +102,10 @@ def test_a_step_is_that_of_every_candidate_written_out(tmp_path, task, changes, 
     assert_gradients(steps.kept, gradients, 1e-6)
 
 
-@pytest.mark.parametrize(
-    ("task", "size", "draws"), [("clm", 40_000, 4096), ("mlm", 40_000, 5000), ("mlm", 9_000, 2250)]
-)
+@pytest.mark.parametrize("task, size, draws", [("clm", 40_000, 4096), ("mlm", 40_000, 5000), ("mlm", 9_000, 2250)])
 def test_default_draws(tmp_path, task, size, draws):
     model, counts = tiny_model(task, size, "sampled_softmax"), torch.ones(size, dtype=torch.long)
     assert trainer(tmp_path, task, model, counts=counts).args.sampled_negatives == draws
-
-
-@pytest.mark.parametrize("task", ["clm", "mlm"])
-def test_the_last_share_of_the_steps_is_the_exact_softmax(tmp_path, task):
-    model, steps = model_for(task), Gradients()
-    run = trainer(tmp_path, task, model, [steps], softmax_share=0.5, max_steps=1)
-    run.state.max_steps = 1
-    logits, targets = predictions(model, task, labelled_rows(task, empty=False)[:4])
-    want = F.cross_entropy(logits, targets).item()
-    sampled = run.candidates_of_step([targets])
-    run.state.global_step = 1
-    exact = run.candidates_of_step([targets])
-    assert len(sampled[0][0]) == 1 and exact[0][0] == () and exact[0][1] == len(targets)
-    for share, total, last in ((0.29, 100, 29), (0.7, 10, 7), (0.4, 4, 1)):
-        run.args.softmax_share, run.state.max_steps, pools = share, total, []
-        for run.state.global_step in range(total):
-            pools.append(len(run.candidates_of_step([targets])[0][0]))
-        assert pools == [1] * (total - last) + [0] * last
-    run.candidates_of_step = lambda targets: exact
-    run.train()
-    assert run.state.log_history[0]["loss"] == pytest.approx(want, rel=1e-5)
 
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])
@@ -171,7 +148,7 @@ def test_what_leaves_is_what_came(tmp_path, task, kind, tied):
     assert (tables[0].data_ptr() == tables[1].data_ptr()) is tied
 
 
-@pytest.mark.parametrize("settings", [{}, {"sparse_embedding_updates": True}, {"softmax_share": 0.4}])
+@pytest.mark.parametrize("settings", [{}, {"sparse_embedding_updates": True}])
 def test_resume_is_exact(tmp_path, settings):
     def make(folder):
         settings_ = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2} | settings
@@ -187,12 +164,3 @@ def test_refused(tmp_path):
         trainer(tmp_path, counts=COUNTS[:3])
     with pytest.raises(ValueError, match="model GPT2Model has no vocabulary projection"):
         SampledSoftmaxTrainer(tiny_model("clm"), trainer(tmp_path).args)
-    for settings, text in (
-        ({"softmax_share": 1.0}, "softmax_share is 1.0 but it must be at least 0 and below 1"),
-        (
-            {"softmax_share": 0.1, "sparse_embedding_updates": True},
-            "softmax_share is 0.1 but sparse_embedding_updates has no gradients for the whole vocabulary",
-        ),
-    ):
-        with pytest.raises(ValueError, match=text):
-            trainer(tmp_path, **settings)

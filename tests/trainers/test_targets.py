@@ -229,6 +229,11 @@ def test_isolated_documents_predict_no_first_token(make, gpt2, clm_tokenizer):
     batch = make("clm", gpt2, isolate_documents=True)({"input_ids": torch.tensor([[5, 6, end, 7, 8, end]])}, None)
     assert batch["labels"].tolist() == [[6, end, -100, 8, end, -100]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2]]
+    padded = {"input_ids": torch.tensor([[0, 5, end]]), "attention_mask": torch.tensor([[0, 1, 1]])}
+    with pytest.raises(
+        ValueError, match="isolate_documents is True but rows are padded on the left: pad them on the right"
+    ):
+        make("clm", gpt2, isolate_documents=True)(padded, None)
 
 
 def test_positions_that_rows_bring_keep_a_decoders_documents_apart_in_a_padded_batch(make, gpt2):
@@ -244,9 +249,8 @@ def test_isolated_documents_end_before_they_are_masked(make, bert, mlm_tokenizer
     """A token replaced by [SEP] at random ends no document, and a masked one still does."""
     ids = torch.full((40, 8), mlm_tokenizer.sep_token_id)
     ids[:, :6] = torch.randint(5, VOCAB_SIZE, (40, 6), generator=torch.Generator().manual_seed(0))
-    maker = make(
-        "mlm", bert, isolate_documents=True, mlm_probability=0.9, mask_replace_prob=0.0, random_replace_prob=1.0
-    )
+    rule = {"mlm_probability": 0.9, "mask_replace_prob": 0.0, "random_replace_prob": 1.0}
+    maker = make("mlm", bert, isolate_documents=True, **rule)
     batch = maker({"input_ids": ids}, 0)
     assert not torch.equal(batch["input_ids"], ids)
     assert torch.equal(batch["position_ids"], torch.tensor([0, 1, 2, 3, 4, 5, 6, 0]).expand(40, -1))

@@ -116,6 +116,4 @@ def test_a_run_that_reads_late_stops_too_and_saves_nothing(tmp_path, at):
     )
     with pytest.raises(FloatingPointError, match=f"The loss is nan at step {at}, so the run stops"):
         run.train()
-    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [
-        f"checkpoint-{step}" for step in range(1, at)
-    ]
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{n}" for n in range(1, at)]

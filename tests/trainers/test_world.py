@@ -84,9 +84,8 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
         assert losses == pytest.approx(want_losses, rel=1e-5)
         if task == "mask" or count == 1:
             continue
-        distinct = [
-            len(NegativePool.from_targets(row["labels"][row["labels"] >= 0])) for row in labelled_rows(task, empty)
-        ]
+        labels = [row["labels"] for row in labelled_rows(task, empty)]
+        distinct = [len(NegativePool.from_targets(each[each >= 0])) for each in labels]
         assert 0 < exchanged[0] <= (count - 1) * 16 * sum(distinct)
 
 

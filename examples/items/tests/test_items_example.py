@@ -92,6 +92,13 @@ def test_a_gzip_bomb_is_refused(tmp_path, monkeypatch, name):
         read(tmp_path / name)
 
 
+def test_a_user_in_two_text_files_is_refused(tmp_path):
+    for name, text in (("a.txt", "u1 a b\n"), ("b.txt", "u2 a\nu1 c d\n")):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match="b.txt'. have a line of the same user: join"):
+        read_interactions([str(tmp_path / name) for name in ("a.txt", "b.txt")], FileArguments())
+
+
 @pytest.mark.parametrize("other", ["b.csv", "b.txt"])
 def test_times_that_cannot_be_compared_are_refused(tmp_path, other):
     (tmp_path / "a.csv").write_text("user,item,time\nu,a,1\n")
