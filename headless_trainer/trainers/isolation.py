@@ -57,9 +57,7 @@ class DocumentIsolation:
         if self.task == "clm":
             positions = inputs.get("position_ids", positions)
             # Decoders find document starts by restarting positions, but only without a mask or a cache.
-            mask = inputs.pop("attention_mask", None)
-            if mask is not None and (mask[:, 1:] > mask[:, :-1]).any():
-                raise ValueError("isolate_documents is True but rows are padded on the left: pad them on the right.")
+            inputs.pop("attention_mask", None)
             inputs.update(position_ids=positions, use_cache=False)
             if "flash" in (self.model.config._attn_implementation or ""):
                 # From restarting positions alone, transformers finds document ends only in a batch of one row.

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 def settings(tmp_path, **changes):
     given = {"recipes": ["headless", "vanilla tied"], "batch_sizes": [8, 32, 128], "batch_size": 32, "max_steps": 144}
-    given |= {"rate": 8e-3, "seeds": [3, 4], "output_dir": tmp_path, "task": "clm", "scale": "cpu"}
+    given |= {"rate": 8e-3, "seeds": [3, 4], "output_dir": tmp_path, "task": "clm", "scale": "cpu", "vocab_size": 8_000}
     given |= {"schedule": "cosine", "tokenizer_name": None, "settings": {"max_seq_length": 128}, "equal_steps": False}
     return SimpleNamespace(**given | changes)
 

@@ -229,11 +229,6 @@ def test_isolated_documents_predict_no_first_token(make, gpt2, clm_tokenizer):
     batch = make("clm", gpt2, isolate_documents=True)({"input_ids": torch.tensor([[5, 6, end, 7, 8, end]])}, None)
     assert batch["labels"].tolist() == [[6, end, -100, 8, end, -100]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2]]
-    padded = {"input_ids": torch.tensor([[0, 5, end]]), "attention_mask": torch.tensor([[0, 1, 1]])}
-    with pytest.raises(
-        ValueError, match="isolate_documents is True but rows are padded on the left: pad them on the right"
-    ):
-        make("clm", gpt2, isolate_documents=True)(padded, None)
 
 
 def test_positions_that_rows_bring_keep_a_decoders_documents_apart_in_a_padded_batch(make, gpt2):
