@@ -318,9 +318,10 @@ def results_of(command: list[str], folder: Path, name: str, jobs: int) -> dict |
     """
     result, diverged, console, record = (folder / each for each in (name, "diverged", "console.log", "command.txt"))
     folder.mkdir(parents=True, exist_ok=True)
-    if record.is_file() and record.read_text() != shlex.join(command[1:]):
+    words = shlex.join(command[1:])
+    if record.is_file() and record.read_text() != words:
         raise SystemExit(f"{folder} has a run of another command, see its command.txt: choose another --output_dir.")
-    record.write_text(shlex.join(command[1:]))
+    record.write_text(words)
     if not result.is_file() and not diverged.is_file():
         if any(folder.glob("checkpoint-*")):
             command = [*command, "--resume_from_checkpoint", "last"]

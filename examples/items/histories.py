@@ -41,11 +41,9 @@ def read_interactions(paths: Sequence[str], columns: FileArguments) -> pd.DataFr
     Raises:
         ValueError: if a column or a value is missing, times cannot be compared, or two lines of .txt begin alike.
     """
-    frames = [_read_lines(path) if ".txt" in Path(path).suffixes else _read_table(path, columns) for path in paths]
-    listed = [user for frame in frames if "time" not in frame for user in frame["user"].unique()]
-    if len(set(listed)) < len(listed):
-        raise ValueError(f"Two of the files {list(paths)} have a line of the same user: join the lines of each user.")
-    frame = pd.concat(frames, ignore_index=True)
+    texts = [path for path in paths if ".txt" in Path(path).suffixes]
+    frames = [_read_table(path, columns) for path in paths if path not in texts]
+    frame = pd.concat([*frames, *([_read_lines(texts)] if texts else [])], ignore_index=True)
     if "time" in frame:
         if frame["time"].isna().any() or frame["time"].dtype == object:
             raise ValueError(
@@ -84,12 +82,14 @@ def _read_table(path: str, columns: FileArguments) -> pd.DataFrame:
     return frame.astype({"user": str, "item": str})
 
 
-def _read_lines(path: str) -> pd.DataFrame:
-    with opened(path) as file:
-        lines = [words for line in io.TextIOWrapper(file, encoding="utf-8-sig") if (words := line.split())]
+def _read_lines(paths: Sequence[str]) -> pd.DataFrame:
+    lines = []
+    for path in paths:
+        with opened(path) as file:
+            lines += [words for line in io.TextIOWrapper(file, encoding="utf-8-sig") if (words := line.split())]
     users = [words[0] for words in lines]
     if len(set(users)) < len(users):
-        raise ValueError(f"Two lines of {path!r} begin alike: a line is the name of one user, and then its items.")
+        raise ValueError(f"Two lines of {paths} begin alike: a line is the name of one user, and then its items.")
     counts = [len(words) - 1 for words in lines]
     return pd.DataFrame(
         {"user": np.repeat(np.array(users, object), counts), "item": [item for words in lines for item in words[1:]]}

@@ -82,6 +82,12 @@ def make_trainer(
     args.task = args.task or infer_task(config)
     kind = trainer_class(args)
     check_run(model_args, data_args, args)
+    old = None
+    if data_args.eval_old_file:
+        kinds = {extension(path) for path in expand("eval_old_file", data_args.eval_old_file)}
+        files = {"train_file": data_args.eval_old_file, "validation_file": None, "dataset_name": None}
+        files |= {"text_column": None} if kinds == {".txt"} else {}
+        old = replace(data_args, streaming=False, **files)  # training on them would hold out the same documents
     came_in = config.dtype if model_args.model_name_or_path and config.dtype != loading.MASTER_DTYPE else None
     loading.check_length(config, data_args.max_seq_length)
     set_seed(args.seed)
@@ -99,11 +105,7 @@ def make_trainer(
 
     rows = {}
     with first_process_first(args):
-        if data_args.eval_old_file:
-            files = {"train_file": data_args.eval_old_file, "validation_file": None, "dataset_name": None}
-            if all(extension(path) == ".txt" for path in expand("eval_old_file", data_args.eval_old_file)):
-                files["text_column"] = None
-            old = replace(data_args, streaming=False, **files)  # training on them would hold out the same documents
+        if old is not None:
             documents["old"] = texts.load_texts(old, cache_dir=model_args.cache_dir)["validation"]
         for split in documents:
             limit = data_args.max_train_samples if split == "train" else data_args.max_eval_samples
@@ -139,8 +141,6 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
     check_devices(args)
     refuse(args, PRETRAINING)  # again, now that the task is known
     check_best_metric(args)
-    if data_args.eval_old_file:
-        expand("eval_old_file", data_args.eval_old_file)
     if data_args.streaming:
         if args.max_steps <= 0:
             raise ValueError("streaming is True but max_steps is not set, and a stream has no length: set --max_steps.")

@@ -91,8 +91,8 @@ def run_one(run: Run, grid: Grid, train: Dataset, sets: dict[str, Dataset]) -> d
         "evaluation_seconds": scorer.seconds, "versions": {name: metadata.version(name) for name in PACKAGES},
     }  # fmt: skip
     if trainer.args.should_save and grid.arguments.keeps_models and (folder := keep_model(run, result)):
-        name, args = folder.name, grid.training
-        name = repository_name(args.hub_model_id, args.output_dir) if args.push_to_hub else name
+        args = grid.training
+        name = repository_name(args.hub_model_id, args.output_dir) if args.push_to_hub else folder.name
         write_classifier_card(folder, name, run, trainer.model, result)
     return result
 

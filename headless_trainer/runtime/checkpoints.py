@@ -175,10 +175,10 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None,
         raise ValueError(f"output_dir {str(folder)!r} already holds {left[0].name!r}: {another}{further}.")
     if resume_from_checkpoint:
         step = json.loads(Path(resume_from_checkpoint, TRAINER_STATE_NAME).read_text(encoding="utf-8"))["global_step"]
-        if later := [path.name for path in checkpoints if _steps(path) > step and find_fault(path) is None]:
+        if later := next((path.name for path in checkpoints if _steps(path) > step and not find_fault(path)), None):
             raise ValueError(
                 f"resume_from_checkpoint {resume_from_checkpoint!r} is of step {step} but output_dir {str(folder)!r} holds "
-                f"{later[0]!r} too, from which the next resume would start: move that away, or choose another output_dir."
+                f"{later!r} too, from which the next resume would start: move that away, or choose another output_dir."
             )
     check_writable(folder)
 

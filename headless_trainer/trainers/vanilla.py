@@ -58,8 +58,8 @@ class VanillaTrainer(PretrainingTrainer):
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
         """Return no pools, and the divisor for the mean over the step's predictions on all processes."""
-        # Processes average their gradients.
         predicted = torch.full((), sum(ids.numel() for ids in targets), device=self.args.device)
+        # Over the processes, because they average their gradients.
         divisor = (self.sum_over_processes(predicted) / self.args.world_size).clamp(min=1)
         return [((), divisor)] * len(targets)
 

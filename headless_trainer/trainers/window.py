@@ -16,7 +16,7 @@ from .step import Candidates
 
 
 class LogAtSaves(TrainerCallback):
-    """Logs at each checkpoint, so that a window starts there, as in a run that resumes from it."""
+    """Logs at each checkpoint, so that a window starts there, as in a run that resumes from it, whose state it corrects."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         # Trainer would keep the save_steps, eval_steps and logging_steps of the checkpoint that it resumes from.

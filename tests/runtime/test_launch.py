@@ -156,14 +156,18 @@ case $1 in show) printf '127.0.0.1\\n127.0.0.1\\n';; requeue) echo "$2" >> "$REQ
 """
 
 
+def slurm(folder: Path, srun: str, **variables: str) -> dict[str, str]:
+    """The environment of a job, with stand-ins for SLURM's own commands in the folder."""
+    for name, text in (("srun", srun), ("scontrol", SCONTROL)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    path = f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return here(folder, PATH=path, SLURM_JOB_NAME="test", SLURM_GPUS_ON_NODE="1", **variables)
+
+
 def test_a_slurm_job_starts_from_the_checkpoint_that_it_names_and_later_from_its_own(tmp_path):
-    for name, text in (("srun", '#!/usr/bin/env bash\necho "${@: -6}"\n'), ("scontrol", SCONTROL)):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    env = here(
-        tmp_path, PATH=f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}", SLURM_JOB_NAME="test",
-        SLURM_JOB_NODELIST="node1", SLURM_NNODES="1", SLURM_GPUS_ON_NODE="1", SLURM_JOB_ID="1", REQUEUED="none",
-    )  # fmt: skip
+    nodes = {"SLURM_JOB_NODELIST": "node1", "SLURM_NNODES": "1", "SLURM_JOB_ID": "1"}
+    env = slurm(tmp_path, '#!/usr/bin/env bash\necho "${@: -6}"\n', **nodes)
     named, own = "--resume_from_checkpoint a/checkpoint-2", "--output_dir runs/test"
     for flags, restarts, words in (
         ("x y z w", "0", f"z w {own} --resume_from_checkpoint auto"),
@@ -177,16 +181,9 @@ def test_a_slurm_job_starts_from_the_checkpoint_that_it_names_and_later_from_its
 
 @pytest.mark.slow
 def test_a_slurm_job_is_requeued_and_goes_on(tmp_path, text_file):
-    """With stand-ins for SLURM's own commands."""
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
     output, requeued = tmp_path / "run", tmp_path / "requeued"
-    environment = here(
-        tmp_path, PATH=f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}", SLURM_JOB_NAME="test",
-        SLURM_JOB_NODELIST="node[1-2]", SLURM_NNODES="2", SLURM_GPUS_ON_NODE="1", OUTPUT_DIR=str(output),
-        REQUEUED=str(requeued),
-    )  # fmt: skip
+    nodes = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2"}
+    environment = slurm(tmp_path, SRUN, **nodes, OUTPUT_DIR=str(output), REQUEUED=str(requeued))
     command = ["bash", SBATCH, *FLAGS, "--train_file", str(text_file), "--max_steps", "800", "--logging_steps", "200"]
     command += ["--save_steps", "20", "--save_total_limit", "2"]
 
