@@ -41,9 +41,9 @@ def test_formats(kind, streaming, tmp_path, cache):
 
 def test_sample_by(tmp_path, cache):
     path = tmp_path / "a.txt"
-    path.write_text("one\ntwo\n\n\nthree\nfour\n")
+    path.write_text("one\ntwo\n\n\nthree\nfour\n\n\n")
     expected = {"line": ["one", "two", "three", "four"], "paragraph": ["one\ntwo", "three\nfour"]}
-    for sample_by, texts in (expected | {"document": ["one\ntwo\n\n\nthree\nfour\n"]}).items():
+    for sample_by, texts in (expected | {"document": ["one\ntwo\n\n\nthree\nfour\n\n\n"]}).items():
         assert load([path], cache, path, sample_by=sample_by)["train"] == texts
 
 
