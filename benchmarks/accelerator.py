@@ -195,8 +195,8 @@ STEPS = {
     "gpu": [
         dict(model="bert-base", vocab_size=50304, length=512, bf16=True, start=16),
         dict(model="pythia-70m", vocab_size=50304, length=512, bf16=True, start=16),
-        dict(model="modernbert-base", vocab_size=50304, length=512, bf16=True, start=16),
-        dict(model="pythia-70m", vocab_size=256000, length=512, bf16=True, start=16),
+        dict(model="gemma-3-270m", vocab_size=262144, length=512, bf16=True, start=8),
+        dict(model="xlm-roberta-base", vocab_size=250002, length=512, bf16=True, start=16),
     ],
     # A program does not survive running out of CPU memory, so a CPU gets two batch sizes.
     "cpu": [

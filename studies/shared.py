@@ -78,6 +78,10 @@ INGREDIENTS = {
         *("--model_type", "gpt_neox", "--config_overrides"),
         "hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512",
     ],
+    "Pythia-70M": [
+        *("--model_type", "gpt_neox", "--bf16", "auto", "--config_overrides"),
+        "hidden_size=512,num_hidden_layers=6,num_attention_heads=8,intermediate_size=2048",
+    ],
     "RoBERTa": ["--model_type", "roberta"],
     "RoFormer": ["--model_type", "roformer"],
     # With relative attention, which its configuration disables by default.
@@ -162,7 +166,8 @@ def write_results(folder: Path, results: object, table: Iterable[str], figure=No
     Both texts name the origin of the results: the command with shortened paths, versions, commit and machine, and the commits
     named by the model cards of ``runs``, the folders of models trained earlier.
     """
-    origin = {"Command": command_line(), **SOFTWARE, "Machine": hardware(torch.device("cpu"))}
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    origin = {"Command": command_line(), **SOFTWARE, "Machine": hardware(device)}
     if commits := sorted(set(filter(None, map(commit_of_run, runs)))):
         origin["Commits of the runs"] = ", ".join(commits)
     text = "\n".join([*table, "", *(f"- {label}: {value}" for label, value in origin.items())]) + "\n"
