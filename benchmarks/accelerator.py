@@ -241,7 +241,7 @@ def sweep(part: Part, problem, deadline: float) -> None:
     """Time the steps of one model at batch sizes that double until no method fits or the time is up."""
     import torch
     from loss import alternate, heads
-    from step import METHODS, MODELS, config_of, timed, zipf_ids
+    from step import METHODS, MODELS, config_of, draw_ids, timed
 
     device, name = torch.device(part.device), f"{problem.model}, V = {problem.vocab_size:,}"
     chosen, all_heads = ChosenHead(), heads(part.device)[0]
@@ -257,7 +257,7 @@ def sweep(part: Part, problem, deadline: float) -> None:
             with part.attempt(f"{name}: {method}") as outcome:
                 before = allocated(device)
                 step = build(problem, folder, device)
-                step({"input_ids": zipf_ids(problem, 1).to(device)})
+                step({"input_ids": draw_ids(problem, 1).to(device)})
             if outcome["ran"]:
                 made[method], state[method] = step, allocated(device) - before
             step = None
@@ -269,7 +269,7 @@ def sweep(part: Part, problem, deadline: float) -> None:
             if part.has(**where):
                 size *= 2
                 continue
-            ids = zipf_ids(problem, size).to(device)
+            ids = draw_ids(problem, size).to(device)
             peaks, used, too_large = {}, None, []
             for method in list(made):
                 names = [None]

@@ -28,9 +28,6 @@ from torch import Tensor
 from headless_trainer.objective.losses import cwt_loss, vocabulary_cross_entropy
 from headless_trainer.trainers.window import peak_memory_mib
 
-# The probability of the r-th token is proportional to r ** -1.2. Then 1,024, 16,384 and 65,536 targets have 340, 2,700 and
-# 6,900 distinct tokens; as many tokens of English text in a BPE of 32,000 tokens have 390, 2,550 and 5,270.
-ZIPF_EXPONENT = 1.2
 DEFAULT_SIZES = {
     "cpu": ["1024,256,32000", "8192,512,50304"],
     "cuda": ["2048,768,50304", "16384,768,50304", "65536,768,50304", "65536,768,256000"],
@@ -126,12 +123,20 @@ def methods(device: str, dtype: torch.dtype) -> dict[str, Callable[[Tensor, Tens
     return CANDIDATE_METHODS | {f"K x V, {name}": head for name, head in heads(device)[0].items()}
 
 
+def token_shares(vocab_size: int) -> Tensor:
+    """Return ``(V,)`` relative frequencies of tokens with which a batch has as many distinct ones as a batch of text.
+
+    1,024, 16,384 and 131,072 targets have 440, 3,080 and 11,700; as many tokens of English novels, in random rows of 512 and
+    a BPE of 50,304 tokens, have 470, 3,560 and 12,900, and in consecutive rows 430, 3,010 and 10,400.
+    """
+    return torch.arange(9.0, vocab_size + 9, dtype=torch.float64) ** -1.34
+
+
 def make_inputs(size: tuple[int, int, int], dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:
     """Draw ``(K, D)`` outputs, ``(K,)`` targets and a ``(V, D)`` embedding, the same for every method."""
     count, width, vocab_size = size
     generator = torch.Generator(device).manual_seed(0)
-    frequencies = torch.arange(1, vocab_size + 1, device=device).double() ** -ZIPF_EXPONENT
-    targets = torch.multinomial(frequencies, count, replacement=True, generator=generator)
+    targets = torch.multinomial(token_shares(vocab_size).to(device), count, replacement=True, generator=generator)
     targets = torch.randperm(vocab_size, generator=generator, device=device)[targets]
     hidden = torch.randn(count, width, generator=generator, device=device)
     weight = torch.randn(vocab_size, width, generator=generator, device=device) / width**0.5

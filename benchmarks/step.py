@@ -18,7 +18,6 @@ their own vocabulary size.
 import argparse
 import contextlib
 import functools
-import math
 import statistics
 import tempfile
 import time
@@ -26,7 +25,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from loss import alternate, in_a_process, machine
+from loss import alternate, in_a_process, machine, token_shares
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, SampledSoftmaxTrainer, VanillaTrainer
@@ -98,7 +97,7 @@ def methods_of(args) -> dict:
 
 def batch_of(args) -> tuple[dict[str, torch.Tensor], torch.device]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return {"input_ids": zipf_ids(args, args.batch_size).to(device)}, device
+    return {"input_ids": draw_ids(args, args.batch_size).to(device)}, device
 
 
 def peak_memory(args, name: str) -> float:
@@ -120,16 +119,17 @@ def timed(step, batch: dict[str, torch.Tensor], device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-def zipf_ids(args, batch_size: int) -> torch.Tensor:
-    """Draw ``(B, T)`` ids with frequencies like those of a text: the share of token r is proportional to 1 / (r + 2.7)."""
-    shares = 1.0 / (torch.arange(5, args.vocab_size) + 2.7)
+def draw_ids(args, batch_size: int) -> torch.Tensor:
+    """Draw ``(B, T)`` ids that have about as many distinct ones as a text."""
+    shares = token_shares(args.vocab_size)[5:]
     generator = torch.Generator().manual_seed(0)
     return 5 + torch.multinomial(shares, batch_size * args.length, True, generator=generator).view(batch_size, -1)
 
 
-def zipf_counts(args) -> torch.Tensor:
+def expected_counts(args) -> torch.Tensor:
     """Return ``(V,)`` occurrences of each token in a text of a million tokens."""
-    return (1e6 / (torch.arange(args.vocab_size) + 2.7) / math.log(args.vocab_size)).long()
+    shares = token_shares(args.vocab_size)
+    return (1e6 * shares / shares.sum()).long()
 
 
 def config_of(args):
@@ -155,7 +155,7 @@ def our_step(trainer_class, model_class, objective: str, **own_settings):
         )  # fmt: skip
         with device:  # draws random weights on the device, which is seconds faster on a GPU
             model = model_class(args).from_config(config_of(args))
-        given = {"token_counts": zipf_counts(args)} if trainer_class is SampledSoftmaxTrainer else {}
+        given = {"token_counts": expected_counts(args)} if trainer_class is SampledSoftmaxTrainer else {}
         trainer = trainer_class(model, settings, processing_class=tokenizer_of(args), **given)
         as_rows = trainer.rows.updated_as_rows() if trainer.rows is not None else contextlib.nullcontext()
         as_rows.__enter__()

@@ -91,9 +91,12 @@ class DocumentIsolation:
     @torch.no_grad()
     def _check_isolates(self, tokenizer) -> None:
         """Compare outputs, not configurations: many decoders accept ``position_ids`` and still attend across documents."""
-        attention, model = self.model.config._attn_implementation or "", self.model
-        if "flash" in attention or is_deepspeed_zero3_enabled():
-            return  # the kernels need an accelerator, and the model is not on it yet; ZeRO-3 has no whole weights yet
+        model, config = self.model, self.model.config
+        if is_deepspeed_zero3_enabled():
+            return  # there are no whole weights yet
+        attention = config._attn_implementation
+        if attention not in ("sdpa", "eager"):  # other kernels need an accelerator, and the model is not on it yet
+            config._attn_implementation = "eager"
         taken = {*tokenizer.all_special_ids, *self.ends.tolist()}
         first, other = [token for token in range(model.get_input_embeddings().num_embeddings) if token not in taken][:2]
         trunk, training, outputs = model.base_model, model.training, []
@@ -103,6 +106,7 @@ class DocumentIsolation:
             self.add(inputs, model.device)
             outputs.append(trunk(**inputs).last_hidden_state[:, 2:].float())
         model.train(training)
+        config._attn_implementation = attention
         difference = (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max()  # 0 where isolated, else above 1e-4
         if difference > 1e-5:
             raise ValueError(

@@ -84,7 +84,14 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("name", "content", "said"), [(name, *fault) for name in FAULTS for fault in FAULTS[name]])
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        pytest.param(name, *fault, id=f"{name} {number}")  # pytest 8 makes ids of the bytes, which workers must share
+        for name in FAULTS
+        for number, fault in enumerate(FAULTS[name])
+    ],
+)
 def test_a_fault_is_said_in_one_line_with_argument_and_file(name, content, said, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(OSError) as error:

@@ -269,6 +269,9 @@ def test_auto_takes_chunks_when_the_scores_are_many(monkeypatch):
         monkeypatch.setattr(losses, "CHUNK_ELEMENTS", rows * len(data.targets.unique()))
         cwt(data)(data.hidden, data.weight)
     assert applied == [K - 1]
+    monkeypatch.setitem(losses.DENSE_ELEMENTS, "cpu", K * len(data.targets.unique()))  # as on a GPU
+    cwt(data)(data.hidden, data.weight)
+    assert len(applied) == 1
 
 
 @pytest.mark.parametrize("trained", ["hidden", "weight"])

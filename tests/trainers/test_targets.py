@@ -273,9 +273,16 @@ def test_refused(make, request, name, task, tokenizer, settings, text):
         make(task, build(name, "eager").train(), tokenizer, **settings)
 
 
-def test_the_look_at_isolation_leaves_the_model_as_it_was(make):
+@pytest.mark.parametrize("attention", ["sdpa", "flash_attention_2", "flex_attention"])
+def test_the_look_at_isolation_leaves_the_model_as_it_was(make, attention):
+    """It needs neither the kernels nor their compiler."""
     for mode in (True, False):
         model = build("gpt2").train(mode)
+        model.config._attn_implementation = attention
         make("clm", model, isolate_documents=True)
-        assert model.training is mode
+        assert (model.training, model.config._attn_implementation) == (mode, attention)
         assert all(parameter.grad is None for parameter in model.parameters())
+    model = build("opt")
+    model.config._attn_implementation = attention
+    with pytest.raises(ValueError, match="still attend to each other"):
+        make("clm", model, isolate_documents=True)
