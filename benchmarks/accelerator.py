@@ -257,7 +257,7 @@ def sweep(part: Part, problem, deadline: float) -> None:
             with part.attempt(f"{name}: {method}") as outcome:
                 before = allocated(device)
                 step = build(problem, folder, device)
-                step({"input_ids": draw_ids(problem, 1).to(device)})
+                step({"input_ids": draw_ids(problem, 1)})
             if outcome["ran"]:
                 made[method], state[method] = step, allocated(device) - before
             step = None
@@ -269,7 +269,7 @@ def sweep(part: Part, problem, deadline: float) -> None:
             if part.has(**where):
                 size *= 2
                 continue
-            ids = draw_ids(problem, size).to(device)
+            ids = draw_ids(problem, size)
             peaks, used, too_large = {}, None, []
             for method in list(made):
                 names = [None]

@@ -27,12 +27,7 @@ class Panel:
 
 
 def curves(
-    panels: Sequence[Panel],
-    *,
-    size: tuple[float, float] = (4.5, 3.6),
-    columns: int | None = None,
-    legend: str = "each",
-    **shared,
+    panels: Sequence[Panel], *, size: tuple = (4.5, 3.6), columns: int | None = None, legend: str = "each", **shared
 ):
     """Draw panels of ``size`` inches each, ``columns`` (default: all) in a row, and return matplotlib's figure.
 

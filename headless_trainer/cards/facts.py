@@ -125,8 +125,8 @@ def hardware(device: torch.device, processes: int = 1) -> str:
 @cache
 def software() -> dict[str, str | None]:
     """Return the versions of Python and packages behind a training run, and the commit, by label, as at the first call."""
-    imported_first = reversed([*importlib.metadata.distributions()])  # of two copies, the first on the path is imported
-    found = {each.name: each.version for each in imported_first}
+    copies = reversed([*importlib.metadata.distributions()])  # of two copies, the first is imported
+    found = {each.name: each.version for each in copies}
     packages = [f"{name} {found[name]}" for name in PACKAGES if name in found]  # a checkout may lack ours
     versions = ", ".join([f"Python {platform.python_version()}", *packages])
     return {"Versions": versions, "Commit of the working directory": commit()}

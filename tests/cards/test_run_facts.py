@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import re
 import subprocess
+import sys
 
 import torch
 
@@ -29,10 +30,15 @@ def test_commit_of_the_working_directory(tmp_path, monkeypatch):
     assert run_facts.commit() is None
 
 
-def test_hardware_and_versions(monkeypatch):
+def test_hardware_and_versions(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert re.fullmatch(r"CPU, 8 cores( \(\S.*\))?", run_facts.hardware(torch.device("cpu")))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     assert run_facts.hardware(torch.device("cuda"), 4) == "4 x NVIDIA H200"
     assert run_facts.hardware(torch.device("mps")) == "1 x mps"
-    assert f", torch {importlib.metadata.version('torch')}, transformers " in run_facts.software()["Versions"]
+    (tmp_path / "torch-0.1.dist-info").mkdir()  # another copy of it, which is not the one that is imported
+    (tmp_path / "torch-0.1.dist-info" / "METADATA").write_text("Name: torch\nVersion: 0.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path[1:], sys.path[0]])
+    versions = run_facts.software.__wrapped__()["Versions"]
+    assert f", torch {importlib.metadata.version('torch')}, transformers " in versions

@@ -84,14 +84,11 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        pytest.param(name, *fault, id=f"{name} {number}")  # pytest 8 makes ids of the bytes, which workers must share
-        for name in FAULTS
-        for number, fault in enumerate(FAULTS[name])
-    ],
-)
+# Ids of their own: pytest 8 makes them of the bytes, which all workers must share.
+IDS = [f"{name} {number}" for name in FAULTS for number in range(len(FAULTS[name]))]
+
+
+@pytest.mark.parametrize(("name", "content", "said"), [(name, *f) for name in FAULTS for f in FAULTS[name]], ids=IDS)
 def test_a_fault_is_said_in_one_line_with_argument_and_file(name, content, said, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(OSError) as error:

@@ -34,14 +34,7 @@ def trainer(folder, callbacks=(), model=None, **settings):
 
 
 def naive_step(batches: list[list[dict]], groups: list[list[int]], drawn: list[int], whole: bool):
-    """Loss and gradients of one step, position by position, over lists of candidates.
-
-    Args:
-        batches: rows of each forward.
-        groups: sizes of the groups of predictions of each forward.
-        drawn: further candidates of every prediction.
-        whole: whether the candidates are the targets of all forwards.
-    """
+    """Loss and gradients of a step, by position; ``groups`` are sizes of pools in each forward, ``whole`` is one of all."""
     model = trunk().double()
     embedding = model.get_input_embeddings().weight
     outputs, targets = [], []

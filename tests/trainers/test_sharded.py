@@ -1,8 +1,5 @@
-"""Weights, gradients and optimizer cut into shards, by DeepSpeed ZeRO and by FSDP2: the numbers of one process.
-
-Each run is started as accelerate launch would start it with a launch configuration, on two CPU processes, or on as many GPUs
-as there are, up to two.
-"""
+"""Weights, gradients and optimizer cut into shards by DeepSpeed ZeRO and FSDP2, as accelerate launch starts them, on two CPU
+processes or up to two GPUs: the numbers of one process."""
 
 import os
 import shutil

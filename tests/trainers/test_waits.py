@@ -1,8 +1,5 @@
-"""Between the drawing of its targets and its end, a step asks the device for no number but those listed here.
-
-On an accelerator the host works ahead of the device. Whatever needs a number of the device, such as `.item()`, `nonzero` or
-`unique`, waits for all that was asked of it before.
-"""
+"""Between the drawing of its targets and its end, a step asks the device for no number but those listed here: `.item()`,
+`nonzero`, `unique` and the like wait for all that the host asked of it before."""
 
 import sys
 from collections import Counter
