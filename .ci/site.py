@@ -1,4 +1,4 @@
-"""A hook of mkdocs: README.md, the pages of studies/ and examples/ and their pictures are part of the site."""
+"""A hook of mkdocs: README.md, the pages of benchmarks/, studies/ and examples/ and their pictures are part of the site."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ PATTERNS = (
     "CITATION.cff",
     "studies/*.md",
     "studies/results/*/results.*",
+    "benchmarks/results/*/results.*",
     "examples/items/**/*.md",
 )
 
