@@ -10,7 +10,7 @@ On one GPU it takes at most nine minutes and writes accelerator.json and acceler
 - loss: forward and backward of the loss alone, of the paper's form, and of every installed exact head over the vocabulary
   (torch's, Liger's, Cut Cross-Entropy), each with its error relative to float64
 - steps: whole training steps with growing batches until memory runs out: trunk alone, headless, vanilla with the fastest of
-  those heads, and transformers' own model
+  those heads, transformers' own model, and headless in pools of 4,096
 
 Each part runs in a process of its own for its share of the time. The page names whatever fails, and the rest still runs.
 """
@@ -241,7 +241,7 @@ def sweep(part: Part, problem, deadline: float) -> None:
     """Time the steps of one model at batch sizes that double until no method fits or the time is up."""
     import torch
     from loss import alternate, heads
-    from step import METHODS, MODELS, config_of, draw_ids, timed
+    from step import METHODS, MODELS, config_of, draw_ids, methods_of, timed
 
     device, name = torch.device(part.device), f"{problem.model}, V = {problem.vocab_size:,}"
     chosen, all_heads = ChosenHead(), heads(part.device)[0]
@@ -251,7 +251,8 @@ def sweep(part: Part, problem, deadline: float) -> None:
         tempfile.TemporaryDirectory() as folder,
     ):
         made, state = {}, {}
-        for method, build in METHODS.items():
+        problem.methods, problem.pool_size = [each for each in METHODS if "rows" not in each], [4096]
+        for method, build in methods_of(problem).items():
             if f"{name}: {method}" in part.without:
                 continue
             with part.attempt(f"{name}: {method}") as outcome:

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headless_trainer.objective.losses import cwt_loss, vocabulary_cross_entropy
+from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.trainers.window import peak_memory_mib
 
 DEFAULT_SIZES = {
@@ -120,14 +121,28 @@ def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
 
 def methods(device: str, dtype: torch.dtype) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
     """Return every method that can run on a device, by name."""
-    return CANDIDATE_METHODS | {f"K x V, {name}": head for name, head in heads(device)[0].items()}
+    found = heads(device)[0]
+    among = {f"K x U, {name}": among_candidates(found[name]) for name in found if name.startswith(("torch", "Liger"))}
+    return CANDIDATE_METHODS | among | {f"K x V, {name}": head for name, head in found.items()}
+
+
+def among_candidates(head: Head) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return the contrastive loss computed by a head over the vocabulary, for which the candidates are the vocabulary."""
+
+    def loss(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
+        pool = NegativePool.from_targets(targets)
+        index, log_counts = pool.index_of(targets), pool.log_counts()
+        bias = log_counts.to(hidden.dtype)  # Liger's dtypes must be equal
+        return head(hidden, index, F.embedding(pool.ids, weight), bias) + log_counts[index].mean()
+
+    return loss
 
 
 def token_shares(vocab_size: int) -> Tensor:
     """Return ``(V,)`` relative frequencies of tokens with which a batch has as many distinct ones as a batch of text.
 
-    1,024, 16,384 and 131,072 targets have 440, 3,080 and 11,700; as many tokens of English novels, in random rows of 512 and
-    a BPE of 50,304 tokens, have 470, 3,560 and 12,900, and in consecutive rows 430, 3,010 and 10,400.
+    1,024, 16,384 and 131,072 targets have 440, 3,080 and 11,700; of English novels in a BPE of 50,304 tokens they have 430,
+    3,010 and 10,400 in their order, and 470, 3,560 and 12,900 in random rows of 512.
     """
     return torch.arange(9.0, vocab_size + 9, dtype=torch.float64) ** -1.34
 

@@ -6,13 +6,12 @@
     python benchmarks/step.py --length 512 --batch_size 1 2 4 8 --figure batch_size.png
     python benchmarks/step.py --model xlm-roberta-base --batch_size 4
 
-All methods share the trunk (BERT-small by default), the batch, the masking rate and AdamW. They take turns in one process after
-a warm-up, and their medians are compared. "trunk only" runs forward, backward and optimizer of the trunk on a loss that costs
-nothing: no objective can be cheaper. "transformers" is ...ForMaskedLM / ...ForCausalLM as run_mlm / run_clm run it, with logits
-at every position. "rows" means that AdamW updates only the rows that a step reads. --pool_size adds headless steps with pools
-of that size. Peak memory is that of three steps in a separate process: with Python and its libraries on a CPU, of tensors alone
-on a GPU. --figure draws time and memory against the batch size, like figure 3 of the paper. Hub models have random weights and
-their own vocabulary size.
+All methods share the trunk (BERT-small by default), the batch, the masking rate and AdamW, and take turns after a warm-up.
+"trunk only" runs forward, backward and optimizer of the trunk on a loss that costs nothing: no objective can be cheaper.
+"transformers" is ...ForMaskedLM / ...ForCausalLM as run_mlm / run_clm run it, with logits at every position. "rows" means that
+AdamW updates only the rows that a step reads. --pool_size adds headless steps with pools of that size. Peak memory is that of
+three steps in a separate process: on a CPU with Python and its libraries, on a GPU of tensors alone. --figure draws time and
+memory against the batch size, like figure 3 of the paper. Hub models have random weights and their own vocabulary size.
 """
 
 import argparse
