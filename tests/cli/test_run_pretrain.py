@@ -176,13 +176,13 @@ def test_the_last_step_is_evaluated_once_unless_other_weights_come_back(
 )
 def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, task, flags, kind):
     """In memory and streamed, with what it forgets beside what it learns, before the first step and after the last."""
-    base, new = tmp_path / "base", tmp_path / "new.txt"
+    base, new = tmp_path / "base", tmp_path / "new.jsonl"  # the old texts are lines, and have no columns
     run(text_file, base, *flags, "--objective", "vanilla", "--task", task)
-    new.write_text("\n".join(f"ships sail north {number} times a year." for number in range(60)))
+    new.write_text("\n".join(f'{{"body": "ships sail north {number} times a year."}}' for number in range(60)))
     for name, more in (("memory", ["--eval_on_start"]), ("stream", ["--streaming"])):
         folder = tmp_path / name
-        given = ["--train_file", new, "--eval_old_file", text_file, "--output_dir", folder, *more]
-        main([*map(str, [*QUICK[3:], "--objective", "sampled_softmax", "--model_name_or_path", base, *given])])
+        given = [*"--text_column body --train_file".split(), new, "--eval_old_file", text_file, "--output_dir", folder]
+        main([*map(str, [*QUICK[3:], "--objective", "sampled_softmax", "--model_name_or_path", base, *given, *more])])
         metrics = json.loads((folder / "eval_results.json").read_text())
         assert {"eval_loss", "eval_old_loss", "eval_unseen_token_mass"} <= metrics.keys() and metrics["epoch"] > 0
         model = kind.from_pretrained(folder)
