@@ -207,16 +207,16 @@ STEPS = {
 
 
 def steps(part: Part) -> None:
-    import torch
+    from step import METHODS
 
-    dtype = torch.bfloat16 if part.scale == "gpu" else torch.float32
-    part.found["facts"]["dtype"] = str(dtype).removeprefix("torch.")
+    part.found["facts"]["dtype"] = "bfloat16" if part.scale == "gpu" else "float32"
+    compared = {"methods": [each for each in METHODS if "rows" not in each], "pool_size": [4096]}
     problems = STEPS[part.scale]
     for index, problem in enumerate(problems):
         if part.late():
             return
         now = time.monotonic()
-        sweep(part, argparse.Namespace(**problem), now + (part.deadline - now) / (len(problems) - index))
+        sweep(part, argparse.Namespace(**problem | compared), now + (part.deadline - now) / (len(problems) - index))
         gc.collect()
 
 
@@ -241,7 +241,7 @@ def sweep(part: Part, problem, deadline: float) -> None:
     """Time the steps of one model at batch sizes that double until no method fits or the time is up."""
     import torch
     from loss import alternate, heads
-    from step import METHODS, MODELS, config_of, draw_ids, methods_of, timed
+    from step import MODELS, config_of, draw_ids, methods_of, timed
 
     device, name = torch.device(part.device), f"{problem.model}, V = {problem.vocab_size:,}"
     chosen, all_heads = ChosenHead(), heads(part.device)[0]
@@ -251,7 +251,6 @@ def sweep(part: Part, problem, deadline: float) -> None:
         tempfile.TemporaryDirectory() as folder,
     ):
         made, state = {}, {}
-        problem.methods, problem.pool_size = [each for each in METHODS if "rows" not in each], [4096]
         for method, build in methods_of(problem).items():
             if f"{name}: {method}" in part.without:
                 continue

@@ -27,9 +27,9 @@ class Panel:
 
 
 def curves(
-    panels: Sequence[Panel], *, size: tuple = (4.5, 3.6), columns: int | None = None, legend: str = "each", **shared
+    panels: Sequence[Panel], *, size: tuple[float, float] = (4.5, 3.6), columns: int = 0, legend: str = "each", **shared
 ):
-    """Draw panels of ``size`` inches each, ``columns`` (default: all) in a row, and return matplotlib's figure.
+    """Draw panels of ``size`` inches each, ``columns`` (0: all) in a row, and return matplotlib's figure.
 
     Legends appear in ``each`` panel, the ``first``, or ``below`` all. ``shared`` are ``sharex`` and ``sharey`` of `subplots`.
     """
