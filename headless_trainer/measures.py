@@ -47,10 +47,6 @@ class Measure:
     def bare_name(self) -> str:
         return self.name.removeprefix("eval_")
 
-    @property
-    def short_with_unit(self) -> str:
-        return f"{self.short} ({self.unit})" if self.unit else self.short
-
 
 def _headless(args) -> bool:
     return args.objective == "headless"
@@ -66,10 +62,6 @@ def _full_vocabulary(args) -> bool:
 
 def _perplexity(args) -> bool:
     return args.task == "clm" and _full_vocabulary(args)
-
-
-def _without_bias(args) -> bool:
-    return _headless(args) and args.eval_full_vocabulary
 
 
 LOSS_CHART = Chart(
@@ -104,9 +96,9 @@ EVALUATION = (
     Measure("eval_perplexity", "perplexity", _perplexity, "lower", (CONSOLE, RESULTS), form="{:,.1f}".format),
     Measure("eval_loss", "pool loss", _headless, "lower", (CONSOLE,), **LOSS),
     Measure("eval_loss", "loss", _has_head, "lower", (CONSOLE,), **LOSS),
-    Measure("eval_cross_entropy_without_bias", "", _without_bias, "lower"),
-    Measure("eval_accuracy_without_bias", "", _without_bias, "higher"),
-    Measure("eval_perplexity_without_bias", "", lambda args: _perplexity(args) and _headless(args), "lower"),
+    Measure("eval_cross_entropy_without_bias", "", lambda args: _headless(args) and _full_vocabulary(args), "lower"),
+    Measure("eval_accuracy_without_bias", "", lambda args: _headless(args) and _full_vocabulary(args), "higher"),
+    Measure("eval_perplexity_without_bias", "", lambda args: _headless(args) and _perplexity(args), "lower"),
     Measure("eval_pool_accuracy", "", _headless, "higher"),
     Measure("eval_unseen_token_mass", "mass on unseen tokens", lambda args: args.objective == "sampled_softmax", "lower",
             (CONSOLE,), form="{:.2%}".format),

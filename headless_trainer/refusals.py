@@ -31,14 +31,6 @@ def outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refu
         yield Refusal(name, f"it must {must}", lambda args, name=name: not fits(getattr(args, name)))
 
 
-def _is_not_adamw(args) -> bool:
-    return getattr(args.optim, "value", args.optim) not in ("adamw_torch", "adamw_torch_fused")
-
-
-def _parallel(args) -> bool:
-    return any((getattr(args.parallelism_config, f"{name}_size", 1) or 1) > 1 for name in ("tp", "cp", "sp"))
-
-
 def _has_no_decay(args) -> bool:
     steps = (args.lr_scheduler_kwargs or {}).get("num_decay_steps")
     fits = isinstance(steps, int) and 0 < steps and not 0 < args.max_steps <= steps
@@ -107,7 +99,11 @@ PRETRAINING = (
         f"save_strategy is 'no', so there is no model to load: set save_strategy and eval_strategy, or {LEAVE}",
         lambda args: args.save_strategy == "no",
     ),
-    Refusal("parallelism_config", f"targets are drawn for whole rows: {LEAVE} tp, cp and sp sizes", _parallel),
+    Refusal(
+        "parallelism_config",
+        f"targets are drawn for whole rows: {LEAVE} tp, cp and sp sizes",
+        lambda args: any((getattr(args.parallelism_config, f"{each}_size", 1) or 1) > 1 for each in ("tp", "cp", "sp")),
+    ),
     Refusal(
         "pool_size",
         f"negatives is not 'micro_batch', so the targets of several forwards form one pool: {OF_TWO}",
@@ -124,7 +120,11 @@ PRETRAINING = (
         f"task is 'clm', which masks nothing: use --task mlm, or {LEAVE}",
         lambda args: args.task == "clm",
     ),
-    Refusal("sparse_embedding_updates muon_learning_rate", f"optim is not AdamW: change it, or {LEAVE}", _is_not_adamw),
+    Refusal(
+        "sparse_embedding_updates muon_learning_rate",
+        f"optim is not AdamW: change it, or {LEAVE}",
+        lambda args: getattr(args.optim, "value", args.optim) not in ("adamw_torch", "adamw_torch_fused"),
+    ),
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
         f"it needs whole matrices, which DeepSpeed and FSDP shard: start without them, or {LEAVE}",

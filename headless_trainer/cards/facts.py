@@ -91,10 +91,11 @@ def settings_table(args) -> str | None:
 
 @dataclasses.dataclass
 class RunFacts:
-    """The arguments of a run; None for a trainer made in Python."""
+    """The arguments of a run, and a fingerprint of its held-out texts; None for a trainer made in Python."""
 
     model_args: ModelArguments | None = None
     data_args: DataArguments | None = None
+    held_out_texts: str | None = None
 
 
 def environment(trainer, seconds: float) -> dict[str, str | None]:

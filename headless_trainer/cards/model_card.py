@@ -170,7 +170,7 @@ def held_out_results(
             dataset_name=described,
             dataset_split="held out" if hub else None,
             metric_type=each.bare_name,
-            metric_name=each.short_with_unit + (" of the free head" if kind == "trunk" else ""),
+            metric_name=each.short + f" ({each.unit})" * bool(each.unit) + " of the free head" * (kind == "trunk"),
             metric_value=six_digits(metrics[each.name]),
             metric_args={"predicted_tokens": metrics["eval_predicted_tokens"]},
         )

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from xxhash import xxh3_128_hexdigest
 
 from ..arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
+from ..cards.facts import RunFacts
 from ..cards.model_card import write_model_card
 from ..corpus import packing, streaming, texts
 from ..corpus.files import expand, extension
@@ -131,7 +134,8 @@ def make_trainer(
     trainer.old_eval_dataset, trainer.saved_dtype = rows.get("old"), came_in
     if resume:  # check before training that the checkpoint fits this run, and find its position
         check_resume(trainer, resume)
-    trainer.facts.model_args, trainer.facts.data_args = model_args, data_args
+    first = "".join(row["text"] for row in islice(documents["validation"], 100))  # no two corpora have the same
+    trainer.facts = RunFacts(model_args, data_args, xxh3_128_hexdigest(first.encode())[:8])
     run_folder.use_console(trainer)
     return trainer, resume
 

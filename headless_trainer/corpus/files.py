@@ -10,7 +10,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 
 import datasets
@@ -45,6 +45,8 @@ def expand(argument: str, names: Iterable[str]) -> list[Path]:
             if extension(path) not in FORMATS:
                 raise ValueError(f"{argument} must end in {', '.join(FORMATS)}, each also with .gz, got {str(path)!r}.")
         found += files
+    if twice := [path for path, after in pairwise(sorted(map(Path.resolve, found))) if path == after]:
+        raise ValueError(f"{argument} names {str(twice[0])!r} twice: its documents would count twice. Name it once.")
     return found
 
 

@@ -56,11 +56,6 @@ def benchmark_table(runs: list[dict]) -> str:
     return score_table(scores_of(runs), names=names, averaged=False, lower=lower, digits=".4g" if lower else ".2f")
 
 
-def in_numerical_order(name: str) -> list[str | int]:
-    """Return a sort key that puts checkpoint-5 before checkpoint-10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
-
-
 def score_table(
     scores: pandas.DataFrame,
     *,
@@ -76,8 +71,9 @@ def score_table(
     best score of a column, and all that print alike, are bold; a dash is a missing score. ``scores`` are those of
     `results.scores_of`, ``names`` the column headings.
     """
-    rows, found = sorted(scores["row"].unique(), key=in_numerical_order), sorted(scores["column"].unique())
-    columns = sorted(found, key=lambda column: [*TASK_NAMES, column].index(column))  # as in the paper's tables
+    # Rows in the order of their numbers (checkpoint-5, checkpoint-10), columns in that of the paper's tables.
+    rows = sorted(scores["row"].unique(), key=lambda name: re.sub(r"\d+", lambda digits: digits[0].zfill(12), name))
+    columns = sorted(scores["column"].unique(), key=lambda name: ([*TASK_NAMES, name].index(name), name))
     seeds = scores.groupby(["row", "column"])["score"].agg(["mean", "std"]).unstack()
     mean, deviation = (seeds[name].reindex(index=rows, columns=columns) for name in ("mean", "std"))
     if averaged:

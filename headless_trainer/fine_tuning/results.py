@@ -50,7 +50,10 @@ def write_run(path: Path, run: dict) -> None:
 
 def read_run(path: Path) -> dict:
     """Read the result of one run."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} is damaged ({error}): delete it, and repeat the command.") from error
 
 
 def read_runs(output_dir: str | Path, folders: str = "*/*/*") -> list[dict]:

@@ -66,7 +66,8 @@ def first_reaching(points: Iterable[tuple[float, float]], wanted: float) -> floa
 def not_comparable(configurations: Configurations) -> str | None:
     """Return the reason why the held-out figures of these runs must not be compared, or None."""
     every = [run for runs in configurations.values() for run in runs]
-    for what, setting in {"tasks": "task", "vocabularies": "model: vocab_size", "tokenizers": "tokenizer"}.items():
+    same = {"tasks": "task", "vocabularies": "model: vocab_size", "tokenizers": "tokenizer"}
+    for what, setting in (same | {"held-out texts": "held_out_texts"}).items():
         values = {run.settings.get(setting) for run in every} - {None}
         if len(values) > 1:
             return f"The runs have different {what} ({', '.join(sorted(map(str, values)))})"

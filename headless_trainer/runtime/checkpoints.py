@@ -81,9 +81,9 @@ def write_whole(path: Path, content: bytes) -> None:
         aside.write_bytes(content)
 
 
-def save_settings(folder: str | Path, args: TrainingArguments, trainer: str) -> None:
-    """Write the training arguments and the name of the trainer's class; tokens are masked by `TrainingArguments.to_dict`."""
-    content = json.dumps(args.to_dict() | {"trainer": trainer}, indent=2, default=str)
+def save_settings(folder: str | Path, args: TrainingArguments, **facts: Any) -> None:
+    """Write the training arguments and other ``facts`` of a run; tokens are masked by `TrainingArguments.to_dict`."""
+    content = json.dumps(args.to_dict() | facts, indent=2, default=str)
     write_whole(Path(folder) / SETTINGS_NAME, f"{content}\n".encode())
 
 
@@ -139,7 +139,10 @@ def checkpoint_to_resume(value: str | bool | None, output_dir: str | Path) -> st
 
 
 def _last_to_resume(value: str | bool, output_dir: Path) -> str | None:
-    _finish_interrupted(output_dir)
+    # A checkpoint that is whole but was left there: its process was killed before the rename.
+    for folder in checkpoints_in(output_dir / INCOMPLETE_NAME):
+        if find_fault(folder) is None and not (output_dir / folder.name).exists():
+            os.replace(folder, output_dir / folder.name)
     last, found = last_whole_checkpoint(output_dir), checkpoints_in(output_dir)
     if last is None and found:
         raise ValueError(
@@ -152,13 +155,6 @@ def _last_to_resume(value: str | bool, output_dir: Path) -> str | None:
             "To start a new run in that case, pass --resume_from_checkpoint auto."
         )
     return last
-
-
-def _finish_interrupted(run_dir: Path) -> None:
-    """Publish a checkpoint that was complete, including its manifest, when its process was killed before the rename."""
-    for folder in checkpoints_in(run_dir / INCOMPLETE_NAME):
-        if find_fault(folder) is None and not (run_dir / folder.name).exists():
-            os.replace(folder, run_dir / folder.name)
 
 
 def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None, in_python: bool = False) -> None:

@@ -53,7 +53,10 @@ class DocumentIsolation:
 
         Masks between pairs of tokens, each as large as all scores of one attention head, are made on the device.
         """
-        positions = document_positions(inputs["input_ids"], self.ends)
+        ids = inputs["input_ids"]
+        if "attention_mask" in inputs:  # padding before a document is none of it
+            ids = ids.masked_fill(inputs["attention_mask"] == 0, int(self.ends[0]))
+        positions = document_positions(ids, self.ends)
         if self.task == "clm":
             positions = inputs.get("position_ids", positions)
             # Decoders find document starts by restarting positions, but only without a mask or a cache.

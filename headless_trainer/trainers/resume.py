@@ -135,9 +135,8 @@ def check_settings(checkpoint: str, trainer) -> None:
             settings["data_seed"] = settings.get("seed")
         settings["optim"] = str(settings.get("optim")).removesuffix("_fused")  # the same computation
     place = () if args.ignore_data_skip else REFUSED_WITH_PLACE
-    kept = [
-        name for name in KEPT if (before.get(name) is None) == (now.get(name) is None)
-    ]  # with and without Muon differ
+    # With and without Muon differ.
+    kept = [name for name in KEPT if (before.get(name) is None) == (now.get(name) is None)]
     for name in (name for name in (*REFUSED, *place, *KEPT) if name in before and before[name] != now.get(name)):
         if name in kept:
             logger.warning_once(  # scripts also check before training

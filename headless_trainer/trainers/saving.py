@@ -62,7 +62,7 @@ def write_model(trainer, folder: Path, leaves_run: bool) -> None:
         _store_as(folder, trainer.saved_dtype)
     if args.should_save:
         save_token_counts(folder, counts, totals)
-        save_settings(folder, args, type(trainer).__name__)
+        save_settings(folder, args, trainer=type(trainer).__name__, held_out_texts=trainer.facts.held_out_texts)
 
 
 def _store_as(folder: Path, dtype: torch.dtype) -> None:

@@ -15,6 +15,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 
 from headless_trainer import HeadlessTrainer, load_token_counts
 from headless_trainer.cli.pretrain import main
+from headless_trainer.runtime.checkpoints import read_settings
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -190,7 +191,9 @@ def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, t
         assert "drawn tokens (sampled softmax)" in (folder / "README.md").read_text()
     history = json.loads((tmp_path / "memory" / "trainer_state.json").read_text())["log_history"]
     before = {name: logs[name] for logs in history if logs["step"] == 0 for name in logs}
-    assert before["eval_old_loss"] == pytest.approx(
-        json.loads((base / "eval_results.json").read_text())["eval_loss"], abs=0.2
+    old, after = (json.loads((tmp_path / name / "eval_results.json").read_text()) for name in ("base", "memory"))
+    assert (
+        before["eval_old_loss"] == pytest.approx(old["eval_loss"], abs=0.2) and before["eval_loss"] > after["eval_loss"]
     )
-    assert before["eval_loss"] > json.loads((tmp_path / "memory" / "eval_results.json").read_text())["eval_loss"]
+    texts = [read_settings(tmp_path / name)["held_out_texts"] for name in ("base", "memory", "stream")]
+    assert texts[0] != texts[1] == texts[2]

@@ -145,3 +145,5 @@ def test_names_stand_for_files_folders_and_globs(tmp_path, monkeypatch):
     for name, error in faults.items():
         with pytest.raises(error, match=f"^train_file .*{name.replace('*', '.')}"):
             expand("train_file", [name])
+    with pytest.raises(ValueError, match="^train_file names '.*/z/a.csv' twice: its documents would count twice"):
+        expand("train_file", ["z/*.csv", "z"])

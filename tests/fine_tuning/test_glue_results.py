@@ -43,6 +43,9 @@ def test_a_result_comes_back_as_it_was_written(tmp_path):
     assert path == tmp_path / "balanced" / "a" / "cola" / "seed_3.json"
     write_run(path, a_run(seed=3))
     assert read_runs(tmp_path) == [a_run(seed=3)]
+    path.write_text(path.read_text()[:-9])
+    with pytest.raises(ValueError, match="/cola/seed_3.json' is damaged .*: delete it, and repeat the command"):
+        read_runs(tmp_path)
 
 
 SETTINGS = {"learning_rate": 1e-5, "batch_size": 32}

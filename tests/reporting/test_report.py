@@ -47,14 +47,11 @@ def make_run(
             history.append({"step": step, "eval_loss": 6.0, "eval_predicted_tokens": 500} | figures)
     state = {"global_step": steps[-1], "max_steps": steps[-1], "log_history": history}
     (folder / "trainer_state.json").write_text(json.dumps(state))
+    of_run = {"trainer": f"{objective.title()}Trainer", "held_out_texts": settings.pop("held_out_texts", "a1")}
     config = {"vocab_size": settings.pop("vocab_size", 50), "n_layer": 2, "architectures": [objective.title()]}
     (folder / "config.json").write_text(json.dumps(config))
     settings = {"task": "clm", "use_cpu": True} | settings
-    save_settings(
-        folder,
-        HeadlessTrainingArguments(str(folder), objective=objective, seed=seed, **settings),
-        f"{objective.title()}Trainer",
-    )
+    save_settings(folder, HeadlessTrainingArguments(str(folder), objective=objective, seed=seed, **settings), **of_run)
     return folder
 
 
@@ -96,10 +93,8 @@ def rows_of(page: str) -> list[list[str]]:
 @pytest.fixture
 def two(tmp_path) -> list[Path]:
     """A headless run, and a vanilla one that is half as fast and behind."""
-    return [
-        make_run(tmp_path / "headless"),
-        make_run(tmp_path / "vanilla", (0.05, 0.1, 0.2, 0.3), pace=500.0, objective="vanilla"),
-    ]
+    behind = make_run(tmp_path / "vanilla", (0.05, 0.1, 0.2, 0.3), pace=500.0, objective="vanilla")
+    return [make_run(tmp_path / "headless"), behind]
 
 
 # The page ----------------------------------------------------------------------------------------------------------------
@@ -187,10 +182,8 @@ def test_the_page_and_its_pictures(tmp_path, two, figures, monkeypatch):
     steps = pytest.approx([0.001, 0.002, 0.003, 0.004])
     assert lines[0] == (steps, pytest.approx([10.0, 20.0, 30.0, 40.0]), COLOURS[0])
     assert lines[1] == (steps, pytest.approx([5.0, 10.0, 20.0, 30.0]), COLOURS[1])
-    assert (
-        seconds.lines[1].get_xdata() == pytest.approx([each / 60 for each in (2, 4, 6, 8)])
-        and seconds.get_xlim()[0] == 0
-    )
+    assert seconds.lines[1].get_xdata() == pytest.approx([each / 60 for each in (2, 4, 6, 8)])
+    assert seconds.get_xlim()[0] == 0
     assert perplexity.lines[0].get_ydata() == pytest.approx([900, 800, 700, 600]) and perplexity.get_yscale() == "log"
     loss, speed, memory = training.axes
     assert [line.get_linestyle() for line in loss.lines] == ["-", "-", "--"]
@@ -330,6 +323,7 @@ def test_what_is_evaluated_only_after_the_other_ended_has_no_figure_at_equal_tim
     "settings, changed, reason",
     [
         ({"task": "mlm"}, {}, "The runs have different tasks (clm, mlm), so their"),
+        ({"held_out_texts": "b2"}, {}, "The runs have different held-out texts (a1, b2), so their"),
         ({"vocab_size": 60}, {}, "The runs have different vocabularies (50, 60), so their"),
         ({}, {"tokenizer.json": ('"b"', '"c"')}, "The runs have different tokenizers ("),
         ({}, {"tokenizer.json": ("null", "{}")}, "At equal tokens"),

@@ -36,11 +36,8 @@ def test_an_adapter_alone_is_trained_saved_and_resumed(tmp_path, objective, task
     read = peft.PeftModel.from_pretrained(tiny_model(task, objective="vanilla"), tmp_path / "a").eval()
     torch.testing.assert_close(read(input_ids=ids).logits, want)
     card = (tmp_path / "a" / "README.md").read_text()
-    assert (
-        f"an adapter of peft (LORA) for a {TASKS_IN_WORDS[task]} language model" in card
-        and "library_name: peft" in card
-    )
-    assert "More Information Needed" not in card and "Kept" not in caplog.text
+    assert f"an adapter of peft (LORA) for a {TASKS_IN_WORDS[task]} language model" in card
+    assert "library_name: peft" in card and "More Information Needed" not in card and "Kept" not in caplog.text
     again = trainer(tmp_path / "b", objective, task)
     again.train(str(tmp_path / "a" / "checkpoint-2"))
     torch.testing.assert_close(again.model.eval()(input_ids=ids).logits, want, rtol=0, atol=0)

@@ -188,24 +188,27 @@ def outputs(model, batch: dict, ids: torch.Tensor) -> torch.Tensor:
     return model(**inputs).last_hidden_state
 
 
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("padding", [None, "left", "right"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize(("name", "task"), [("gpt2", "clm"), ("gpt_neox", "clm"), ("bert", "mlm"), ("roberta", "mlm")])
-def test_a_packed_document_reads_as_if_it_were_alone(make, name, task, attention, padded, clm_tokenizer, mlm_tokenizer):
+def test_a_packed_document_reads_as_if_it_were_alone(
+    make, name, task, attention, padding, clm_tokenizer, mlm_tokenizer
+):
     model = build(name, attention)
     parts = documents(clm_tokenizer.eos_token_id if task == "clm" else mlm_tokenizer.sep_token_id)
     orders = [(0, 1, 2), (2, 0, 1)]
     ids = torch.tensor([sum((parts[index] for index in order), []) for order in orders])
     alone = [model(input_ids=torch.tensor([part])).last_hidden_state[0].detach() for part in parts]
     batch = {"input_ids": ids}
-    if padded:  # after the end of a document, so that padding has nobody but padding to see
-        batch["input_ids"] = ids = torch.cat([ids, torch.full((2, 3), model.config.pad_token_id)], dim=1)
-        batch["attention_mask"] = (torch.arange(ids.shape[1]) < 18).long().expand(2, -1)
+    if padding:  # in its own places, so that padding has nobody but padding to see
+        mask = torch.tensor([[0] * 3 + [1] * 18 if padding == "left" else [1] * 18 + [0] * 3] * 2)
+        padded = torch.full(mask.shape, model.config.pad_token_id)
+        batch = {"input_ids": (ids := padded.masked_scatter(mask.bool(), ids)), "attention_mask": mask}
     isolated = outputs(model, make(task, model, isolate_documents=True)(batch, None), ids)
     together = outputs(model, make(task, model)(batch, None), ids)
     assert torch.isfinite(isolated).all()
     for row, order in enumerate(orders):
-        start = 0
+        start = 3 if padding == "left" else 0
         for place, index in enumerate(order):
             span = slice(start, start + len(parts[index]))
             assert (isolated[row, span] - alone[index]).abs().max() < 1e-5
@@ -221,7 +224,7 @@ def test_padding_after_a_document_has_something_to_see(make, attention, mlm_toke
     ids = torch.tensor([[5, 6, mlm_tokenizer.sep_token_id, 0, 0]])
     mask = maker({"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1, 0, 0]])}, None)["attention_mask"]
     seen = mask[0, 0] if attention == "sdpa" else mask[0, 0] == 0
-    assert seen.long().tolist() == [[1, 1, 1, 0, 0]] * 3 + [[0, 0, 0, 1, 1]] * 2
+    assert seen.long().tolist() == [[1, 1, 1, 0, 0]] * 3 + [[0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
 
 
 def test_isolated_documents_predict_no_first_token(make, gpt2, clm_tokenizer):
@@ -235,9 +238,8 @@ def test_positions_that_rows_bring_keep_a_decoders_documents_apart_in_a_padded_b
     given = {"position_ids": torch.tensor([[0, 1, 0, 1, 0]]), "attention_mask": torch.tensor([[1, 1, 1, 1, 0]])}
     batch = make("clm", gpt2, isolate_documents=True)({"input_ids": torch.tensor([[5, 6, 7, 8, 0]])} | given, None)
     assert batch.keys() == {"input_ids", "position_ids", "use_cache", "labels"}  # a mask would let them see each other
-    assert batch["labels"].tolist() == [[6, -100, 8, -100, -100]] and torch.equal(
-        batch["position_ids"], given["position_ids"]
-    )
+    assert batch["labels"].tolist() == [[6, -100, 8, -100, -100]]
+    assert torch.equal(batch["position_ids"], given["position_ids"])
 
 
 def test_isolated_documents_end_before_they_are_masked(make, bert, mlm_tokenizer):
