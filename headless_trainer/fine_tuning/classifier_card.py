@@ -96,7 +96,7 @@ def write_classifier_card(folder: Path, called: str, run, model: PreTrainedModel
     facts = {
         "title": title,
         "task": name,
-        "is_choice": task.is_multiple_choice,
+        "form": task.form,
         "usage": card_facts.usage_facts(called, model, run.model.tokenizer) | usage,
         "training": {
             "data": {"Texts": texts},
