@@ -162,8 +162,8 @@ class HeadlessTrainingArguments(TrainingArguments):
     isolate_documents: bool = HfArg(default=False, help="Documents packed into one row do not attend to each other.")
     muon_learning_rate: float | None = HfArg(
         default=None,
-        help="Train the layers' matrices with Muon at this learning rate. --optim trains everything else at --learning_rate, "
-        "on the same schedule.",
+        help="Train the layers' matrices with Muon at this learning rate. AdamW trains everything else at --learning_rate, on "
+        "the same schedule.",
     )
     sparse_embedding_updates: bool = HfArg(
         default=False,
@@ -171,7 +171,7 @@ class HeadlessTrainingArguments(TrainingArguments):
         "does not grow with the vocabulary.",
     )
     head_bias: Literal["none", "prior"] = HfArg(
-        default="none", help="vanilla clm: prior adds a trained head bias that starts at log token frequencies."
+        default="none", help="vanilla: prior trains a head bias that starts at log token frequencies."
     )
     eval_pool_size: int = HfArg(default=4096, help="headless: number of held-out targets in evaluation's fixed pool.")
     eval_full_vocabulary: bool = HfArg(default=True, help="headless: also score the whole vocabulary in evaluation.")
@@ -240,7 +240,7 @@ class LMHeadArguments(HeadlessTrainingArguments):
 
     objective: Literal["vanilla"] = HfArg(default="vanilla", help="Fine-tuning uses cross-entropy.")
     init: Literal["prior", "embeddings"] = HfArg(
-        default="prior", help="prior: E^T + log q. embeddings: E^T alone, where the paper starts fine-tuning."
+        default="prior", help="prior (E^T + log q), or embeddings (E^T alone). The paper fine-tunes from the second."
     )
     counts_from: Literal["checkpoint", "corpus"] = HfArg(
         default="checkpoint", help="Source of token counts for log q: the checkpoint, or the training texts."
@@ -249,9 +249,10 @@ class LMHeadArguments(HeadlessTrainingArguments):
     learning_rate: float = HfArg(default=1e-4, help="Peak learning rate.")
     lr_scheduler_type: str = HfArg(default="constant_with_warmup", help="Learning rate schedule.")
 
-    # Fields of the parent class that have no effect here.
+    # Fields, also of other classes, that have no effect here.
     unread_flags = (
-        "objective", "negatives", "pool_size", "sampled_negatives", "sparse_embedding_updates", "head_bias",
+        "model_type", "config_name", "config_overrides", "tie_word_embeddings", "train_tokenizer", "tokenizer_type",
+        "vocab_size", "objective", "negatives", "pool_size", "sampled_negatives", "sparse_embedding_updates", "head_bias",
         "eval_pool_size", "eval_full_vocabulary",
     )  # fmt: skip
     refusals = HEAD

@@ -150,30 +150,29 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
 def help_text(dataclass_types: list[type]) -> str:
     """List every flag of ours in one line below its topic, then the settings of transformers that most runs use.
 
-    The topic of a field is the first line of the docstring of the class that declares it. Fields in the ``unread_flags`` of a
+    The topic of a field is the first line of the docstring of the class that declares it. Fields in the ``unread_flags`` of any
     class are omitted.
     """
     groups: dict[str, list[str]] = {}
-    inherited = []
+    inherited, unread = [], {name for kind in dataclass_types for name in getattr(kind, "unread_flags", ())}
     for kind in dataclass_types:
-        unread = getattr(kind, "unread_flags", ())
         for field in (field for field in fields(kind) if field.init and field.name not in unread):
             owner = [base for base in kind.__mro__ if field.name in base.__dict__.get("__annotations__", ())][-1]
             if not owner.__module__.startswith("transformers."):
                 topic = owner.__doc__.partition("\n")[0].rstrip(".").replace("`", "")
                 groups.setdefault(topic, []).append(_flag_line(field))
             elif field.name in COMMON:
-                inherited.append(_flag_line(field))
+                inherited.append(_flag_line(field, REWORDED.get(field.name)))
     if inherited:
         groups["Training, by transformers"] = inherited
     blocks = ["\n".join([f"{topic}:", *lines]) for topic, lines in groups.items()]
     return "\n\n".join([*blocks, "--help-all lists every flag with its full text."])
 
 
-def _flag_line(field: Field) -> str:
+def _flag_line(field: Field, text: str | None = None) -> str:
     default = None if field.default is MISSING else field.default
     shown = "" if default in (None, False, "") else f" [{getattr(default, 'value', default)}]"
-    text = REWORDED.get(field.name) or field.metadata.get("help", "").replace("%%", "%")
+    text = text or field.metadata.get("help", "").replace("%%", "%")
     sentence = re.split(r"\.(?:\s|$)", text, maxsplit=1)[0]
     room = HELP_WIDTH - FLAG_WIDTH - 4 - len(shown)
     return f"  --{field.name:<{FLAG_WIDTH}}{textwrap.shorten(sentence, room, placeholder=' ...')}{shown}"

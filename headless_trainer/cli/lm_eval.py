@@ -1,4 +1,4 @@
-"""Score causal language models without training, by the LM Evaluation Harness, and compare two of them.
+"""Score causal language models zero-shot with the LM Evaluation Harness, and compare two of them.
 
     headless-trainer lm-eval --model_name_or_path runs/decoder-lm --tasks paper --output_dir runs/zero-shot
     headless-trainer lm-eval --model_name_or_path runs/decoder-lm --data_files lambada_openai=docs.jsonl --output_dir runs/local

@@ -184,6 +184,8 @@ class GlueTrainingArguments(TrainingArguments):
     logging_nan_inf_filter: bool = HfArg(default=False, help="Omit losses that are not finite, which stop the run.")
     hub_token: str | None = HfArg(default=None, repr=False, help="Hub token to push with. The stored login by default.")
 
+    unread_flags = ("eval_strategy", "resume_from_checkpoint")
+
     def __post_init__(self):
         refuse(self, DECIDED)  # before transformers complains about settings that nobody set
         with checked(self, CLASSIFICATION):

@@ -311,5 +311,5 @@ def test_the_python_of_the_readme(world):
     exec(code.replace("max_steps=10_000", "max_steps=2"), names)
     assert names["trainer"].state.log_history[0]["step"] == 1
     ids = torch.tensor([names["rows"][0]["input_ids"][:4]])
-    model = AutoModelForCausalLM.from_pretrained("runs/mine-lm")
+    model = AutoModelForCausalLM.from_pretrained("runs/gpt2-lm")
     assert model.generate(ids, max_new_tokens=3, do_sample=False).shape == (1, 7)
