@@ -91,7 +91,7 @@ def settings_table(args) -> str | None:
 
 @dataclasses.dataclass
 class RunFacts:
-    """The arguments of a run, and a fingerprint of its held-out texts; None for a trainer made in Python."""
+    """The arguments of a run, and a fingerprint of its held-out texts and masks; None for a trainer made in Python."""
 
     model_args: ModelArguments | None = None
     data_args: DataArguments | None = None

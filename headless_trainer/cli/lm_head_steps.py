@@ -1,6 +1,7 @@
 """Turn a headless checkpoint into a language model, with its free head or with a trained one."""
 
 import logging
+import shutil
 from pathlib import Path
 
 from ..cards.model_card import described_prior, write_card
@@ -15,6 +16,7 @@ from ..runtime import run_folder, sources
 from ..runtime.checkpoint_aside import model_aside
 from ..runtime.checkpoints import check_output_dir, load_token_counts
 from ..runtime.locks import alone_until_exit
+from ..runtime.manifest import TOKEN_COUNTS_NAME
 from . import training
 
 logger = logging.getLogger("headless_trainer")
@@ -44,6 +46,8 @@ def make_language_model(model_args, data_args, args) -> None:
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
+        if args.counts_from == "checkpoint" and Path(name, TOKEN_COUNTS_NAME).is_file():
+            shutil.copy(Path(name, TOKEN_COUNTS_NAME), aside)  # for a headless training that continues this model
     folder, facts = Path(args.output_dir), {"prior": described_prior(args.init == "prior", args, data_args)}
     card = {"causal": model.can_generate(), "model_args": model_args, "facts": facts}
     write_card(folder, folder.resolve().name, "free_head", model, tokenizer, **card)

@@ -135,7 +135,8 @@ def make_trainer(
     if resume:  # check before training that the checkpoint fits this run, and find its position
         check_resume(trainer, resume)
     first = "".join(row["text"] for row in islice(documents["validation"], 100))  # no two corpora have the same
-    trainer.facts = RunFacts(model_args, data_args, xxh3_128_hexdigest(first.encode())[:8])
+    held_out = repr([first, args.mask_replace_prob, args.random_replace_prob]).encode()
+    trainer.facts = RunFacts(model_args, data_args, xxh3_128_hexdigest(held_out)[:8])
     run_folder.use_console(trainer)
     return trainer, resume
 
@@ -186,15 +187,11 @@ def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
     if evaluate and not trainer.is_prepared:
         logger.warning("Nothing was left to train; DeepSpeed and FSDP evaluate only what they train: launch without.")
         evaluate = False
-    metrics = final_evaluation(trainer) if evaluate else {}
+    end = [logs for logs in trainer.state.log_history if logs["step"] == trainer.state.global_step]
+    metrics = {name: each for logs in end for name, each in logs.items() if name == "epoch" or name.startswith("eval_")}
+    scored = "eval_loss" in metrics and not trainer.args.load_best_model_at_end  # the weights of the last step
+    metrics = {} if not evaluate else metrics if scored else trainer.evaluate()
     run_folder.finish(trainer, metrics)
     write_model_card(trainer, metrics=metrics)
     if trainer.hub is not None:
         trainer.hub.push_run("End of training")  # with what was written since save_model
-
-
-def final_evaluation(trainer: PretrainingTrainer) -> dict[str, float]:
-    """Return held-out figures of the final weights: those logged at the last step, or those of a new evaluation."""
-    end = [logs for logs in trainer.state.log_history if logs["step"] == trainer.state.global_step]
-    found = {name: each for logs in end for name, each in logs.items() if name == "epoch" or name.startswith("eval_")}
-    return found if "eval_loss" in found and not trainer.args.load_best_model_at_end else trainer.evaluate()

@@ -91,8 +91,14 @@ class ClassificationTrainer(Trainer):
         return SimilarLengthSampler(self, np.array(dataset["length"]))
 
     def _get_eval_sampler(self, eval_dataset):
-        # Predictions come in this order too, each beside its label: scores do not depend on it.
-        return longest_first(np.array(eval_dataset["length"]))
+        return longest_first(np.array(eval_dataset["length"]))  # scores do not depend on the order
+
+    def predict(self, test_dataset, *args, **kwargs):
+        """Predict as `Trainer` does, and return the predictions in the order of the dataset."""
+        found = super().predict(test_dataset, *args, **kwargs)
+        order = np.argsort(longest_first(np.array(test_dataset["length"])))
+        both = {name: getattr(found, name) for name in ("predictions", "label_ids")}
+        return found._replace(**{name: each if each is None else each[order] for name, each in both.items()})
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
         """Count the rows of each class in all micro-batches of the coming optimizer step, on all processes."""

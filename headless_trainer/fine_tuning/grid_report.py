@@ -23,13 +23,17 @@ NOTE = (
 
 def write_report(output_dir: str | Path) -> str:
     """Write ``results.md`` beside the results of a folder, and return its text."""
-    output_dir = Path(output_dir)
-    runs = read_runs(output_dir)
+    output_dir, runs = Path(output_dir), read_runs(output_dir)
     if not runs:
         raise ValueError(f"output_dir {str(output_dir)!r} holds no results (<loss>/<model>/<task>/seed_<s>.json).")
     tables: dict[str, list[dict]] = {}
     for run in sorted(runs, key=lambda run: [*BENCHMARK_NAMES].index(run["benchmark"])):
-        tables.setdefault(f"{title_of(run)}: {LOSS_TITLES[run['loss']].lower()}", []).append(run)
+        title = BENCHMARK_NAMES[run["benchmark"]]
+        if run["benchmark"] == "xnli":
+            title += f", fine-tuned on {'English only' if run['task'] == 'xnli' else 'the target language'}"
+        elif run["benchmark"] == OWN_TASK and run["task"] != OWN_TASK:
+            title = run["task"]
+        tables.setdefault(f"{title}: {LOSS_TITLES[run['loss']].lower()}", []).append(run)
     parts = ["# Fine-tuning results"]
     for title, own in tables.items():
         seeds, epochs = len({run["seed"] for run in own}), max(len(run["epochs"]) for run in own)
@@ -38,14 +42,6 @@ def write_report(output_dir: str | Path) -> str:
     text = "\n\n".join([*parts, NOTE]) + "\n"
     write_whole(output_dir / REPORT_NAME, text.encode())
     return text
-
-
-def title_of(run: dict) -> str:
-    """Return the title of a run's table."""
-    if run["benchmark"] == "xnli":
-        return f"XNLI, fine-tuned on {'English only' if run['task'] == 'xnli' else 'the target language'}"
-    named = run["benchmark"] == OWN_TASK and run["task"] != OWN_TASK
-    return run["task"] if named else BENCHMARK_NAMES[run["benchmark"]]
 
 
 def benchmark_table(runs: list[dict]) -> str:

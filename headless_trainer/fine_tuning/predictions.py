@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from ..corpus.row_order import longest_first
 from ..models.loading import check_length, usable_positions
 from ..runtime.checkpoints import check_writable, write_whole
 from . import classifiers
@@ -128,10 +127,7 @@ def predict(source: str, rows: Rows, arguments: GlueArguments, training: GlueTra
     no_labels = [[] if rows.task.problem is MULTI_LABEL else 0] * len(rows.texts)
     texts = datasets.Dataset(pa.table({"texts": pa.array(rows.texts, TEXTS), "label": no_labels}))
     encoded = encode_rows(texts, rows.task, tokenizer, config, length)
-    scores = np.empty((len(encoded), rows.task.num_classes), dtype=np.float32)
-    trainer = quiet_trainer(model, training, processing_class=tokenizer)
-    scores[longest_first(np.array(encoded["length"]))] = trainer.predict(encoded).predictions
-    return scores
+    return quiet_trainer(model, training, processing_class=tokenizer).predict(encoded).predictions
 
 
 def _scored(name: str, rows: Rows, scores: np.ndarray) -> dict:

@@ -95,7 +95,7 @@ def attach_lm_head(
         prior = candidate_log_prior(token_counts.cpu(), drawn_share or 0.0)
         bias = prior if bias is None else bias.cpu() + prior
     if weight.shape != head.weight.shape:  # a head narrower than the trunk, tied to E itself (ELECTRA, ALBERT)
-        weight = wide(model.get_input_embeddings().weight)
+        weight = wide((candidates.matrix or candidates.embedding).weight)
     # A decoder's head stays untied, since the fold and the paper's fine-tuning change only the head.
     if infer_task(trunk.config) == "mlm" and trunk.config.tie_word_embeddings:
         placed = head.bias is not None or bias is None  # a fold would change E with the head

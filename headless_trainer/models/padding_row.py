@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
@@ -36,7 +36,12 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
     read = getattr(weight, "_is_hf_initialized", False)  # set by transformers on what it reads from a checkpoint
     if read or not may_be_token(row, tokenizer):
         return
-    with torch.no_grad(), _whole(weight):
+    whole = nullcontext()
+    if is_deepspeed_zero3_enabled():
+        import deepspeed
+
+        whole = deepspeed.zero.GatheredParameters([weight], modifier_rank=0)
+    with torch.no_grad(), whole:
         if weight[row].any():
             return
         drawn = torch.randn(weight.shape[1], generator=torch.Generator().manual_seed(seed))
@@ -53,11 +58,3 @@ def keep_padding_id(model: PreTrainedModel) -> None:
     """Set the configuration's padding id, which `Trainer` replaces by the tokenizer's, to that of `first_position`."""
     if first := first_position(model):
         model.config.pad_token_id = first - 1
-
-
-def _whole(weight: Tensor):
-    if not is_deepspeed_zero3_enabled():
-        return nullcontext()
-    import deepspeed
-
-    return deepspeed.zero.GatheredParameters([weight], modifier_rank=0)

@@ -50,8 +50,8 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
         return projection, 1.0, None
     passed, logits = _watched(model, projection)
     if len(passed) == 1 and passed[0][1].shape == logits.shape:
-        scores, softcap = passed[0][1].to(logits.dtype), settings[SOFTCAP]
-        if torch.equal(scores, logits):
+        scores, softcap = passed[0][1].to(logits.dtype), settings[SOFTCAP]  # scores of 0 hide cap and scale
+        if torch.equal(scores, logits) and (scores.any() or all(each in (None, 1) for each in settings.values())):
             return projection, 1.0, None
         if softcap and torch.allclose(softcap * torch.tanh(scores / softcap), logits, rtol=1e-4):
             return projection, 1.0, softcap

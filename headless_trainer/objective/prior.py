@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+CANDIDATES = "candidates", "drawn_candidates"  # totals of a run: with repeats; those that are no targets
+
 
 def candidate_log_prior(token_counts: Tensor, drawn_share: float = 0.0) -> Tensor:
     """Return the log frequency of each token among the candidates, ``(V,)`` float32, in nats.
@@ -21,7 +23,8 @@ def candidate_log_prior(token_counts: Tensor, drawn_share: float = 0.0) -> Tenso
 
 def drawn_share_of(totals: dict[str, float]) -> float:
     """Return the share of uniformly drawn candidates, from the totals that a headless run saves with its token counts."""
-    return totals.get("drawn_candidates", 0.0) / totals.get("candidates", 1.0)
+    candidates, drawn = (totals.get(name, 0.0) for name in CANDIDATES)
+    return drawn / max(1.0, candidates)
 
 
 def log_prior(token_counts: Tensor) -> Tensor:

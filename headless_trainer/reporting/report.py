@@ -87,20 +87,16 @@ def _runs_table(configurations: Configurations) -> dict:
     for name, runs in configurations.items():
         first, found = runs[0], economy(runs)
         unfinished = any(run.end["step"] < run.max_steps for run in runs)
-        cells = [name, _objective(first.settings), str(len(runs))]
+        objective, trainer = str(first.settings.get("objective", "–")), first.settings.get("trainer")
+        if trainer not in (None, f"{objective.title().replace('_', '')}Trainer"):  # a user's own
+            objective += f", {trainer}"
+        cells = [name, objective, str(len(runs))]
         cells.append(f"{first.end['step']:,}" + (f" of {first.max_steps:,}" if unfinished else ""))
         cells += [in_words(found[axis], axis) for axis in AXES]
         cells += [in_short(found["hours"]), f"{found['pace']:,.0f}", f"{found['memory'] / 1024:.2f}"]
         rows.append(["–" if cell == "nan" else cell for cell in cells])
     head = ["configuration", "objective", "runs", "steps", "tokens", "training time", "process-hours", "tokens/s"]
     return {"head": [*head, "peak memory (GiB)"], "rows": rows}
-
-
-def _objective(settings: dict) -> str:
-    """Return the objective, and the class of a user's own trainer."""
-    objective, trainer = str(settings.get("objective", "–")), settings.get("trainer")
-    ours = None, f"{objective.title().replace('_', '')}Trainer"
-    return objective if trainer in ours else f"{objective}, {trainer}"
 
 
 def _settings_rows(configurations: Configurations) -> list[list[str]]:

@@ -15,7 +15,7 @@ Configurations = dict[str, list[Run]]  # runs that differ only in their seed, by
 ACCURACY, CROSS_ENTROPY = "eval_accuracy", "eval_cross_entropy"
 # Held-out figures that rank runs, in the order of the tables' columns. The first orders the rows.
 COMPARED = [each for each in EVALUATION if each.chart and each.better]
-# Held-out rows of two runs count as equal if they have about as many predicted tokens: masks depend on the seed.
+# Held-out rows of two runs count as equal if they have about as many predicted tokens: the length of rows changes them.
 SAME_ROWS = 0.1
 
 
@@ -67,7 +67,7 @@ def not_comparable(configurations: Configurations) -> str | None:
     """Return the reason why the held-out figures of these runs must not be compared, or None."""
     every = [run for runs in configurations.values() for run in runs]
     same = {"tasks": "task", "vocabularies": "model: vocab_size", "tokenizers": "tokenizer"}
-    for what, setting in (same | {"held-out texts": "held_out_texts"}).items():
+    for what, setting in (same | {"held-out texts or masks": "held_out_texts"}).items():
         values = {run.settings.get(setting) for run in every} - {None}
         if len(values) > 1:
             return f"The runs have different {what} ({', '.join(sorted(map(str, values)))})"
@@ -136,7 +136,8 @@ def _reached(configurations: Configurations) -> list[str]:
 
 def _mean_curve(runs: Sequence[Run]) -> pandas.DataFrame:
     """Return means over seeds at the steps at which all were evaluated."""
-    points = pandas.concat([run.logged.reindex(columns=["step", *AXES, CROSS_ENTROPY]).dropna() for run in runs])
+    columns = ["step", *AXES, CROSS_ENTROPY]  # a resumed run, or a call of evaluate, may evaluate a step twice
+    points = pandas.concat([run.logged.reindex(columns=columns).dropna().drop_duplicates("step") for run in runs])
     steps = points.groupby("step")
     return steps.mean()[steps.size() == len(runs)]
 

@@ -128,7 +128,7 @@ class EvaluationSums:
         """Return means over all predictions; ``reduce`` sums a float64 CPU tensor over processes, None for a single one."""
         sums = torch.tensor([self._count, *self._sums.values()], dtype=torch.float64)
         count, *sums = (reduce(sums) if reduce is not None else sums).tolist()
-        means = {name: total / max(1.0, count) for name, total in zip(self._sums, sums, strict=True)}
+        means = {name: total / count if count else math.nan for name, total in zip(self._sums, sums, strict=True)}
         if perplexity:
             for name in [name for name in means if name.startswith("cross_entropy")]:
                 means[name.replace("cross_entropy", "perplexity")] = math.exp(min(means[name], 700.0))

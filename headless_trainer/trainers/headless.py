@@ -25,7 +25,7 @@ from ..models.lm_head import attach_lm_head, warn_of_dropped_head
 from ..models.trunk import find_trunk
 from ..objective.losses import candidate_loss
 from ..objective.negatives import NegativePool
-from ..objective.prior import candidate_log_prior, drawn_share_of
+from ..objective.prior import candidate_log_prior
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
 from .step import CandidatePools, Candidates, Shares, Step
@@ -147,7 +147,7 @@ class HeadlessTrainer(PretrainingTrainer):
         return None
 
     def _drawn_share(self) -> float:
-        """Return the share of drawn candidates in this run or, before its first step, in the checkpoint it starts from."""
+        """Return the share of drawn candidates in all training of the model."""
         sums = torch.tensor([self.window.candidates, self.window.drawn])
         candidates, drawn = self.sum_over_processes(sums).tolist()
-        return drawn / candidates if candidates else drawn_share_of(self.loaded_totals)
+        return drawn / max(1, candidates)

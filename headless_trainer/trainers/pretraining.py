@@ -39,6 +39,7 @@ from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import LOW_PRECISION
 from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
+from ..objective.prior import CANDIDATES
 from ..objective.sparse_adamw import SparseAdamW, clip_gradients
 from ..refusals import PRETRAINING, PRETRAINING_PARAMETERS, refuse, refuse_parameters
 from ..runtime.checkpoint_aside import CheckpointAside, model_aside
@@ -155,9 +156,11 @@ class PretrainingTrainer(Trainer):
         self.embedding = self.model.get_input_embeddings()
         self.roles = EmbeddingRoles(self.embedding)
         # Counts over all training of the model: this run and the checkpoint that it was loaded from.
-        counts, self.loaded_totals = counts_beside(self.model, self.embedding.num_embeddings, args.objective)
+        counts, totals = counts_beside(self.model, self.embedding.num_embeddings, args.objective)
         self.token_counts = self.carried_by_first(counts)
         self.window = TrainingWindow(args.world_size)
+        if self.is_world_process_zero():  # for all processes
+            self.window.candidates, self.window.drawn = (int(totals.get(name, 0)) for name in CANDIDATES)
         self.facts = RunFacts()
         self.host = HostExchange(args.ddp_timeout)
         self.signal = StopOnSignal(self.host)

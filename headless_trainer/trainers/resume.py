@@ -20,6 +20,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
 from ..corpus.packing import token_arrays
+from ..objective.prior import CANDIDATES
 from ..runtime.checkpoints import check_processes, load_token_counts, read_settings
 from ..runtime.manifest import TRAINED_NAME, read_facts
 from ..runtime.processes import on_first_process
@@ -109,15 +110,8 @@ def load_totals(trainer, checkpoint: str) -> None:
     trainer.token_counts = trainer.carried_by_first(counts)
     window, first = trainer.window, int(trainer.is_world_process_zero())
     window.tokens_seen = first * int(totals["tokens_seen"])
-    window.candidates = first * int(totals.get("candidates", 0))
-    window.drawn = first * int(totals.get("drawn_candidates", 0))
+    window.candidates, window.drawn = (first * int(totals.get(name, 0)) for name in CANDIDATES)
     window.train_seconds, window.process_seconds = totals["train_seconds"], totals["process_seconds"]
-
-
-def checkpoint_facts(trainer) -> dict[str, Any]:
-    """Return the facts that `check_resume` compares, besides the settings of a run."""
-    of_run = {"rows_a_step": rows_a_step(trainer.args), "processes": trainer.args.world_size}
-    return of_run | {"stream": trainer.stream is not None} | row_facts(trainer.train_dataset)
 
 
 def rows_a_step(args) -> int:

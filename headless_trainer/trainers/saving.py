@@ -15,6 +15,7 @@ from transformers.utils import CONFIG_NAME
 from ..arguments import with_settings
 from ..models.padding_row import keep_padding_id
 from ..models.trunk import cache_for_generation
+from ..objective.prior import CANDIDATES
 from ..runtime.checkpoint_aside import CheckpointAside, rotate_checkpoints
 from ..runtime.checkpoints import save_settings, save_token_counts
 from . import resume
@@ -39,7 +40,8 @@ def checkpoint(trainer) -> Iterator[None]:
             if args.should_save:
                 state.save_to_json(os.path.join(aside.folder, TRAINER_STATE_NAME))
         trainer.accelerator.wait_for_everyone()
-        aside.publish(args.save_only_model, **resume.checkpoint_facts(trainer))
+        facts = resume.row_facts(trainer.train_dataset) | {"rows_a_step": resume.rows_a_step(args)}
+        aside.publish(args.save_only_model, processes=args.world_size, stream=trainer.stream is not None, **facts)
     if args.should_save:
         keep = {str(aside.final), state.best_model_checkpoint or str(aside.final)}
         if trainer.hub is not None:
@@ -82,7 +84,7 @@ def run_totals(trainer) -> dict[str, float]:
     sums = torch.tensor([window.tokens_seen, window.candidates, window.drawn])
     seen, candidates, drawn = trainer.sum_over_processes(sums).tolist()
     totals = {"tokens_seen": seen, "train_seconds": window.train_seconds, "process_seconds": window.process_seconds}
-    return totals | ({"candidates": candidates, "drawn_candidates": drawn} if drawn else {})
+    return totals | (dict(zip(CANDIDATES, (candidates, drawn), strict=True)) if candidates else {})
 
 
 def keep_embedding_apart(fsdp_plugin, model) -> None:

@@ -79,12 +79,17 @@ class TargetMaker:
         """
         inputs = {name: value for name, value in batch.items() if name not in TOKEN_COLUMNS}
         input_ids, given = inputs["input_ids"], batch.get("labels")
+        if given is not None and given.shape != input_ids.shape:
+            raise ValueError(f"labels has shape {(*given.shape,)}, not one for each token: remove the column 'labels'.")
         excluded = batch["attention_mask"] == 0 if "attention_mask" in batch else None
         if self.isolation is not None:
             self.isolation.add(inputs, device or input_ids.device)
         if self.task == "clm":
             tokens, excluded = (input_ids, excluded) if given is None else (given, None)
             labels = next_tokens(tokens, excluded, inputs.get("position_ids"))
+            if "position_ids" in inputs and "attention_mask" in inputs and inputs["attention_mask"][:, 0].all():
+                # With it decoders would not keep the documents of a row apart; padding on the right is not read anyway.
+                del inputs["attention_mask"]
         elif given is not None:
             self._check_given(input_ids, given)
             labels = given

@@ -203,9 +203,7 @@ def grid(tmp_path_factory, trunk, text_lines) -> SimpleNamespace:
         tasks = {
             "cola": [{"sentence": lines[i], "label": int(i % 3 > 0)} for i in some],
             "stsb": [{"sentence1": lines[i], "sentence2": lines[i + 1], "label": i % 6 * 0.9} for i in some],
-            "wic": [
-                dict(sentence1="a b", sentence2="b", start1=2, end1=3, start2=0, end2=1, label=i % 2) for i in some
-            ],
+            "wic": [dict(sentence1="ab", sentence2="b", start1=1, end1=2, start2=0, end2=1, label=i % 2) for i in some],
             "copa": [dict(zip(columns, lines[i:], strict=False), question="cause", label=i % 2) for i in some],
         }
         for task, rows in tasks.items():

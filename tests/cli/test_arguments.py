@@ -167,7 +167,7 @@ def test_tokens_are_not_shown(tmp_path, kind):
 
 
 def test_null_takes_a_value_of_a_file_back(write):
-    path = write("muon_learning_rate: 1e-3\nlearning_rate: 2.0\nwarmup_steps: null\n")
+    path = write("muon-learning-rate: 1e-3\nlearning_rate: 2.0\nwarmup_steps: null\n")
     assert parse(path)[-1].muon_learning_rate == 1e-3
     for flags in (["--muon_learning_rate=null"], ["--learning_rate", "null", "--muon-learning-rate", "null"]):
         training = parse(path, *flags)[-1]

@@ -20,7 +20,7 @@ from transformers import (
 
 from headless_trainer.cli.make_lm_head import main
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.runtime.checkpoints import save_token_counts
+from headless_trainer.runtime.checkpoints import load_token_counts, save_token_counts
 
 
 @pytest.fixture
@@ -58,6 +58,7 @@ def test_the_head_is_what_the_pretraining_implies(tmp_path, checkpoint, init, dr
     want = implied_logits(trunk, prior if init == "prior" else 0.0)
     got = logits_of(make_head(folder, tmp_path / "lm", "--init", init))
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert torch.equal(load_token_counts(tmp_path / "lm")[0], counts)  # for a headless training that continues it
 
 
 def test_counts_of_a_corpus_keep_the_share_of_drawn_candidates(tmp_path, checkpoint, text_file):

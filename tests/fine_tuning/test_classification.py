@@ -21,7 +21,6 @@ from transformers import (
     TrainingArguments,
 )
 
-from headless_trainer.corpus.row_order import longest_first
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.fine_tuning.classification_rows import ClassificationCollator, encode_rows, separator_of
 from headless_trainer.fine_tuning.classifiers import agree_on_tokens, load_classifier, load_config
@@ -170,18 +169,13 @@ def test_any_split_of_a_step_has_the_gradient_of_all_its_rows(tmp_path, make, ki
 
 def test_scores_of_candidates_are_compared_within_their_row(tmp_path):
     rows, model = encoded_rows(CHOICES, candidates=2), tiny_classifier(num_labels=1).eval()
-    args = TrainingArguments(
-        tmp_path, per_device_eval_batch_size=5, use_cpu=True, dataloader_pin_memory=False, disable_tqdm=True
-    )
-    trainer = ClassificationTrainer(model, args, ClassificationCollator(None))
-    output = trainer.predict(rows)
-    order = longest_first(np.array(rows["length"]))
-    assert output.predictions.shape == (32, 2) and output.label_ids.tolist() == [CHOICES[index] for index in order]
+    args = TrainingArguments(tmp_path, per_device_eval_batch_size=5, use_cpu=True, dataloader_pin_memory=False)
+    output = ClassificationTrainer(model, args, ClassificationCollator(None)).predict(rows)
+    assert output.predictions.shape == (32, 2) and output.label_ids.tolist() == CHOICES
     with torch.no_grad():
-        for place, index in enumerate(order):
-            ids = [torch.tensor(each)[None] for each in rows[index]["input_ids"]]
-            want = [model(input_ids=each).logits.item() for each in ids]
-            assert output.predictions[place].tolist() == pytest.approx(want, abs=1e-5)
+        for row, found in zip(rows, output.predictions, strict=True):
+            want = [model(input_ids=torch.tensor(each)[None]).logits.item() for each in row["input_ids"]]
+            assert found.tolist() == pytest.approx(want, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_an_epoch_is_a_line_of_the_log_without_a_bar(model, files, right, tmp_pa
     lines = [message for message in caplog.messages if ", epoch " in message]
     assert caplog.messages[-1] == f"bert: its best model is in {tmp_path / 'out/balanced/bert/user/best'}"
     shown = [re.sub(r"loss [\d.]+", "loss x", line) for line in lines]
-    assert shown[0] == "user, bert, seed 0, epoch 1/2: loss x, accuracy 30, macro F1 23.08, best so far"
+    assert shown[0] == "user, bert, seed 0, epoch 1/2: loss x, accuracy 30, macro F1 29.29, best so far"
     assert [line.endswith("best so far") for line in shown] == [True, True, True, False]
     out, err = capfd.readouterr()
     assert "%|" not in out + err and "it/s" not in out + err

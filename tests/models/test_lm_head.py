@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.models import fold
+from headless_trainer.models.candidate_head import candidate_matrix, untie
 from headless_trainer.models.fold import fold_bias, fold_head_bias, unfold
 from headless_trainer.models.lm_head import attach_lm_head
 from headless_trainer.objective.prior import candidate_log_prior, log_prior
@@ -256,6 +257,14 @@ def test_the_layers_before_the_projection_return_what_they_read_however_far_out(
     for values in (normalised, -normalised):
         hidden = values * norm.weight + norm.bias
         torch.testing.assert_close(model.cls.predictions.transform(hidden), hidden, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_a_narrow_head_begins_as_the_candidate_matrix():
+    trunk = untie(make_trunk("electra"))
+    candidate_matrix(trunk).weight.mul_(2.0)
+    model = attach_lm_head(trunk, init="embeddings", new_layers=True)
+    assert torch.equal(model.get_output_embeddings().weight, candidate_matrix(trunk).weight)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "silu", "gelu_new", "relu"])

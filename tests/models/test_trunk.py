@@ -222,6 +222,8 @@ def test_scaled_and_capped_heads_are_trained_as_they_are(model_type, settings, s
     """Loss and every gradient from the model's own logits: whole, in chunks, sampled, and the scores of an evaluation."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings), dtype=torch.float64)
+    model.lm_head.weight.data.zero_()  # scores that hide a cap
+    assert softcap is None or VocabularyHead(model).softcap == softcap
     model.lm_head.weight.data.normal_(std=0.5)  # scores that a cap bends
     counts, settings = torch.arange(300), {"objective": "sampled_softmax", "task": "clm", "sampled_negatives": 75}
     rows = [{"input_ids": torch.arange(20)}, {"input_ids": torch.arange(20, 40)}]

@@ -23,7 +23,7 @@ from headless_trainer import pictures as drawing
 from headless_trainer.cli.make_report import main
 from headless_trainer.reporting.records import group_runs, read_run
 from headless_trainer.reporting.report import COLOURS, write_report
-from headless_trainer.reporting.run_comparison import first_reaching, rank
+from headless_trainer.reporting.run_comparison import rank
 from headless_trainer.runtime.checkpoints import save_settings, save_token_counts
 from headless_trainer.significance import holm
 
@@ -131,14 +131,10 @@ def test_shares_are_of_means_over_seeds_and_read_between_evaluations(tmp_path):
     assert sentences[2] == (
         "To reach the others' final perplexity, a needs {:.0%} of the tokens and {:.0%} of the training time of b."
     ).format(*shares)
-
-
-@pytest.mark.parametrize(
-    ("points", "wanted", "found"),
-    [([(1, 5.0), (2, 4.0)], 4.5, 1.5), ([(1, 5.0), (2, 4.0)], 6.0, 1), ([(1, 5.0)], 4.9, None), ([], 1.0, None)],
-)
-def test_where_a_curve_comes_down_to_a_value(points, wanted, found):
-    assert first_reaching(points, wanted) == found
+    path = runs[0] / "trainer_state.json"
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps(state | {"log_history": state["log_history"] + state["log_history"][-1:]}))
+    assert texts(report(tmp_path, f"a={runs[0]},{runs[1]}", runs[2]), "li") == sentences  # evaluated twice
 
 
 def test_process_hours_count_every_process(tmp_path):
@@ -323,7 +319,7 @@ def test_what_is_evaluated_only_after_the_other_ended_has_no_figure_at_equal_tim
     "settings, changed, reason",
     [
         ({"task": "mlm"}, {}, "The runs have different tasks (clm, mlm), so their"),
-        ({"held_out_texts": "b2"}, {}, "The runs have different held-out texts (a1, b2), so their"),
+        ({"held_out_texts": "b2"}, {}, "The runs have different held-out texts or masks (a1, b2), so their"),
         ({"vocab_size": 60}, {}, "The runs have different vocabularies (50, 60), so their"),
         ({}, {"tokenizer.json": ('"b"', '"c"')}, "The runs have different tokenizers ("),
         ({}, {"tokenizer.json": ("null", "{}")}, "At equal tokens"),

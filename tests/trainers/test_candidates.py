@@ -143,6 +143,10 @@ def test_the_head_knows_what_was_drawn(tmp_path):
     assert run.evaluate()["eval_cross_entropy"] == pytest.approx(cross_entropy, abs=1e-5)
     again = trainer(tmp_path / "again", model=AutoModel.from_pretrained(tmp_path))
     assert again.evaluate()["eval_cross_entropy"] == pytest.approx(cross_entropy, abs=1e-5)
+    again.train()  # without draws: their share falls
+    again.save_model()
+    totals = {"drawn_candidates": 648, "candidates": 720 + 36 * again.state.global_step}
+    assert totals.items() <= load_token_counts(tmp_path / "again")[1].items()
 
 
 def test_resumed_draws_what_would_have_been_drawn(tmp_path):

@@ -191,9 +191,7 @@ def outputs(model, batch: dict, ids: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("padding", [None, "left", "right"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize(("name", "task"), [("gpt2", "clm"), ("gpt_neox", "clm"), ("bert", "mlm"), ("roberta", "mlm")])
-def test_a_packed_document_reads_as_if_it_were_alone(
-    make, name, task, attention, padding, clm_tokenizer, mlm_tokenizer
-):
+def test_a_packed_document_reads_as_if_alone(make, name, task, attention, padding, clm_tokenizer, mlm_tokenizer):
     model = build(name, attention)
     parts = documents(clm_tokenizer.eos_token_id if task == "clm" else mlm_tokenizer.sep_token_id)
     orders = [(0, 1, 2), (2, 0, 1)]
@@ -234,10 +232,12 @@ def test_isolated_documents_predict_no_first_token(make, gpt2, clm_tokenizer):
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2]]
 
 
-def test_positions_that_rows_bring_keep_a_decoders_documents_apart_in_a_padded_batch(make, gpt2):
+@pytest.mark.parametrize("isolate", [True, False])
+def test_positions_that_rows_bring_keep_a_decoders_documents_apart_in_a_padded_batch(make, gpt2, isolate):
     given = {"position_ids": torch.tensor([[0, 1, 0, 1, 0]]), "attention_mask": torch.tensor([[1, 1, 1, 1, 0]])}
-    batch = make("clm", gpt2, isolate_documents=True)({"input_ids": torch.tensor([[5, 6, 7, 8, 0]])} | given, None)
-    assert batch.keys() == {"input_ids", "position_ids", "use_cache", "labels"}  # a mask would let them see each other
+    batch = make("clm", gpt2, isolate_documents=isolate)({"input_ids": torch.tensor([[5, 6, 7, 8, 0]])} | given, None)
+    # A mask would let them see each other.
+    assert batch.keys() - {"use_cache"} == {"input_ids", "position_ids", "labels"}
     assert batch["labels"].tolist() == [[6, -100, 8, -100, -100]]
     assert torch.equal(batch["position_ids"], given["position_ids"])
 
@@ -288,3 +288,8 @@ def test_the_look_at_isolation_leaves_the_model_as_it_was(make, attention):
     model.config._attn_implementation = attention
     with pytest.raises(ValueError, match="still attend to each other"):
         make("clm", model, isolate_documents=True)
+
+
+def test_labels_of_rows_are_no_labels_of_tokens(make, bert):
+    with pytest.raises(ValueError, match=r"labels has shape \(2,\), not one for each token: remove the column"):
+        make("mlm", bert)({"input_ids": torch.full((2, 2), 9), "labels": torch.tensor([0, 1])}, 0)
