@@ -235,8 +235,7 @@ def _read_config(path: Path) -> dict:
     if not isinstance(values, dict):
         raise ValueError(f"{where} must hold name: value pairs, got {values!r:.80}.")
     written = yaml.load(text, yaml.BaseLoader)  # as it stands: 007 and 2024_01 may be names
-    typed = (dict, type(None))
-    found = {name: each if isinstance(each, typed) else written.get(name, each) for name, each in values.items()}
+    found = {name: each if isinstance(each, dict | None) else written.get(name, each) for name, each in values.items()}
     return {str(name).replace("-", "_"): each for name, each in found.items()}
 
 

@@ -263,7 +263,7 @@ def target_counts(
     ``isolate``, of each document.
     """
     counts = np.zeros(num_embeddings, dtype=np.int64)
-    ends = [tokenizer.eos_token_id, tokenizer.sep_token_id] if isolate else []
+    ends = [end for end in (tokenizer.eos_token_id, tokenizer.sep_token_id) if end is not None] if isolate else []
     for columns, bounds in token_arrays(dataset):
         ids = columns["input_ids"]
         targets = columns.get("labels", ids)
@@ -277,8 +277,9 @@ def target_counts(
             predicted[bounds[:-1][np.diff(bounds) > 0]] = False
             if "position_ids" in columns:
                 predicted &= columns["position_ids"] != 0
-            else:
-                predicted[1:] &= ~np.isin(ids[:-1], [end for end in ends if end is not None])
+            elif isolate:
+                ended = np.isin(ids, ends) | (columns.get("attention_mask", 1) == 0)
+                predicted[1:] &= ~ended[:-1]
         counts += np.bincount(targets[predicted], minlength=num_embeddings)
     return torch.from_numpy(counts)
 
