@@ -64,9 +64,7 @@ def write_tasks(folder: Path, documents: str) -> str:
     return str(folder)
 
 
-def found_scores(
-    task: str, metrics: dict[str, tuple[float, bool | None, list]], hashes=None, stderr: float = 0.1
-) -> dict:
+def as_scores(task: str, metrics: dict[str, tuple[float, bool | None, list]], hashes=None, stderr: float = 0.1) -> dict:
     """What the harness's ``evaluate`` returns for one task, from value, direction and documents' scores of its metrics."""
     count, samples = len(next(iter(metrics.values()))[2]), []
     for index, own in enumerate(hashes or map(str, range(count))):

@@ -62,7 +62,7 @@ def test_help_has_a_line_for_each_flag_of_ours_and_help_all_for_every_flag(capsy
         shown[flag] = capsys.readouterr().out
     fields = {field.name for kind in OPTIONS[command] for field in dataclasses.fields(kind) if field.init}
     unread = {name for kind in OPTIONS[command] for name in getattr(kind, "unread_flags", ())}
-    theirs = {field.name for field in dataclasses.fields(TrainingArguments)} - {"output_dir"}
+    theirs = {each.name for each in dataclasses.fields(TrainingArguments) if command in ("pretrain", "lm-head", "glue")}
     short, full = (re.findall(r"^  --(\w+)", text, re.MULTILINE) for text in shown.values())
     assert {*full} - {f"no_{name}" for name in fields} == fields and len({*short}) == len(short)
     assert fields - theirs - unread <= {*short} and not unread & {*short}

@@ -337,10 +337,8 @@ def test_without_the_extra_nothing_is_loaded(tmp_path, monkeypatch, missing):
         main(["--model_name_or_path", "nowhere", "--output_dir", str(tmp_path)])
 
 
-@pytest.mark.parametrize(
-    "name, outputs", [("stsb", [[float("nan")], [0.5]]), ("cola", [[0.2, float("inf")], [0.1, 0.3]])]
-)
-def test_outputs_that_are_not_finite_are_no_score(name, outputs):
+@pytest.mark.parametrize("name, rows", [("stsb", [[float("nan")], [0.5]]), ("cola", [[0.2, float("inf")], [0.1, 0.3]])])
+def test_outputs_that_are_not_finite_are_no_score(name, rows):
     labels = TASKS[name].problem.encode([0, 1], 2)
     with pytest.raises(FloatingPointError, match=f"outputs on {name} are not finite after step 7"):
-        score_outputs(TASKS[name], numpy.array(outputs, dtype=numpy.float32), labels, "after step 7")
+        score_outputs(TASKS[name], numpy.array(rows, dtype=numpy.float32), labels, "after step 7")

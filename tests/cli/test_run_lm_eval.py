@@ -84,7 +84,7 @@ def write_scores(
     """Results of a model on one task, from the scores of its documents and how they make the metric."""
     values = {"mean": np.mean, "perplexity": lambda scores: math.exp(-np.mean(scores)), "f1": lambda scores: 0.5}
     found = {name: (float(values[kind](scores)), way, scores) for name, (kind, way, scores) in metrics.items()}
-    add_scores(folder, folder.name, harness_inputs.found_scores(task, found, hashes), weights)
+    add_scores(folder, folder.name, harness_inputs.as_scores(task, found, hashes), weights)
     return folder
 
 

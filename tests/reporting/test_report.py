@@ -23,7 +23,7 @@ from headless_trainer import pictures as drawing
 from headless_trainer.cli.make_report import main
 from headless_trainer.reporting.records import group_runs, read_run
 from headless_trainer.reporting.report import COLOURS, write_report
-from headless_trainer.reporting.run_comparison import rank
+from headless_trainer.reporting.run_comparison import first_reaching, rank
 from headless_trainer.runtime.checkpoints import save_settings, save_token_counts
 from headless_trainer.significance import holm
 
@@ -135,6 +135,11 @@ def test_shares_are_of_means_over_seeds_and_read_between_evaluations(tmp_path):
     state = json.loads(path.read_text())
     path.write_text(json.dumps(state | {"log_history": state["log_history"] + state["log_history"][-1:]}))
     assert texts(report(tmp_path, f"a={runs[0]},{runs[1]}", runs[2]), "li") == sentences  # evaluated twice
+
+
+@pytest.mark.parametrize("count, wanted, found", [(2, 4.5, 1.5), (2, 6.0, 1), (1, 4.9, None), (0, 1.0, None)])
+def test_where_a_curve_comes_down_to_a_value(count, wanted, found):
+    assert first_reaching([(1, 5.0), (2, 4.0)][:count], wanted) == found
 
 
 def test_process_hours_count_every_process(tmp_path):
