@@ -19,6 +19,7 @@ from pathlib import Path
 
 import datasets
 from datasets import Dataset
+from loss import results_argument, write_results
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -117,6 +118,7 @@ def main() -> None:
     parser.add_argument("--max_documents", type=int, help="Use only this many documents of each file.")
     parser.add_argument("--block_size", type=int, default=128, help="Tokens in a row.")
     parser.add_argument("--vocab_size", type=int, default=32_000)
+    results_argument(parser)
     args = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     datasets.disable_progress_bars()
@@ -124,6 +126,7 @@ def main() -> None:
     print(f"Medians of {args.repeats} runs in turn, with equal process counts; {available_processors()} processors.\n")
     print("| texts | tokenizer | processes | ours, tokens/s | run_clm, tokens/s | run_clm's time over ours (range) |")
     print("|---|---|---|---|---|---|")
+    results = []
     for name, source in corpora.items():
         datasets.enable_caching()  # texts may be cached, rows may not
         texts = made_up(source) if args.train_file is None else load_texts(DataArguments(train_file=source))["train"]
@@ -140,6 +143,9 @@ def main() -> None:
                 own, peer = (tokens[way] / statistics.median(seconds[way]) for way in WAYS)
                 ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
                 print(f"| {name} | {kind} | {processes} | {own:,.0f} | {peer:,.0f} | {ratio} |", flush=True)
+                row = {"texts": name, "tokenizer": kind, "processes": processes, "seconds": seconds, "tokens": tokens}
+                results.append(row | {"ratio": statistics.median(ratios)})
+    write_results(args.results_dir, results)
 
 
 if __name__ == "__main__":

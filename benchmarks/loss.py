@@ -12,8 +12,10 @@ Letters in sizes and shapes: K predicted positions, U distinct target tokens, D 
 import argparse
 import functools
 import inspect
+import json
 import multiprocessing
-import platform
+import os
+import shlex
 import statistics
 import sys
 import time
@@ -25,14 +27,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headless_trainer.cards.facts import hardware, software
 from headless_trainer.objective.losses import cwt_loss, vocabulary_cross_entropy
 from headless_trainer.objective.negatives import NegativePool
+from headless_trainer.tables import markdown
 from headless_trainer.trainers.window import peak_memory_mib
 
 DEFAULT_SIZES = {
     "cpu": ["1024,256,32000", "8192,512,50304"],
     "cuda": ["2048,768,50304", "16384,768,50304", "65536,768,50304", "65536,768,256000"],
 }
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 REFERENCE = "K x U, cwt_loss (auto)"
 
 
@@ -198,16 +203,19 @@ def peak_of_process(name: str, size: tuple[int, int, int], dtype: torch.dtype) -
     return peak_memory_mib(torch.device("cpu")) - before
 
 
-def measure(inputs: tuple[Tensor, Tensor, Tensor], repeats: int) -> list[tuple[str, list, float]]:
-    """Return the name, the seconds of each repeat and the MiB of each method that fits into memory."""
+def measure(inputs: tuple[Tensor, Tensor, Tensor], repeats: int) -> list[dict]:
+    """Return the seconds of each repeat and the MiB of each method that fits into memory."""
     found, memory = methods(inputs[0].device.type, inputs[0].dtype), {}
+    sizes = dict(zip("KUDV", (len(inputs[0]), len(inputs[1].unique()), *inputs[2].shape[::-1]), strict=True))
     for name, method in found.items():
         try:
             memory[name] = extra_memory(name, method, inputs)
         except RuntimeError as error:  # from torch, or from a killed process
             print(f"{name} at K, D, V = {*inputs[0].shape, len(inputs[2])}: {error}", file=sys.stderr)
-    seconds = alternate({name: functools.partial(run_once, found[name], inputs) for name in memory}, repeats)
-    return [(name, seconds[name], memory[name]) for name in memory]
+    runs = alternate({name: functools.partial(run_once, found[name], inputs) for name in memory}, repeats)
+    medians = {name: statistics.median(seconds) for name, seconds in runs.items()}
+    rest = {name: {"ratio": medians[name] / medians[REFERENCE], "mib": memory[name]} for name in memory}
+    return [{**sizes, "method": name, "seconds": seconds, **rest[name]} for name, seconds in runs.items()]
 
 
 def alternate(runs: dict[str, Callable[[], float]], repeats: int, warm_up: int = 1) -> dict[str, list[float]]:
@@ -221,45 +229,44 @@ def alternate(runs: dict[str, Callable[[], float]], repeats: int, warm_up: int =
     return seconds
 
 
-def print_rows(size: tuple[int, int, int], distinct: int, figures: list[tuple[str, list, float]]) -> None:
-    base_seconds, base_memory = next((seconds, memory) for method, seconds, memory in figures if method == REFERENCE)
-    for method, seconds, memory in figures:
-        middle, low, high = (1e3 * take(seconds) for take in (statistics.median, min, max))
-        ratios = (
-            middle / 1e3 / statistics.median(base_seconds),
-            memory / base_memory if base_memory >= 16 else float("nan"),
-        )
-        sizes = f"{size[0]:,} | {distinct:,} | {size[1]:,} | {size[2]:,}"
-        figure = f"{middle:,.1f} ({low:,.1f} to {high:,.1f}) | {ratios[0]:.2f} | {memory:,.0f} | {ratios[1]:.2f}"
-        print(f"| {sizes} | {method} | {figure} |")
+def machine(device: str) -> str:
+    return f"{hardware(torch.device(device))}, {torch.get_num_threads()} threads"
 
 
-def machine(device: str | None = None) -> str:
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
-    if device == "cpu" and Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
-    return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}, Python {platform.python_version()}"
+def results_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--results_dir", type=Path, help="folder for results.json with all seconds and their origin")
+
+
+def write_results(folder: Path | None, results: object) -> None:
+    """Write ``results.json`` with its origin, as the studies do, if there is a folder for it."""
+    if folder is None:
+        return
+    threads = [f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}"] if "OMP_NUM_THREADS" in os.environ else []
+    command = shlex.join([*threads, "python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    origin = {"Command": command, **software(), "Machine": machine(DEVICE)}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps({"origin": origin, "results": results}, indent=1) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", help="K,D,V of each problem.")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), help="Default: bfloat16 on cuda, else float32."
-    )
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="Default: bfloat16 on a GPU.")
     parser.add_argument("--repeats", type=int, default=5, help="Timed runs of each method; medians are printed.")
+    results_argument(parser)
     args = parser.parse_args()
-    sizes = [tuple(map(int, size.split(","))) for size in args.sizes or DEFAULT_SIZES[args.device]]
-    dtype = getattr(torch, args.dtype or ("bfloat16" if args.device == "cuda" else "float32"))
-    print("| K | U | D | V | method | ms: median (range) | ratio | peak MiB | ratio |\n|" + "---|" * 9)
-    for size in sizes:
-        inputs = make_inputs(size, dtype, args.device)
-        print_rows(size, len(inputs[1].unique()), measure(inputs, args.repeats))
-    print(f"\n{str(dtype).removeprefix('torch.')}, ratios to {REFERENCE}. {machine(args.device)}.")
-    for name, reason in heads(args.device)[1].items():
+    sizes = [tuple(map(int, size.split(","))) for size in args.sizes or DEFAULT_SIZES[DEVICE]]
+    dtype = getattr(torch, args.dtype or ("bfloat16" if DEVICE == "cuda" else "float32"))
+    figures = [row for size in sizes for row in measure(make_inputs(size, dtype, DEVICE), args.repeats)]
+    rows = [
+        (*(f"{row[size]:,}" for size in "KUDV"), row["method"], f"{1e3 * statistics.median(row['seconds']):,.1f}",
+         f"{row['ratio']:.2f}", f"{row['mib']:,.0f}")
+        for row in figures
+    ]  # fmt: skip
+    print(markdown(("K", "U", "D", "V", "method", "ms", "ratio", "peak MiB"), rows))
+    write_results(args.results_dir, figures)
+    print(f"\n{str(dtype).removeprefix('torch.')}, ratios to {REFERENCE}. {machine(DEVICE)}, {software()['Versions']}.")
+    for name, reason in heads(DEVICE)[1].items():
         print(f"Left out: {name}: {reason}.")
 
 

@@ -23,21 +23,19 @@ import time
 from pathlib import Path
 
 import torch
-import transformers
-from loss import alternate, in_a_process, machine, token_shares
+from loss import alternate, in_a_process, machine, results_argument, token_shares, write_results
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, SampledSoftmaxTrainer, VanillaTrainer
+from headless_trainer.cards.facts import software
 from headless_trainer.pictures import Panel, Series, curves, to_png
 from headless_trainer.tables import markdown
 from headless_trainer.trainers.window import peak_memory_mib
 
-SPECIAL_TOKENS = "pad_token_id", "bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"
 SIZES = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
 MODELS = {
     "bert-small": ("mlm", "bert", dict(zip(SIZES, (512, 4, 8, 2048), strict=True))),
     "bert-base": ("mlm", "bert", {}),
-    "modernbert-base": ("mlm", "modernbert", dict(zip(SPECIAL_TOKENS, (0, 2, 2, 3, 3), strict=True))),
     "table-10-decoder": ("clm", "gpt2", dict(n_embd=192, n_layer=3, n_head=3)),
     "pythia-70m": ("clm", "gpt_neox", dict(zip(SIZES, (512, 6, 8, 2048), strict=True))),
     "xlm-roberta-base": ("mlm", "xlm-roberta", dict(max_position_embeddings=514, type_vocab_size=1)),
@@ -65,16 +63,18 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--figure", help="PNG to write")
+    results_argument(parser)
     args = parser.parse_args()
     args.vocab_size = args.vocab_size or VOCABULARIES.get(args.model, 50_304)
     problems = [argparse.Namespace(**vars(args) | {"batch_size": batch_size}) for batch_size in args.batch_size]
     measured = {each.batch_size: measure(each) for each in problems}
+    write_results(args.results_dir, measured)
     if args.figure:
         draw(measured, args.figure)
 
 
-def measure(args) -> dict[str, tuple[float, float]]:
-    """Print the table, and return the median milliseconds and peak MiB of a step of each method."""
+def measure(args) -> dict[str, dict]:
+    """Print the table, and return the seconds, their median ratio to the first method's and the peak MiB of each method."""
     batch, device = batch_of(args)
     methods = methods_of(args)
     memory = {name: in_a_process(peak_memory, args, name) for name in methods}
@@ -82,8 +82,16 @@ def measure(args) -> dict[str, tuple[float, float]]:
         steps = {name: build(args, folder, device) for name, build in methods.items()}
     runs = {name: functools.partial(timed, step, batch, device) for name, step in steps.items()}
     seconds = alternate(runs, args.repeats, warm_up=2)
-    report(args, device, seconds, memory)
-    return {name: (1000 * statistics.median(values), memory[name]) for name, values in seconds.items()}
+    first = next(iter(seconds.values()))
+    figures, rows = {}, []
+    for name, values in seconds.items():
+        ratio = statistics.median(value / own for value, own in zip(values, first, strict=True))
+        figures[name] = {"seconds": values, "ratio": ratio, "mib": memory[name]}
+        rows.append((name, f"{1000 * statistics.median(values):.1f}", f"{ratio:.2f}", f"{memory[name]:,.0f}"))
+    size = f"{args.model}, {args.batch_size} x {args.length} tokens, V = {args.vocab_size:,}"
+    print(f"{size}, {'bf16' if args.bf16 else 'float32'}, {machine(device.type)}, {software()['Versions']}\n")
+    print(markdown(("step", "median ms", "over the first, round by round (median)", "peak MiB"), rows) + "\n")
+    return figures
 
 
 def methods_of(args) -> dict:
@@ -229,30 +237,11 @@ METHODS = {
 }
 
 
-def report(args, device, seconds: dict[str, list[float]], memory: dict[str, float]) -> None:
-    print(
-        f"{args.model}, {args.batch_size} x {args.length} tokens, V = {args.vocab_size:,}, {machine(device.type)}, ",
-        end="",
-    )
-    print(f"{'bf16' if args.bf16 else 'float32'}, transformers {transformers.__version__}\n")
-    first, rows = next(iter(seconds)), []
-    for name, values in seconds.items():
-        ratio = statistics.median(value / own for value, own in zip(values, seconds[first], strict=True))
-        times = (f"{1000 * take(values):.1f}" for take in (statistics.median, min, max))
-        rows.append((name, *times, f"{ratio:.2f}", f"{memory[name]:,.0f}"))
-    head = "step", "median ms", "min ms", "max ms", f"over {first}, round by round (median)", "peak MiB"
-    print(markdown(head, rows) + "\n")
-    if {"trunk only", "our vanilla"} <= seconds.keys():
-        trunk, exact = (statistics.median(seconds[name]) for name in ("trunk only", "our vanilla"))
-        print(f"The head takes {1 - trunk / exact:.0%} of the time of our vanilla step.\n")
-
-
-def draw(measured: dict[int, dict[str, tuple[float, float]]], path: str) -> None:
+def draw(measured: dict[int, dict[str, dict]], path: str) -> None:
     panels = []
-    for which, label in enumerate(("milliseconds of a step", "peak memory, MiB")):
-        by_method = {
-            name: [found[name][which] for found in measured.values()] for name in next(iter(measured.values()))
-        }
+    shown = {"milliseconds of a step": lambda found: 1000 * statistics.median(found["seconds"])}
+    for label, take in (shown | {"peak memory, MiB": lambda found: found["mib"]}).items():
+        by_method = {name: [take(at[name]) for at in measured.values()] for name in next(iter(measured.values()))}
         series = [Series(measured, values, "o-", label=name) for name, values in by_method.items()]
         highest = max(max(values) for values in by_method.values())
         axis = {"xlabel": "rows in a batch", "xticks": list(measured), "ylabel": label, "ylim": (0, 1.05 * highest)}

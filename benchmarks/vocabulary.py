@@ -40,6 +40,8 @@ def state_bytes(method: str, vocab_size: int, width: int, rows: int) -> int:
 
 
 def main() -> None:
+    from loss import results_argument, write_results
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[32_000, 128_000, 512_000, 1_000_000, 2_000_000])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
@@ -52,6 +54,7 @@ def main() -> None:
     parser.add_argument("--largest_vanilla", type=int, default=1_000_000, help="Largest vocabulary for vanilla.")
     parser.add_argument("--memory_gib", type=float, default=8.0, help="Leave out configurations that need more.")
     parser.add_argument("--figure", default="docs/vocabulary.png")
+    results_argument(parser)
     args = parser.parse_args()
     if min(args.sizes) < args.types + SPECIAL:
         parser.error(f"--types is {args.types}, which does not fit into the smallest of --sizes, {min(args.sizes)}.")
@@ -62,11 +65,12 @@ def main() -> None:
         for method in args.methods:
             reason = why_not(method, vocab_size, args)
             if reason:
-                print(f"| {vocab_size:,} | {method} | {reason} | | | | |", flush=True)
+                print(f"| {vocab_size:,} | {method} | {reason} | | | |", flush=True)
                 continue
             results.append(measure(method, vocab_size, reference, args))
             print_row(results[-1])
     reference.stop()
+    write_results(args.results_dir, results)
     draw(results, args.figure)
 
 
@@ -179,22 +183,18 @@ def make_rows(vocab_size: int, args) -> tuple[list[dict], float]:
 
 
 def print_header(args) -> None:
-    import transformers
-    from loss import machine
+    from loss import DEVICE, machine, software
 
     distinct = make_rows(min(args.sizes), args)[1]
     shape = f"{args.layers} layers of width {args.width}, {args.batch_size} x {args.length} tokens"
-    software = f"{machine()}, float32, transformers {transformers.__version__}"
-    print(f"GPT-2, {shape}, on average {distinct:.0f} distinct, {software}\n")
-    print("| V | step | median ms | min ms | over headless, sparse, at the smallest V | peak GiB | E's state, GiB |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    print(f"GPT-2, {shape}, on average {distinct:.0f} distinct, float32, {machine(DEVICE)}, {software()['Versions']}\n")
+    print("| V | step | median ms | over headless, sparse, at the smallest V | peak GiB | E's state, GiB |")
+    print("|---|---|---|---|---|---|", flush=True)
 
 
 def print_row(result: dict) -> None:
-    median, low = 1000 * statistics.median(result["seconds"]), 1000 * min(result["seconds"])
-    peak, state = result["peak"], result["state"] / 2**30
-    name = f"| {result['vocab_size']:,} | {result['method']}"
-    print(f"{name} | {median:.1f} | {low:.1f} | {result['ratio']:.2f} | {peak:.2f} | {state:.3f} |", flush=True)
+    name = f"| {result['vocab_size']:,} | {result['method']} | {1000 * statistics.median(result['seconds']):.1f}"
+    print(f"{name} | {result['ratio']:.2f} | {result['peak']:.2f} | {result['state'] / 2**30:.3f} |", flush=True)
 
 
 def draw(results: list[dict], path: str) -> None:

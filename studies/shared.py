@@ -60,9 +60,7 @@ BASES = {
 INGREDIENTS = {
     "bias log q": ["--head_bias", "prior"],  # for vanilla decoders; vanilla encoders have their own bias
     "Muon": ["--muon_learning_rate", "2x"],
-    "pools of 512": ["--pool_size", "512"],
     "pools of 2048": ["--pool_size", "2048"],
-    "4096 uniform": ["--sampled_negatives", "4096"],
     **{
         f"counts ^ {power}": ["--trainer", "studies.counts:Power" + power.replace(".", "")]
         for power in ("0", "0.5", "1.5", "2")
