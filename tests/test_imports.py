@@ -23,12 +23,7 @@ MODULES = {
 # What stands at the top of the package, lowest first -> what it may import of the others. A new package gets a row, and the
 # picture in docs/development.md a line.
 ALLOWED = {
-    "significance": set(),
-    "command_line": set(),
-    "tables": set(),
-    "pictures": set(),
-    "measures": set(),
-    "objective": set(),
+    **dict.fromkeys(("significance", "command_line", "tables", "pictures", "measures", "objective"), set()),
     "runtime": {"measures", "pictures"},
     "refusals": {"measures"},
     "hub": {"runtime"},
@@ -76,10 +71,6 @@ def imports_of(source: str, package: str = "headless_trainer") -> tuple[set[str]
     return inside, outside
 
 
-def package_of(name: str) -> str:
-    return ".".join(["headless_trainer", *name.split(".")[:-1]])
-
-
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "__init__"])
 def test_a_package_imports_only_what_lies_below_it(name):
     own = top_of(name)
@@ -87,7 +78,8 @@ def test_a_package_imports_only_what_lies_below_it(name):
         f"headless_trainer/{own} is new: give it a row in ALLOWED of tests/test_imports.py that says "
         "which packages it may import."
     )
-    inside, _ = imports_of(MODULES[name].read_text(encoding="utf-8"), package_of(name))
+    package = ".".join(["headless_trainer", *name.split(".")[:-1]])
+    inside, _ = imports_of(MODULES[name].read_text(encoding="utf-8"), package)
     forbidden = inside - ALLOWED[own] - {own}
     assert not forbidden, (
         f"headless_trainer.{name} imports {', '.join(sorted(forbidden))}, which does not lie below {own}. "

@@ -50,7 +50,7 @@ def make_language_model(model_args, data_args, args) -> None:
             shutil.copy(Path(name, TOKEN_COUNTS_NAME), aside)  # for a headless training that continues this model
     folder, facts = Path(args.output_dir), {"prior": described_prior(args.init == "prior", args, data_args)}
     card = {"causal": model.can_generate(), "model_args": model_args, "facts": facts}
-    write_card(folder, folder.resolve().name, "free_head", model, tokenizer, **card)
+    write_card(folder, pushes.repo if pushes else folder.resolve().name, "free_head", model, tokenizer, **card)
     logger.info("saved in %s: %s, an ordinary language model", folder, type(model).__name__)
     if pushes is not None:
         pushes.push_run("Language modelling head")

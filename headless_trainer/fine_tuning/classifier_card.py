@@ -45,8 +45,6 @@ def _glue_result(run: dict, loss: str | None, evaluation_set: str, values: list[
     if len(values) > 1:
         how["standard_deviation"] = six_digits(statistics.stdev(values))
     how["epoch"] = f"best of {len(run['epochs'])}"
-    if settings.get("max_train_samples"):
-        how["training_rows"] = settings["max_train_samples"]
     figure, split = metric_title(run["metric"]), settings.get("validation_split")
     if benchmark == OWN_TASK:
         hub_name = settings.get("dataset_name")
@@ -59,6 +57,8 @@ def _glue_result(run: dict, loss: str | None, evaluation_set: str, values: list[
         name = f"{BENCHMARK_NAMES[benchmark]} {TASK_NAMES.get(task, config)}"
         figure += f", fine-tuned on {run['train_language']}" if benchmark == "xnli" else ""
         split = split or "+".join(TASKS[task].evaluation_splits)
+    if most := settings.get("max_train_samples"):  # in the name, so that a trial does not replace full scores
+        figure += f", {most:,} training rows"
     return EvalResult(
         task_type="text-classification", task_name="fine-tuned", dataset_type=kind, dataset_config=config, dataset_name=name,
         dataset_split=split, metric_type=run["metric"], metric_args=how, metric_value=six_digits(statistics.fmean(values)),

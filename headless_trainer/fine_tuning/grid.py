@@ -102,6 +102,11 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         seeds = {path.stem[5:] for path in run.result_path.parent.glob("seed_*.json")} - {*map(str, arguments.seeds)}
         if seeds:  # the means that choose a rate would lack them
             raise ValueError(f"learning_rates: {run.result_path.parent} holds seed {min(seeds)}: add it to --seeds.")
+        rates = {path.parent.name for path in run.result_path.parent.glob("rate_*/seed_*.json")}
+        if rates := rates - {each.path.parent.name for each in runs}:  # a better one would be replaced
+            raise ValueError(
+                f"learning_rates: {run.result_path.parent} holds {min(rates)}: add it, its runs are skipped."
+            )
     for run in pending:  # other runs of the grid may be another process's
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
         if run.learning_rate is not None:
@@ -115,7 +120,6 @@ def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, 
     """Return the training rows of a task, and the sets of rows to score, after checking that its metric has a value there."""
     train, sets = load_task(task, arguments)
     train = first_rows(train, arguments.max_train_samples)
-    sets = {name: first_rows(rows, arguments.max_eval_samples) for name, rows in sets.items()}
     for rows in sets.values() if task.benchmark == OWN_TASK else ():
         check_metric(task, rows["label"][:])
     logger.info("%s: %s rows to train on, %s to score", task.name, len(train), sum(map(len, sets.values())))
@@ -162,7 +166,7 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
 
 
 def model_names(sources: list[str]) -> list[str]:
-    """Return a unique short name for each model: its folder's, with its run's first for a checkpoint."""
+    """Return a unique short name for each model: its folder's, with those of its run first for a checkpoint or a kept model."""
     paths = [Path(source).resolve() if Path(source).is_dir() else Path(source) for source in sources]
     if len({*paths}) < len(paths):
         raise ValueError(f"model_name_or_path is {sources}, which names a model twice: name each once.")
@@ -170,6 +174,6 @@ def model_names(sources: list[str]) -> list[str]:
     length = next(length for length in ends if len({path.parts[-length:] for path in paths}) == len(paths))
     names = []
     for path in paths:
-        needs_run = length == 1 and path.name.startswith("checkpoint-")
-        names.append("_".join(part for part in path.parts[-length - needs_run :] if part != path.anchor))
+        above = (2 if path.name == BEST else path.name.startswith("checkpoint-")) if length == 1 else 0
+        names.append("_".join(part for part in path.parts[-length - above :] if part != path.anchor))
     return names

@@ -38,6 +38,9 @@ def write_report(output_dir: str | Path) -> str:
     for title, own in tables.items():
         seeds, epochs = len({run["seed"] for run in own}), max(len(run["epochs"]) for run in own)
         how = f"Seeds: {seeds}. Each score is the best of {epochs} epochs on the set that is scored."
+        for name in "max_train_samples", "max_eval_samples":
+            if most := own[0]["settings"].get(name):
+                how += f" Only part of the rows: --{name} {most}."
         parts += [f"## {title}", benchmark_table(own), how]
     text = "\n\n".join([*parts, NOTE]) + "\n"
     write_whole(output_dir / REPORT_NAME, text.encode())

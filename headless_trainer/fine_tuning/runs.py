@@ -171,7 +171,8 @@ def keep_model(run: Run, result: dict) -> Path | None:
     saved, folder = run.path.with_suffix(".best"), run.path.with_name(BEST)
     if (folder / SEED).is_file():
         kept = read_run(folder / SEED)
-        if kept["seed"] != run.seed and merit(result, kept["score"]) >= merit(result):
+        counts = kept["seed"] != run.seed and run.path.with_stem(f"seed_{kept['seed']}").is_file()
+        if counts and merit(result, kept["score"]) >= merit(result):
             shutil.rmtree(saved)
             return None
     write_run(saved / SEED, {"seed": run.seed, "score": result["score"]})

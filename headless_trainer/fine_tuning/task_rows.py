@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..corpus.files import SEPARATORS, cache_of, extension, read_rows
+from ..corpus.packing import first_rows
 from .glue_arguments import GlueArguments
 from .problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from .results import OWN_TASK
@@ -100,8 +101,8 @@ def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, d
     """
     if task.benchmark == OWN_TASK:
         parts = [read_part(arguments, part) for part in ("train", "validation")]
-        train, validation = (_rows(task, [part], arguments.label_column) for part in parts)
-        return train, {"validation": validation}
+        train, validation = (_rows(task, *part, arguments.label_column) for part in parts)
+        return train, {"validation": first_rows(validation, arguments.max_eval_samples)}
     train_split = arguments.train_split or "train"
     scored = (arguments.validation_split,) if arguments.validation_split else task.evaluation_splits
     if train_split in scored:
@@ -110,26 +111,25 @@ def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, d
             "training rows. Choose two splits."
         )
 
-    def load(config: str, splits: Sequence[str]) -> datasets.Dataset:
-        return _rows(task, [read_benchmark(arguments, task, config, split) for split in splits], "label")
+    def load(config: str, splits: Sequence[str], most: int | None = None) -> datasets.Dataset:
+        parts = [_rows(task, *read_benchmark(arguments, task, config, split), "label") for split in splits]
+        return datasets.concatenate_datasets([first_rows(part, most) for part in parts])
 
-    train = load(task.train_language or task.name, [train_split])
-    return train, {name: load(name, scored) for name in task.languages} or {"validation": load(task.name, scored)}
+    train, most = load(task.train_language or task.name, [train_split]), arguments.max_eval_samples
+    sets = {name: load(name, scored, most) for name in task.languages}
+    return train, sets or {"validation": load(task.name, scored, most)}
 
 
-def _rows(task: Task, tables: Sequence[tuple[pa.Table, str]], label_column: str) -> datasets.Dataset:
-    """Return the rows of tables that have labels; others cannot be learned or scored."""
-    texts, labels = [], []
-    for table, where in tables:
-        texts += to_texts(task, table, where)
-        found = labels_of(task, column_of(table, label_column, where), where)
-        missing = found.count(None)
-        if missing == len(found):
-            raise ValueError(f"{where} has no row with a label, like test sets of benchmarks. Choose another.")
-        if missing:
-            logger.warning("%d of %d rows of %s have no label and are skipped.", missing, len(found), where)
-        labels += found
-    return datasets.Dataset(pa.table({"texts": pa.array(texts, TEXTS), "label": pa.array(labels)}).drop_null())
+def _rows(task: Task, table: pa.Table, where: str, label_column: str) -> datasets.Dataset:
+    """Return the rows of a table that have labels; others cannot be learned or scored."""
+    labels = labels_of(task, column_of(table, label_column, where), where)
+    missing = labels.count(None)
+    if missing == len(labels):
+        raise ValueError(f"{where} has no row with a label, like test sets of benchmarks. Choose another.")
+    if missing:
+        logger.warning("%d of %d rows of %s have no label and are skipped.", missing, len(labels), where)
+    texts = pa.array(to_texts(task, table, where), TEXTS)
+    return datasets.Dataset(pa.table({"texts": texts, "label": pa.array(labels)}).drop_null())
 
 
 # Texts -----------------------------------------------------------------------------------------------------------------

@@ -60,7 +60,10 @@ def load(name_or_path: str, args) -> "ScoredPositions":
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     model.to(args.device or accelerator or "cpu")
     batch_size = CPU_BATCH_SIZE if args.batch_size == "auto" and model.device.type == "cpu" else args.batch_size
-    lm = ScoredPositions(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, max_length=args.max_length)
+    # A token that closes texts would stand between a context and its answer; half precision would make long answers tie.
+    special = False if tokenizer("a").input_ids[-1] in tokenizer.all_special_ids else None
+    settings = {"max_length": args.max_length, "softmax_dtype": "float32", "add_bos_token": special}
+    lm = ScoredPositions(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, **settings)
     if args.max_length is None and tokenizer.model_max_length < lm.max_length:
         logger.warning(
             "%s has %d positions but its tokenizer says %d tokens. If its training rows were that long and its positions "
@@ -92,6 +95,9 @@ class ScoredPositions(HFLM):
     def _loglikelihood_tokens(self, requests, disable_tqdm: bool = False, override_bs: int | None = None):
         if self.batch_size != "auto":  # auto is tried out on inputs of no request
             self._longest = max((len(continuation) for _, _, continuation in requests), default=0)
+        if cut := sum(len(context) + len(answer) > self.max_length + 1 for _, context, answer in requests):
+            said = "%d of %d inputs are longer than the %d tokens that the model reads, and lose their beginning."
+            logger.warning(said, cut, len(requests), self.max_length)
         try:
             return super()._loglikelihood_tokens(requests, disable_tqdm, override_bs)
         finally:

@@ -19,7 +19,7 @@ pytest.importorskip("sklearn")
 from headless_trainer.cli.glue import main
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.fine_tuning.grid import model_names
-from headless_trainer.fine_tuning.results import read_run
+from headless_trainer.fine_tuning.results import read_run, write_run
 from headless_trainer.fine_tuning.task_scores import score_outputs
 from headless_trainer.fine_tuning.tasks import TASKS
 from headless_trainer.runtime.checkpoints import save_token_counts
@@ -148,7 +148,7 @@ def test_a_kept_model_of_a_benchmark_predicts_rows_of_its_form(tmp_path, encoder
     rows = [json.loads(line) for line in Path(data, task, "validation.jsonl").read_text().splitlines()]
     write_jsonl(tmp_path / "test.jsonl", [*rows, rows[0] | {"label": -1}])  # as where a benchmark hides a label
     run(best, tmp_path / "out", "--do_predict", "--test_file", tmp_path / "test.jsonl")
-    scored = json.loads((tmp_path / "out/predictions/best_scores.json").read_text())
+    scored = json.loads((tmp_path / f"out/predictions/run_checkpoint-5_{task}_best_scores.json").read_text())
     assert scored["rows"] == 12 and scored["metrics"]["accuracy"] == read_run(Path(best, "seed.json"))["score"]
 
 
@@ -196,7 +196,7 @@ def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(tmp_path, en
     """Also where the seeds are run by several commands, and the model of a worse one takes no place of a better."""
     left = tmp_path / "out/balanced/run_checkpoint-5/user/best"
     left.mkdir(parents=True)
-    (left / "old").touch()  # as after a kill between the model and its scores
+    write_run(left / "seed.json", {"seed": 7, "score": 0.99})  # without its result, as after a kill between the two
     for name, start in (("train", 0), ("dev", 20)):
         some = range(start, start + 12)
         write_jsonl(tmp_path / f"{name}.jsonl", [{"text": text_lines[i], "label": ["no", "yes"][i % 2]} for i in some])
@@ -316,6 +316,7 @@ def test_names_of_models_tell_them_apart():
     assert model_names(["org/bert", "runs/a"]) == ["bert", "a"]
     assert model_names(["x/run/checkpoint-5", "x/run/checkpoint-10"]) == ["run_checkpoint-5", "run_checkpoint-10"]
     assert model_names(["one/bert", "two/bert", "gpt2"]) == ["one_bert", "two_bert", "gpt2"]
+    assert model_names(["out/balanced/bert/topics/best"]) == ["bert_topics_best"]
     with pytest.raises(ValueError, match="twice"):
         model_names(["bert", "./bert"])
 

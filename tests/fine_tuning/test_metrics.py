@@ -114,11 +114,6 @@ def test_names_of_one_figure_are_one():
     assert {name: name_of(name) for name in names} == names
 
 
-def of_kind(kind, metric: str) -> Task:
-    names = None if kind is NUMBERS else tuple("abcd"[: kind[1]])
-    return Task("mine", "user", ("text",), names, kind[0], metric)
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "labels", "message"),
     [
@@ -133,8 +128,9 @@ def of_kind(kind, metric: str) -> Task:
     ],
 )
 def test_a_metric_without_a_value_is_refused(name, kind, labels, message):
+    names = None if kind is NUMBERS else tuple("abcd"[: kind[1]])
     with pytest.raises(ValueError, match=message):
-        check_metric(of_kind(kind, name), labels)
+        check_metric(Task("mine", "user", ("text",), names, kind[0], name), labels)
 
 
 OWN = """

@@ -140,14 +140,14 @@ def test_a_pipeline_says_what_is_written(trained, model, kind, columns):
 )
 def test_a_model_that_is_fine_tuned_predicts_the_same_without_training(trained, tmp_path, kind, columns):
     """Also where no row has a label, and the texts are named by the model itself; scores of other rows do not stay."""
-    old = tmp_path / "out" / "predictions" / "best_scores.json"
+    old = tmp_path / "out" / "predictions" / "bert_user_best_scores.json"
     old.parent.mkdir(parents=True)
     old.touch()
     root = trained("bert", kind, *columns)
     rows = [{name: value for name, value in row.items() if name != "label"} for row in read(root / "test.jsonl")]
     source = ["--model_name_or_path", best_of(root), "--do_predict", "--output_dir", tmp_path / "out"]
     run(*source, "--test_file", write(tmp_path / "new.jsonl", rows))
-    found, want = read(tmp_path / "out/predictions/best.jsonl"), read(root / "out/predictions/bert.jsonl")
+    found, want = read(tmp_path / "out/predictions/bert_user_best.jsonl"), read(root / "out/predictions/bert.jsonl")
     assert [row["id"] for row in found] == [row["id"] for row in want] and "label" not in found[0]
     for got, row in zip(found, want, strict=True):
         if kind == "numbers":
@@ -155,7 +155,7 @@ def test_a_model_that_is_fine_tuned_predicts_the_same_without_training(trained, 
         else:
             assert got["prediction"] == row["prediction"]
             assert got["probabilities"] == pytest.approx(row["probabilities"], abs=1e-5)
-    assert os.listdir(tmp_path / "out" / "predictions") == ["best.jsonl"]
+    assert os.listdir(tmp_path / "out" / "predictions") == ["bert_user_best.jsonl"]
 
 
 @pytest.mark.parametrize("kind", LABELS)
@@ -181,9 +181,9 @@ def test_rows_with_labels_are_scored(trained, tmp_path, kind):
     metric = "mae" if kind == "numbers" else "f1_micro"
     flags = ["--test_file", write(tmp_path / "half.jsonl", rows), "--metric", metric, "--output_dir", tmp_path / "out"]
     run("--model_name_or_path", best_of(root), "--do_predict", *flags)
-    half = json.loads((tmp_path / "out" / "predictions" / "best_scores.json").read_text())
+    half = json.loads((tmp_path / "out" / "predictions" / "bert_user_best_scores.json").read_text())
     assert (half["rows"], half["lower_is_better"]) == (10, kind == "numbers")
-    assert len(read(tmp_path / "out" / "predictions" / "best.jsonl")) == 20
+    assert len(read(tmp_path / "out" / "predictions" / "bert_user_best.jsonl")) == 20
     if kind == "numbers":
         error = mean_absolute_error(labels[::2], predictions[::2])
         assert half["metrics"]["mean_absolute_error"] == pytest.approx(error, 1e-4)
@@ -213,7 +213,7 @@ def test_columns_of_a_csv_come_back_as_they_are_written(trained, tmp_path, text_
     (tmp_path / "new.csv").write_text(f"id,text\n{rows}")
     flags = ["--do_predict", "--test_file", tmp_path / "new.csv", "--output_dir", tmp_path / "out"]
     run("--model_name_or_path", best, *flags)
-    assert [row["id"] for row in read(tmp_path / "out/predictions/best.jsonl")] == cells
+    assert [row["id"] for row in read(tmp_path / "out/predictions/bert_user_best.jsonl")] == cells
 
 
 def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(trained, models, tmp_path):
@@ -241,7 +241,7 @@ def test_two_processes_predict_what_one_does(trained, models, tmp_path):
     best, test = tmp_path / "two/balanced/bert/user/best", root / "test.jsonl"
     assert json.loads((best.parent / "seed_0.json").read_text())["settings"]["batch_size"] == 2 * 8
     run("--model_name_or_path", best, "--do_predict", "--test_file", test, "--output_dir", tmp_path / "one")
-    two, one = read(tmp_path / "two/predictions/bert.jsonl"), read(tmp_path / "one/predictions/best.jsonl")
+    two, one = read(tmp_path / "two/predictions/bert.jsonl"), read(tmp_path / "one/predictions/bert_user_best.jsonl")
     assert [row["id"] for row in two] == [row["id"] for row in read(test)]
     for row, other in zip(two, one, strict=True):
         assert row["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)

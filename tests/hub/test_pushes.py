@@ -51,13 +51,6 @@ def pushes_of(folder, **settings) -> HubPushes:
     return HubPushes(TrainingArguments(str(folder), hub_model_id="me/model", use_cpu=True, **settings))
 
 
-def push_by_hand(said: str) -> None:
-    """Run the command that a message names."""
-    command = shlex.split(said.rpartition("To push them later: ")[2].splitlines()[0])
-    command[0] = str(Path(sys.executable).with_name("hf"))
-    subprocess.run(command, check=True, capture_output=True, text=True)
-
-
 # What is pushed, and where ----------------------------------------------------------------------------------------------
 
 
@@ -230,14 +223,19 @@ def test_runs_without_the_hub_are_whole_and_can_be_pushed_later(hub, tmp_path, t
     said = messages(caplog)
     assert not hub.repositories and said.count(REFUSED) == 2  # at the start and at the end
     hub.token = TOKEN
-    push_by_hand(said)
+    command = shlex.split(said.rpartition("To push them later: ")[2].splitlines()[0])
+    command[0] = str(Path(sys.executable).with_name("hf"))
+    subprocess.run(command, check=True, capture_output=True, text=True)
     report = {"trainer_state.json", "eval_results.json", "loss.png", "tokenizer.json", "tokenizer_config.json"}
     pushed = hub.files("me/tiny")
     assert set(pushed) >= MODEL | report and not any("checkpoint-" in name or ".bin" in name for name in pushed)
     assert all(content == (run / name).read_bytes() for name, content in pushed.items())
     assert TOKEN.encode() not in contents(run) + b"".join(pushed.values())
-    run_lm_head.main(["--model_name_or_path", str(run), "--output_dir", str(head), "--push_to_hub"])
-    assert hub.files("me/head")["model.safetensors"] == (head / "model.safetensors").read_bytes()
+    flags = ["--push_to_hub", "--hub_model_id", "me/free"]
+    run_lm_head.main(["--model_name_or_path", str(run), "--output_dir", str(head), *flags])
+    pushed = hub.files("me/free")
+    assert pushed["model.safetensors"] == (head / "model.safetensors").read_bytes()
+    assert b'from_pretrained("me/free")' in pushed["README.md"] and b"./head" not in pushed["README.md"]
 
 
 def start(program: str, *arguments) -> subprocess.Popen:

@@ -25,10 +25,7 @@ SETTINGS = {
     "opt": OPT,
     "bloom": {"hidden_size": WIDTH, "n_layer": 2, "n_head": 2},
     "phi": DECODER,
-    "llama": LLAMA,
-    "qwen3": LLAMA,
-    "olmo2": LLAMA,
-    "gemma": LLAMA,
+    **dict.fromkeys(("llama", "qwen3", "olmo2", "gemma"), LLAMA),
     "granite": LLAMA | {"logits_scaling": 8.0, "embedding_multiplier": 3.0},
     "nemotron": DECODER | {"num_key_value_heads": 1},  # its LayerNorm adds one to its gain
     "gemma2": LLAMA | {"query_pre_attn_scalar": 8},
@@ -214,12 +211,7 @@ def test_what_is_not_folded(counts, monkeypatch):
 # Encoders ----------------------------------------------------------------------------------------------------------------
 
 ENCODERS = {
-    "bert": ENCODER,
-    "roberta": ENCODER,
-    "xlm-roberta": ENCODER,
-    "mpnet": ENCODER,
-    "roformer": ENCODER,
-    "deberta-v2": ENCODER,
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "mpnet", "roformer", "deberta-v2"), ENCODER),
     "distilbert": {"dim": WIDTH, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
     "xlm": {"emb_dim": WIDTH, "n_layers": 2, "n_heads": 2, "n_words": VOCAB},  # its head is the projection alone
     "fnet": {"hidden_size": WIDTH, "num_hidden_layers": 2, "intermediate_size": 24},  # with a pooler below its head

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -76,7 +77,7 @@ def naive_scores(model, tokenizer, context: str, target: str) -> tuple[float, bo
     context_ids = tokenizer(context).input_ids
     ids = context_ids + tokenizer(context + target).input_ids[len(context_ids) :]
     with torch.no_grad():
-        log_probs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        log_probs = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
     positions = range(len(context_ids), len(ids))
     greedy = all(log_probs[i - 1].argmax() == ids[i] for i in positions)
     return sum(log_probs[i - 1, ids[i]].item() for i in positions), greedy
@@ -85,7 +86,8 @@ def naive_scores(model, tokenizer, context: str, target: str) -> tuple[float, bo
 def test_lambada_against_plain_torch(inputs, tmp_path, clm_tokenizer):
     found = scored(inputs.path, arguments(tmp_path, include_path=inputs.tasks))
     accuracy, perplexity = (found["tiny_lambada", name] for name in ("acc", "perplexity"))
-    naive = [naive_scores(inputs.model, clm_tokenizer, *text_and_target(text)) for text in inputs.texts]
+    pairs = [re.fullmatch("(.*)( .*)", text).groups() for text in inputs.texts]
+    naive = [naive_scores(inputs.model, clm_tokenizer, *pair) for pair in pairs]
     scores, hits = [score for score, _ in naive], [hit for _, hit in naive]
     assert 0 < sum(hits) < len(hits)  # else the accuracy says little
     assert accuracy.value == sum(hits) / len(hits)
@@ -98,11 +100,6 @@ def test_lambada_against_plain_torch(inputs, tmp_path, clm_tokenizer):
     documents = results["samples"]["tiny_lambada"]
     assert documents["scores"]["perplexity,none"] == pytest.approx(scores, rel=1e-4)
     assert documents["scores"]["acc,none"] == hits
-
-
-def text_and_target(text: str) -> tuple[str, str]:
-    context, _, last = text.rpartition(" ")
-    return context, " " + last
 
 
 ARC = [
@@ -168,13 +165,28 @@ def harness_requests(tokenizer) -> list[tuple]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_projecting_the_scored_positions_changes_no_score(inputs, clm_tokenizer, batch_size):
+def test_projecting_the_scored_positions_changes_no_score(inputs, clm_tokenizer, batch_size, caplog):
     ours = harness_model.load(inputs.path, arguments(batch_size=str(batch_size), max_length=24))
     plain = HFLM(pretrained=inputs.model, tokenizer=clm_tokenizer, batch_size=batch_size, max_length=24)
     requests = harness_requests(clm_tokenizer)
     assert max(len(context) + len(target) for _, context, target in requests) > 25
     for got, want in zip(ours._loglikelihood_tokens(requests), plain._loglikelihood_tokens(requests), strict=True):
         assert got == (pytest.approx(want[0], rel=1e-5, abs=1e-5), want[1])
+    assert "6 of 11 inputs are longer than the 24 tokens that the model reads, and lose their beginning." in caplog.text
+
+
+def test_half_precision_is_summed_in_float32(inputs, clm_tokenizer):
+    lm = harness_model.load(inputs.path, arguments(dtype="bfloat16"))
+    request = harness_requests(clm_tokenizer)[-2]
+    naive, _ = naive_scores(lm.model, clm_tokenizer, *request[0])
+    assert lm._loglikelihood_tokens([request])[0][0] == pytest.approx(naive, rel=1e-4)
+
+
+def test_a_token_that_closes_texts_is_no_part_of_an_answer(tmp_path, mlm_tokenizer):
+    model = GPT2LMHeadModel(GPT2Config(**TINY | {"vocab_size": len(mlm_tokenizer)}))
+    lm = harness_model.load(save(tmp_path, model, mlm_tokenizer), arguments())
+    _, answer = lm._encode_pair("the miller crossed", " the river")
+    assert answer == mlm_tokenizer(" the river", add_special_tokens=False).input_ids
 
 
 def test_only_the_scored_positions_are_projected(inputs, clm_tokenizer):

@@ -1,6 +1,7 @@
 """studies/batch_size.py: which runs are compared, and a whole tiny study."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,8 @@ def test_a_whole_study_and_its_report_alone(tmp_path, text_lines):
     assert len({row["perplexity"][0] for row in found}) == 3 and all(row["seconds"][0] > 0 for row in found)
     assert {row["curves"][0][-1][0] for row in found} == {2048}  # tokens: 4 steps of 4 rows of 128
     for row in found:
-        settings = next((tmp_path / "runs").glob(f"batch_{row['rows']}/*/{script_name(row['recipe'])}/*/settings.json"))
+        name = re.sub(r"\W", "_", row["recipe"].replace(" + ", "_"))
+        settings = next((tmp_path / "runs").glob(f"batch_{row['rows']}/*/{name}/*/settings.json"))
         read = json.loads(settings.read_text())
         assert (read["per_device_train_batch_size"], read["max_steps"]) == (row["rows"], row["steps"])
         assert read["pool_size"] == (254 if "pools" in row["recipe"] else None)
@@ -69,7 +71,3 @@ def test_a_whole_study_and_its_report_alone(tmp_path, text_lines):
         assert row["seconds"][0] < 2 * trained  # of the steps, not of the process, whose start alone takes longer
     assert start("--report_only") == found
     assert (tmp_path / "runs" / "batch_size" / "results.png").stat().st_size > 1000
-
-
-def script_name(recipe: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in recipe.replace(" + ", "_"))
