@@ -157,8 +157,6 @@ class HeadlessTrainingArguments(TrainingArguments):
         "sampled_softmax 4,096 (mlm: an eighth of the vocabulary if that is more), at most a quarter of the vocabulary.",
     )
     mlm_probability: float = HfArg(default=0.15, help="mlm: share of tokens to predict.")
-    mask_replace_prob: float = HfArg(default=0.8, help="mlm: share of predicted tokens replaced by the mask token.")
-    random_replace_prob: float = HfArg(default=0.1, help="mlm: share of predicted tokens replaced by a random token.")
     isolate_documents: bool = HfArg(default=False, help="Documents packed into one row do not attend to each other.")
     muon_learning_rate: float | None = HfArg(
         default=None,

@@ -73,14 +73,6 @@ PRETRAINING = (
     *outside("muon_learning_rate", "be above 0 and finite", lambda value: 0 < value < math.inf),
     *outside("mlm_probability", "be above 0 and below 1", lambda value: 0 < value < 1),
     Refusal(
-        "mask_replace_prob random_replace_prob",
-        "neither of the two may be negative, and their sum may not be above 1",
-        lambda args: (
-            not min(args.mask_replace_prob, args.random_replace_prob) >= 0
-            or args.mask_replace_prob + args.random_replace_prob > 1
-        ),
-    ),
-    Refusal(
         "lr_scheduler_type",
         "lr_scheduler_kwargs does not set the number of final steps, below max_steps, in which the rate decays: pass "
         """--lr_scheduler_kwargs '{"num_decay_steps": 100}'""",
@@ -116,7 +108,7 @@ PRETRAINING = (
         lambda args: args.fsdp or (args.deepspeed_plugin is not None and args.deepspeed_plugin.zero_stage == 3),
     ),
     Refusal(
-        "mlm_probability mask_replace_prob random_replace_prob",
+        "mlm_probability",
         f"task is 'clm', which masks nothing: use --task mlm, or {LEAVE}",
         lambda args: args.task == "clm",
     ),

@@ -27,10 +27,6 @@ def sources() -> dict[str, str]:
     return {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__") and name != "_"
-
-
 def private_names(source: str) -> set[str]:
     """Names with a leading underscore that a module takes from elsewhere, of objects that are not ``self``, or imported."""
     found = set()
@@ -44,7 +40,7 @@ def private_names(source: str) -> set[str]:
             found.update(keyword.arg for keyword in node.keywords if keyword.arg)
             if ast.unparse(node.func) in ("getattr", "hasattr", "setattr", "delattr") and len(node.args) > 1:
                 found.update([node.args[1].value] if isinstance(node.args[1], ast.Constant) else [])
-    return {name for name in found if is_private(name)} - DOCUMENTED
+    return {name for name in found if re.match(r"_[^_]", name)} - DOCUMENTED
 
 
 @pytest.mark.slow

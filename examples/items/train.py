@@ -78,7 +78,6 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
     save_total_limit: int = 2
     load_best_model_at_end: bool = True
     metric_for_best_model: str = "recall@10"
-    greater_is_better: bool = True
     restore_callback_states_from_checkpoint: bool = True  # the patience that is left
     eval_pool_size: int = 512
     eval_full_vocabulary: bool = False  # every item is ranked already

@@ -135,8 +135,7 @@ def make_trainer(
     if resume:  # check before training that the checkpoint fits this run, and find its position
         check_resume(trainer, resume)
     first = "".join(row["text"] for row in islice(documents["validation"], 100))  # no two corpora have the same
-    held_out = repr([first, args.mask_replace_prob, args.random_replace_prob]).encode()
-    trainer.facts = RunFacts(model_args, data_args, xxh3_128_hexdigest(held_out)[:8])
+    trainer.facts = RunFacts(model_args, data_args, xxh3_128_hexdigest(first.encode())[:8])
     run_folder.use_console(trainer)
     return trainer, resume
 
@@ -189,7 +188,8 @@ def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
         evaluate = False
     end = [logs for logs in trainer.state.log_history if logs["step"] == trainer.state.global_step]
     metrics = {name: each for logs in end for name, each in logs.items() if name == "epoch" or name.startswith("eval_")}
-    scored = "eval_loss" in metrics and not trainer.args.load_best_model_at_end  # the weights of the last step
+    # By this command, with the weights of the last step.
+    scored = "eval_loss" in metrics and trainer.optimizer is not None and not trainer.args.load_best_model_at_end
     metrics = {} if not evaluate else metrics if scored else trainer.evaluate()
     run_folder.finish(trainer, metrics)
     write_model_card(trainer, metrics=metrics)

@@ -147,7 +147,13 @@ def load_model(
             model, report = lm_class.from_pretrained(args.model_name_or_path, output_loading_info=True, **options)
             check_head_is_known(model, report["unexpected_keys"], args.model_name_or_path)
             if report["missing_keys"]:
-                _say_what_is_random(args.model_name_or_path, min(report["missing_keys"]), objective)
+                lacks = f"model_name_or_path {args.model_name_or_path!r} lacks {min(report['missing_keys'])}"
+                if objective == "sampled_softmax":
+                    raise ValueError(
+                        f"{lacks}, and objective 'sampled_softmax' trains no head from random weights: leave "
+                        "tie_word_embeddings out, or attach a head to a headless checkpoint first (headless-trainer lm-head)."
+                    )
+                logger.warning("%s, which starts from random weights.", lacks)
     if headless and with_head:
         warn_of_dropped_head(model, with_head)
     if headless and args.tie_word_embeddings and own_modules(model):
@@ -173,15 +179,6 @@ def load_model(
             head = lm_class.from_pretrained(args.model_name_or_path, **options).get_output_embeddings()
         untie(model, values if head is None or head.weight.shape != values.shape else head.weight)
     return model
-
-
-def _say_what_is_random(source: str, name: str, objective: str) -> None:
-    if objective == "sampled_softmax":
-        raise ValueError(
-            f"model_name_or_path {source!r} lacks {name}, and objective 'sampled_softmax' trains no head from random weights: "
-            "leave tie_word_embeddings out, or attach a head to a headless checkpoint first (headless-trainer lm-head)."
-        )
-    logger.warning("model_name_or_path %r lacks %s, which starts from random weights.", source, name)
 
 
 def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:

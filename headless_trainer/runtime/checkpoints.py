@@ -256,9 +256,17 @@ class StopOnSignal(TrainerCallback):
             if args.save_strategy == SaveStrategy.BEST:  # it saves only after the best evaluation
                 control.should_evaluate = False
 
+    def on_epoch_end(self, args, state, control, **kwargs):
+        if self.stopped and state.epoch % 1:  # in the middle of it, where the parent would also evaluate and save again
+            control.should_evaluate = control.should_save = False
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        # There may be no further step. With `best`, only the evaluation's figure decides what is saved now.
+        if args.save_strategy != SaveStrategy.BEST and self._agreed():
+            control.should_save = control.should_training_stop = True
+
     def on_save(self, args, state, control, **kwargs):
-        # The signal may have come while the checkpoint was written, or during the evaluation before.
-        control.should_training_stop |= self._agreed()
+        control.should_training_stop |= self._agreed()  # the signal may have come while the checkpoint was written
 
     def _agreed(self) -> bool:
         # The signal reaches processes at different steps: all stop as soon as one receives it.

@@ -11,14 +11,12 @@ Letters used in shapes: K predicted positions, U distinct candidates, D width, V
 """
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..arguments import HeadlessTrainingArguments
 from ..models.candidate_head import CandidateHead
 from ..models.fold import unfold
 from ..models.lm_head import attach_lm_head, warn_of_dropped_head
@@ -54,16 +52,8 @@ class HeadlessTrainer(PretrainingTrainer):
     objective = "headless"
     head_class = CandidateHead
 
-    def __init__(
-        self,
-        model: nn.Module | None = None,
-        args: HeadlessTrainingArguments | None = None,
-        data_collator: Callable | None = None,
-        *,
-        token_counts: Tensor | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(model, args, data_collator, **kwargs)
+    def __init__(self, *args: Any, token_counts: Tensor | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.head.check_launch(self.args, sharded=self.is_sharded)
         self.pools = CandidatePools(self.args, self.head.size, self.host, self.window.add)
         if token_counts is not None:

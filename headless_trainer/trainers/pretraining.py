@@ -171,7 +171,7 @@ class PretrainingTrainer(Trainer):
             self.rows = SparseRows(self.model, args, self.head.row_weights, self.is_sharded)
         self.stream = StreamPlace(self.train_dataset, args) if isinstance(self.train_dataset, PackedStream) else None
         self.evaluation: Evaluation | None = None
-        for callback in (self.signal, LogAtSaves(), self.rows, self.stream):
+        for callback in (self.signal, LogAtSaves(self.window), self.rows, self.stream):
             if callback is not None:
                 self.add_callback(callback)
         self.callback_handler.callbacks.insert(0, self.window)  # before the others, so that it does not time them
@@ -361,8 +361,10 @@ class PretrainingTrainer(Trainer):
             super()._save_checkpoint(model, trial)
 
     def _get_output_dir(self, trial: Any) -> str:
-        aside = self.checkpoint_aside
-        return super()._get_output_dir(trial) if aside is None else str(aside.aside)
+        aside, folder = self.checkpoint_aside, super()._get_output_dir(trial)
+        # At its end the parent would delete all checkpoints there but the best, also the one of a signal.
+        folder = os.path.join(folder, "stopped") if self.signal.stopped else folder
+        return folder if aside is None else str(aside.aside)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Do nothing: the parent would push a checkpoint before it is complete. `HubPushes.on_save` pushes it afterwards."""

@@ -10,7 +10,6 @@ V vocabulary size.
 """
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from ..arguments import HeadlessTrainingArguments
 from ..corpus.packing import target_counts
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.losses import candidate_loss
@@ -57,16 +55,8 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
     objective = "sampled_softmax"
     head_class = VocabularyHead
 
-    def __init__(
-        self,
-        model: nn.Module | None = None,
-        args: HeadlessTrainingArguments | None = None,
-        data_collator: Callable | None = None,
-        *,
-        token_counts: Tensor | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(model, args, data_collator, **kwargs)
+    def __init__(self, *given: Any, token_counts: Tensor | None = None, **kwargs: Any) -> None:
+        super().__init__(*given, **kwargs)
         args = self.args
         if args.sampled_negatives is None:
             least = int(MLM_SHARE * self.head.size) if self.task == "mlm" else 0

@@ -130,8 +130,6 @@ def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingR
         vocab_size=min(len(tokenizer), model.get_input_embeddings().num_embeddings),
         special_ids=torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long),
         probability=args.mlm_probability,
-        mask_share=args.mask_replace_prob,
-        random_share=args.random_replace_prob,
     )
 
 

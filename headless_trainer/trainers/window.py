@@ -18,6 +18,9 @@ from .step import Candidates
 class LogAtSaves(TrainerCallback):
     """Logs at each checkpoint, so that a window starts there, as in a run that resumes from it, whose state it corrects."""
 
+    def __init__(self, window: "TrainingWindow"):
+        self._window = window
+
     def on_train_begin(self, args, state, control, **kwargs):
         # Trainer would keep the save_steps, eval_steps and logging_steps of the checkpoint that it resumes from.
         state.compute_steps(args, state.max_steps)
@@ -26,6 +29,7 @@ class LogAtSaves(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         saves = control.should_save or (control.should_evaluate and args.save_strategy == SaveStrategy.BEST)
         control.should_log |= saves and args.logging_strategy != IntervalStrategy.NO
+        self._window.start_step()  # not timed so far: other callbacks; from here on: a log's wait for the device
 
     on_epoch_end = on_step_end
 
@@ -58,8 +62,12 @@ class TrainingWindow(TrainerCallback):
         self._started = time.perf_counter()
 
     def on_step_end(self, args, state, control, **kwargs):
-        elapsed = time.perf_counter() - self._started
         self._steps += 1
+        self._count_time()
+
+    def _count_time(self) -> None:
+        now = time.perf_counter()
+        elapsed, self._started = now - self._started, now
         self._seconds += elapsed
         self.train_seconds += elapsed
         self.process_seconds += elapsed * self._processes
@@ -94,6 +102,7 @@ class TrainingWindow(TrainerCallback):
         ``reduce`` sums a float64 CPU tensor over processes; None for a single process. Token counts cover all processes,
         ``predicted_tokens`` is per step, and ``peak_memory_mib`` is that of this process on its device.
         """
+        self._count_time()
         steps, seconds = max(1, self._steps), max(self._seconds, 1e-9)
         names = sorted(self._figures)
         divisors = [steps if name in self._per_step else self._figures[name][1] for name in names]

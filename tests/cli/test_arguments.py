@@ -11,6 +11,7 @@ from transformers.trainer_utils import IntervalStrategy
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, LMHeadArguments, ModelArguments
 from headless_trainer.command_line import parse_args, parse_yaml
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
+from headless_trainer.objective.masking import MaskingRule
 
 ALL = [ModelArguments, DataArguments, HeadlessTrainingArguments]
 
@@ -49,7 +50,7 @@ FLAGS = """--model_type gpt_neox --config_overrides hidden_size=192,hidden_dropo
 def test_defaults_are_the_papers(tmp_path):
     pretraining, head = (kind(str(tmp_path), use_cpu=True) for kind in (HeadlessTrainingArguments, LMHeadArguments))
     assert (pretraining.objective, pretraining.negatives, pretraining.pool_size) == ("headless", "micro_batch", None)
-    masking = (pretraining.mlm_probability, pretraining.mask_replace_prob, pretraining.random_replace_prob)
+    masking = (pretraining.mlm_probability, MaskingRule.mask_share, MaskingRule.random_share)
     assert masking == (0.15, 0.8, 0.1) and DataArguments().max_seq_length == GlueArguments().max_seq_length == 128
     assert (head.init, head.learning_rate, GlueArguments().seeds) == ("prior", 1e-4, [0, 1, 2])
 

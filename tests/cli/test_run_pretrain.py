@@ -170,6 +170,8 @@ def test_the_last_step_is_evaluated_once_unless_other_weights_come_back(
     main([*command, *flags])
     assert len(calls) == evaluations
     assert json.loads((tmp_path / "eval_results.json").read_text()) == calls[-1] | {"step": 4}
+    main([*command, *flags, "--resume_from_checkpoint", "last"])  # perhaps with other held-out texts
+    assert len(calls) == evaluations + 1
 
 
 @pytest.mark.slow

@@ -336,10 +336,27 @@ def test_a_signal_after_the_last_step_does_what_it_did_before(tmp_path):
     assert heard == [signal.SIGTERM] and not run.signal.stopped and run.state.global_step == 2
 
 
-def test_a_checkpoint_is_written_where_only_the_best_are_saved(tmp_path):
-    settings = {"metric_for_best_model": "eval_loss", "greater_is_better": True}
-    run = run_of(tmp_path, lambda: send(signal.SIGTERM), **settings)
-    run.args.eval_steps, run.args.save_strategy, run.args.learning_rate = 1, SaveStrategy.BEST, 0.0
+@pytest.mark.parametrize(("strategy", "limit"), [(SaveStrategy.BEST, None), (SaveStrategy.STEPS, 1)])
+def test_a_checkpoint_stays_where_only_the_best_are_saved_or_kept(tmp_path, strategy, limit):
+    run = run_of(tmp_path, lambda: send(signal.SIGTERM), metric_for_best_model="eval_loss", greater_is_better=True)
+    run.args.eval_steps = run.args.save_steps = 1
+    run.args.save_strategy, run.args.save_total_limit, run.args.learning_rate = strategy, limit, 0.0
     run.train()
     assert run.state.best_global_step == 1  # the first, since nothing changes
     assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2", "checkpoint-1"]
+
+
+def test_a_signal_inside_an_epoch_ends_no_epoch(tmp_path):
+    run = run_of(tmp_path, lambda: send(signal.SIGTERM), eval_strategy="epoch", save_strategy="epoch")
+    run.train()
+    assert run.state.epoch == 0.5 and not any("eval_loss" in logs for logs in run.state.log_history)
+    assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2"]
+
+
+def test_a_signal_in_the_last_evaluation_leaves_a_checkpoint(tmp_path):
+    run = tiny_trainer(tmp_path, task="clm")
+    evaluated = TrainerCallback()
+    evaluated.on_prediction_step = lambda *args, **kwargs: send(signal.SIGTERM)
+    run.add_callback(evaluated)
+    run.train()
+    assert run.signal.stopped and [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2"]

@@ -87,11 +87,6 @@ def test_what_is_refused_for_the_place_in_the_data_goes_with_ignore_data_skip(tm
 # Weights that have another name in the file ------------------------------------------------------------------------------
 
 
-def vanilla_gpt2(folder, **settings):
-    """With a tied head."""
-    return vanilla(folder, AutoConfig.for_model("gpt2", vocab_size=30, n_embd=16, n_layer=1, n_head=2), **settings)
-
-
 def vanilla_neox(folder, **settings):
     """GPT-NeoX, whose untied head transformers saves as ``embed_out``."""
     config = AutoConfig.for_model(
@@ -145,7 +140,8 @@ def test_a_checkpoint_without_a_weight_is_refused(tmp_path):
 def test_a_tied_head_with_a_bias_of_its_own_is_resumed_and_its_best_checkpoint_read(tmp_path):
     """Its checkpoints hold the bias in other weights, which any client reads, and beside them what is trained."""
     tied = {"head_bias": "prior", "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2}
-    whole, resumed = (vanilla_gpt2(tmp_path / name, **tied, metric_for_best_model="loss") for name in ("a", "b"))
+    gpt2 = AutoConfig.for_model("gpt2", vocab_size=30, n_embd=16, n_layer=1, n_head=2)
+    whole, resumed = (vanilla(tmp_path / name, gpt2, **tied, metric_for_best_model="loss") for name in ("a", "b"))
     whole.train()
     checkpoint = tmp_path / "a" / "checkpoint-2"
     resumed.train(str(checkpoint))

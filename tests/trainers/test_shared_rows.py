@@ -24,18 +24,14 @@ def documents(tokenizer, task: str) -> list[dict[str, np.ndarray]]:
     return made
 
 
-def sharing(rows: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """Columns share rows alike: where each goes depends on lengths alone."""
-    columns = {name: list(shared_rows((row[name] for row in rows), LENGTH)) for name in rows[0]}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 def test_the_loss_and_every_gradient_are_those_of_padded_rows(tmp_path, task, objective, attention, tokenizer):
     alone = documents(tokenizer, task)
-    together = sharing(alone)
+    # Columns share rows alike: where each goes depends on lengths alone.
+    columns = {name: list(shared_rows((row[name] for row in alone), LENGTH)) for name in alone[0]}
+    together = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     positions = {"alone": 24 * max(len(row["input_ids"]) for row in alone), "together": len(together) * LENGTH}
     assert sum(len(row["input_ids"]) for row in together) == sum(len(row["input_ids"]) for row in alone)
     assert positions["together"] < 0.75 * positions["alone"]

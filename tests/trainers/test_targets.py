@@ -1,5 +1,7 @@
 """Batches of a collator become inputs and aligned labels; packed documents stay apart in real models."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModel
@@ -246,8 +248,8 @@ def test_isolated_documents_end_before_they_are_masked(make, bert, mlm_tokenizer
     """A token replaced by [SEP] at random ends no document, and a masked one still does."""
     ids = torch.full((40, 8), mlm_tokenizer.sep_token_id)
     ids[:, :6] = torch.randint(5, VOCAB_SIZE, (40, 6), generator=torch.Generator().manual_seed(0))
-    rule = {"mlm_probability": 0.9, "mask_replace_prob": 0.0, "random_replace_prob": 1.0}
-    maker = make("mlm", bert, isolate_documents=True, **rule)
+    maker = make("mlm", bert, isolate_documents=True, mlm_probability=0.9)
+    maker.rule = replace(maker.rule, mask_share=0.0, random_share=1.0)
     batch = maker({"input_ids": ids}, 0)
     assert not torch.equal(batch["input_ids"], ids)
     assert torch.equal(batch["position_ids"], torch.tensor([0, 1, 2, 3, 4, 5, 6, 0]).expand(40, -1))
