@@ -105,7 +105,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         rates = {path.parent.name for path in run.result_path.parent.glob("rate_*/seed_*.json")}
         if rates := rates - {each.path.parent.name for each in runs}:  # a better one would be replaced
             raise ValueError(
-                f"learning_rates: {run.result_path.parent} holds {min(rates)}: add it, its runs are skipped."
+                f"learning_rates: {run.result_path.parent} holds {min(rates)}: add it to keep its results."
             )
     for run in pending:  # other runs of the grid may be another process's
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")

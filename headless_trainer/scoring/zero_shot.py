@@ -45,9 +45,8 @@ def _score_model(model: str, config, loaded: dict[str, dict], args) -> list[str]
     folder = Path(args.output_dir) / folder_name(model)
     versions = [importlib.metadata.version(each) for each in ("lm_eval", "transformers", "torch")]
     weights = fingerprint(model, config)
-    answers = hashlib.sha256(repr(("float32", weights, versions, args.dtype, args.max_length)).encode()).hexdigest()[
-        :16
-    ]
+    key = repr(("summed in float32", weights, versions, args.dtype, args.max_length))
+    answers = hashlib.sha256(key.encode()).hexdigest()[:16]
     lm = CachingLM(harness_model.load(model, args), str(folder / f"requests_{answers}.db"))
     failures = []
     for name, found in loaded.items():

@@ -137,7 +137,7 @@ def test_a_search_goes_on_and_further_seeds_may_change_the_choice(model, files, 
     assert (folder / "seed_0.json").read_bytes() == before
     with pytest.raises(SystemExit, match="holds seed 0: add it to --seeds"):
         run(model, files, tmp_path / "out", *flags, 1)
-    with pytest.raises(SystemExit, match="holds rate_0.001: add it, its runs are skipped"):
+    with pytest.raises(SystemExit, match="holds rate_0.001: add it to keep its results"):
         run(model, files, tmp_path / "out", *flags, 0, 1, "--learning_rates", "1e-2", "1e-1")
     shutil.rmtree(folder / "rate_0.01" / "best")
     with pytest.raises(SystemExit, match="rate 0.01, seed 0 ended without a model: choose another --output_dir"):
