@@ -149,9 +149,10 @@ PHASES += [("memory", "evaluation"), ("classification", "evaluation"), ("memory"
 def test_a_signal_to_the_group_leaves_a_checkpoint_of_its_step(tmp_path, kind, phase, number):
     code, job = stopped_in(tmp_path, kind, phase, number)
     assert code == 0 and "Traceback" not in job.log(), job.log()
-    assert (tmp_path / "stopped").read_text() == f"{number} 4"
+    step = 3 if phase == "evaluation" else 4
+    assert (tmp_path / "stopped").read_text() == f"{number} {step}"
     (checkpoint,) = checkpoints_in(tmp_path / "run")
-    assert checkpoint.name == "checkpoint-4" and (kind == "classification" or find_fault(checkpoint) is None)
+    assert checkpoint.name == f"checkpoint-{step}" and (kind == "classification" or find_fault(checkpoint) is None)
     assert ("eval_loss" in job.log()) == (phase == "evaluation")
 
 
