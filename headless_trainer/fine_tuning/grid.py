@@ -8,7 +8,6 @@ from pathlib import Path
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..corpus.packing import first_rows
 from ..hub.pushes import repository_name
 from ..models.loading import check_length
 from ..runtime.checkpoints import check_writable
@@ -119,7 +118,6 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
 def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, Dataset]]:
     """Return the training rows of a task, and the sets of rows to score, after checking that its metric has a value there."""
     train, sets = load_task(task, arguments)
-    train = first_rows(train, arguments.max_train_samples)
     for rows in sets.values() if task.benchmark == OWN_TASK else ():
         check_metric(task, rows["label"][:])
     logger.info("%s: %s rows to train on, %s to score", task.name, len(train), sum(map(len, sets.values())))

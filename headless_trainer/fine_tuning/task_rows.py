@@ -102,7 +102,8 @@ def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, d
     if task.benchmark == OWN_TASK:
         parts = [read_part(arguments, part) for part in ("train", "validation")]
         train, validation = (_rows(task, *part, arguments.label_column) for part in parts)
-        return train, {"validation": first_rows(validation, arguments.max_eval_samples)}
+        sets = {"validation": first_rows(validation, arguments.max_eval_samples)}
+        return first_rows(train, arguments.max_train_samples), sets
     train_split = arguments.train_split or "train"
     scored = (arguments.validation_split,) if arguments.validation_split else task.evaluation_splits
     if train_split in scored:
@@ -111,11 +112,12 @@ def load_task(task: Task, arguments: GlueArguments) -> tuple[datasets.Dataset, d
             "training rows. Choose two splits."
         )
 
-    def load(config: str, splits: Sequence[str], most: int | None = None) -> datasets.Dataset:
+    def load(config: str, splits: Sequence[str], most: int | None) -> datasets.Dataset:
         parts = [_rows(task, *read_benchmark(arguments, task, config, split), "label") for split in splits]
         return datasets.concatenate_datasets([first_rows(part, most) for part in parts])
 
-    train, most = load(task.train_language or task.name, [train_split]), arguments.max_eval_samples
+    train = load(task.train_language or task.name, [train_split], arguments.max_train_samples)
+    most = arguments.max_eval_samples
     sets = {name: load(name, scored, most) for name in task.languages}
     return train, sets or {"validation": load(task.name, scored, most)}
 

@@ -316,6 +316,12 @@ def test_what_is_not_given_is_said(command, flags, capsys):
     assert "given" in capsys.readouterr().err
 
 
+def test_of_losses_the_lowest_is_the_best(tmp_path):
+    of_losses = {"metric_for_best_model": "eval_loss"}
+    made = [train.ItemTrainingArguments(str(tmp_path), use_cpu=True, **given) for given in ({}, of_losses)]
+    assert [each.greater_is_better for each in made] == [True, False]
+
+
 def test_the_commands_of_the_page_are_understood(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(
