@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from unittest import mock
 
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg, string_to_bool
@@ -268,12 +269,4 @@ def checked(args: TrainingArguments, table: Iterable[Refusal]) -> Iterator[None]
     check_launch(args)
 
 
-@contextmanager
-def with_settings(args: TrainingArguments, **values: Any) -> Iterator[None]:
-    """Change settings temporarily, for methods of `Trainer` that read them with another meaning."""
-    before = {name: getattr(args, name) for name in values}
-    vars(args).update(values)
-    try:
-        yield
-    finally:
-        vars(args).update(before)
+with_settings = mock.patch.multiple  # change settings for a method of `Trainer` that reads them with another meaning

@@ -102,8 +102,9 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
     parser.error = lambda said, error=parser.error: error(said[:LONGEST_MESSAGE])
     parser.add_argument("--help-all", action="help", help=argparse.SUPPRESS)
     known = [f"--{each.name}" for each in itertools.chain(*map(fields, dataclass_types)) if each.init]
+    values: dict[str, Any] = {}
     if argv and not argv[0].startswith("-"):
-        path = find_config(argv[0])
+        path = find_config(argv.pop(0))
         values = _read_config(path)
         others = [name for name in values if f"--{name}" not in known]
         if path in PRESETS.values() and others:
@@ -111,16 +112,14 @@ def parse_args(dataclass_types: list[type], argv: list[str] | None = None) -> tu
                 f"Preset {path.stem!r} is for another command: it sets {others[0]!r}, which this one does not have. "
                 "`headless-trainer presets` lists those of each command."
             )
-        words = [part for word in argv[1:] for part in (word.split("=", 1) if re.match("--.*=null$", word) else [word])]
-        argv = []
-        while words:
-            name = words[0].removeprefix("--").replace("-", "_")
-            if words[1:2] == ["null"] and words[0].startswith("--") and f"--{name}" in known:
-                values.pop(name, None)  # removes the file's value
-                words = words[2:]
-            else:
-                argv.append(words.pop(0))
-        argv = _as_flags(values) + argv
+    argv = [part for word in argv for part in (word.split("=", 1) if re.match("--.*=null$", word) else [word])]
+    for place in reversed(range(len(argv) - 1)):
+        name = argv[place].removeprefix("--").replace("-", "_")
+        # Keeps the default.
+        if argv[place + 1 : place + 2] == ["null"] and argv[place].startswith("--") and f"--{name}" in known:
+            values.pop(name, None)
+            del argv[place : place + 2]
+    argv = _as_flags(values) + argv
     unknown = parser.parse_known_args(argv)[1]  # first, because a refusal by an argument class would hide them
     if unknown and (unknown[0] in PRESETS or Path(unknown[0]).suffix in CONFIG_SUFFIXES):
         raise ValueError(f"Preset or configuration file {unknown[0]!r} must be the first argument; flags follow it.")
@@ -236,7 +235,11 @@ def _read_config(path: Path) -> dict:
         raise ValueError(f"{where} must hold name: value pairs, got {values!r:.80}.")
     written = yaml.load(text, yaml.BaseLoader)  # as it stands: 007 and 2024_01 may be names
     found = {name: each if isinstance(each, dict | None) else written.get(name, each) for name, each in values.items()}
-    return {str(name).replace("-", "_"): each for name, each in found.items()}
+    return {_as_name(name): each for name, each in found.items()}
+
+
+def _as_name(key: Any) -> str:
+    return str(key).replace("-", "_")
 
 
 def _as_flags(values: dict) -> list[str]:
@@ -271,7 +274,7 @@ class Yaml(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         for place, (name, _) in enumerate(node.value):
-            if any(name.value == other.value for other, _ in node.value[:place]):
+            if any(_as_name(name.value) == _as_name(other.value) for other, _ in node.value[:place]):
                 raise yaml.constructor.ConstructorError(
                     problem=f"{name.value!r} occurs twice, give it once", problem_mark=name.start_mark
                 )

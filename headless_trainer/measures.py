@@ -52,12 +52,8 @@ def _headless(args) -> bool:
     return args.objective == "headless"
 
 
-def _has_head(args) -> bool:
-    return args.objective != "headless"
-
-
-def _full_vocabulary(args) -> bool:
-    return _has_head(args) or args.eval_full_vocabulary
+def _full_vocabulary(args) -> bool:  # true for all other objectives
+    return args.eval_full_vocabulary
 
 
 def _perplexity(args) -> bool:
@@ -95,7 +91,7 @@ EVALUATION = (
             chart=PERPLEXITY_CHART),
     Measure("eval_perplexity", "perplexity", _perplexity, "lower", (CONSOLE, RESULTS), form="{:,.1f}".format),
     Measure("eval_loss", "pool loss", _headless, "lower", (CONSOLE,), **LOSS),
-    Measure("eval_loss", "loss", _has_head, "lower", (CONSOLE,), **LOSS),
+    Measure("eval_loss", "loss", lambda args: not _headless(args), "lower", (CONSOLE,), **LOSS),
     Measure("eval_cross_entropy_without_bias", "", lambda args: _headless(args) and _full_vocabulary(args), "lower"),
     Measure("eval_accuracy_without_bias", "", lambda args: _headless(args) and _full_vocabulary(args), "higher"),
     Measure("eval_perplexity_without_bias", "", lambda args: _headless(args) and _perplexity(args), "lower"),

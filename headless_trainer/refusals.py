@@ -33,7 +33,9 @@ def outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refu
 
 def _has_no_decay(args) -> bool:
     steps = (args.lr_scheduler_kwargs or {}).get("num_decay_steps")
-    fits = isinstance(steps, int) and 0 < steps and not 0 < args.max_steps <= steps
+    fits = (
+        isinstance(steps, int) and 0 < steps and not 0 < args.max_steps < steps + args.get_warmup_steps(args.max_steps)
+    )
     return args.lr_scheduler_type == "warmup_stable_decay" and not fits
 
 
@@ -74,11 +76,17 @@ PRETRAINING = (
     *outside("mlm_probability", "be above 0 and below 1", lambda value: 0 < value < 1),
     Refusal(
         "lr_scheduler_type",
-        "lr_scheduler_kwargs does not set the number of final steps, below max_steps, in which the rate decays: pass "
+        "lr_scheduler_kwargs does not set the number of final steps, after the warmup, in which the rate decays: pass "
         """--lr_scheduler_kwargs '{"num_decay_steps": 100}'""",
         _has_no_decay,
     ),
     Refusal("neftune_noise_alpha", f"its noise would also reach the candidates' vectors: {LEAVE}"),
+    Refusal("dataloader_in_order", f"a resume would repeat rows and lose others: {LEAVE}"),
+    Refusal(
+        "accelerator_config",
+        "without use_seedable_sampler a resume would read other rows: set it to true",
+        lambda args: not args.accelerator_config.use_seedable_sampler,
+    ),
     Refusal("remove_unused_columns", f"the trainer makes targets from columns that the model does not take: {LEAVE}"),
     Refusal("enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches do_predict", UNREAD),
     Refusal(
@@ -129,7 +137,7 @@ CLASSIFICATION = (
 )
 HEAD = (
     *PRETRAINING,
-    Refusal("head_bias", "--init says how the head starts: drop head_bias", lambda args: args.head_bias != "none"),
+    Refusal("head_bias", "--init says how the head starts: drop head_bias"),
     Refusal("freeze_trunk", f"nothing is trained: add --do_train, or {LEAVE}", lambda args: not args.do_train),
 )
 # Settings that only some objectives read, with these objectives.

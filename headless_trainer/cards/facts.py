@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..arguments import DataArguments, ModelArguments
+from ..models.candidate_head import FILE_NAME
 from ..tables import markdown
 
 PACKAGES = ("headless_trainer", "torch", "transformers", "accelerate", "datasets", "tokenizers")
@@ -30,7 +30,7 @@ ALWAYS_SHOWN = ("learning_rate", "lr_scheduler_type", "optim", "seed")
 SETTINGS = (
     *ALWAYS_SHOWN, "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler_kwargs",
     "warmup_steps", "optim_args", "bf16", "fp16", "tf32", "torch_compile", "gradient_checkpointing",
-    "train_sampling_strategy", "data_seed", "pool_size", "sampled_negatives", "muon_learning_rate",
+    "train_sampling_strategy", "data_seed", "negatives", "pool_size", "sampled_negatives", "muon_learning_rate",
     "sparse_embedding_updates", "head_bias", "trainer",
 )  # fmt: skip
 
@@ -75,7 +75,7 @@ def data_name(args: DataArguments | None) -> str | None:
 def saved_parameters(folder: Path) -> int:
     """Return the number of parameters of a saved model, with a tied head counted once; 0 without safetensors files."""
     total = 0
-    for path in folder.glob("model*.safetensors"):
+    for path in [*folder.glob("model*.safetensors"), *folder.glob(FILE_NAME)]:
         with safe_open(path, framework="pt") as file:
             total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
     return total
@@ -142,15 +142,15 @@ def commit() -> str | None:
         return None
 
 
-def usage_facts(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+def usage_facts(
+    name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, free_head: bool = True
+) -> dict[str, Any]:
     """Return the values for the Python snippet of a card; ``name`` is what users call the model."""
-    # If the trunk does not end in a LayerNorm, an ordinary checkpoint cannot store log q, and a head must be trained.
-    folds = any(type(module) is nn.LayerNorm and module.bias is not None for module in model.modules())
     is_path = "/" not in name or "/checkpoint-" in name
     named = "./" * is_path + name  # "gpt2" alone would be a model on the Hub
     command = ["headless-trainer", "lm-head", "--model_name_or_path", named]
     command += ["--output_dir", f"{name.rpartition('/')[2]}-lm"]
-    command += [] if folds else "--init embeddings --do_train --train_file corpus.txt".split()
+    command += [] if free_head else "--init embeddings --do_train --train_file corpus.txt".split()
     # A decoder would embed the token types that some tokenizers return, or reject them.
     typed = model.can_generate() or "token_type_ids" not in inspect.signature(model.forward).parameters
     lengths = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length]

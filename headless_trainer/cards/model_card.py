@@ -13,6 +13,7 @@ from ..arguments import DataArguments, LMHeadArguments, ModelArguments
 from ..measures import RESULTS, shown_in
 from ..models.candidate_head import candidate_matrix
 from ..models.fold import FOLD
+from ..models.lm_head import has_no_free_head
 from ..models.trunk import without_adapter
 from ..runtime.checkpoints import load_token_counts
 from ..runtime.manifest import CARD_NAME
@@ -117,18 +118,20 @@ def write_card(
         "datasets": list(dict.fromkeys(datasets)) or None,
         "tags": [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG],
     }
+    free_head = kind == "trunk" and not has_no_free_head(model)
     facts = {
         "title": " ".join(name.split()),
         "kind": kind,
         "causal": causal,
         "headless": headless,
         "adapter": None,
+        "free_head": free_head,
         "base": card_facts.linked(source) if source else None,
         "model": model,
         "parameters": card_facts.saved_parameters(folder),
         "tokenizer": tokenizer,
         "model_args": model_args,
-        "usage": card_facts.usage_facts(name, model, tokenizer) if tokenizer is not None else None,
+        "usage": card_facts.usage_facts(name, model, tokenizer, free_head) if tokenizer is not None else None,
         "folded": config.is_file() and FOLD in config.read_text(encoding="utf-8"),
         "results": results_table(results),
         "environment": card_facts.software(),
@@ -170,7 +173,7 @@ def held_out_results(
             dataset_name=described,
             dataset_split="held out" if hub else None,
             metric_type=each.bare_name,
-            metric_name=each.short + f" ({each.unit})" * bool(each.unit) + " of the free head" * (kind == "trunk"),
+            metric_name=each.short + f" ({each.unit})" * bool(each.unit) + " with log q added" * (kind == "trunk"),
             metric_value=six_digits(metrics[each.name]),
             metric_args={"predicted_tokens": metrics["eval_predicted_tokens"]},
         )

@@ -34,14 +34,17 @@ def make_language_model(model_args, data_args, args) -> None:
     tokenizer = loading.load_tokenizer(model_args)
     with sources.source("model_name_or_path", name):
         trunk = load_trunk(name, dtype="auto", **loading.hub_arguments(model_args))
+    if len(tokenizer) > (rows := trunk.get_input_embeddings().num_embeddings):
+        raise ValueError(
+            f"tokenizer_name has {len(tokenizer):,} tokens but {name!r} has {rows:,}: use its own tokenizer."
+        )
     counts, drawn_share = pretraining_counts(model_args, args)
     if args.init == "prior" and args.counts_from == "corpus":
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
-        rows = training.tokenized_rows(documents, tokenizer, model_args, data_args, args)
-        rows = packing.first_rows(rows, data_args.max_train_samples)
-        embeddings = trunk.get_input_embeddings().num_embeddings
-        packing.check_token_ids(rows, embeddings, tokenizer)
-        counts = packing.target_counts(rows, embeddings, infer_task(config), tokenizer, args.isolate_documents)
+        documents = training.tokenized_rows(documents, tokenizer, model_args, data_args, args)
+        documents = packing.first_rows(documents, data_args.max_train_samples)
+        packing.check_token_ids(documents, rows, tokenizer)
+        counts = packing.target_counts(documents, rows, infer_task(config), tokenizer, args.isolate_documents)
     model = attach_lm_head(trunk, counts, init=args.init, drawn_share=drawn_share)
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)
@@ -77,6 +80,8 @@ def make_trainer(model_args, data_args, args):
     def make_model(config, tokenizer):
         check_headless(config, model_args.model_name_or_path)
         trunk = loading.load_model(model_args, config, tokenizer, objective="headless", task=args.task)
+        if args.freeze_trunk:
+            trunk.config.tie_word_embeddings = False  # or the head's matrix would be frozen too
         model = attach_lm_head(trunk, init="embeddings", new_layers=args.do_train)
         if args.freeze_trunk:
             model.base_model.requires_grad_(False)

@@ -19,7 +19,7 @@ from ..cards.model_card import write_model_card
 from ..corpus import packing, streaming, texts
 from ..corpus.files import expand, extension
 from ..models import loading
-from ..models.trunk import infer_task
+from ..models.trunk import check_one_stack, infer_task
 from ..refusals import PRETRAINING, Refusal, check_best_metric, refuse
 from ..runtime import run_folder
 from ..runtime.checkpoints import check_output_dir, check_writable, checkpoint_to_resume
@@ -82,6 +82,7 @@ def make_trainer(
     if model_args.cache_dir:
         check_writable(model_args.cache_dir, "cache_dir")
     config = loading.load_config(model_args)
+    check_one_stack(config, type(config).__name__)
     args.task = args.task or infer_task(config)
     kind = trainer_class(args)
     check_run(model_args, data_args, args)

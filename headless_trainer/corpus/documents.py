@@ -71,6 +71,8 @@ def read_documents(file: TextIO, sample_by: str) -> Iterator[Documents]:
             yield _cut(whole.pop(0), position)
             position = None
         yield whole if sample_by == "line" else [text for each in whole if (text := each.lstrip("\n"))], None
+        if sample_by == "paragraph" and position is None:
+            rest = rest.lstrip("\n")  # or copies of a long paragraph would begin differently
         if len(rest) > LONGEST:
             *begun, rest = pieces(rest)
             position = _position(begun[0]) if position is None else position
@@ -205,5 +207,4 @@ class TextStream:
 
     def __iter__(self) -> Iterator[dict[str, str]]:
         """Yield rows with the single column "text"."""
-        for text in itertools.chain.from_iterable(self.batches()):
-            yield {"text": text}
+        return ({"text": text} for text in itertools.chain.from_iterable(self.batches()))

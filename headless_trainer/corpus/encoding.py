@@ -9,6 +9,7 @@ import unicodedata
 from collections import defaultdict
 
 import numpy as np
+from datasets.fingerprint import Hasher
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
@@ -41,7 +42,15 @@ class DocumentEncoder:
             self.backend = Tokenizer.from_str(self.backend.to_str())
             self.backend.no_truncation()
             self.backend.no_padding()
+        if self.backend is not None:
+            self.backend.encode_special_tokens = tokenizer.split_special_tokens  # as each call of the tokenizer does
         self._checked = False
+
+    @property
+    def identity(self) -> str:
+        """A hash of what determines the ids. That of a tokenizer changes with use: truncation is set on it."""
+        rules = self.backend.to_str() if self.backend is not None else self.tokenizer
+        return Hasher.hash([rules, *self.closing_ids, self.tokenizer.split_special_tokens])
 
     @functools.cached_property
     def by_word(self) -> bool:

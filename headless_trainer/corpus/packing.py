@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, IterableDataset
-from datasets.fingerprint import Hasher, update_fingerprint
+from datasets.fingerprint import update_fingerprint
 from transformers import PreTrainedTokenizerBase
 
 from ..runtime.signals import with_following_workers
 from .documents import BATCH_BYTES, DOCUMENTS_AT_ONCE, TextStream, batches_by_size
 from .encoding import DocumentEncoder
-from .row_cache import cache_folder, find_or_write
+from .row_cache import ROWS_VERSION, cache_folder, find_or_write
 
 logger = logging.getLogger(__name__)
 
@@ -90,12 +90,9 @@ def tokenize_and_pack(
 
 
 def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: str | None, settings: dict) -> Path:
-    backend = DocumentEncoder(tokenizer).backend
-    # A tokenizer's hash changes with use (truncation is set on it): hash only what determines the ids.
-    identity = backend.to_str() if backend is not None else Hasher.hash(tokenizer)
-    decisive = settings | {"tokenizer": identity, "closing": (tokenizer.sep_token_id, tokenizer.eos_token_id)}
+    decisive = settings | {"tokenizer": DocumentEncoder(tokenizer).identity, "version": ROWS_VERSION}
     fingerprint = update_fingerprint(texts._fingerprint, "headless_trainer.tokenize_and_pack", decisive)
-    if cache_dir is None and texts.cache_files and datasets.is_caching_enabled():
+    if cache_dir is None and texts.cache_files:
         cache_dir = Path(texts.cache_files[0]["filename"]).parent
     return cache_folder(cache_dir) / f"rows-{fingerprint}.arrow"
 
@@ -275,11 +272,14 @@ def target_counts(
                 predicted &= ~np.isin(ids, tokenizer.all_special_ids)
         if task == "clm":
             predicted[bounds[:-1][np.diff(bounds) > 0]] = False
-            if "position_ids" in columns:
+            has_places, ended = "position_ids" in columns, np.zeros(len(ids), bool)
+            if has_places:
                 predicted &= columns["position_ids"] != 0
-            elif isolate:
-                ended = np.isin(ids, ends) | (columns.get("attention_mask", 1) == 0)
-                predicted[1:] &= ~ended[:-1]
+            else:
+                ended |= np.isin(ids, ends)
+            if "labels" not in columns or (isolate and not has_places):
+                ended |= columns.get("attention_mask", 1) == 0
+            predicted[1:] &= ~ended[:-1]
         counts += np.bincount(targets[predicted], minlength=num_embeddings)
     return torch.from_numpy(counts)
 

@@ -1,6 +1,5 @@
 """An endless stream of packed rows whose position is a few integers, so that a run resumes without rereading everything."""
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -10,7 +9,6 @@ import pyarrow.compute as pc
 import torch
 from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
-from xxhash import xxh3_128_hexdigest
 
 from .documents import TextStream, batches_by_size
 from .encoding import DocumentEncoder
@@ -46,7 +44,7 @@ class PackedStream(torch.utils.data.IterableDataset):
     encoding what it skips.
 
     Args:
-        texts: documents from `load_texts`, or any stream with the column "text".
+        texts: documents from `load_texts`, or any stream with the column "text", whose texts a resume does not compare.
         max_seq_length, line_by_line, share_rows: as in `tokenize_and_pack`; documents share a row if they are encoded together.
         shuffle_buffer_size: documents shuffled together, at most 64 MB; 0 or 1 keeps the order of the files.
         seed: of the shuffling.
@@ -65,8 +63,7 @@ class PackedStream(torch.utils.data.IterableDataset):
     ):
         self.texts = texts if isinstance(texts, TextStream) else TextStream(texts)
         self.fingerprint = self.texts.fingerprint()  # now: a file that is changed later is another one
-        self.vocabulary = xxh3_128_hexdigest(json.dumps(sorted(tokenizer.get_vocab().items())).encode())
-        self.tokenizer = tokenizer
+        self.tokenizer, self.tokenizer_hash = tokenizer, DocumentEncoder(tokenizer).identity
         self.max_seq_length, self.line_by_line, self.share_rows = max_seq_length, line_by_line, share_rows
         self.shuffle_buffer_size, self.seed = shuffle_buffer_size, seed
         self.deal()
@@ -82,7 +79,7 @@ class PackedStream(torch.utils.data.IterableDataset):
         return {
             "number of processes": self.processes, "dataloader_num_workers": len(self.places),
             "number of files": len(self.texts.files), "sample_by and text_column": self.texts.read_by,
-            "hash of the files": self.fingerprint, "hash of the vocabulary": self.vocabulary,
+            "hash of the files": self.fingerprint, "hash of the tokenizer": self.tokenizer_hash,
             "validation_split_percentage": 100 * self.texts.share, "max_seq_length": self.max_seq_length,
             "line_by_line": self.line_by_line, "isolate_documents with line_by_line": self.share_rows,
             "shuffle_buffer_size": self.shuffle_buffer_size, "data_seed": self.seed,

@@ -16,12 +16,12 @@ from datasets.fingerprint import Hasher
 from ..arguments import DataArguments
 from .documents import TEXT_TYPES, File, TextStream, documents_in_file, shards, split
 from .files import cache_of, expand, extension, read_tables
-from .row_cache import cache_folder, find_or_write
+from .row_cache import ROWS_VERSION, cache_folder, find_or_write
 
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation")
-_DECISIVE = ("dataset_name", "train_file", "validation_file", "validation_split_percentage")
+_DECISIVE = ("dataset_name", "train_file", "validation_split_percentage")
 _FEATURES = datasets.Features({"text": datasets.Value("string")})
 
 Part = tuple[list[File], Any, Sequence]
@@ -49,13 +49,15 @@ def load_texts(
             options = {"share": share, "paths": paths}
             texts |= {side: TextStream(files, held_out=bool(place), **options) for place, side in enumerate(sides)}
             continue
-        key = Hasher.hash(json.dumps([identity, share]))
+        key = Hasher.hash(json.dumps([identity, share, ROWS_VERSION]))
         paths = [cache_folder(cache_dir) / f"texts-{key}-{side}.arrow" for side in sides]
         texts |= zip(sides, find_or_write(paths, functools.partial(_sides, files, share), _FEATURES), strict=True)
     for name, part in texts.items():
         if next(iter(part), None) is None:
-            said = ", ".join(f"{each} {value!r:.300}" for each in _DECISIVE if (value := getattr(args, each)))
-            raise ValueError(f"There are no documents for the {name} part of {said}. Add text, or change the split.")
+            names = [f"{name}_file"] if args.validation_file else _DECISIVE
+            said = ", ".join(f"{each} {value!r:.300}" for each in names if (value := getattr(args, each)))
+            remedy = "Add text, or change --validation_split_percentage or --validation_file."
+            raise ValueError(f"There are no documents for the {name} part of {said}. {remedy}")
     return texts
 
 

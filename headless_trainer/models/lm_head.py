@@ -55,8 +55,8 @@ def attach_lm_head(
         init: ``prior``, or ``embeddings`` for the plain projection on ``E^T``.
         drawn_share: share of drawn tokens among the candidates; by default read from the folder, or 0.
         head_class: scored the candidates when the trunk was trained.
-        new_layers: keep untrained layers before the projection that cannot be the identity, with random weights, for a model
-            that is fine-tuned next; otherwise they raise ValueError.
+        new_layers: for a model that is fine-tuned next. Layers before the projection become an identity that can be trained;
+            those that cannot be the identity keep random weights instead of raising ValueError.
 
     Returns:
         A ``...ForCausalLM`` with an untied head, or a ``...ForMaskedLM``, tied as its configuration asks if possible, in the
@@ -87,7 +87,7 @@ def attach_lm_head(
         )
     model = _language_model(trunk)
     head = find_projection(model)
-    if not (_reads_trunk(model, head) or _pass_through(model, head) or new_layers):
+    if not (reads_trunk(model, head, rounded=True) or _pass_through(model, head, trained=new_layers) or new_layers):
         find_projection(model, of_trunk=True)  # raises with the reason
     everything, candidates = torch.arange(vocab_size, device=trunk.device), head_class(trunk)
     weight, bias = wide(candidates.vectors(everything)), candidates.bias(everything)  # (V, D), (V,)
@@ -112,7 +112,7 @@ def attach_lm_head(
 
 def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> None:
     """Warn that headless pretraining drops the head of the language model ``name``, or that a bare trunk gets no free head."""
-    after, dead_end = "headless-trainer lm-head then gives it a free head", _has_no_free_head(trunk)
+    after, dead_end = "headless-trainer lm-head then gives it a free head", has_no_free_head(trunk)
     if dead_end:
         after = "it cannot have a free head: fine-tune one afterwards (headless-trainer lm-head --init embeddings --do_train)"
     if name:
@@ -125,7 +125,7 @@ def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> None:
         logger.warning("%s has no place for log q, so %s, or use sampled_softmax.", type(trunk).__name__, after)
 
 
-def _has_no_free_head(trunk: PreTrainedModel) -> bool:
+def has_no_free_head(trunk: PreTrainedModel) -> bool:
     """Return whether `attach_lm_head` refuses trunks of this architecture with ``prior``."""
     kind = _language_model_class(trunk.config)
     if kind is None or is_deepspeed_zero3_enabled():  # weights are not whole before the first forward
@@ -171,17 +171,13 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def _reads_trunk(model: PreTrainedModel, head: nn.Linear) -> bool:
-    """Return whether the projection reads the trunk's output, up to a negligible rounding."""
-    return reads_trunk(model, head, tolerance=max(1e-3, 4 * torch.finfo(model.dtype).eps))
-
-
-def _pass_through(model: PreTrainedModel, head: nn.Linear) -> bool:
+def _pass_through(model: PreTrainedModel, head: nn.Linear, trained: bool) -> bool:
     """Turn a dense layer, an activation and a LayerNorm between trunk and projection into the identity.
 
     The trunk's LayerNorm returns ``gain * x + shift``, without a shift in ModernBERT. The dense layer undoes both and scales
-    every value so close to zero that GELU and SiLU halve it. The LayerNorm removes the factor and applies gain and shift
-    again. If this fails, return False and leave the layers unchanged.
+    every value so close to zero that GELU and SiLU halve it, or moves it so far above zero that they do not change it. The
+    LayerNorm removes factor and mean and applies gain and shift again. If this fails, return False and leave the layers
+    unchanged.
     """
     last = last_layer_norm(model)
     transform = _transform(_layers_between(model, head), last)
@@ -192,17 +188,29 @@ def _pass_through(model: PreTrainedModel, head: nn.Linear) -> bool:
     shift = torch.zeros_like(gain) if last.bias is None else wide(last.bias)
     parameters = dense.weight, dense.bias, norm.weight, norm.bias
     before = [None if each is None else each.clone() for each in parameters]
-    # The standard deviation of what the LayerNorm reads, and what the dense layer adds: far above zero ReLU changes nothing.
-    for factor, size, added in ((SMALL, SMALL / 2, 0.0), (1.0, 1.0, len(gain) ** 0.5)):
+    # The factor, the standard deviation of what the LayerNorm reads, and what the dense layer adds. Only the first way can be
+    # rounded to 16 bits, only the second be trained: one optimizer step is larger than the weights of the first.
+    ways = (SMALL, SMALL / 2, 0.0), (1.0, 1.0, len(gain) ** 0.5 + 5)
+    for factor, size, added in reversed(ways) if trained else ways:
         scale = gain * (1 + norm.eps / size**2) ** 0.5
         wanted = torch.diag(factor / gain), added - factor * shift / gain, scale, shift
         for values in (wanted, before):
             for parameter, value in zip(parameters, values, strict=True):
                 if parameter is not None:
                     parameter.copy_(value.to(parameter.dtype))
-            if values is wanted and _reads_trunk(model, head):
+            if values is wanted and reads_trunk(model, head, rounded=True):
                 return True
     return False
+
+
+def freeze_scaled_layer(model: PreTrainedModel) -> None:
+    """Freeze a dense layer that `_pass_through` scaled close to zero: one optimizer step would be larger than its weights."""
+    transform = _transform(_layers_between(model, model.get_output_embeddings()), last_layer_norm(model))
+    if transform is None or (weight := transform[0].weight).count_nonzero() > len(weight):
+        return
+    if weight.diagonal().abs().median() < 64 * SMALL:
+        transform[0].requires_grad_(False)
+        logger.info("The dense layer of the head stays frozen: it is the identity, scaled by 2^-15.")
 
 
 def _layers_between(model: PreTrainedModel, head: nn.Module) -> list[nn.Module]:

@@ -81,8 +81,9 @@ def check_head_is_known(model: PreTrainedModel, unexpected: Collection[str], sou
         )
 
 
-def reads_trunk(model: PreTrainedModel, projection: nn.Linear, tolerance: float = 0.0) -> bool:
-    """Return whether a projection reads the trunk's output, up to a share of its largest value."""
+def reads_trunk(model: PreTrainedModel, projection: nn.Linear, rounded: bool = False) -> bool:
+    """Return whether a projection reads the trunk's output, if ``rounded`` up to a negligible share of its largest value."""
+    tolerance = max(1e-3, 4 * torch.finfo(model.dtype).eps) if rounded else 0.0
     read, _ = _watched(model, projection)[0][0]
     hidden = probe(model.base_model, probe_ids(model)).last_hidden_state
     return read.shape == hidden.shape and bool((read - hidden).abs().max() <= tolerance * hidden.abs().max())

@@ -22,17 +22,21 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
     if not isinstance(model, PreTrainedModel):
         raise ValueError(f"model must be a transformers PreTrainedModel, got {type(model).__name__}.")
     name = type(model).__name__
-    if model.config.is_encoder_decoder:
-        raise ValueError(
-            f"model {name} is an encoder-decoder, which headless_trainer does not pretrain: its encoder and decoder "
-            "have different inputs. Use an encoder (BERT, ModernBERT, ...) or a decoder (GPT-NeoX, Llama, ...)."
-        )
+    check_one_stack(model.config, name)
     trunk: PreTrainedModel = model.base_model
     if not isinstance(trunk.get_input_embeddings(), nn.Embedding):
         raise ValueError(f"model {name} has no token embedding (torch.nn.Embedding), so nothing to contrast with.")
     if isinstance(getattr(trunk, "pooler", None), nn.Module) and any(True for _ in trunk.pooler.parameters()):
         trunk.pooler = nn.Identity()  # not None: LayoutLM and SqueezeBERT call it
     return trunk
+
+
+def check_one_stack(config: PreTrainedConfig, name: str) -> None:
+    if config.is_encoder_decoder:
+        raise ValueError(
+            f"model {name} is an encoder-decoder, which headless_trainer does not pretrain: its encoder and decoder "
+            "have different inputs. Use an encoder (BERT, ModernBERT, ...) or a decoder (GPT-NeoX, Llama, ...)."
+        )
 
 
 def without_adapter(model: nn.Module) -> nn.Module:
@@ -115,6 +119,7 @@ def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
     """Return ``mlm`` or ``clm``, from a model's class or from the use of its architecture."""
     config = getattr(model, "config", model)
     name, kind = type(model).__name__, type(config)
+    check_one_stack(config, name)
     # An encoder's architecture may be configured as causal: BERT and similar models, XLM and FlauBERT.
     causal = bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
     if name.endswith("ForMaskedLM"):

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from ..runtime.manifest import TRAINED_NAME
 from .fold import fold_bias, fold_head_bias
+from .lm_head import freeze_scaled_layer
 from .projection import SOFTCAP, find_head
 
 Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -42,6 +43,7 @@ class VocabularyHead:
         # During a call: the predicted positions, until they are picked, and the computation there.
         self._predicted: Tensor | None = None
         self._compute: Compute | None = None
+        freeze_scaled_layer(model)
         model.base_model.register_forward_hook(self._select)
 
     def start_bias(self, prior: Tensor) -> None:

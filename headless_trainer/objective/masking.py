@@ -50,12 +50,13 @@ def mask_tokens(
 def next_tokens(input_ids: Tensor, excluded: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
     """Return ``(B, T)`` labels of causal language modelling: the next token, `IGNORE_INDEX` where nothing is predicted.
 
-    No position predicts ``excluded`` tokens, such as padding, or the first token of a document, whose position id is 0.
+    ``excluded`` positions, such as padding, neither predict nor are predicted; nor is the first token of a document, whose
+    position id is 0.
     """
     labels = torch.full_like(input_ids, IGNORE_INDEX)
     labels[:, :-1] = input_ids[:, 1:]
     if excluded is not None:
-        labels[:, :-1].masked_fill_(excluded[:, 1:], IGNORE_INDEX)
+        labels[:, :-1].masked_fill_(excluded[:, 1:] | excluded[:, :-1], IGNORE_INDEX)
     if position_ids is not None:
         labels[:, :-1].masked_fill_(position_ids[:, 1:] == 0, IGNORE_INDEX)
     return labels

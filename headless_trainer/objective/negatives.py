@@ -37,8 +37,7 @@ class NegativePool:
     def from_targets(cls, targets: Tensor | Iterable[Tensor]) -> "NegativePool":
         """Make a pool from the ``(K,)`` target ids of one batch, or of several batches."""
         if not isinstance(targets, Tensor):
-            batches = [batch.reshape(-1) for batch in targets]
-            targets = torch.cat(batches) if batches else torch.empty(0, dtype=torch.long)
+            targets = torch.cat([batch.reshape(-1) for batch in targets] or [torch.empty(0, dtype=torch.long)])
         ids, counts = torch.unique(targets, return_counts=True)
         return cls(ids, counts, targets.numel())
 
@@ -72,8 +71,6 @@ class NegativePool:
     def index_of(self, target_ids: Tensor) -> Tensor:
         """Return the ``(K,)`` int64 index in ``ids`` of each target; raise ValueError for a target outside the pool."""
         index = torch.searchsorted(self.ids, target_ids)
-        if index.numel() == 0:
-            return index
         found = self.ids[index.clamp(max=len(self) - 1)] == target_ids if len(self) else index < 0
         if not found.all():
             missing = target_ids[~found][0].item()

@@ -17,8 +17,7 @@ def candidate_log_prior(token_counts: Tensor, drawn_share: float = 0.0) -> Tenso
     log_q = log_prior(token_counts)
     if not drawn_share:
         return log_q
-    uniform = torch.zeros_like(log_q).log_softmax(-1)
-    return torch.logaddexp(log_q + math.log1p(-drawn_share), uniform + math.log(drawn_share))
+    return torch.logaddexp(log_q + math.log1p(-drawn_share), torch.full_like(log_q, math.log(drawn_share / len(log_q))))
 
 
 def drawn_share_of(totals: dict[str, float]) -> float:

@@ -85,13 +85,14 @@ def _cells(measure: Measure, row: pandas.Series) -> list[str]:
 def _runs_table(configurations: Configurations) -> dict:
     rows = []
     for name, runs in configurations.items():
-        first, found = runs[0], economy(runs)
-        unfinished = any(run.end["step"] < run.max_steps for run in runs)
+        first, found = min(runs, key=lambda run: run.end["step"] / run.max_steps), economy(runs)
         objective, trainer = str(first.settings.get("objective", "–")), first.settings.get("trainer")
         if trainer not in (None, f"{objective.title().replace('_', '')}Trainer"):  # a user's own
             objective += f", {trainer}"
         cells = [name, objective, str(len(runs))]
-        cells.append(f"{first.end['step']:,}" + (f" of {first.max_steps:,}" if unfinished else ""))
+        cells.append(
+            f"{first.end['step']:,}" + (f" of {first.max_steps:,}" if first.end["step"] < first.max_steps else "")
+        )
         cells += [in_words(found[axis], axis) for axis in AXES]
         cells += [in_short(found["hours"]), f"{found['pace']:,.0f}", f"{found['memory'] / 1024:.2f}"]
         rows.append(["–" if cell == "nan" else cell for cell in cells])

@@ -113,7 +113,7 @@ def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) ->
     if len(rows) < 2:  # the others may have been evaluated only later
         where = f"After {in_words(position, axis)} {'tokens' if axis == TOKENS else 'of training'}"
     text = f"{where}, held-out accuracy: {_listed(parts)}."
-    if len(rows) > 1 and (p := rows["p"].iloc[1]) >= 0:
+    if len(rows) > 1 and (p := rows["adjusted"].iloc[1]) >= 0:
         text += f" The lead over the second is {'' if is_significant(p) else 'not '}significant (p = {p:.2g}, level {LEVEL})."
     return text
 

@@ -201,9 +201,9 @@ def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int) -> 
             f"gradient_accumulation_steps {old_rows}, or restart the data with --ignore_data_skip."
         )
     if old_processes != processes:
-        logger.warning(
-            "The checkpoint was written by %s processes and this run has %s: rows and masks stay the same, but dropout is "
-            "drawn anew, so the numbers will differ from those of the interrupted run.",
+        logger.warning_once(  # scripts also check before training
+            "The checkpoint was written by %s processes and this run has %s: rows and masks stay the same, but dropout, if "
+            "there is any, is drawn anew, so the numbers will differ from those of the interrupted run.",
             *(old_processes, processes),
         )
 

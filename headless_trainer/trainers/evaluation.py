@@ -180,10 +180,8 @@ class Evaluation:
         counted = inputs.pop(COUNTS, True)
         batch = trainer.make_targets(trainer._prepare_inputs(inputs), None)
         labels = batch.pop("labels")
-        if counted:
-            self._rows += len(labels)
-        else:
-            labels = torch.full_like(labels, IGNORE_INDEX)
+        self._rows += len(labels) * counted
+        labels = labels if counted else torch.full_like(labels, IGNORE_INDEX)
         predicted, target_ids = predictions(labels)
         with trainer.compute_loss_context_manager():
             hidden = trainer.head.hidden(model, batch, predicted)

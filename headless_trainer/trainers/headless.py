@@ -23,9 +23,10 @@ from ..models.lm_head import attach_lm_head, warn_of_dropped_head
 from ..models.trunk import find_trunk
 from ..objective.losses import candidate_loss
 from ..objective.negatives import NegativePool
-from ..objective.prior import candidate_log_prior
+from ..objective.prior import candidate_log_prior, drawn_share_of
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
+from .saving import run_totals
 from .step import CandidatePools, Candidates, Shares, Step
 from .window import count_pool
 
@@ -103,7 +104,9 @@ class HeadlessTrainer(PretrainingTrainer):
         if self.rows is not None:
             self.rows.catch_up()
         counts = self.all_token_counts().cpu()
-        return attach_lm_head(self.model, counts, drawn_share=self._drawn_share(), head_class=self.head_class)
+        return attach_lm_head(
+            self.model, counts, drawn_share=drawn_share_of(run_totals(self)), head_class=self.head_class
+        )
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
         return self.pools(targets, self.state.global_step)
@@ -128,16 +131,10 @@ class HeadlessTrainer(PretrainingTrainer):
             return None
         counts = self.all_token_counts()
         if counts.any():
-            return candidate_log_prior(counts, self._drawn_share())
+            return candidate_log_prior(counts, drawn_share_of(run_totals(self)))
         logger.warning(
             "No target was counted yet, so evaluation lacks log q and skips the free head's cross-entropy, accuracy and "
             "perplexity. Train first, load the model from a folder that holds its token_counts.safetensors, or pass "
             "token_counts."
         )
         return None
-
-    def _drawn_share(self) -> float:
-        """Return the share of drawn candidates in all training of the model."""
-        sums = torch.tensor([self.window.candidates, self.window.drawn])
-        candidates, drawn = self.sum_over_processes(sums).tolist()
-        return drawn / max(1, candidates)

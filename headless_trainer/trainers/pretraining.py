@@ -339,10 +339,11 @@ class PretrainingTrainer(Trainer):
     ) -> EvalLoopOutput:
         if self.rows is not None:
             self.rows.catch_up()
-        kwargs["metric_key_prefix"] = metric_key_prefix
         with generators_set_aside(EVALUATION_SEED, self.args.device):
             self.evaluation = Evaluation(self, dataloader.dataset)
-            output = super().evaluation_loop(dataloader, description, *args, **kwargs)
+            output = super().evaluation_loop(
+                dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs
+            )
         figures, rows = self.evaluation.figures()
         self.evaluation = None
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})

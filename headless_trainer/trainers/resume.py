@@ -1,6 +1,7 @@
 """Resume from a checkpoint: check that it belongs to this run, and restore its totals."""
 
 import itertools
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -12,14 +13,16 @@ import numpy as np
 from datasets import Dataset
 from safetensors import safe_open
 from safetensors.torch import load_model
-from transformers import PreTrainedModel, TrainerState
+from transformers import PreTrainedConfig, PreTrainedModel, TrainerState
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.utils import SAFE_WEIGHTS_NAME
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
 from ..corpus.packing import token_arrays
+from ..models.candidate_head import MARK
+from ..models.fold import FOLD
 from ..objective.prior import CANDIDATES
 from ..runtime.checkpoints import check_processes, load_token_counts, read_settings
 from ..runtime.manifest import TRAINED_NAME, read_facts
@@ -33,6 +36,17 @@ REFUSED = ("trainer", "objective", "task", "optim", "sparse_embedding_updates", 
 REFUSED_WITH_PLACE = ("seed", "data_seed", "train_sampling_strategy", "dataloader_drop_last")
 # The optimizer's state restores these, whatever the arguments are.
 KEPT = ("learning_rate", "muon_learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+# Entries of a configuration that loading, saving and the trainer's arguments set.
+SET = {
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "tie_word_embeddings",
+    "transformers_version",
+    "use_cache",
+    MARK,
+    FOLD,
+}
 ROWS = "hash_of_rows"  # fact of a checkpoint
 _known: "WeakKeyDictionary[Dataset, dict[str, Any]]" = WeakKeyDictionary()  # facts of datasets, which do not change
 
@@ -56,6 +70,8 @@ def is_finished(args, state: TrainerState) -> bool:
 
 def check_resume(trainer, checkpoint: str) -> None:
     """Restore the position in the data; raise ValueError if it would be lost, or if the checkpoint is another run's."""
+    if os.path.isfile(os.path.join(checkpoint, CONFIG_NAME)):  # an adapter has none
+        check_architecture(checkpoint, trainer.model.config)
     if is_finished(trainer.args, read_state(checkpoint)):
         return
     check_settings(checkpoint, trainer)
@@ -117,6 +133,18 @@ def load_totals(trainer, checkpoint: str) -> None:
 def rows_a_step(args) -> int:
     """Rows of an optimizer step on all processes."""
     return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+
+
+def check_architecture(checkpoint: str, config: PreTrainedConfig) -> None:
+    """Refuse another architecture, also one with the same shapes (more heads, another activation)."""
+    both = config, type(config).from_pretrained(checkpoint)
+    now, before = (json.loads(each.to_json_string(use_diff=False)) for each in both)
+    for name in sorted(now.keys() & before.keys() - SET):
+        if now[name] != before[name] and "drop" not in name and not name.endswith("_token_id"):
+            raise ValueError(
+                f"The model's {name} is {now[name]!r}, that of checkpoint {checkpoint!r} {before[name]!r}, so the checkpoint "
+                "belongs to another run: resume with the model that wrote it."
+            )
 
 
 def check_settings(checkpoint: str, trainer) -> None:

@@ -22,11 +22,6 @@ class StreamPlace(TrainerCallback):
     """
 
     def __init__(self, stream: PackedStream, args: TrainingArguments):
-        if not args.dataloader_in_order:
-            raise ValueError(
-                "dataloader_in_order is False but train_dataset is a stream, whose position is known only if its workers "
-                "deliver batches in turn: leave dataloader_in_order out."
-            )
         self.stream, self.args = stream, args
         self.begin()
 

@@ -108,9 +108,7 @@ class TrainingWindow(TrainerCallback):
         divisors = [steps if name in self._per_step else self._figures[name][1] for name in names]
         values = [float(self._figures[name][0]) for name in names] + [float(divisor) for divisor in divisors]
         sums = torch.tensor([self._tokens, self._predicted, self.tokens_seen, *values], dtype=torch.float64)
-        if reduce is not None:
-            sums = reduce(sums)
-        tokens, predicted, seen, *figures = sums.tolist()
+        tokens, predicted, seen, *figures = (reduce(sums) if reduce is not None else sums).tolist()
         logs = {
             "tokens_per_second": round(tokens / seconds, 1),
             "tokens_seen": int(seen),

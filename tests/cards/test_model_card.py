@@ -185,7 +185,7 @@ def test_settings_that_differ_from_the_defaults_and_no_others(here):
     table = section(text_of(here / "decoder"), "Training").split("\n\n")[1].splitlines()
     shown = [tuple(line.strip("| ").split(" | ")) for line in table[2:]]
     assert shown[:2] == [("learning_rate", "0.003"), ("lr_scheduler_type", "linear")]
-    assert shown[2:] == [("optim", "adamw_torch_fused"), ("seed", "42")]
+    assert shown[2:] == [("optim", "adamw_torch_fused"), ("seed", "42"), ("negatives", "step")]
     assert "| head_bias | prior |" in section(text_of(here / "vanilla"), "Training")
     assert "The other settings have the defaults of `LMHeadArguments`." in text_of(here / "tuned")
 
@@ -194,7 +194,7 @@ def test_results_are_those_of_the_logs(here):
     held_out = [logs for logs in read_history(here / "decoder") if "eval_loss" in logs]
     for folder, logs in ((here / "decoder", held_out[-1]), (here / "decoder/checkpoint-2", held_out[0])):
         accuracy, perplexity = read_card(folder).data.eval_results
-        assert (accuracy.metric_type, accuracy.metric_name) == ("accuracy", "accuracy of the free head")
+        assert (accuracy.metric_type, accuracy.metric_name) == ("accuracy", "accuracy with log q added")
         assert perplexity.metric_value == pytest.approx(logs["eval_perplexity"], rel=1e-5)
         assert perplexity.metric_args == {"predicted_tokens": logs["eval_predicted_tokens"]}
         assert f"| {perplexity.metric_value:.4g} | predicted tokens " in section(text_of(folder), "Evaluation")
@@ -342,7 +342,7 @@ def test_what_a_decoder_cannot_read_is_not_given_to_it(mlm_tokenizer, clm_tokeni
     usage = usage_facts("x", decoder, clm_tokenizer)
     assert (usage["options"], usage["beginning"], usage["new_tokens"]) == ("", '"<|endoftext|>"', 40)
     llama = LlamaModel(LlamaConfig(**small))  # which has no LayerNorm
-    assert " --init embeddings --do_train --train_file " in usage_facts("llama", llama, clm_tokenizer)["command"]
+    assert " --init embeddings --do_train --train_file " in usage_facts("llama", llama, clm_tokenizer, False)["command"]
     short = GPT2LMHeadModel(GPT2Config(**shape, n_positions=12))
     assert usage_facts("x", short, clm_tokenizer)["new_tokens"] == 10
 
@@ -422,7 +422,7 @@ def test_the_main_process_alone_writes_and_says_how_many_there_were(tmp_path, cl
         model_card.write_model_card(trainer)
         assert not (tmp_path / "README.md").exists()
     model_card.write_model_card(trainer)
-    assert "0 optimizer steps of 16 rows (8 a forward x 1 forward x 2 processes)." in text_of(tmp_path)
+    assert "0 optimizer steps of 12 rows (8 a forward x 1 forward x 2 processes)." in text_of(tmp_path)
     assert "among those of the targets of the same optimizer step on the same process.\n" in text_of(tmp_path)
 
 

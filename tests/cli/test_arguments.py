@@ -39,12 +39,12 @@ VALUES = {
     "config_overrides": {"hidden_size": 192, "hidden_dropout": 0.1, "use_parallel_residual": False},
     "train_tokenizer": True, "train_file": ["a.txt", "b.txt"], "max_seq_length": 64, "output_dir": "runs/x",
     "learning_rate": 0.001, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
-    "warmup_steps": 0.1, "objective": "vanilla", "dataloader_in_order": False,
+    "warmup_steps": 0.1, "objective": "vanilla", "logging_nan_inf_filter": False,
 }  # fmt: skip
 FLAGS = """--model_type gpt_neox --config_overrides hidden_size=192,hidden_dropout=0.1,use_parallel_residual=false
     --train_tokenizer --train_file a.txt b.txt --max_seq_length 64 --output_dir runs/x --learning_rate 0.001
     --lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {"min_lr_rate":0.1} --warmup_steps 0.1
-    --objective vanilla --dataloader_in_order false""".split()
+    --objective vanilla --logging_nan_inf_filter false""".split()
 
 
 def test_defaults_are_the_papers(tmp_path):
@@ -173,6 +173,7 @@ def test_null_takes_a_value_of_a_file_back(write):
     for flags in (["--muon_learning_rate=null"], ["--learning_rate", "null", "--muon-learning-rate", "null"]):
         training = parse(path, *flags)[-1]
         assert training.muon_learning_rate is None and training.learning_rate == (5e-5 if len(flags) > 2 else 2.0)
+    assert parse("--cache_dir", "null")[0].cache_dir is None
     assert parse(path, "--config_overrides", "n_inner=null")[0].config_overrides == "n_inner=null"
     assert parse(write('{\n\t"max_steps": 5\n}', "run.json"))[-1].max_steps == 5
 
@@ -185,6 +186,8 @@ def test_a_name_that_stands_twice_in_a_file_is_an_error(write):
             parse_yaml(text, "a file")
     with pytest.raises(ValueError, match="'n_layer' occurs twice"):
         parse(write("config_overrides:\n  n_layer: 1\n  n_layer: 2\n"))
+    with pytest.raises(ValueError, match="'max-steps' occurs twice"):
+        parse(write("max_steps: 5\nmax-steps: 6\n"))
 
 
 @pytest.mark.parametrize("argv", [["--max_steps", "5", "6"], ["--learning_rate", "1e-3", "no"]])

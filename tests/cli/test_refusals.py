@@ -9,6 +9,7 @@ import pytest
 import torch
 from builders import CLASSES, encoded_rows, make_trainer, tiny_classifier, tiny_model, token_rows, trainer_for
 from transformers import LayoutLMConfig, LayoutLMModel, Trainer, TrainingArguments
+from transformers.trainer_pt_utils import AcceleratorConfig
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
 from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
@@ -42,8 +43,8 @@ WORKS = set(
     push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision
     metric_for_best_model greater_is_better ignore_data_skip
     restore_callback_states_from_checkpoint resume_from_checkpoint full_determinism use_cpu
-    accelerator_config dataloader_drop_last dataloader_pin_memory
-    dataloader_multiprocessing_context dataloader_in_order train_sampling_strategy
+    dataloader_drop_last dataloader_pin_memory
+    dataloader_multiprocessing_context train_sampling_strategy
     ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend
     fsdp fsdp_config deepspeed debug skip_memory_metrics do_train do_eval local_rank optim_args optim_target_modules
     """.split()
@@ -57,6 +58,7 @@ ALSO_IN_CLASSIFICATION = set(
     """
     enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches remove_unused_columns
     include_num_input_tokens_seen do_predict parallelism_config load_best_model_at_end lr_scheduler_type neftune_noise_alpha
+    accelerator_config dataloader_in_order
     """.split()
 )
 HERE = {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
@@ -86,6 +88,7 @@ def test_every_parameter_of_the_trainer_is_judged():
 
 # What is refused: the setting that is named, whatever else is given ---------------------------------------------------------
 
+DECAY = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 4}}
 PARALLEL = types.SimpleNamespace(tp_size=1, cp_size=2)
 REFUSED = {
     HeadlessTrainingArguments: [
@@ -109,7 +112,9 @@ REFUSED = {
         {"sparse_embedding_updates": True, "optim": "adafactor"}, {"sparse_embedding_updates": True, "fsdp": True},
         {"muon_learning_rate": 0.01, "optim": "sgd"}, {"lr_scheduler_type": "warmup_stable_decay"},
         {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 0}},
-        {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 5}, "max_steps": 5},
+        DECAY | {"max_steps": 3},
+        DECAY | {"max_steps": 5, "warmup_steps": 2},
+        {"dataloader_in_order": False}, {"accelerator_config": AcceleratorConfig(use_seedable_sampler=False)},
     ],
     LMHeadArguments: [{"head_bias": "prior"}, {"freeze_trunk": True}],
     ModelArguments: [
@@ -159,7 +164,7 @@ ACCEPTED = {
         {"save_steps": 0, "save_strategy": "no", "eval_steps": 0, "logging_steps": 0.5},
         {"label_names": ["labels"]}, {"objective": "vanilla", "head_bias": "prior"},
         {"train_sampling_strategy": "group_by_length", "length_column_name": "n", "include_num_input_tokens_seen": "all"},
-        {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 4}, "max_steps": 5},
+        DECAY | {"max_steps": 4},
         {"parallelism_config": types.SimpleNamespace(dp_replicate_size=2)}, {"weight_decay": 0.0, "pool_size": 1},
         {"sparse_embedding_updates": True, "muon_learning_rate": 0.01, "optim": "adamw_torch", "eval_pool_size": 1},
     ],

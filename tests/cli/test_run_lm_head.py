@@ -191,11 +191,15 @@ def test_an_encoder_fills_masks_without_training(tmp_path, encoder, dtype):
     assert len(found) == 300
 
 
-def test_an_encoder_is_fine_tuned(tmp_path, encoder, text_file):
-    folder, _, _ = encoder
-    make_head(folder, tmp_path / "mlm", "--train_file", text_file, *FAST, *TRAIN, "3", "--do_eval")
+@pytest.mark.parametrize("flags", [[], ["--freeze_trunk"]])
+def test_an_encoder_is_fine_tuned(tmp_path, encoder, text_file, flags):
+    folder, trunk, counts = encoder
+    make_head(folder, tmp_path / "mlm", "--train_file", text_file, *FAST, *TRAIN, "3", "--do_eval", *flags)
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm")
-    assert torch.equal(model.get_output_embeddings().weight, model.get_input_embeddings().weight)
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
+    assert torch.equal(head.weight, embedding) is (not flags)
+    assert torch.equal(embedding, trunk.get_input_embeddings().weight) is bool(flags)
+    torch.testing.assert_close(head.bias, log_prior(counts), atol=0.1, rtol=0)
     assert "eval_cross_entropy" in json.loads((tmp_path / "mlm" / "eval_results.json").read_text())
 
 

@@ -175,12 +175,17 @@ def test_a_saved_tokenizer_finds_the_rows(clm, tmp_path, cache, encodings):
     assert len(encodings) == 1
 
 
-def test_other_texts_and_tokenizers_have_other_rows(clm, mlm, cache, encodings):
+def test_other_texts_tokenizers_and_versions_have_other_rows(clm, mlm, cache, encodings, monkeypatch):
     texts = Dataset.from_dict({"text": DOCUMENTS})
     for number, (part, tokenizer) in enumerate(((texts, clm), (texts, mlm), (texts.select(range(50)), clm)), 1):
         rows = tokenize_and_pack(part, tokenizer, max_seq_length=16, cache_dir=cache)
         assert len(encodings) == number
         assert rows_of(rows) == naive_rows(naive_stream(tokenizer, part["text"]), 16)
+    monkeypatch.setattr(packing, "ROWS_VERSION", 0)
+    tokenize_and_pack(texts, clm, max_seq_length=16, cache_dir=cache)
+    monkeypatch.setattr(clm, "split_special_tokens", True)
+    tokenize_and_pack(texts, clm, max_seq_length=16, cache_dir=cache)
+    assert len(encodings) == 5
 
 
 def test_rows_lie_next_to_the_texts_or_in_the_cache(clm, text_file, cache, tmp_path):
@@ -242,6 +247,8 @@ def test_target_counts(clm, mlm_tokenizer):
     rows = _dataset([[1, 2, 2], [5], []])
     assert target_counts(rows, 7, "clm", clm).tolist() == [0, 0, 2, 0, 0, 0, 0]
     assert target_counts(rows, 7, "clm", clm).dtype == torch.int64
+    padded = _dataset([[2, 2, 1, 2]]).add_column("attention_mask", [[0, 0, 1, 1]])
+    assert target_counts(padded, 3, "clm", clm).tolist() == [0, 0, 1]
     assert target_counts(_dataset([[2, 5, 6], [9, 9, 3]]), 10, "mlm", mlm_tokenizer).tolist() == [0] * 5 + [
         1, 1, 0, 0, 2,
     ]  # fmt: skip

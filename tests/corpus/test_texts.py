@@ -130,7 +130,7 @@ FAULTS = [
     ({"train_file": ["empty.csv"]}, ValueError, r"train_file \['empty.csv'\] .*no documents"),
     ({"train_file": ["blank.txt"]}, ValueError, r"train part of train_file \['blank.txt'\]"),
     ({"train_file": ["one.txt"]}, ValueError, r"part of train_file \['one.txt'\], validation_split_percentage"),
-    ({"train_file": ["a.txt"], "validation_file": ["blank.txt"]}, ValueError, r"validation part .*, validation_file \['blank"),
+    ({"train_file": ["a.txt"], "validation_file": ["blank.txt"]}, ValueError, r"validation part of validation_file \['blank"),
     ({"train_file": ["a.txt"], "text_column": "body"}, ValueError, "text_column is 'body' but .txt"),
     ({"train_file": ["a.jsonl"], "text_column": "body"}, ValueError, r"text_column is 'body' but .* are: id \(int64\), text"),
     ({"train_file": ["a.jsonl"], "text_column": "id"}, ValueError, r"text_column is 'id' but must name a text column"),
@@ -239,7 +239,7 @@ LONG = [" ".join(f"word{i * j % 97}" for j in range(1 + (i * 7) % 5 + 60 * (i % 
 
 
 @pytest.mark.parametrize("sample_by", ["line", "paragraph", "document"])
-@pytest.mark.parametrize("text", ["\n\n".join(LONG) + "\n", "0" * 1000, "a\n" + "b c\n" * 100 + "\n\nd", ""])
+@pytest.mark.parametrize("text", ["\n\n\n".join(LONG) + "\n", "0" * 1000, "a\n" + "b c\n" * 100 + "\n\nd", ""])
 def test_files_are_read_in_bounded_blocks(sample_by, text, monkeypatch):
     monkeypatch.setattr(documents, "LONGEST", 60)
     paragraphs = [part for part in re.split("\n\n+", text.rstrip("\n")) if part]

@@ -152,6 +152,15 @@ def test_encoder_equals_the_tokenizer(tokenizer, by_word):
     assert encode.by_word == by_word  # its own check saw no difference
 
 
+@pytest.mark.parametrize("truncation", [False, True])
+def test_special_tokens_in_texts_are_split_on_request(truncation):
+    tokenizer = train_tokenizer(TEXTS, vocab_size=330)
+    tokenizer.split_special_tokens = True
+    tokenizer("a b c", truncation=truncation, max_length=2)  # leaves its settings on the tokenizer
+    ids, _ = DocumentEncoder(tokenizer)([f"a {tokenizer.eos_token} b"])
+    assert ids.tolist().count(tokenizer.eos_token_id) == 1  # at the end
+
+
 def test_table_of_words_starts_anew_when_it_is_full(monkeypatch):
     monkeypatch.setattr(encoding, "_MAX_WORDS", 10)
     tokenizer = train_tokenizer(TEXTS, vocab_size=330)

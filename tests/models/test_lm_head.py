@@ -11,6 +11,7 @@ from headless_trainer.models import fold
 from headless_trainer.models.candidate_head import candidate_matrix, untie
 from headless_trainer.models.fold import fold_bias, fold_head_bias, unfold
 from headless_trainer.models.lm_head import attach_lm_head
+from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.objective.prior import candidate_log_prior, log_prior
 from headless_trainer.runtime.checkpoints import save_token_counts
 
@@ -264,6 +265,20 @@ def test_a_narrow_head_begins_as_the_candidate_matrix():
 def test_activations_that_pass_values_on(activation, counts, ids):
     trunk = make_trunk("bert", hidden_act=activation)
     assert relative_error(attach_lm_head(trunk, counts)(ids).logits, implied(trunk, ids, log_prior(counts))) < 5e-5
+
+
+@pytest.mark.parametrize(("model_type", "trained"), [("bert", True), ("bert", False), ("modernbert", True)])
+def test_layers_that_pass_through_do_not_end_a_training(model_type, trained, counts, ids):
+    model = attach_lm_head(make_trunk(model_type), counts, new_layers=trained)
+    VocabularyHead(model)
+    assert all(weight.requires_grad for weight in model.parameters()) is (model_type == "bert" and trained)
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-3), []
+    for _ in range(4):
+        losses.append(model(ids, labels=ids).loss)
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[-1] < losses[0]
 
 
 @torch.no_grad()

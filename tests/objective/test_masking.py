@@ -47,7 +47,7 @@ def test_next_tokens():
     padding = torch.tensor([[False, False, False, False], [False, False, False, True]])
     assert next_tokens(ids, padding).tolist() == [[6, 7, 8, -100], [4, 3, -100, -100]]
     left = torch.tensor([[True, True, False, False], [False, False, False, False]])
-    assert next_tokens(ids, left).tolist() == [[-100, 7, 8, -100], [4, 3, 0, -100]]
+    assert next_tokens(ids, left).tolist() == [[-100, -100, 8, -100], [4, 3, 0, -100]]
     positions = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 2]])
     assert next_tokens(ids, None, positions).tolist() == [[6, -100, 8, -100], [-100, 3, 0, -100]]
     assert next_tokens(ids, padding, positions).tolist() == [[6, -100, 8, -100], [-100, 3, -100, -100]]

@@ -92,8 +92,6 @@ def test_refused(tmp_path, text_lines):
     write_manifest(checkpoint, **read_facts(checkpoint) | {"stream": False})
     with pytest.raises(ValueError, match="stream_0.json.*--ignore_data_skip"):
         trainer(tmp_path / "c", text_lines, "clm").train(resume_from_checkpoint=checkpoint)
-    with pytest.raises(ValueError, match="dataloader_in_order is False"):
-        trainer(tmp_path / "d", text_lines, "clm", dataloader_in_order=False)
 
 
 class Unsized(torch.utils.data.IterableDataset):
