@@ -40,7 +40,7 @@ def expand(argument: str, names: Iterable[str]) -> list[Path]:
         else:
             files = sorted(Path(match) for match in glob.glob(name, recursive=True) if os.path.isfile(match))
         if not files:
-            raise FileNotFoundError(f"{argument} {name!r} is no file, and no glob or folder of {', '.join(FORMATS)}.")
+            raise FileNotFoundError(f"{argument} {name!r} matches no file or folder of {', '.join(FORMATS)}.")
         for path in files:
             if extension(path) not in FORMATS:
                 raise ValueError(f"{argument} must end in {', '.join(FORMATS)}, each also with .gz, got {str(path)!r}.")

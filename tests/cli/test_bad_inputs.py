@@ -151,7 +151,7 @@ PRETRAIN = {
     f"{FILES} good.jsonl bad.jsonl --streaming": "train_file 'bad.jsonl' cannot be read as jsonl: row 217",
     f"{FILES} good.parquet cut.parquet --streaming": "train_file 'cut.parquet' cannot be read as parquet",
     f"{FILES} short.txt --validation_file short.txt --max_seq_length 32": "max_seq_length is 32",
-    f"{FILES} short.txt --eval_old_file no.txt": "eval_old_file 'no.txt' is no file",
+    f"{FILES} short.txt --eval_old_file no.txt": "eval_old_file 'no.txt' matches no file",
     f"{FILES} {' '.join(f'empty/{number}.txt' for number in range(300))}": "Add text, or change --validation_split",
     f"{FILES} good.txt --max_steps {'7' * 9_000}x": "argument --max_steps/--max-steps: invalid int value: '777",
     f"{FILES} long.csv": "text_column is None but must name a text column. The columns are: www",
