@@ -258,7 +258,7 @@ def test_a_significant_lead_has_a_dagger_and_corrected_p_values_are_in_brackets(
     for name, p, own in zip("bc", p_values[:2], adjusted[:2], strict=True):
         shown = f"{p:.2g}" if p == own else f"{p:.2g} ({own:.2g})"
         assert found[name] == shown + "†" * (int(p < 0.05) + int(own < 0.05))
-    assert adjusted[0] < 0.05 and "is significant (p = " in texts(page, "li")[0]
+    assert p_values[0] < adjusted[0] < 0.05 and f"is significant (p = {adjusted[0]:.2g}," in texts(page, "li")[0]
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
@@ -363,6 +363,8 @@ def test_an_interrupted_run_is_read_from_its_last_checkpoint(tmp_path):
     assert found.settings["task"] == "clm" and found.settings["model: n_layer"] == "2"
     expected = ["run", "headless", "1", "40 of 100", "4,000", "4 s", "0.00111", "1,000", "0.50"]
     assert expected in rows_of(report(tmp_path, run))
+    both = rows_of(report(tmp_path, f"both={make_run(tmp_path / 'whole')},{run}"))
+    assert next(row[3] for row in both if row[:3] == ["both", "headless", "2"]) == "40 of 100"
     # A finished run that was gone on with.
     make_run(tmp_path / "further", (0.1, 0.4, 0.5, 0.6), steps=(10, 40, 50, 60)).rename(run / "checkpoint-60")
     found = read_run(run)
