@@ -110,5 +110,4 @@ def shown_in(place: str) -> list[Measure]:
 
 def higher_is_better(name: str) -> bool | None:
     """Return whether higher is better for a held-out figure, whose name may contain a dataset's; None for unknown figures."""
-    found = (each.better == "higher" for each in EVALUATION if each.better and name.endswith(each.bare_name))
-    return next(found, None)
+    return next((each.better == "higher" for each in EVALUATION if each.better and name.endswith(each.bare_name)), None)

@@ -32,10 +32,8 @@ def outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refu
 
 
 def _has_no_decay(args) -> bool:
-    steps = (args.lr_scheduler_kwargs or {}).get("num_decay_steps")
-    fits = (
-        isinstance(steps, int) and 0 < steps and not 0 < args.max_steps < steps + args.get_warmup_steps(args.max_steps)
-    )
+    last = (args.lr_scheduler_kwargs or {}).get("num_decay_steps")
+    fits = isinstance(last, int) and 0 < last and not 0 < args.max_steps < last + args.get_warmup_steps(args.max_steps)
     return args.lr_scheduler_type == "warmup_stable_decay" and not fits
 
 

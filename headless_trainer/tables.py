@@ -12,6 +12,5 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]], left: int | Non
     cells = [[f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     if not cells:
         return ""
-    left = len(head) if left is None else left
-    line = ["---"] * left + ["---:"] * (len(head) - left)
+    line = ["---" if left is None or place < left else "---:" for place in range(len(head))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, line, *cells))

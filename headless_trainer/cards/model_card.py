@@ -44,24 +44,19 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
     if isinstance(args, LMHeadArguments):
         kind = "tuned" if state.global_step else "free_head"
         facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)
-    is_checkpoint = folder.name.startswith("checkpoint-")
-    best = None if is_checkpoint or not args.load_best_model_at_end else state.best_global_step
+    best = None if folder.name.startswith("checkpoint-") or not args.load_best_model_at_end else state.best_global_step
     if metrics is None:
         evaluated = {logs["step"]: logs for logs in state.log_history if "eval_loss" in logs}
         metrics = evaluated.get(best or state.global_step, {})
     if kind != "free_head":
         totals, own = load_token_counts(folder)[1], type(trainer)
-        facts["training"] = {
-            "args": args,
-            "state": state,
-            "totals": totals,
-            "data_args": run.data_args,
+        known = {"args": args, "state": state, "totals": totals, "data_args": run.data_args, "best": best}
+        facts["training"] = known | {
             "rows": len(trainer.train_dataset) if hasattr(trainer.train_dataset, "__len__") else None,
             "own_candidates": candidate_matrix(trainer.model) is not None,
             "own_loss": None if own.__module__.startswith("headless_trainer.") else own.__name__,
             "settings": card_facts.settings_table(args),
             "picture": PICTURE if (folder / PICTURE).is_file() else None,
-            "best": best,
         }
         facts["environment"] = card_facts.environment(trainer, totals["train_seconds"])
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -119,26 +114,22 @@ def write_card(
         "tags": [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG],
     }
     free_head = kind == "trunk" and not has_no_free_head(model)
+    given = {"kind": kind, "causal": causal, "model": model, "tokenizer": tokenizer, "model_args": model_args}
     facts = {
+        **given,
         "title": " ".join(name.split()),
-        "kind": kind,
-        "causal": causal,
         "headless": headless,
         "adapter": None,
         "free_head": free_head,
         "base": card_facts.linked(source) if source else None,
-        "model": model,
         "parameters": card_facts.saved_parameters(folder),
-        "tokenizer": tokenizer,
-        "model_args": model_args,
         "usage": card_facts.usage_facts(name, model, tokenizer, free_head) if tokenizer is not None else None,
         "folded": config.is_file() and FOLD in config.read_text(encoding="utf-8"),
         "results": results_table(results),
         "environment": card_facts.software(),
         **{each.__name__: each for each in WORDS},
     } | facts
-    data = ModelCardData(**metadata)
-    save_card(folder, ModelCard.from_template(data, template_path=str(TEMPLATE), **facts))
+    save_card(folder, ModelCard.from_template(ModelCardData(**metadata), template_path=str(TEMPLATE), **facts))
 
 
 def described_prior(has_prior: bool, args: LMHeadArguments, data_args: DataArguments | None) -> str | None:

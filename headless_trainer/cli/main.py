@@ -76,8 +76,7 @@ def aligned(texts: dict[str, str]) -> str:
 
 def summary(path: Path) -> str:
     """Return the first line of the comment at the top of a file."""
-    lines = path.read_text(encoding="utf-8").removeprefix("#!/usr/bin/env bash\n").splitlines()
-    return lines[0].strip("# :.")
+    return path.read_text(encoding="utf-8").removeprefix("#!/usr/bin/env bash\n").splitlines()[0].strip("# :.")
 
 
 if __name__ == "__main__":

@@ -29,12 +29,8 @@ class PaddingCollator:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None):
         # Columns with one value per token, and their padding values. Other columns are dropped.
-        self.fill = {
-            "input_ids": getattr(tokenizer, "pad_token_id", None) or 0,
-            "attention_mask": 0,
-            "token_type_ids": 0,
-        }
-        self.fill |= {"special_tokens_mask": 1, "position_ids": 0, "labels": -100}
+        self.fill = {"input_ids": getattr(tokenizer, "pad_token_id", None) or 0, "attention_mask": 0}
+        self.fill |= {"token_type_ids": 0, "special_tokens_mask": 1, "position_ids": 0, "labels": -100}
 
     def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
         """Return the per-token columns that all rows share, int64 ``(B, T)``, where T is the length of the longest row.

@@ -85,8 +85,7 @@ def tokenize_and_pack(
             yield (pa.table({"input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))}),)
 
     path = _cache_path(texts, tokenizer, cache_dir, settings)
-    (rows,) = find_or_write([path], tables, features, anew=overwrite_cache)
-    return rows.with_format("numpy")
+    return find_or_write([path], tables, features, anew=overwrite_cache)[0].with_format("numpy")
 
 
 def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: str | None, settings: dict) -> Path:
@@ -215,18 +214,16 @@ def _encode_range(texts: Dataset, encode: DocumentEncoder, places: tuple[int, in
     return encode([document for document in documents if document and not document.isspace()])
 
 
-def check_token_ids(
-    dataset: Dataset | IterableDataset, num_embeddings: int, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def check_token_ids(rows: Dataset | IterableDataset, num_embeddings: int, tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuse ids without a row in the embedding, and a tokenizer that knows less than half of the tokens.
 
     Warn if more than one token in a hundred is unknown. For a stream, check the tokenizer and the first rows.
     """
-    if isinstance(dataset, Dataset):
-        largest, arrays = -1, (columns["input_ids"] for columns, _ in token_arrays(dataset.select_columns("input_ids")))
+    if isinstance(rows, Dataset):
+        largest, arrays = -1, (columns["input_ids"] for columns, _ in token_arrays(rows.select_columns("input_ids")))
     else:
         largest = len(tokenizer) - 1
-        arrays = (np.asarray(row["input_ids"]) for row in itertools.islice(dataset, _FIRST_ROWS))
+        arrays = (np.asarray(row["input_ids"]) for row in itertools.islice(rows, _FIRST_ROWS))
     tokens = unknown = 0
     # A token that only means unknown: GPT-2's also ends texts.
     has_unknown = list(tokenizer.special_tokens_map.values()).count(tokenizer.unk_token) == 1

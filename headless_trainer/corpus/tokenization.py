@@ -17,10 +17,7 @@ logger = logging.getLogger(__name__)
 _MOST_CHARACTERS = 1_000_000_000  # to read: by then more distinct words no longer matter
 _READ_AT_ONCE = 64  # documents, which may be long
 _CLM_SPECIALS = {"eos_token": "<|endoftext|>", "pad_token": "<|pad|>"}
-_MLM_SPECIALS = {
-    name: f"[{name.removesuffix('_token').upper()}]"
-    for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-}
+_MLM_SPECIALS = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
 
 
 def train_tokenizer(
@@ -107,8 +104,7 @@ def _trained_wordpiece(reader: "_Reader", vocab_size: int, specials: list[str]) 
     letters, continuing = _letters(reader, backend, limit=max(1, (vocab_size - len(specials)) // 4))
     alphabet = {"initial_alphabet": letters, "limit_alphabet": len(letters)}
     settings = {"vocab_size": vocab_size, "special_tokens": specials + continuing, "show_progress": False}
-    trainer = trainers.WordPieceTrainer(**settings, **alphabet)
-    backend.train_from_iterator(reader, trainer)
+    backend.train_from_iterator(reader, trainers.WordPieceTrainer(**settings, **alphabet))
     backend = untrained(backend.get_vocab())
     backend.add_special_tokens(specials)
     return backend

@@ -43,9 +43,8 @@ def encode_rows(
         starts = range(0, len(texts), candidates)
         columns = {name: [values[i : i + candidates] for i in starts] for name, values in columns.items()}
         lengths = [max(map(len, own)) for own in columns["input_ids"]]
-        tables.append(
-            pa.table({name: pa.array(values, TOKENS) for name, values in columns.items()} | {"length": lengths})
-        )
+        columns = {name: pa.array(values, TOKENS) for name, values in columns.items()}
+        tables.append(pa.table(columns | {"length": lengths}))
     labels = task.problem.encode(rows["label"], task.num_labels)
     return Dataset(pa.concat_tables(tables).append_column("label", pa.array([*labels])))
 
@@ -69,10 +68,7 @@ class ClassificationCollator:
 
     def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
         """Return ``input_ids`` and other columns, ``(N * C, T)`` int64, and ``labels``: ``(N,)`` int64 or floats."""
-        columns = {
-            name: [ids for row in rows for ids in row[name]]
-            for name in ("input_ids", "token_type_ids")
-            if name in rows[0]
-        }
+        names = [name for name in ("input_ids", "token_type_ids") if name in rows[0]]
+        columns = {name: [ids for row in rows for ids in row[name]] for name in names}
         candidates = [dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)]
         return self.pad(candidates) | {"labels": torch.tensor([row["label"] for row in rows])}

@@ -25,8 +25,7 @@ def load_config(arguments: GlueArguments, source: str, num_labels: int | None = 
     if config.is_encoder_decoder:
         kind = f"is an encoder-decoder ({config.model_type}), which is not scored here"
         raise ValueError(f"model_name_or_path {source!r} {kind}: name an encoder or a decoder.")
-    fits = num_labels in (None, config.num_labels) or arguments.ignore_mismatched_sizes
-    if has_classifier(config) and not fits:
+    if has_classifier(config) and not (num_labels in (None, config.num_labels) or arguments.ignore_mismatched_sizes):
         raise ValueError(
             f"model_name_or_path {source!r} has a classifier of {config.num_labels} outputs but the task needs {num_labels}. "
             "Pass --ignore_mismatched_sizes true to replace it, or name the checkpoint that it was trained from."

@@ -97,15 +97,13 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     for run in runs if arguments.keeps_models and (pending or training.push_to_hub) else ():
         if run not in pending and not run.path.with_name(BEST).is_dir():
             raise ValueError(f"save_models is True but {run} ended without a model: choose another --output_dir.")
-    for run in runs if arguments.learning_rates else ():
-        seeds = {path.stem[5:] for path in run.result_path.parent.glob("seed_*.json")} - {*map(str, arguments.seeds)}
+    for folder in (run.result_path.parent for run in runs if arguments.learning_rates):
+        seeds = {path.stem[5:] for path in folder.glob("seed_*.json")} - {*map(str, arguments.seeds)}
         if seeds:  # the means that choose a rate would lack them
-            raise ValueError(f"learning_rates: {run.result_path.parent} holds seed {min(seeds)}: add it to --seeds.")
-        rates = {path.parent.name for path in run.result_path.parent.glob("rate_*/seed_*.json")}
+            raise ValueError(f"learning_rates: {folder} holds seed {min(seeds)}: add it to --seeds.")
+        rates = {path.parent.name for path in folder.glob("rate_*/seed_*.json")}
         if rates := rates - {each.path.parent.name for each in runs}:  # a better one would be replaced
-            raise ValueError(
-                f"learning_rates: {run.result_path.parent} holds {min(rates)}: add it to keep its results."
-            )
+            raise ValueError(f"learning_rates: {folder} holds {min(rates)}: add it to keep its results.")
     for run in pending:  # other runs of the grid may be another process's
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
         if run.learning_rate is not None:

@@ -84,8 +84,7 @@ def _task_of_model(source: str, arguments: GlueArguments) -> Task:
     columns = tuple(arguments.text_columns or getattr(config, "text_columns", ()))
     if known := TASKS.get(getattr(config, "benchmark_task", None)):
         return replace(known, columns=columns, metric=arguments.metric or known.metric)
-    metric = arguments.metric or problem.metric
-    return Task(arguments.task_label or OWN_TASK, OWN_TASK, columns, names, problem, metric)
+    return Task(arguments.task_label or OWN_TASK, OWN_TASK, columns, names, problem, arguments.metric or problem.metric)
 
 
 def of_grid(grid: Grid, rows: Rows) -> Jobs:

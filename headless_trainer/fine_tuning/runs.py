@@ -136,13 +136,9 @@ class EpochScorer(TrainerCallback):
 
     def __init__(self, trainer, run: Run, sets: dict[str, Dataset], arguments: GlueArguments):
         self.trainer, self.run, self.sets, self.arguments = trainer, run, sets, arguments
-        task = run.task
-        self.result = {
-            "benchmark": task.benchmark,
-            **metric_facts(task),
-            "selected_on": [task.train_language] if task.train_language in sets else list(sets),
-            "epochs": [],
-        }
+        task, language = run.task, run.task.train_language
+        selected_on = [language] if language in sets else list(sets)
+        self.result = {"benchmark": task.benchmark, **metric_facts(task), "selected_on": selected_on, "epochs": []}
         self.seconds = 0.0
 
     def on_epoch_end(self, args, state, control, **kwargs):
@@ -212,5 +208,4 @@ def choose_rates(grid: Grid) -> None:
         listing = ", ".join(f"{rate:g}: {shown(first, mean):.4g}" for rate, mean in means.items())
         logger.info("%s: rate %g, the best on the validation rows (%s)", name, chosen, listing)
         if len(means) > 2 and chosen in (min(means), max(means)):
-            said = "The best rate of %s, %g, is at the end of the list: try rates beyond it."
-            logger.warning(said, name, chosen)
+            logger.warning("The best rate of %s, %g, is at the end of the list: try rates beyond it.", name, chosen)

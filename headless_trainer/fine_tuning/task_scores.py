@@ -128,8 +128,7 @@ def score_outputs(task: Task, scores: np.ndarray, labels: np.ndarray, when: str)
         found[name_of(metric)] = value
     scored = {"metrics": found, "loss": loss.item()}
     if problem is SINGLE_LABEL:
-        right = problem.predictions(outputs) == references
-        scored["calibration_error"] = calibration_error(outputs.max(axis=1), right)
+        scored["calibration_error"] = calibration_error(outputs.max(axis=1), problem.predictions(outputs) == references)
     return scored
 
 
@@ -141,5 +140,4 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15)
     that of the correct class. Source: https://arxiv.org/abs/1706.04599, section 2.
     """
     own_bin = np.searchsorted(np.linspace(0.0, 1.0, bins + 1), confidence, side="left")
-    distances = pandas.Series(confidence - right).groupby(own_bin).sum().abs()
-    return float(distances.sum() / len(confidence))
+    return float(pandas.Series(confidence - right).groupby(own_bin).sum().abs().sum() / len(confidence))

@@ -70,8 +70,7 @@ SUPER_GLUE = (
 XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
 XNLI = Task("xnli", "xnli", ("premise", "hypothesis"), _NLI, train_language="en", languages=XNLI_LANGUAGES)
 XNLI_TRANSLATE_TRAIN = tuple(
-    replace(XNLI, name=f"xnli_{language}", train_language=language, languages=(language,))
-    for language in XNLI_LANGUAGES
+    replace(XNLI, name=f"xnli_{each}", train_language=each, languages=(each,)) for each in XNLI_LANGUAGES
 )
 TASKS: dict[str, Task] = {task.name: task for task in (*GLUE, *SUPER_GLUE, XNLI, *XNLI_TRANSLATE_TRAIN)}
 GROUPS: dict[str, tuple[str, ...]] = {

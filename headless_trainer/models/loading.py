@@ -44,8 +44,7 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
     """Load the configuration of the checkpoint to continue, or of the architecture to train from random weights."""
     source, values = args.model_name_or_path or args.config_name, {}
     if source:
-        argument = "model_name_or_path" if args.model_name_or_path else "config_name"
-        with sources.source(argument, source):
+        with sources.source("model_name_or_path" if args.model_name_or_path else "config_name", source):
             config = AutoConfig.from_pretrained(source, **hub_arguments(args))
             values = config.get_config_dict(source, **hub_arguments(args))[0]
     elif args.model_type in CONFIG_MAPPING:

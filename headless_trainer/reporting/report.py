@@ -76,10 +76,8 @@ def _cells(measure: Measure, row: pandas.Series) -> list[str]:
     shown += spread if row["seeds"] > 1 else ""
     if not row["behind"]:
         return [Markup("<b>{}</b>").format(shown), "best", ""]
-    tested = (
-        "one seed" if math.isnan(row["p"]) else show_p(row["p"], row["adjusted"]) + dagger(row["p"], row["adjusted"])
-    )
-    return [shown, behind, tested]
+    p, adjusted = row["p"], row["adjusted"]
+    return [shown, behind, "one seed" if math.isnan(p) else show_p(p, adjusted) + dagger(p, adjusted)]
 
 
 def _runs_table(configurations: Configurations) -> dict:
@@ -89,10 +87,8 @@ def _runs_table(configurations: Configurations) -> dict:
         objective, trainer = str(first.settings.get("objective", "–")), first.settings.get("trainer")
         if trainer not in (None, f"{objective.title().replace('_', '')}Trainer"):  # a user's own
             objective += f", {trainer}"
-        cells = [name, objective, str(len(runs))]
-        cells.append(
-            f"{first.end['step']:,}" + (f" of {first.max_steps:,}" if first.end["step"] < first.max_steps else "")
-        )
+        step, most = first.end["step"], first.max_steps
+        cells = [name, objective, str(len(runs)), f"{step:,}" + (f" of {most:,}" if step < most else "")]
         cells += [in_words(found[axis], axis) for axis in AXES]
         cells += [in_short(found["hours"]), f"{found['pace']:,.0f}", f"{found['memory'] / 1024:.2f}"]
         rows.append(["–" if cell == "nan" else cell for cell in cells])

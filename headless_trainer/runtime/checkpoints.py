@@ -43,8 +43,7 @@ def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
             "--counts_from corpus and a corpus to count tokens in."
         )
     with safe_open(path, framework="pt") as file:
-        totals = {name: float(value) for name, value in (file.metadata() or {}).items()}
-        return file.get_tensor("token_counts"), totals
+        return file.get_tensor("token_counts"), {name: float(each) for name, each in (file.metadata() or {}).items()}
 
 
 def counts_beside(model: nn.Module, rows: int, objective: str) -> tuple[Tensor, dict[str, float]]:

@@ -36,22 +36,16 @@ def curves(log_history: Sequence[dict], end: tuple[int, float, float] | None = N
     tokens and seconds after the last log, if known.
     """
     names = ["step", "tokens_seen", "train_seconds", *(name for logs in log_history for name in logs)]
-    rows = [logs for logs in log_history if "step" in logs]
-    table = pandas.DataFrame(rows, columns=list(dict.fromkeys(names)))
+    table = pandas.DataFrame([logs for logs in log_history if "step" in logs], columns=list(dict.fromkeys(names)))
     table = table.sort_values("step", kind="stable", ignore_index=True)
     for place, name in enumerate(("tokens_seen", "train_seconds"), 1):
         logged = table[["step", name]].dropna().to_numpy().tolist()
         if end is not None and (not logged or logged[-1][0] < end[0]):
             logged.append([end[0], end[place]])
-        table[name] = along(logged, table["step"])
+        points = [(0, 0), *logged]
+        if logged:  # a point far beyond the last two, on their line
+            far = 1_000_000
+            (before, less), (last, most) = points[-2:]
+            points.append((last + far * (last - before), most + far * (most - less)))
+        table[name] = numpy.interp(table["step"], *zip(*points, strict=True))
     return table
-
-
-def along(logged: Sequence[Sequence[float]], steps):
-    """Interpolate values at some steps between 0 and the points ``(step, value)``, and extrapolate from the last two."""
-    points = [(0, 0), *logged]
-    if len(points) > 1:
-        far = 1_000_000
-        (before, less), (last, most) = points[-2:]
-        points.append((last + far * (last - before), most + far * (most - less)))
-    return numpy.interp(steps, *zip(*points, strict=True))

@@ -40,9 +40,8 @@ def load(name_or_path: str, args) -> "ScoredPositions":
     """Load a causal language model that `check_checkpoint` accepted, with its tokenizer, for the harness."""
     tokenizer = sources.load_tokenizer("tokenizer", name_or_path, **NO_CODE)
     with sources.source("model", name_or_path):
-        model, report = AutoModelForCausalLM.from_pretrained(
-            name_or_path, dtype=args.dtype, output_loading_info=True, **NO_CODE
-        )
+        options = {"dtype": args.dtype, "output_loading_info": True, **NO_CODE}
+        model, report = AutoModelForCausalLM.from_pretrained(name_or_path, **options)
     if report["missing_keys"]:
         raise ValueError(
             f"{name_or_path!r} lacks the weights {', '.join(sorted(report['missing_keys'])[:3])}, which would be scored with "

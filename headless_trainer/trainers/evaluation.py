@@ -166,8 +166,7 @@ class Evaluation:
         targets, missing = [], size
         rows = dataset.rows() if isinstance(dataset, HeldOutBatches) else iter(dataset)
         while missing and (chunk := list(itertools.islice(rows, 32))):
-            batch = trainer._prepare_inputs(trainer.data_collator(chunk))
-            labels = trainer.make_targets(batch, None)["labels"]
+            labels = trainer.make_targets(trainer._prepare_inputs(trainer.data_collator(chunk)), None)["labels"]
             targets.append(labels[labels != IGNORE_INDEX][:missing])
             missing -= len(targets[-1])
         if missing == size:
@@ -195,5 +194,4 @@ class Evaluation:
         found = self._sums.means(trainer.sum_over_processes, perplexity=trainer.task == "clm")
         if self.pool is not None:
             found |= {"pool_tokens": len(self.pool), "pool_size": self.pool.size}
-        rows = trainer.sum_over_processes(torch.tensor(self._rows, device=trainer.args.device))
-        return found, int(rows)
+        return found, int(trainer.sum_over_processes(torch.tensor(self._rows, device=trainer.args.device)))

@@ -27,7 +27,7 @@ from ..objective.prior import candidate_log_prior, drawn_share_of
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
 from .saving import run_totals
-from .step import CandidatePools, Candidates, Shares, Step
+from .step import CandidatePools, Candidates, Step
 from .window import count_pool
 
 logger = logging.getLogger(__name__)
@@ -103,13 +103,8 @@ class HeadlessTrainer(PretrainingTrainer):
         """Return a copy of the trunk with its free head, ready to generate or fill masks: see `attach_lm_head`."""
         if self.rows is not None:
             self.rows.catch_up()
-        counts = self.all_token_counts().cpu()
-        return attach_lm_head(
-            self.model, counts, drawn_share=drawn_share_of(run_totals(self)), head_class=self.head_class
-        )
-
-    def candidates_of_step(self, targets: list[Tensor]) -> Shares:
-        return self.pools(targets, self.state.global_step)
+        counts, share = self.all_token_counts().cpu(), drawn_share_of(run_totals(self))
+        return attach_lm_head(self.model, counts, drawn_share=share, head_class=self.head_class)
 
     def log_step(self, step: Step) -> None:
         for each in step.micro_batches:

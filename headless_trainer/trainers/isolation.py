@@ -65,8 +65,7 @@ class DocumentIsolation:
             if "flash" in (self.model.config._attn_implementation or ""):
                 # From restarting positions alone, transformers finds document ends only in a batch of one row.
                 # https://github.com/huggingface/transformers/pull/40002
-                bounds = document_bounds(positions)
-                inputs.update(dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), bounds))
+                inputs.update(dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), document_bounds(positions)))
                 inputs.update(dict.fromkeys(("max_length_q", "max_length_k"), positions.shape[1]))
             return
         if self._takes_positions:

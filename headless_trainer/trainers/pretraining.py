@@ -54,7 +54,7 @@ from .evaluation import Evaluation, generators_set_aside
 from .finite import FiniteCheck
 from .roles import EmbeddingRoles
 from .sparse_rows import SparseRows, check_optimizer
-from .step import CARRIED, EVALUATION_SEED, MicroBatch, Shares, Step, TargetMaker, draw_step
+from .step import CARRIED, EVALUATION_SEED, CandidatePools, MicroBatch, Shares, Step, TargetMaker, draw_step
 from .stream_place import StreamPlace
 from .window import LogAtSaves, TrainingWindow
 
@@ -112,6 +112,7 @@ class PretrainingTrainer(Trainer):
     loss_is_scaled_for_ga = True
     objective: str  # must equal args.objective
     head_class: type[CandidateHead] | type[VocabularyHead]
+    pools: CandidatePools  # made by each objective with candidates
     hub: HubPushes | None = None
     old_eval_dataset: Any = None
     saved_dtype: torch.dtype | None = None
@@ -184,7 +185,7 @@ class PretrainingTrainer(Trainer):
 
     def candidates_of_step(self, targets: list[Tensor]) -> Shares:
         """Return pools and divisor of each micro-batch of a step (see `MicroBatch`), from the ``(K,)`` target ids of each."""
-        raise NotImplementedError
+        return self.pools(targets, self.state.global_step)
 
     def log_step(self, step: Step) -> None:
         """Add the figures of the coming step to `window`."""

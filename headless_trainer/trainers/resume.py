@@ -38,15 +38,8 @@ REFUSED_WITH_PLACE = ("seed", "data_seed", "train_sampling_strategy", "dataloade
 KEPT = ("learning_rate", "muon_learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
 # Entries of a configuration that loading, saving and the trainer's arguments set.
 SET = {
-    "_name_or_path",
-    "architectures",
-    "dtype",
-    "tie_word_embeddings",
-    "transformers_version",
-    "use_cache",
-    MARK,
-    FOLD,
-}
+    "_name_or_path", "architectures", "dtype", "tie_word_embeddings", "transformers_version", "use_cache", MARK, FOLD,
+}  # fmt: skip
 ROWS = "hash_of_rows"  # fact of a checkpoint
 _known: "WeakKeyDictionary[Dataset, dict[str, Any]]" = WeakKeyDictionary()  # facts of datasets, which do not change
 

@@ -97,8 +97,7 @@ class TargetMaker:
             if "special_tokens_mask" in batch:
                 special = batch["special_tokens_mask"].bool()
                 excluded = special if excluded is None else excluded | special
-            seed = (EVALUATION_SEED,) if step is None else (self.seed, step)
-            seeds = content_seeds(input_ids, seed, excluded)
+            seeds = content_seeds(input_ids, (EVALUATION_SEED,) if step is None else (self.seed, step), excluded)
             inputs["input_ids"], labels = mask_tokens(input_ids, self.rule, seeds, excluded)
         return inputs | {"labels": labels}
 

@@ -40,8 +40,7 @@ class StreamPlace(TrainerCallback):
 
     def begin(self) -> None:
         """Rewind the stream to its beginning."""
-        workers = max(1, self.args.dataloader_num_workers)
-        self.stream.deal(self.args.process_index, self.args.world_size, workers)
+        self.stream.deal(self.args.process_index, self.args.world_size, max(1, self.args.dataloader_num_workers))
 
     def save(self, checkpoint: Path) -> None:
         """Write the position of this process into a checkpoint."""
