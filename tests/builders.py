@@ -28,6 +28,8 @@ from headless_trainer.reporting.report_arguments import ReportArguments
 from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
 
 VOCAB = 50
+# Sizes of a model of one layer, as most configurations name them.
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 # The argument classes of the commands.
 OPTIONS = {
     "pretrain": (ModelArguments, DataArguments, HeadlessTrainingArguments),
@@ -118,9 +120,8 @@ def tiny_model(
 
 def tiny_classifier(cls=BertForSequenceClassification, vocab_size: int = VOCAB, **settings):
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     silent = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return cls(BertConfig(vocab_size=vocab_size, **sizes, **silent, **settings))
+    return cls(BertConfig(vocab_size=vocab_size, **SMALL, **silent, **settings))
 
 
 def save(folder, model, tokenizer) -> str:
@@ -275,6 +276,11 @@ def refused(main, *argv) -> str:
     with pytest.raises(SystemExit) as error:
         main([str(argument) for argument in argv])
     return str(error.value)
+
+
+def text_of(folder: Path) -> str:
+    """Of a model's card."""
+    return (folder / "README.md").read_text(encoding="utf-8")
 
 
 def flip(path: Path) -> None:

@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 from hub_standin import StandIn
@@ -152,6 +153,24 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def cache(tmp_path):
     return str(tmp_path / "cache")
+
+
+@pytest.fixture
+def few_tasks(monkeypatch) -> None:
+    """The index of everything takes seconds: the harness's own tasks become those of a few of its folders."""
+    import lm_eval.tasks
+
+    from headless_trainer.scoring import harness_tasks
+
+    manager, root = lm_eval.tasks.TaskManager, Path(lm_eval.tasks.__file__).parent
+    folders = [root / name for name in ("lambada", "arc", "qasper", "crows_pairs")]
+
+    def few(include_path=None, include_defaults=True):
+        own = [include_path] if include_path else []
+        return manager(include_path=[*(folders if include_defaults else []), *own], include_defaults=False)
+
+    monkeypatch.setattr(harness_tasks, "TaskManager", few)
+    monkeypatch.setenv("DISABLE_MULTIPROC", "1")  # the harness's bootstrap in this process
 
 
 @pytest.fixture(params=["clm", "mlm"])

@@ -40,10 +40,8 @@ aggregate_metric_list:
 def train(tokenizer: PreTrainedTokenizerFast, lines: list[str], seed: int = 0, steps: int = 40) -> GPT2LMHeadModel:
     """A decoder that gets some of the last words of these lines right."""
     torch.manual_seed(seed)
-    config = GPT2Config(
-        n_embd=32, n_layer=1, n_head=2, n_positions=64, vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=0
-    )
-    model = GPT2LMHeadModel(config).train()
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": len(tokenizer)}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).train()
     batch = tokenizer(lines[::2], return_tensors="pt", padding=True)
     labels = batch.input_ids.masked_fill(batch.attention_mask == 0, -100)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -80,20 +78,3 @@ def as_scores(task: str, metrics: dict[str, tuple[float, bool | None, list]], ha
         "configs": {task: {"dataset_path": "json"}},
         "samples": {task: samples},
     }
-
-
-def index_few_tasks(monkeypatch) -> None:
-    """The index of everything takes seconds: the harness's own tasks become those of a few of its folders."""
-    import lm_eval.tasks
-
-    from headless_trainer.scoring import harness_tasks
-
-    manager, root = lm_eval.tasks.TaskManager, Path(lm_eval.tasks.__file__).parent
-    folders = [root / name for name in ("lambada", "arc", "qasper", "crows_pairs")]
-
-    def few(include_path=None, include_defaults=True):
-        own = [include_path] if include_path else []
-        return manager(include_path=[*(folders if include_defaults else []), *own], include_defaults=False)
-
-    monkeypatch.setattr(harness_tasks, "TaskManager", few)
-    monkeypatch.setenv("DISABLE_MULTIPROC", "1")  # the harness's bootstrap in this process

@@ -49,9 +49,8 @@ def options(script: str) -> set[str]:
     path = ROOT / script
     if path.parent == ROOT:
         # Not in a process of its own, which would take a second for each script in each worker.
-        command = importlib.import_module(
-            f"headless_trainer.cli.{MODULES[path.stem.removeprefix('run_').replace('_', '-')]}"
-        )
+        module = MODULES[path.stem.removeprefix("run_").replace("_", "-")]
+        command = importlib.import_module(f"headless_trainer.cli.{module}")
         with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit):
             command.main(["--help-all"])
         text = "".join(re.findall(r"^  -.*$", shown.getvalue(), re.MULTILINE))

@@ -59,6 +59,8 @@ def _take(lock: FileLock, path: Path) -> None:
             f"output_dir {str(path.parent)!r} is being written to by {holder} ({path.name}). Wait for it, end it, or "
             "choose another --output_dir."
         ) from None
+    except FileExistsError:  # a file, which whoever writes to the folder refuses
+        return
     except OSError as error:  # whoever writes to the folder reports if it is not writable
         logger.warning("%s cannot be locked (%s), so a second run could write to that folder.", path, error)
         return

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from builders import SMALL, text_of
 from huggingface_hub import EvalResult, ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from row_files import write_jsonl
@@ -29,8 +30,7 @@ from headless_trainer.fine_tuning.classifier_card import glue_results
 def trunk(tmp_path_factory, mlm_tokenizer) -> Path:
     """An encoder saved by a trainer, with its card."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 300}
-    config = BertConfig(num_hidden_layers=1, num_attention_heads=2, **sizes)
+    config = BertConfig(**SMALL, vocab_size=300)
     folder = tmp_path_factory.mktemp("models") / "small-bert"
     args = HeadlessTrainingArguments(str(folder), use_cpu=True, disable_tqdm=True)
     trainer = HeadlessTrainer(BertModel(config, add_pooling_layer=False), args, processing_class=mlm_tokenizer)
@@ -43,10 +43,6 @@ def folder(trunk, tmp_path) -> Path:
     """A copy of its card alone."""
     (tmp_path / "small-bert").mkdir()
     return Path(shutil.copy(trunk / "README.md", tmp_path / "small-bert")).parent
-
-
-def text_of(folder: Path) -> str:
-    return (folder / "README.md").read_text(encoding="utf-8")
 
 
 def accuracy(value: float, **changes) -> EvalResult:

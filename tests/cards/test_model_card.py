@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from builders import make_trainer, tiny_model, trainer_for
+from builders import SMALL, make_trainer, text_of, tiny_model, trainer_for
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from safetensors.torch import save_file
@@ -41,7 +41,7 @@ from headless_trainer.runtime.checkpoints import load_token_counts, save_token_c
 from headless_trainer.trainers.pretraining import PretrainingTrainer
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz"
-SMALL = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32,max_position_embeddings=32"
+SIZES = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32,max_position_embeddings=32"
 CITED = "Headless Language Models: Learning without Predicting with Contrastive Weight Tying"
 
 
@@ -54,7 +54,7 @@ def here(tmp_path_factory, text_lines) -> Path:
     data = f" --train_file {lines} --max_seq_length 16 --validation_split_percentage 10 --use_cpu true"
     steps = f" --max_steps 4 --save_steps 2 --logging_steps 1 --eval_strategy steps --eval_steps 2 --token {TOKEN}"
     steps += f" --disable_tqdm true --per_device_train_batch_size 4 --hub_token {TOKEN} --run_name {folder}{data}"
-    new = f" --config_overrides {SMALL} --train_tokenizer --vocab_size 300{steps}"
+    new = f" --config_overrides {SIZES} --train_tokenizer --vocab_size 300{steps}"
 
     def pretrain(name: str, flags: str) -> None:
         run_pretrain.main([*flags.split(), *new.split(), "--output_dir", str(folder / name)])
@@ -72,10 +72,6 @@ def here(tmp_path_factory, text_lines) -> Path:
     lm_head("decoder/checkpoint-2", "tuned", f" --counts_from corpus --do_train{steps}")
     lm_head("encoder", "tuned-encoder", f" --do_train --freeze_trunk{steps}")
     return folder
-
-
-def text_of(folder: Path) -> str:
-    return (folder / "README.md").read_text(encoding="utf-8")
 
 
 def introduction(folder: Path) -> str:
@@ -334,7 +330,7 @@ def test_parameters_are_counted_in_all_files_of_weights_and_no_other(tmp_path):
 
 def test_what_a_decoder_cannot_read_is_not_given_to_it(mlm_tokenizer, clm_tokenizer):
     shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 300}
-    small = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=300)
+    small = SMALL | {"vocab_size": 300}
     decoder, neox = GPT2LMHeadModel(GPT2Config(**shape)), GPTNeoXModel(GPTNeoXConfig(**small))
     typed = copy.deepcopy(mlm_tokenizer)
     typed.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]

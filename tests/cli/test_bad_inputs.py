@@ -13,12 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import harness_inputs
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from builders import OPTIONS
+from builders import OPTIONS, SMALL
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model, T5Config, T5Model
 
@@ -54,20 +53,16 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
     write("bad.yaml", "model_type: bert\nmax_steps: [1, 2\nlearning_rate: 1e-4\n")
     write("latin.yaml", "model_type: bert # café\n".encode("latin-1"))
 
-    bert = BertConfig(
-        vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=32
-    )
+    bert = BertConfig(**SMALL, vocab_size=300, max_position_embeddings=32)
     gpt2 = GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=64, vocab_size=300, bos_token_id=0, eos_token_id=0)
+    t5 = T5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=300)
     models = {
         "bert": (BertModel(bert, add_pooling_layer=False), mlm_tokenizer),
         "gpt2": (GPT2Model(gpt2), clm_tokenizer),
         "lm": (GPT2LMHeadModel(gpt2), clm_tokenizer),
         "no_tokenizer": (BertModel(bert), None),
         "small": (BertModel(BertConfig(**bert.to_dict() | {"vocab_size": 100})), None),
-        "t5": (
-            T5Model(T5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=300)),
-            mlm_tokenizer,
-        ),
+        "t5": (T5Model(t5), mlm_tokenizer),
     }
     for name, (model, tokenizer) in models.items():
         model.save_pretrained(folder / name)
@@ -79,10 +74,8 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
     write("cut/model.safetensors", (folder / "lm" / "model.safetensors").read_bytes()[:999])
     (folder / "no_weights" / "model.safetensors").unlink()
     write("no_json/config.json", "{ no json")
-    weights = load_file(folder / "lm" / "model.safetensors")
-    save_file(
-        weights | {"lm_head.bias": torch.zeros(300)}, folder / "unknown_weight" / "model.safetensors", {"format": "pt"}
-    )
+    weights = load_file(folder / "lm" / "model.safetensors") | {"lm_head.bias": torch.zeros(300)}
+    save_file(weights, folder / "unknown_weight" / "model.safetensors", {"format": "pt"})
 
     labelled = [f"{line},{'yes' if 'river' in line else 'no'}" for line in text_lines]
     write("train.csv", "\n".join(["sentence,label", *labelled[:40]]))
@@ -299,11 +292,11 @@ NEEDS = {"glue": "sklearn", "report": "sklearn", "lm-eval": "lm_eval"}
     ("command", "typed", "said"),
     [(command, typed, said) for command, table in TABLES.items() for typed, said in table.items()],
 )
-def test_one_line_says_it(command, typed, said, inputs, tmp_path, own_cache, monkeypatch, capsys):
+def test_one_line_says_it(command, typed, said, inputs, tmp_path, own_cache, monkeypatch, capsys, request):
     if command in NEEDS:
         pytest.importorskip(NEEDS[command])
     if command == "lm-eval":
-        harness_inputs.index_few_tasks(monkeypatch)
+        request.getfixturevalue("few_tasks")
     monkeypatch.chdir(inputs)
     argv = [word.replace("OUT", str(tmp_path / "out")) for word in shlex.split(typed)]
     main = importlib.import_module(f"headless_trainer.cli.{MODULES[command]}").main

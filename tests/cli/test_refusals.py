@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from builders import CLASSES, encoded_rows, make_trainer, tiny_classifier, tiny_model, token_rows, trainer_for
+from builders import CLASSES, SMALL, encoded_rows, make_trainer, tiny_classifier, tiny_model, token_rows, trainer_for
 from transformers import LayoutLMConfig, LayoutLMModel, Trainer, TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 
@@ -144,9 +144,8 @@ def make(kind: type, folder, **settings):
     if kind in (ModelArguments, DataArguments):
         return kind(**settings)
     args = kind(str(folder), **HERE, **settings)
-    return (
-        ClassificationTrainer(tiny_classifier(), args, processing_class=object()) if kind is TrainingArguments else args
-    )
+    fine_tunes = kind is TrainingArguments
+    return ClassificationTrainer(tiny_classifier(), args, processing_class=object()) if fine_tunes else args
 
 
 @pytest.mark.parametrize(("kind", "settings"), ROWS, ids=lambda value: str(value)[:60])
@@ -254,8 +253,7 @@ def test_a_label_of_the_row_is_refused(clm_tokenizer, label):
 
 
 def test_a_model_that_calls_its_pooler_trains(tmp_path, mlm_tokenizer):
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    model = LayoutLMModel(LayoutLMConfig(vocab_size=300, **sizes))
+    model = LayoutLMModel(LayoutLMConfig(vocab_size=300, **SMALL))
     settings = {"task": "mlm", "max_steps": 1, "save_strategy": "no"}
     run = make_trainer(tmp_path, model, token_rows(mlm_tokenizer), settings, processing_class=mlm_tokenizer)
     run.train()
@@ -289,10 +287,8 @@ def test_the_names_of_the_best_metric_are_those_of_an_evaluation(tmp_path, reque
     run.token_counts += 1  # as after a step: without any count there is no free head to score
     found = {name.removeprefix("eval_") for name in run.evaluate()}
     assert evaluation_metrics(run.args) <= found
-    extra = found - evaluation_metrics(run.args)
-    assert all(
-        name.startswith(("pool_", "predicted_", "runtime", "samples_", "steps_", "model_p", "epoch")) for name in extra
-    )
+    others = ("pool_", "predicted_", "runtime", "samples_", "steps_", "model_p", "epoch")
+    assert all(name.startswith(others) for name in found - evaluation_metrics(run.args))
 
 
 def test_evaluation_of_a_classifier_has_a_loss(tmp_path, mlm_tokenizer):

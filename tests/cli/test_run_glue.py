@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from builders import TUNING, save
+from builders import SMALL, TUNING, save
 from row_files import write_jsonl
 from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, GPT2Config, GPT2Model
@@ -53,8 +53,7 @@ def data(tmp_path_factory, text_lines) -> str:
 def encoders(tmp_path_factory, mlm_tokenizer) -> list[str]:
     """Two checkpoints of one headless pretraining, as run_pretrain.py leaves them: trunks without a pooler, with counts."""
     root, sources = tmp_path_factory.mktemp("models") / "run", []
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 300}
-    config = BertConfig(num_hidden_layers=1, num_attention_heads=2, **sizes)
+    config = BertConfig(**SMALL, vocab_size=300)
     for step in (5, 10):
         torch.manual_seed(step)
         trunk = BertModel(config, add_pooling_layer=False)
@@ -80,6 +79,14 @@ def results(output_dir) -> dict[str, dict]:
     """Result files by their path below the output folder."""
     paths = sorted(Path(output_dir).glob("*/*/*/seed_*.json"))
     return {str(path.relative_to(output_dir)): json.loads(path.read_text()) for path in paths}
+
+
+def write_own_task(folder, lines, label) -> list:
+    """A dozen rows to train on and as many to validate on, labelled by their place; the flags that name them."""
+    for name, start in (("train", 0), ("dev", 20)):
+        rows = [{"text": lines[i], "label": label(i)} for i in range(start, start + 12)]
+        write_jsonl(folder / f"{name}.jsonl", rows)
+    return ["--train_file", folder / "train.jsonl", "--validation_file", folder / "dev.jsonl"]
 
 
 def scores(found: dict[str, dict]) -> dict[str, tuple]:
@@ -179,11 +186,7 @@ def test_the_best_model_is_pushed(tmp_path, encoders, data, hub):
     ],
 )
 def test_own_tasks_of_every_kind(tmp_path, encoders, text_lines, flags, label, metric, lower, loss):
-    for name, start in (("train", 0), ("dev", 20)):
-        write_jsonl(
-            tmp_path / f"{name}.jsonl", [{"text": text_lines[i], "label": label(i)} for i in range(start, start + 12)]
-        )
-    files = ["--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "dev.jsonl"]
+    files = write_own_task(tmp_path, text_lines, label)
     run(encoders[0], tmp_path / "out", *files, *flags, "--seeds", 0, "--learning_rate", 0.01)
     result = results(tmp_path / "out")[f"{loss}/run_checkpoint-5/user/seed_0.json"]
     values = [epoch["sets"]["validation"]["metrics"][metric] for epoch in result["epochs"]]
@@ -197,9 +200,6 @@ def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(tmp_path, en
     left = tmp_path / "out/balanced/run_checkpoint-5/user/best"
     left.mkdir(parents=True)
     write_run(left / "seed.json", {"seed": 7, "score": 0.99})  # without its result, as after a kill between the two
-    for name, start in (("train", 0), ("dev", 20)):
-        some = range(start, start + 12)
-        write_jsonl(tmp_path / f"{name}.jsonl", [{"text": text_lines[i], "label": ["no", "yes"][i % 2]} for i in some])
     right, predict = iter([4, 6, 8, 7, 5, 8]), ClassificationTrainer.predict  # of two epochs of three seeds
 
     def fixed(self, rows, **kwargs):
@@ -210,11 +210,9 @@ def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(tmp_path, en
         return output
 
     monkeypatch.setattr(ClassificationTrainer, "predict", fixed)
-    files = [
-        "--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "dev.jsonl", "--learning_rate", 0,
-    ]  # fmt: skip
+    files = write_own_task(tmp_path, text_lines, lambda i: ["no", "yes"][i % 2])
     for seeds in ([0, 1], [0, 1, 2]):
-        run(encoders[0], tmp_path / "out", *files, "--seeds", *seeds)
+        run(encoders[0], tmp_path / "out", *files, "--learning_rate", 0, "--seeds", *seeds)
     folder = tmp_path / "out/balanced/run_checkpoint-5/user"
     assert read_run(folder / "best" / "seed.json") == {"seed": 1, "score": 8 / 12}
     assert [path.name for path in sorted(folder.iterdir()) if path.suffix != ".lock"] == [

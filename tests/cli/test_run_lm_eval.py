@@ -22,10 +22,7 @@ from headless_trainer.cli.lm_eval import main
 from headless_trainer.scoring import harness_model, score_comparison
 from headless_trainer.scoring.score_store import add_scores, folder_name, read_results, scores_of
 
-
-@pytest.fixture(autouse=True)
-def few_tasks(monkeypatch):
-    harness_inputs.index_few_tasks(monkeypatch)
+pytestmark = pytest.mark.usefixtures("few_tasks")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from builders import refused, save, tiny_model
+from builders import SMALL, refused, save, tiny_model
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -90,10 +90,7 @@ def test_what_has_no_free_head_is_refused(tmp_path, checkpoint, clm_tokenizer):
     save_token_counts(folder, counts[:-1], {})
     text = refused(main, "--model_name_or_path", folder, "--output_dir", tmp_path / "lm")
     assert f"token_counts has {len(counts) - 1} entries and the embedding has {len(counts)} rows" in text
-    llama = LlamaModel(
-        LlamaConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=300)
-    )
-    save(tmp_path / "llama", llama, clm_tokenizer)
+    save(tmp_path / "llama", LlamaModel(LlamaConfig(**SMALL, vocab_size=300)), clm_tokenizer)
     save_token_counts(tmp_path / "llama", torch.ones(300, dtype=torch.long), {})
     text = refused(main, "--model_name_or_path", tmp_path / "llama", "--output_dir", tmp_path / "lm")
     assert "does not end in a LayerNorm" in text
@@ -129,11 +126,8 @@ def test_fine_tuning_improves_on_held_out_text(tmp_path, checkpoint, text_file, 
     history = json.loads((tmp_path / "lm" / "trainer_state.json").read_text())["log_history"]
     first, last = [logs["eval_cross_entropy"] for logs in history if "eval_cross_entropy" in logs]
     assert last < first < math.log(300)
-    changed = {
-        name.split(".")[0]
-        for name, value in model.base_model.state_dict().items()
-        if not value.equal(trunk.state_dict()[name])
-    }
+    after, before = model.base_model.state_dict(), trunk.state_dict()
+    changed = {name.split(".")[0] for name, value in after.items() if not value.equal(before[name])}
     # a head with a bias is folded into the last LayerNorm, trained or not
     assert changed == ({"ln_f"} if init == "prior" else set()) if frozen else {"wte", "h", "ln_f"} <= changed
 
@@ -152,10 +146,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(tmp_path, checkpoint, t
     folder, _, _ = checkpoint
     flags = [*TRAIN, "4", "--save_strategy", "steps", "--save_steps", "2"]
     whole = tune(folder, tmp_path / "whole", text_file, *flags)
-    resumed = tune(
-        folder, tmp_path / "resumed", text_file, *flags,
-        "--resume_from_checkpoint", tmp_path / "whole" / "checkpoint-2",
-    )  # fmt: skip
+    flags += ["--resume_from_checkpoint", tmp_path / "whole" / "checkpoint-2"]
+    resumed = tune(folder, tmp_path / "resumed", text_file, *flags)
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
 
@@ -163,10 +155,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(tmp_path, checkpoint, t
 @pytest.fixture
 def encoder(tmp_path, mlm_tokenizer):
     torch.manual_seed(0)
-    config = BertConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=len(mlm_tokenizer)
-    )
-    trunk = BertModel(config, add_pooling_layer=False)
+    trunk = BertModel(BertConfig(**SMALL, vocab_size=len(mlm_tokenizer)), add_pooling_layer=False)
     save(tmp_path / "encoder", trunk, mlm_tokenizer)
     counts = torch.arange(len(mlm_tokenizer))
     save_token_counts(tmp_path / "encoder", counts, {})
@@ -204,11 +193,8 @@ def test_an_encoder_is_fine_tuned(tmp_path, encoder, text_file, flags):
 
 
 def test_layers_that_nothing_trained_need_training(tmp_path, mlm_tokenizer, text_file):
-    config = ElectraConfig(
-        hidden_size=16, embedding_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=300
-    )  # fmt: skip
     folder = tmp_path / "electra"
-    save(folder, ElectraModel(config), mlm_tokenizer)
+    save(folder, ElectraModel(ElectraConfig(**SMALL, embedding_size=8, vocab_size=300)), mlm_tokenizer)
     save_token_counts(folder, torch.arange(300), {})
     flags = ["--model_name_or_path", folder, "--output_dir", tmp_path / "mlm"]
     assert "fine-tune it with `headless-trainer lm-head --do_train`" in refused(main, *flags)

@@ -113,9 +113,8 @@ def test_what_is_another_run_is_refused_in_one_line(tmp_path, text_file):
     again = [*flags, "--resume_from_checkpoint", "last", "--train_file"]
     said = refused(main, *again, text_file, "--seed", "7")
     assert said.startswith("ValueError: seed is 7 but checkpoint") and "\n" not in said
-    assert "n_head is 1, that of" in refused(
-        main, *again, text_file, *DECODER[:-1], DECODER[-1].replace("head=2", "head=1")
-    )
+    one_head = [word.replace("head=2", "head=1") for word in DECODER]
+    assert "n_head is 1, that of" in refused(main, *again, text_file, *one_head)
     (tmp_path / "other.txt").write_text(text_file.read_text() + "One line more, and another run.\n" * 9)
     said = refused(main, *again, tmp_path / "other.txt")
     assert said.startswith("ValueError: The checkpoint was written with other training rows (") and "\n" not in said

@@ -104,9 +104,8 @@ def test_documents_without_an_end_do_not_share_rows(cache):
     tokenizer = train_tokenizer(DOCUMENTS, vocab_size=300)
     tokenizer.eos_token = None
     settings = {"max_seq_length": 64, "line_by_line": True, "cache_dir": cache}
-    with pytest.raises(
-        ValueError, match="isolate_documents is True with line_by_line but the tokenizer has no end-of-text token"
-    ):
+    said = "isolate_documents is True with line_by_line but the tokenizer has no end-of-text token"
+    with pytest.raises(ValueError, match=said):
         tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, share_rows=True, **settings)
     assert len(tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, **settings)) == 60
 
@@ -249,9 +248,8 @@ def test_target_counts(clm, mlm_tokenizer):
     assert target_counts(rows, 7, "clm", clm).dtype == torch.int64
     padded = _dataset([[2, 2, 1, 2]]).add_column("attention_mask", [[0, 0, 1, 1]])
     assert target_counts(padded, 3, "clm", clm).tolist() == [0, 0, 1]
-    assert target_counts(_dataset([[2, 5, 6], [9, 9, 3]]), 10, "mlm", mlm_tokenizer).tolist() == [0] * 5 + [
-        1, 1, 0, 0, 2,
-    ]  # fmt: skip
+    of_mlm = target_counts(_dataset([[2, 5, 6], [9, 9, 3]]), 10, "mlm", mlm_tokenizer)
+    assert of_mlm.tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 0, 2]
 
 
 @pytest.mark.parametrize("isolate", [False, True])

@@ -38,9 +38,8 @@ def unigram_tokenizer() -> PreTrainedTokenizerFast:
     """SentencePiece-like: words are not independent, because a prefix is put before each document."""
     backend = Tokenizer(models.Unigram())
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.train_from_iterator(
-        TEXTS, trainers.UnigramTrainer(vocab_size=300, special_tokens=["<unk>", "</s>", "<pad>"], unk_token="<unk>")
-    )
+    trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=["<unk>", "</s>", "<pad>"], unk_token="<unk>")
+    backend.train_from_iterator(TEXTS, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>", pad_token="<pad>")
 
 

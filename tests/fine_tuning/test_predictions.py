@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders import TUNING, save
+from builders import SMALL, TUNING, save
 from row_files import write_jsonl as write
 from tokenizers import Tokenizer, processors
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast, pipeline
@@ -30,13 +30,11 @@ def models(tmp_path_factory, mlm_tokenizer, clm_tokenizer) -> dict[str, str]:
     """An encoder whose tokenizer numbers the second text of a pair, as those that we train do, and a decoder."""
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
-    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    encoder = BertModel(BertConfig(vocab_size=300, hidden_size=16, **sizes), add_pooling_layer=False)
+    encoder = BertModel(BertConfig(vocab_size=300, **SMALL), add_pooling_layer=False)
     inner = Tokenizer.from_str(mlm_tokenizer.backend_tokenizer.to_str())
     special = [(token, inner.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
-    inner.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
-    )
+    forms = {"single": "[CLS] $A [SEP]", "pair": "[CLS] $A [SEP] $B:1 [SEP]:1"}
+    inner.post_processor = processors.TemplateProcessing(**forms, special_tokens=special)
     numbered = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
     decoder = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=64, vocab_size=300))
     return {"bert": save(root / "bert", encoder, numbered), "gpt2": save(root / "gpt2", decoder, clm_tokenizer)}

@@ -22,9 +22,8 @@ def untied_trainer(folder, task, tokenizer, **settings):
     torch.manual_seed(0)
     trunk = untie(tiny_model(task, len(tokenizer)))
     run = trainer_for(folder, task, tokenizer, **settings)
-    return type(run)(
-        trunk, run.args, train_dataset=run.train_dataset, eval_dataset=run.eval_dataset, processing_class=tokenizer
-    )
+    data = {"train_dataset": run.train_dataset, "eval_dataset": run.eval_dataset}
+    return type(run)(trunk, run.args, **data, processing_class=tokenizer)
 
 
 def test_loss_and_gradients_are_those_of_the_paper_s_loss_with_two_matrices(tmp_path, task, tokenizer):

@@ -41,8 +41,7 @@ def make_trunk(model_type: str, dtype=torch.float32, **changes):
     torch.manual_seed(0)
     special = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
     settings = special | SETTINGS[model_type] | {"vocab_size": VOCAB} | changes
-    config = AutoConfig.for_model(model_type.partition(",")[0], **settings)
-    trunk = AutoModel.from_config(config)
+    trunk = AutoModel.from_config(AutoConfig.for_model(model_type.partition(",")[0], **settings))
     with torch.no_grad():
         for parameter in trunk.parameters():
             if parameter.dim() == 1:
@@ -137,9 +136,8 @@ def test_the_fold_does_not_depend_on_the_gains(gains, counts, ids):
 
 @torch.no_grad()
 def test_fold_bias_by_hand():
-    model = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model("gpt2", vocab_size=2, n_embd=2, n_layer=1, n_head=1, n_positions=8)
-    )
+    config = AutoConfig.for_model("gpt2", vocab_size=2, n_embd=2, n_layer=1, n_head=1, n_positions=8)
+    model = AutoModelForCausalLM.from_config(config)
     model.transformer.ln_f.weight.copy_(torch.tensor([2.0, 3.0]))
     model.transformer.ln_f.bias.copy_(torch.tensor([10.0, 20.0]))
     weight = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
@@ -283,9 +281,8 @@ def test_layers_that_pass_through_do_not_end_a_training(model_type, trained, cou
 
 @torch.no_grad()
 def test_a_decoder_with_layers_before_its_projection(counts, ids, tmp_path):
-    config = AutoConfig.for_model("modernbert-decoder", **MODERN)
     torch.manual_seed(0)
-    trunk = AutoModel.from_config(config).eval()
+    trunk = AutoModel.from_config(AutoConfig.for_model("modernbert-decoder", **MODERN)).eval()
     model = reload(attach_lm_head(trunk, counts), tmp_path)
     assert relative_error(model(input_ids=ids).logits, implied(trunk, ids, log_prior(counts))) < 5e-5
 

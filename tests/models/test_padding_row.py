@@ -62,9 +62,8 @@ def trainer_of(model, folder, pad: int, **settings):
         "max_steps": 1, "per_device_train_batch_size": len(LENGTHS), "learning_rate": 1e-2, "weight_decay": 0.0,
         "max_grad_norm": 0.0, "save_strategy": "no", "mlm_probability": 0.5 if infer_task(model) == "mlm" else 0.15,
     } | settings  # fmt: skip
-    trainer = make_trainer(
-        folder, model, [{"input_ids": row} for row in documents()], settings, processing_class=Tokenizer(pad)
-    )
+    rows = [{"input_ids": row} for row in documents()]
+    trainer = make_trainer(folder, model, rows, settings, processing_class=Tokenizer(pad))
     trainer.gradients = Gradients()
     trainer.add_callback(trainer.gradients)
     return trainer

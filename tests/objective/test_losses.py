@@ -335,9 +335,8 @@ def test_vocabulary_in_low_precision_with_a_bias_of_its_own(backend, dtype, bias
     leaves = data.hidden, data.weight, data.bias.to(bias_dtype)
 
     def torchs(hidden, weight, bias):
-        return F.cross_entropy(
-            (hidden @ weight.T).to(torch.promote_types(hidden.dtype, torch.float32)) + bias, data.targets
-        )
+        scores = (hidden @ weight.T).to(torch.promote_types(hidden.dtype, torch.float32))
+        return F.cross_entropy(scores + bias, data.targets)
 
     got = value_and_gradients(vocabulary(data, backend=backend), *leaves)
     assert [tensor.dtype for tensor in got] == [torch.float32, dtype, dtype, bias_dtype]

@@ -304,9 +304,8 @@ def test_runs_without_evaluations_still_have_speed_and_loss(tmp_path):
     nothing = (None,) * 4
     runs = [make_run(tmp_path / "a", nothing), make_run(tmp_path / "b", nothing, pace=250.0, sampled_negatives=2)]
     page = report(tmp_path, *runs)
-    assert texts(page, "li") == [
-        "No run was evaluated over the whole vocabulary, so nothing here shows which one predicts best."
-    ]
+    said = "No run was evaluated over the whole vocabulary, so nothing here shows which one predicts best."
+    assert texts(page, "li") == [said]
     assert [path.stem for path in (tmp_path / "report").glob("*.png")] == ["training"]
     assert ["sampled_negatives", "–", "2"] in rows_of(page)
     only = report(tmp_path, runs[0], make_run(tmp_path / "only"))

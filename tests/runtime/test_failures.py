@@ -235,9 +235,8 @@ class TestNotFinite:
     def test_a_gradient_stops_the_run_before_the_weights_change(self, tmp_path, max_grad_norm, value, settings):
         run = trainer(tmp_path, kind=WithBadGradient, max_grad_norm=max_grad_norm, **settings)
         run.value = value
-        with pytest.raises(
-            FloatingPointError, match=r"gradient is (nan|inf) at step 3, .*checkpoint-2'. Resume with a lower"
-        ):
+        said = r"gradient is (nan|inf) at step 3, .*checkpoint-2'. Resume with a lower"
+        with pytest.raises(FloatingPointError, match=said):
             run.train()
         assert_equal(dict(run.model.state_dict()), weights(tmp_path / "checkpoint-2"))
         assert not (tmp_path / "checkpoint-4").exists()

@@ -10,7 +10,7 @@ import harness_inputs
 import numpy as np
 import pytest
 import torch
-from builders import flip, save
+from builders import SMALL, flip, save
 from row_files import write_jsonl
 from tokenizers import Tokenizer
 from transformers import (
@@ -34,6 +34,7 @@ from headless_trainer.scoring import harness_model, harness_tasks, zero_shot
 from headless_trainer.scoring.score_store import folder_name, read_results, scores_of
 from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
 
+pytestmark = pytest.mark.usefixtures("few_tasks")
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 300}
 
 
@@ -44,19 +45,8 @@ def inputs(tmp_path_factory, clm_tokenizer, text_lines):
     model = harness_inputs.train(clm_tokenizer, text_lines)
     texts = [line for line in text_lines[::7]] + ["the miller crossed the river. a grey heron crossed"]
     documents = write_jsonl(folder / "texts.jsonl", [{"text": text} for text in texts])
-    return SimpleNamespace(
-        folder=folder,
-        model=model,
-        path=save(folder / "lm", model, clm_tokenizer),
-        texts=texts,
-        documents=documents,
-        tasks=harness_inputs.write_tasks(folder / "tasks", documents),
-    )
-
-
-@pytest.fixture(autouse=True)
-def few_tasks(monkeypatch):
-    harness_inputs.index_few_tasks(monkeypatch)
+    path, tasks = save(folder / "lm", model, clm_tokenizer), harness_inputs.write_tasks(folder / "tasks", documents)
+    return SimpleNamespace(model=model, path=path, texts=texts, documents=documents, tasks=tasks)
 
 
 def arguments(output_dir=None, **changes):
@@ -227,9 +217,8 @@ def test_a_tokenizer_without_special_tokens(inputs, tmp_path, clm_tokenizer):
     assert lm.batch_size == harness_model.CPU_BATCH_SIZE  # not tried out
     assert lm.tokenizer("the miller crossed!").input_ids == before and len(lm.tokenizer) == len(bare)
     assert scored(model, arguments(tmp_path / "out", tasks=["tiny_group"], include_path=inputs.tasks, limit=4.0))
-    score, _ = lm.loglikelihood([SimpleNamespace(args=("", "the miller"))])[
-        0
-    ]  # an empty context needs a token to begin with
+    # An empty context needs a token to begin with.
+    ((score, _),) = lm.loglikelihood([SimpleNamespace(args=("", "the miller"))])
     assert math.isfinite(score)
 
 
@@ -259,12 +248,11 @@ def test_a_model_is_asked_nothing_twice(inputs, tmp_path, monkeypatch, clm_token
 
 
 def test_what_has_no_causal_head_is_refused(tmp_path, clm_tokenizer):
-    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     t5 = T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, vocab_size=300)
     models = {
         "classifier": GPT2ForSequenceClassification(GPT2Config(**TINY)),
         "t5": T5ForConditionalGeneration(t5),
-        "unknown": BertForMaskedLM(BertConfig(**sizes, vocab_size=300)),
+        "unknown": BertForMaskedLM(BertConfig(**SMALL, vocab_size=300)),
     }
     for name, model in models.items():
         folder = save(tmp_path / name, model, clm_tokenizer)
@@ -280,11 +268,8 @@ def set_architectures(folder: str, names: list[str] | None) -> None:
 
 
 def test_weights_that_are_missing_or_left_out_and_tokens_without_a_row_are_refused(tmp_path, clm_tokenizer):
-    small = GPT2LMHeadModel(GPT2Config(**TINY | {"vocab_size": 90}))
-    small = save(tmp_path / "small", small, clm_tokenizer)
-    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-    headless = GPTNeoXModel(GPTNeoXConfig(**sizes, vocab_size=300))
-    headless = save(tmp_path / "neox", headless, clm_tokenizer)
+    small = save(tmp_path / "small", GPT2LMHeadModel(GPT2Config(**TINY | {"vocab_size": 90})), clm_tokenizer)
+    headless = save(tmp_path / "neox", GPTNeoXModel(GPTNeoXConfig(**SMALL, vocab_size=300)), clm_tokenizer)
     set_architectures(headless, ["GPTNeoXForCausalLM"])
     biased = GPT2LMHeadModel(GPT2Config(**TINY))
     biased.lm_head.bias = torch.nn.Parameter(torch.ones(300))

@@ -12,6 +12,7 @@ import torch
 from architectures import make_model
 from builders import (
     CLASSES,
+    SMALL,
     VOCAB,
     encoded_rows,
     make_trainer,
@@ -65,10 +66,8 @@ for _name in EVENTS:
 def classifier(folder, tokenizer, *, model=None, **parameters):
     settings = parameters.pop("settings", {})
     args = TrainingArguments(str(folder), **QUIET | {"max_steps": 2, "save_strategy": "no"} | settings)
-    data = encoded_rows(CLASSES)
-    return ClassificationTrainer(
-        model, args, train_dataset=data, eval_dataset=data, processing_class=tokenizer, **parameters
-    )
+    data = dict.fromkeys(("train_dataset", "eval_dataset"), encoded_rows(CLASSES))
+    return ClassificationTrainer(model, args, processing_class=tokenizer, **data, **parameters)
 
 
 # Callbacks ---------------------------------------------------------------------------------------------------------------
@@ -238,8 +237,7 @@ def test_a_headless_folder_is_not_taken_for_a_language_model_in_silence(tmp_path
 
 @pytest.mark.parametrize("kind, without_free_head", [("llama", True), ("gpt2", False)])
 def test_what_becomes_of_the_head_is_said_before_the_first_step(tmp_path, caplog, kind, without_free_head):
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=50, **sizes))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=50, **SMALL))
     HeadlessTrainer(model, HeadlessTrainingArguments(str(tmp_path), use_cpu=True), train_dataset=[])
     assert f"vocabulary head of {type(model).__name__} is dropped" in caplog.text and "sampled_softmax" in caplog.text
     assert ("cannot have a free head" in caplog.text) == without_free_head

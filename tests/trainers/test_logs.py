@@ -111,8 +111,7 @@ def test_tensorboard_gets_every_name(tmp_path):
     folder = next((tmp_path / "run" / "runs").iterdir())
     events = EventAccumulator(str(folder)).Reload()
     history = run.state.log_history
-    assert set(events.Tags()["scalars"]) == {
-        *rewrite_logs({name: 0 for logs in history for name in logs if name != "step"})
-    }
+    names = {name: 0 for logs in history for name in logs if name != "step"}
+    assert set(events.Tags()["scalars"]) == {*rewrite_logs(names)}
     losses = [(logs["step"], logs["loss"]) for logs in history if "loss" in logs]
     assert {event.step: event.value for event in events.Scalars("train/loss")} == pytest.approx(dict(losses))

@@ -133,7 +133,6 @@ def test_what_it_cannot_work_with(tmp_path):
     with pytest.raises(ValueError, match="muon_learning_rate is 0.1 but the model trains no linear layer"):
         HeadlessTrainer(model.requires_grad_(False), args)
     model.config.output_router_logits = True
-    with pytest.raises(
-        ValueError, match="output_router_logits is True but no trainer here adds the loss of routers: set it"
-    ):
+    said = "output_router_logits is True but no trainer here adds the loss of routers: set it"
+    with pytest.raises(ValueError, match=said):
         HeadlessTrainer(model, args)

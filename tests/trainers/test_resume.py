@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from builders import VOCAB, Tokenizer, assert_same_weights, logged, tiny_trainer, trainer_for
+from builders import SMALL, VOCAB, Tokenizer, assert_same_weights, logged, tiny_trainer, trainer_for
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -89,10 +89,7 @@ def test_what_is_refused_for_the_place_in_the_data_goes_with_ignore_data_skip(tm
 
 def vanilla_neox(folder, **settings):
     """GPT-NeoX, whose untied head transformers saves as ``embed_out``."""
-    config = AutoConfig.for_model(
-        "gpt_neox", vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        tie_word_embeddings=False,
-    )  # fmt: skip
+    config = AutoConfig.for_model("gpt_neox", vocab_size=30, tie_word_embeddings=False, **SMALL)
     return vanilla(folder, config, **settings)
 
 

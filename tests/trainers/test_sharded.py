@@ -102,9 +102,8 @@ def _train_all(rank: int, folder: str, made: dict[str, str], device: str) -> Non
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo instead of a kernel to compile
     for task, objective in RUNS:
         if (task, objective) in TWO_NAMES and os.environ.get("FSDP_VERSION") == "2":
-            with pytest.raises(
-                ValueError, match="names, cls.predictions.bias and cls.predictions.decoder.bias, which FSDP2"
-            ):
+            said = "names, cls.predictions.bias and cls.predictions.decoder.bias, which FSDP2"
+            with pytest.raises(ValueError, match=said):
                 train(Path(folder, "refused"), task, objective, **settings)
             continue
         found[task, objective] = train(Path(folder, f"{task}_{objective}"), task, objective, **settings)

@@ -75,9 +75,8 @@ def test_ignore_data_skip_begins_anew(tmp_path, text_lines):
     whole = trainer(tmp_path / "a", text_lines, "clm", max_steps=6)
     whole.train()
     places = whole.train_dataset.state_dict()["places"]
-    again = trainer(
-        tmp_path / "b", text_lines, "clm", max_steps=11, ignore_data_skip=True, stream={"max_seq_length": LENGTH}
-    )
+    settings = {"max_steps": 11, "ignore_data_skip": True, "stream": {"max_seq_length": LENGTH}}
+    again = trainer(tmp_path / "b", text_lines, "clm", **settings)
     again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-5"))
     assert again.state.global_step == 11 and again.train_dataset.state_dict()["places"] == places  # after 6 steps
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from builders import Gradients, assert_resumes, make_trainer, tiny_model, tiny_trainer, token_rows, trainer_for
+from builders import SMALL, Gradients, assert_resumes, make_trainer, tiny_model, tiny_trainer, token_rows, trainer_for
 from safetensors.torch import load_file
 from transformers import AutoModel, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, TrainingArguments
 
@@ -237,9 +237,6 @@ def test_what_is_saved_generates_with_a_cache(tmp_path, clm_tokenizer, head_bias
     assert loaded.config.use_cache is True and loaded.generation_config.use_cache is True
 
 
-LLAMA = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50}
-
-
 @pytest.mark.parametrize(
     "kind, objective, settings, parameters, text",
     [
@@ -255,7 +252,7 @@ LLAMA = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "nu
 )
 def test_refused(tmp_path, clm_tokenizer, kind, objective, settings, parameters, text):
     model = tiny_model("clm", len(clm_tokenizer), objective)
-    model = LlamaForCausalLM(LlamaConfig(**LLAMA)) if objective == "llama" else model
+    model = LlamaForCausalLM(LlamaConfig(**SMALL, vocab_size=50)) if objective == "llama" else model
     made = TrainingArguments if settings is None else HeadlessTrainingArguments
     args = made(str(tmp_path), use_cpu=True, report_to="none", **settings or {})
     with pytest.raises(ValueError, match=text):

@@ -41,10 +41,8 @@ def train(
 def _train_cases(rank: int, folder: str, count: int, cases: list[tuple], dtype: torch.dtype, device: str) -> None:
     found, settings = {}, {"negatives": "world", "dtype": dtype, "device": device}
     for task, empty, accumulation in cases:
-        batch_size = ROWS // count // accumulation
-        found[task, empty, accumulation] = train(
-            folder, task, empty, batch_size=batch_size, accumulation=accumulation, **settings
-        )
+        sizes = {"batch_size": ROWS // count // accumulation, "accumulation": accumulation}
+        found[task, empty, accumulation] = train(folder, task, empty, **sizes, **settings)
     assert {"cpu": "gloo", "cuda": "nccl"}[device] in torch.distributed.get_backend()
     if rank == 0:
         torch.save(found, os.path.join(folder, "found.pt"))
