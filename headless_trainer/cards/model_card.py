@@ -13,7 +13,6 @@ from ..arguments import DataArguments, LMHeadArguments, ModelArguments
 from ..measures import RESULTS, shown_in
 from ..models.candidate_head import candidate_matrix
 from ..models.fold import FOLD
-from ..models.lm_head import has_no_free_head
 from ..models.trunk import without_adapter
 from ..runtime.checkpoints import load_token_counts
 from ..runtime.manifest import CARD_NAME
@@ -40,7 +39,9 @@ def write_model_card(trainer, folder: str | Path | None = None, metrics: dict[st
         return
     args, run, state = trainer.args, trainer.facts, trainer.state
     folder = Path(folder or args.output_dir)
-    kind, facts = "trunk" if args.objective == "headless" else "vanilla", {}
+    kind, facts = "vanilla", {}
+    if args.objective == "headless":
+        kind, facts["free_head"] = "trunk", trainer.has_free_head
     if isinstance(args, LMHeadArguments):
         kind = "tuned" if state.global_step else "free_head"
         facts["prior"] = described_prior(args.head_bias == "prior", args, run.data_args)
@@ -113,17 +114,17 @@ def write_card(
         "datasets": list(dict.fromkeys(datasets)) or None,
         "tags": [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG],
     }
-    free_head = kind == "trunk" and not has_no_free_head(model)
     given = {"kind": kind, "causal": causal, "model": model, "tokenizer": tokenizer, "model_args": model_args}
     facts = {
         **given,
         "title": " ".join(name.split()),
         "headless": headless,
         "adapter": None,
-        "free_head": free_head,
         "base": card_facts.linked(source) if source else None,
         "parameters": card_facts.saved_parameters(folder),
-        "usage": card_facts.usage_facts(name, model, tokenizer, free_head) if tokenizer is not None else None,
+        "usage": card_facts.usage_facts(name, model, tokenizer, facts.get("free_head", True))
+        if tokenizer is not None
+        else None,
         "folded": config.is_file() and FOLD in config.read_text(encoding="utf-8"),
         "results": results_table(results),
         "environment": card_facts.software(),

@@ -110,9 +110,12 @@ def attach_lm_head(
     return model.eval()
 
 
-def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> None:
-    """Warn that headless pretraining drops the head of the language model ``name``, or that a bare trunk gets no free head."""
-    after, dead_end = "headless-trainer lm-head then gives it a free head", has_no_free_head(trunk)
+def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> bool:
+    """Warn that headless pretraining drops the head of the language model ``name``, or that a bare trunk gets no free head.
+
+    Return whether it gets one.
+    """
+    after, dead_end = "headless-trainer lm-head then gives it a free head", _has_no_free_head(trunk)
     if dead_end:
         after = "it cannot have a free head: fine-tune one afterwards (headless-trainer lm-head --init embeddings --do_train)"
     if name:
@@ -123,9 +126,10 @@ def warn_of_dropped_head(trunk: PreTrainedModel, name: str | None) -> None:
         )
     elif dead_end:
         logger.warning("%s has no place for log q, so %s, or use sampled_softmax.", type(trunk).__name__, after)
+    return not dead_end
 
 
-def has_no_free_head(trunk: PreTrainedModel) -> bool:
+def _has_no_free_head(trunk: PreTrainedModel) -> bool:
     """Return whether `attach_lm_head` refuses trunks of this architecture with ``prior``."""
     kind = _language_model_class(trunk.config)
     if kind is None or is_deepspeed_zero3_enabled():  # weights are not whole before the first forward

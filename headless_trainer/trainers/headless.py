@@ -52,6 +52,7 @@ class HeadlessTrainer(PretrainingTrainer):
 
     objective = "headless"
     head_class = CandidateHead
+    has_free_head = True  # whether `attach_lm_head` accepts the trunk
 
     def __init__(self, *args: Any, token_counts: Tensor | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -67,7 +68,8 @@ class HeadlessTrainer(PretrainingTrainer):
 
     def trained_part(self, model: nn.Module) -> PreTrainedModel:
         trunk = unfold(find_trunk(model))
-        warn_of_dropped_head(trunk, None if model is trunk else type(model).__name__)
+        # Now, on every process: later the weights may be shards.
+        self.has_free_head = warn_of_dropped_head(trunk, None if model is trunk else type(model).__name__)
         return trunk
 
     def compute_loss(
