@@ -34,17 +34,17 @@ def make_language_model(model_args, data_args, args) -> None:
     tokenizer = loading.load_tokenizer(model_args)
     with sources.source("model_name_or_path", name):
         trunk = load_trunk(name, dtype="auto", **loading.hub_arguments(model_args))
-    if len(tokenizer) > (rows := trunk.get_input_embeddings().num_embeddings):
+    if len(tokenizer) > (size := trunk.get_input_embeddings().num_embeddings):
         raise ValueError(
-            f"tokenizer_name has {len(tokenizer):,} tokens but {name!r} has {rows:,}: use its own tokenizer."
+            f"tokenizer_name has {len(tokenizer):,} tokens but {name!r} has {size:,}: use its own tokenizer."
         )
     counts, drawn_share = pretraining_counts(model_args, args)
     if args.init == "prior" and args.counts_from == "corpus":
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
-        documents = training.tokenized_rows(documents, tokenizer, model_args, data_args, args)
-        documents = packing.first_rows(documents, data_args.max_train_samples)
-        packing.check_token_ids(documents, rows, tokenizer)
-        counts = packing.target_counts(documents, rows, infer_task(config), tokenizer, args.isolate_documents)
+        rows = training.tokenized_rows(documents, tokenizer, model_args, data_args, args)
+        rows = packing.first_rows(rows, data_args.max_train_samples)
+        packing.check_token_ids(rows, size, tokenizer)
+        counts = packing.target_counts(rows, size, infer_task(config), tokenizer, args.isolate_documents)
     model = attach_lm_head(trunk, counts, init=args.init, drawn_share=drawn_share)
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)

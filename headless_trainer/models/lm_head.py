@@ -209,12 +209,12 @@ def _pass_through(model: PreTrainedModel, head: nn.Linear, trained: bool) -> boo
 
 def freeze_scaled_layer(model: PreTrainedModel) -> None:
     """Freeze a dense layer that `_pass_through` scaled close to zero: one optimizer step would be larger than its weights."""
-    transform = _transform(_layers_between(model, model.get_output_embeddings()), last_layer_norm(model))
-    if transform is None or (weight := transform[0].weight).count_nonzero() > len(weight):
-        return
-    if weight.diagonal().abs().median() < 64 * SMALL:
-        transform[0].requires_grad_(False)
-        logger.info("The dense layer of the head stays frozen: it is the identity, scaled by 2^-15.")
+    dense = [layer for layer in _layers_between(model, model.get_output_embeddings()) if type(layer) is nn.Linear]
+    for layer in (each for each in dense if each.weight.dim() == 2):  # of ZeRO-3, weights have no values yet
+        diagonal = layer.weight.diagonal().abs()
+        if layer.weight.count_nonzero() == len(diagonal) and diagonal.median() < 64 * SMALL:
+            layer.requires_grad_(False)
+            logger.info("The dense layer of the head stays frozen: it is the identity, scaled by 2^-15.")
 
 
 def _layers_between(model: PreTrainedModel, head: nn.Module) -> list[nn.Module]:

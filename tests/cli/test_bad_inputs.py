@@ -186,6 +186,7 @@ LM_HEAD = {
     f"{HEAD} bert --train_file good.txt": "train_file is ['good.txt'] but nothing is trained or scored",
     f"{HEAD} bert --max_steps 5": "max_steps is 5 but nothing is trained",
     f"{HEAD} bert --train_tokenizer": "train_tokenizer is True but the head uses the checkpoint's own tokens",
+    f"{HEAD} small --tokenizer_name bert": "tokenizer_name has 300 tokens but 'small' has 100: use its own tokenizer",
     f"{HEAD} gpt2 --mask_token <mask>": "mask_token is '<mask>' but the head uses the checkpoint's own tokens",
     f"{HEAD} gpt2 --counts_from corpus": "No texts are named: pass --train_file or --dataset_name.",
     f"{HEAD.replace('OUT', 'good.txt')} bert": "output_dir 'good.txt' cannot be written to",
