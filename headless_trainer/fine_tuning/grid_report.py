@@ -16,10 +16,10 @@ from .results import BENCHMARK_NAMES, OWN_TASK, TASK_NAMES, metric_title, read_r
 REPORT_NAME = "results.md"
 AVERAGE = "Avg."
 NOTE = (
-    "Mean ± standard deviation over seeds, x 100 unless it is a loss; the average has its standard error. Matthews' "
-    "correlation for COLA, Spearman's for STS-B, else accuracy. Bold: best. Seeds of fine-tuning do not say how much another "
-    "pretraining would differ."
+    "Mean ± standard deviation over seeds, x 100 unless it is a loss.{} Bold: best. Seeds of fine-tuning do not say how much "
+    "another pretraining would differ."
 )
+MEASURED = " The average has its standard error. Matthews' correlation for COLA, Spearman's for STS-B, else accuracy."
 
 
 def write_report(output_dir: str | Path) -> str:
@@ -45,7 +45,8 @@ def write_report(output_dir: str | Path) -> str:
             if most := own[0]["settings"].get(name):
                 how += f" Only part of the rows: --{name} {most}."
         parts += [f"## {title}", benchmark_table(own), how]
-    text = "\n\n".join([*parts, NOTE]) + "\n"
+    note = NOTE.format("" if all(run["benchmark"] == OWN_TASK for run in runs) else MEASURED)
+    text = "\n\n".join([*parts, note]) + "\n"
     write_whole(output_dir / REPORT_NAME, text.encode())
     return text
 

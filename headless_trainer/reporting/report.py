@@ -131,6 +131,7 @@ def _panel(chart: Chart, axis: str, configurations: Configurations) -> Panel:
                 values = points[measure.name].map(chart.scale)
                 look = {"color": colour, "linewidth": 1.3, "label": name}
                 series.append(Series(points[axis] / divisor, values, measure.line, **look))
-    look = {"yscale": "log"} if chart.log else {"ylim": (0, None)} if chart.steady else {}
+    top = 1.05 * max((max(each.y) for each in series), default=1.0)
+    look = {"yscale": "log"} if chart.log else {"ylim": (0, top)} if chart.steady else {}
     look |= {"xlabel": f"{AXES[axis]} ({unit})", "xlim": (0, None)}
     return Panel(series, title=chart.title, ylabel=chart.unit, **look)

@@ -178,6 +178,9 @@ def test_the_report_holds_every_table(tmp_path):
         f"{seeds_of_cola} {rate} Only part of the rows: --max_eval_samples 100." in text
         and text.count("Only part") == 1
     )
+    own = tmp_path / "own"
+    write_run(run_path(own, "cross_entropy", "a", "topics", 0), runs[-1])
+    assert ["COLA" in each for each in (text, write_report(own))] == [True, False]
 
 
 # One's own task ---------------------------------------------------------------------------------------------------------

@@ -189,6 +189,7 @@ def test_the_page_and_its_pictures(tmp_path, two, figures, monkeypatch):
     loss, speed, memory = training.axes
     assert [line.get_linestyle() for line in loss.lines] == ["-", "-", "--"]
     assert memory.lines[1].get_ydata().tolist() == [1.0] * 4 and speed.get_ylim()[0] == 0
+    assert memory.get_ylim() == (0, 1.05 * max(line.get_ydata().max() for line in memory.lines))
     assert [text.get_text() for text in training.legends[0].get_texts()] == ["headless", "vanilla"]
     monkeypatch.setattr(drawing, "to_png", TO_PNG)
     page = report(tmp_path, *two)
