@@ -98,6 +98,13 @@ PRETRAINING = (
         lambda args: args.save_strategy == "no",
     ),
     Refusal(
+        "eval_steps",
+        "load_best_model_at_end needs a checkpoint of each evaluation: set save_steps to that, or save_strategy to 'best'",
+        lambda args: (
+            args.load_best_model_at_end and args.save_strategy == "steps" and args.save_steps != args.eval_steps
+        ),
+    ),
+    Refusal(
         "parallelism_config",
         f"targets are drawn for whole rows: {LEAVE} tp, cp and sp sizes",
         lambda args: any((getattr(args.parallelism_config, f"{each}_size", 1) or 1) > 1 for each in ("tp", "cp", "sp")),

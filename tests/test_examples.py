@@ -69,17 +69,14 @@ def test_a_trainer_of_ones_own_on_the_command_line(tmp_path, corpus):
         main(again)
 
 
-@pytest.mark.parametrize(
-    ("named", "said"),
-    [
-        (
-            "nowhere:Class",
-            "trainer is 'nowhere:Class', which does not exist .No module named 'nowhere'.: pass module:Class",
-        ),
-        ("examples.own_loss:Other", "which does not exist .module 'examples.own_loss' has no attribute 'Other'"),
-        ("headless_trainer:VanillaTrainer", "no subclass of HeadlessTrainer: set its base"),
-    ],
-)
+@pytest.mark.parametrize(("named", "said"), [
+    (
+        "nowhere:Class",
+        "trainer is 'nowhere:Class', which does not exist .No module named 'nowhere'.: pass module:Class",
+    ),
+    ("examples.own_loss:Other", "which does not exist .module 'examples.own_loss' has no attribute 'Other'"),
+    ("headless_trainer:VanillaTrainer", "no subclass of HeadlessTrainer: set its base"),
+])  # fmt: skip
 def test_a_trainer_that_is_none(tmp_path, named, said):
     with pytest.raises(SystemExit, match=said):
         main([*RUN, "--output_dir", str(tmp_path), "--trainer", named])

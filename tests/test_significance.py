@@ -67,16 +67,13 @@ def test_interval_of_the_mean_difference():
     assert mean_difference(RIGHT, WRONG) == pytest.approx((8 / 21, 12 / 21 * (2 * low - 1), 12 / 21 * (2 * high - 1)))
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: mean_test([1], [0], paired=True),
-        lambda: mean_test([[1, 2]], [0, 1], paired=False),
-        lambda: mean_test([1, 2, 3], [0, 1], paired=True),
-        lambda: mean_test([1, math.nan], [0, 1], paired=True),
-        lambda: mean_difference([1, 2], [1, -math.inf]),
-    ],
-)
+@pytest.mark.parametrize("call", [
+    lambda: mean_test([1], [0], paired=True),
+    lambda: mean_test([[1, 2]], [0, 1], paired=False),
+    lambda: mean_test([1, 2, 3], [0, 1], paired=True),
+    lambda: mean_test([1, math.nan], [0, 1], paired=True),
+    lambda: mean_difference([1, 2], [1, -math.inf]),
+])  # fmt: skip
 def test_what_has_no_answer_is_refused(call):
     with pytest.raises(ValueError):
         call()

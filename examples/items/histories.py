@@ -72,6 +72,8 @@ def _read_table(path: str, columns: FileArguments) -> pd.DataFrame:
         raise ValueError(f"{path!r} ends in {suffix!r}: convert it to .parquet, .csv, .jsonl or .txt.")
     if missing := set(names) - set(frame.columns):
         raise ValueError(f"{path!r} has no column {sorted(missing)}, only {list(frame.columns)}: name the column.")
+    if suffix == ".csv" and not isinstance(frame.index, pd.RangeIndex):  # pandas shifts the columns to make one
+        raise ValueError(f"{path!r} has more values in a row than names of columns: name all columns.")
     frame = frame[names].set_axis(["user", "item", "time"], axis=1)
     if frame.isna().any(axis=None):
         raise ValueError(

@@ -52,9 +52,6 @@ class ItemArguments(FileArguments):
     num_attention_heads: int = field(default=2, metadata={"help": "Attention heads."})
     dropout: float = field(default=0.5, metadata={"help": "Dropout of the embedding, the attention and the layers."})
     keep_seen: bool = field(default=False, metadata={"help": "Rank items that the user had before too."})
-    early_stopping_patience: int = field(
-        default=20, metadata={"help": "Evaluations without a better score before the training ends. 0 for all epochs."}
-    )
 
 
 @dataclass
@@ -78,6 +75,9 @@ class ItemTrainingArguments(HeadlessTrainingArguments):
     save_total_limit: int = 2
     load_best_model_at_end: bool = True
     metric_for_best_model: str = "recall@10"
+    early_stopping_patience: int = field(
+        default=20, metadata={"help": "Evaluations without a better score before the training ends. 0 for all epochs."}
+    )
     restore_callback_states_from_checkpoint: bool = True  # the patience that is left
     eval_pool_size: int = 512
     eval_full_vocabulary: bool = False  # every item is ranked already
@@ -142,6 +142,14 @@ def new_model(arguments: ItemArguments, objective: str, vocab_size: int):
     return (AutoModelForCausalLM if objective == "vanilla" else AutoModel).from_config(config)
 
 
+class Patience(EarlyStoppingCallback):
+    """With the patience of this run: a resume restores that of the checkpoint, together with what was waited."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        super().on_train_begin(args, state, control, **kwargs)
+        self.early_stopping_patience = args.early_stopping_patience
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = HfArgumentParser([ItemArguments, ItemTrainingArguments], description=__doc__.partition("\n")[0])
     arguments, args = parser.parse_args_into_dataclasses(argv)
@@ -149,6 +157,8 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("train_file is not given: name files of interactions with --train_file")
     if args.world_size > 1:
         parser.error(f"{args.world_size} processes were started, and items are ranked by one alone: start one")
+    if not args.load_best_model_at_end:
+        parser.error("load_best_model_at_end is False but tau is that of the best weights: leave it out")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     set_seed(args.seed)
     interactions = read_interactions(arguments.train_file, arguments)
@@ -167,8 +177,8 @@ def main(argv: list[str] | None = None) -> None:
         target_counts=torch.from_numpy(counts),
         keep_seen=arguments.keep_seen,
     )
-    if arguments.early_stopping_patience:
-        trainer.add_callback(EarlyStoppingCallback(arguments.early_stopping_patience))
+    if args.early_stopping_patience:
+        trainer.add_callback(Patience(args.early_stopping_patience))
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if trainer.signal.stopped:
         sys.exit(trainer.signal.exit_code)  # with a checkpoint: --resume_from_checkpoint last goes on
@@ -192,6 +202,8 @@ def save_results(trainer: RankedCatalogue, items: list[str], validation: HeldOut
         figures = all_figures(trunk, log_q, part, weight, keep_seen=trainer.keep_seen)
         found |= {f"{name}_{key}": value for key, value in figures.items()}
     (folder / "items_results.json").write_text(json.dumps(found, indent=2) + "\n")
+    if trainer.hub is not None:
+        trainer.hub.push_run("End of training")  # with what was written since save_model
     logger.info("tau %.2f: test NDCG@10 %.4f, recall@10 %.4f", tau, found["test_ndcg@10"], found["test_recall@10"])
 
 

@@ -35,11 +35,7 @@ from ..trainers.vanilla import VanillaTrainer
 
 logger = logging.getLogger(__name__)
 
-TRAINERS: dict[str, type[PretrainingTrainer]] = {
-    "headless": HeadlessTrainer,
-    "sampled_softmax": SampledSoftmaxTrainer,
-    "vanilla": VanillaTrainer,
-}
+TRAINERS = {kind.objective: kind for kind in (HeadlessTrainer, SampledSoftmaxTrainer, VanillaTrainer)}
 
 
 def trainer_class(args: HeadlessTrainingArguments) -> type[PretrainingTrainer]:

@@ -33,16 +33,12 @@ def cache_folder(cache_dir: str | None) -> Path:
 
 
 def find_or_write(
-    paths: list[Path],
-    tables: Callable[[], Iterable[tuple[pa.Table, ...]]],
-    features: datasets.Features,
-    *,
-    anew: bool = False,
+    paths: list[Path], tables: Callable[[], Iterable[tuple]], features: datasets.Features, *, anew: bool = False
 ) -> list[datasets.Dataset]:
     """Return the rows of files in one folder, after writing them if one is missing or damaged, or if ``anew``.
 
-    ``tables`` yields the next rows of each file. Of several runs one writes, and the others wait for it. A file gets its name
-    only when all of it is on disk.
+    ``tables`` yields a table for each file, with its next rows. Of several runs one writes, and the others wait for it. A
+    file gets its name only when all of it is on disk.
     """
     anew = anew or not datasets.is_caching_enabled()
     if anew or not all(map(is_whole, paths)):

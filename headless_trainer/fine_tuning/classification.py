@@ -91,12 +91,14 @@ class ClassificationTrainer(Trainer):
         return SimilarLengthSampler(self, np.array(dataset["length"]))
 
     def _get_eval_sampler(self, eval_dataset):
-        return longest_first(np.array(eval_dataset["length"]))  # scores do not depend on the order
+        lengths = np.array(eval_dataset["length"])
+        # compute_metrics may join predictions with other columns of the dataset, row by row.
+        return longest_first(lengths) if self.compute_metrics is None else np.arange(len(lengths))
 
     def predict(self, test_dataset, *args, **kwargs):
         """Predict as `Trainer` does, and return the predictions in the order of the dataset."""
         found = super().predict(test_dataset, *args, **kwargs)
-        order = np.argsort(longest_first(np.array(test_dataset["length"])))
+        order = np.argsort(self._get_eval_sampler(test_dataset))
         both = {name: getattr(found, name) for name in ("predictions", "label_ids")}
         return found._replace(**{name: each if each is None else each[order] for name, each in both.items()})
 
@@ -113,6 +115,8 @@ class ClassificationTrainer(Trainer):
         labels = torch.cat([batch["labels"] for batch in batches])
         outputs = self.accelerator.unwrap_model(self.model).config.num_labels
         if labels.is_floating_point():
+            if labels.dim() == 1 < outputs:
+                raise ValueError(f"labels are numbers but the model has {outputs} outputs: make classes integers.")
             return torch.tensor([labels.numel()])
         classes = outputs if outputs > 1 else len(batches[0]["input_ids"]) // len(batches[0]["labels"])
         if labels.min() < 0 or labels.max() >= classes:

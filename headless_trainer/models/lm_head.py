@@ -213,6 +213,8 @@ def freeze_scaled_layer(model: PreTrainedModel) -> None:
     for layer in (each for each in dense if each.weight.dim() == 2):  # of ZeRO-3, weights have no values yet
         diagonal = layer.weight.diagonal().abs()
         if layer.weight.count_nonzero() == len(diagonal) and diagonal.median() < 64 * SMALL:
+            if any(getattr(module, "base_layer", None) is layer for module in model.modules()):
+                raise ValueError("an adapter would destroy the head's dense layer, scaled by 2^-15: leave it out.")
             layer.requires_grad_(False)
             logger.info("The dense layer of the head stays frozen: it is the identity, scaled by 2^-15.")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -167,10 +166,6 @@ def load_model(
                 "possible with a candidate matrix) or use the matching tokenizer."
             )
         model.resize_token_embeddings(len(tokenizer))
-        head = None if model.config.tie_word_embeddings else model.get_output_embeddings()
-        for module in model.modules():  # BERT's kin have the bias twice: transformers saves or resizes one of the two
-            if head is not None and getattr(module, "decoder", None) is head and hasattr(module, "bias"):
-                module.bias = nn.Parameter(head.bias.detach().clone())
     if untied and candidate_matrix(model) is None:  # start from the vectors that scored tokens in the checkpoint
         embedding, head = model.get_input_embeddings(), None
         values = embedding(torch.arange(embedding.num_embeddings)).detach()  # by the module: Gemma's scales its rows

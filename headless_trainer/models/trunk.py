@@ -44,6 +44,8 @@ def without_adapter(model: nn.Module) -> nn.Module:
 
     Raises ValueError for adapters that add positions to each row, which predict no token, or change the embedding or head.
     """
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise ValueError("model has an adapter of its own, with which no run could resume: use peft.get_peft_model.")
     if not hasattr(model, "get_base_model"):
         return model
     if model.active_peft_config.is_prompt_learning:

@@ -203,6 +203,8 @@ class PretrainingTrainer(Trainer):
     def _get_dataloader(self, dataset: Any, *given: Any, is_training: bool = False, **named: Any) -> DataLoader:
         args = self.args
         if not is_training:
+            if isinstance(dataset, PackedStream):
+                raise ValueError("eval_dataset is a PackedStream, which never ends: pass a Dataset of rows.")
             rows = HeldOutBatches(
                 dataset, self.data_collator, args.eval_batch_size, args.process_index, args.world_size
             )

@@ -45,7 +45,8 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         args: the settings, with ``objective="sampled_softmax"``.
         data_collator: as in `HeadlessTrainer`.
         token_counts: ``(V,)`` int64 counts of each token as a target in the training data; by default counted in
-            ``train_dataset`` if it is a `datasets.Dataset`.
+            ``train_dataset`` if it is a `datasets.Dataset` with ``input_ids``. Pass them if the collator makes labels that
+            leave out tokens, such as those of prompts.
         kwargs: passed on to `Trainer`.
 
     Raises:
@@ -61,9 +62,9 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         if args.sampled_negatives is None:
             least = int(MLM_SHARE * self.head.size) if self.task == "mlm" else 0
             args.sampled_negatives = min(max(DRAWN, least), int(LARGEST_SHARE * self.head.size))
-        if token_counts is None and isinstance(self.train_dataset, Dataset):
-            size, tokenizer = self.embedding.num_embeddings, self.processing_class
-            token_counts = target_counts(self.train_dataset, size, self.task, tokenizer, args.isolate_documents)
+        rows, size, tokenizer = self.train_dataset, self.embedding.num_embeddings, self.processing_class
+        if token_counts is None and isinstance(rows, Dataset) and "input_ids" in rows.column_names:
+            token_counts = target_counts(rows, size, self.task, tokenizer, args.isolate_documents)
         if token_counts is None or len(token_counts) < self.head.size:
             raise ValueError(
                 f"token_counts is {None if token_counts is None else len(token_counts)} but the head scores "

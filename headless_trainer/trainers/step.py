@@ -50,7 +50,7 @@ def draw_step(trainer, batches: list[dict[str, Tensor]]) -> "Step":
     shares = trainer.candidates_of_step([target_ids for _, target_ids in predicted])
     masks = [batch.get("attention_mask", torch.ones_like(batch["input_ids"])) for batch in hosts]
     micro_batches = [
-        MicroBatch.of(*each, pools, divisor, int(mask.sum()))
+        MicroBatch.of(*each, pools, divisor, int(mask.sum()) if mask.dim() == 2 else mask[:, 0, 0].numel())
         for mask, each, (pools, divisor) in zip(masks, predicted, shares, strict=True)
     ]
     carrying = [inputs | {CARRIED: each} for inputs, each in zip(made, micro_batches, strict=True)]
@@ -136,7 +136,7 @@ def predictions(labels: Tensor) -> tuple[Tensor, Tensor]:
     """Find the ``(B, T)`` labels other than -100: their ``(K,)`` positions in ``B * T``, and their ``(K,)`` ids."""
     labels = labels.flatten()
     predicted = (labels != IGNORE_INDEX).nonzero()[:, 0]
-    return predicted, labels[predicted]
+    return predicted, labels[predicted].long()
 
 
 class CandidatePools:
@@ -214,12 +214,7 @@ class MicroBatch:
 
     @classmethod
     def of(
-        cls,
-        predicted: Tensor,
-        target_ids: Tensor,
-        pools: tuple[NegativePool, ...],
-        divisor: Tensor | float,
-        tokens: int,
+        cls, predicted: Tensor, target_ids: Tensor, pools: Sequence[NegativePool], divisor: Tensor | float, tokens: int
     ) -> "MicroBatch":
         # One look-up: each has a gradient as large as the embedding, and an exchange if the embedding is sharded.
         one = len(pools) == 1

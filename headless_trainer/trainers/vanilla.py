@@ -38,6 +38,8 @@ class VanillaTrainer(PretrainingTrainer):
                 raise ValueError("head_bias is 'prior' but a peft adapter holds no head: leave it out.")
             if getattr(self.model.config, FOLD, None):
                 raise ValueError("head_bias is 'prior' but the model's head already holds log q: leave it out.")
+            if self.optimizer is not None and self.head.projection.bias is None:
+                raise ValueError("head_bias is 'prior' but optimizers was made without that bias: leave it out.")
             if token_counts is None:
                 raise ValueError("head_bias is 'prior' but token_counts is None: pass counts of the training tokens.")
             self.head.start_bias(candidate_log_prior(token_counts, drawn_share))

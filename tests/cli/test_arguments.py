@@ -79,15 +79,12 @@ def test_flags_override_the_file(write):
 # Types
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("learning_rate: 1e-4", 1e-4), ("learning_rate: '1e-4'", 1e-4), ("max_steps: 1_000_000", 1_000_000),
-        ("max_steps: -1", -1), ("use_cpu: true", True), ("do_train: yes", True), ("do_train: 'no'", False),
-        ("eval_strategy: no", "no"), ("run_name: a run = of mine", "a run = of mine"), ("run_name: -x", "-x"),
-        ("run_name:", None), ("run_name: 2024_01", "2024_01"), ("seed: 010", 10),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "expected"), [
+    ("learning_rate: 1e-4", 1e-4), ("learning_rate: '1e-4'", 1e-4), ("max_steps: 1_000_000", 1_000_000),
+    ("max_steps: -1", -1), ("use_cpu: true", True), ("do_train: yes", True), ("do_train: 'no'", False),
+    ("eval_strategy: no", "no"), ("run_name: a run = of mine", "a run = of mine"), ("run_name: -x", "-x"),
+    ("run_name:", None), ("run_name: 2024_01", "2024_01"), ("seed: 010", 10),
+])  # fmt: skip
 def test_values_of_a_file(write, text, expected):
     name = text.partition(":")[0]
     value = getattr(parse(write(f"{text}\nmodel_type: bert\n"))[2], name)

@@ -115,21 +115,18 @@ def test_fine_tuning_presets_hold_the_numbers_of_section_4_2_and_table_14(source
     assert training.output_dir == f"runs/{name}"
 
 
-@pytest.mark.parametrize(
-    ("gpu", "has_bf16", "given", "bf16", "fp16"),
-    [
-        (False, False, {"fp16": "auto"}, False, False),
-        (True, False, {"fp16": "auto"}, False, True),  # the paper's precision 16
-        (True, True, {"fp16": "auto", "bf16": "auto"}, True, False),
-        (True, False, {"fp16": "auto", "bf16": "auto"}, False, True),
-        (True, True, {"fp16": True, "bf16": "auto"}, False, True),
-        (True, True, {"fp16": "auto", "bf16": True}, True, False),
-        (True, True, {"bf16": "auto"}, True, False),
-        (True, True, {"bf16": "auto", "use_cpu": True}, False, False),
-        (False, False, {"bf16": "auto"}, False, False),
-        (False, False, {"bf16": True}, True, False),  # what was asked for is left to transformers
-    ],
-)
+@pytest.mark.parametrize(("gpu", "has_bf16", "given", "bf16", "fp16"), [
+    (False, False, {"fp16": "auto"}, False, False),
+    (True, False, {"fp16": "auto"}, False, True),  # the paper's precision 16
+    (True, True, {"fp16": "auto", "bf16": "auto"}, True, False),
+    (True, False, {"fp16": "auto", "bf16": "auto"}, False, True),
+    (True, True, {"fp16": True, "bf16": "auto"}, False, True),
+    (True, True, {"fp16": "auto", "bf16": True}, True, False),
+    (True, True, {"bf16": "auto"}, True, False),
+    (True, True, {"bf16": "auto", "use_cpu": True}, False, False),
+    (False, False, {"bf16": "auto"}, False, False),
+    (False, False, {"bf16": True}, True, False),  # what was asked for is left to transformers
+])  # fmt: skip
 def test_auto_is_16_bits_where_a_gpu_has_them(monkeypatch, gpu, has_bf16, given, bf16, fp16):
     """Emulated bfloat16, which torch counts as support, is not meant."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
@@ -148,14 +145,11 @@ def test_auto_leaves_true_or_false(flags):
     assert all(getattr(parse("demo", f"--{name}", "--use_cpu")[2], name) is True for name in ("bf16", "fp16"))
 
 
-@pytest.mark.parametrize(
-    ("name", "loss", "learning_rate", "weight_decay", "batch_size"),
-    [
-        ("paper_glue_cross_entropy", "cross_entropy", 5e-6, 0.01, 32),  # table 11
-        ("paper_glue_balanced", "balanced", 1e-5, 0.0, 32),  # table 13
-        ("paper_xnli", "cross_entropy", 2e-5, 0.0, 128),  # table 15
-    ],
-)
+@pytest.mark.parametrize(("name", "loss", "learning_rate", "weight_decay", "batch_size"), [
+    ("paper_glue_cross_entropy", "cross_entropy", 5e-6, 0.01, 32),  # table 11
+    ("paper_glue_balanced", "balanced", 1e-5, 0.0, 32),  # table 13
+    ("paper_xnli", "cross_entropy", 2e-5, 0.0, 128),  # table 15
+])  # fmt: skip
 def test_fine_tuning_presets_hold_the_numbers_of_the_tables(name, loss, learning_rate, weight_decay, batch_size):
     grid, training = parse_args([GlueArguments, GlueTrainingArguments], [name, "--model_name_or_path", "any"])
     assert (training.output_dir, grid.seeds, grid.loss) == (f"runs/{name}", [0, 1, 2], loss)

@@ -29,7 +29,7 @@ from headless_trainer.refusals import (
 # by the parent's loop alone.
 WORKS = set(
     """
-    seed data_seed save_total_limit logging_steps save_steps eval_steps eval_delay eval_accumulation_steps
+    seed data_seed save_total_limit logging_steps save_steps eval_delay eval_accumulation_steps
     ddp_timeout dataloader_persistent_workers dataloader_prefetch_factor save_strategy
     adam_epsilon warmup_steps length_column_name lr_scheduler_kwargs optim
     bf16 fp16 bf16_full_eval fp16_full_eval tf32 activation_checkpointing activation_checkpointing_kwargs
@@ -58,7 +58,7 @@ ALSO_IN_CLASSIFICATION = set(
     """
     enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches remove_unused_columns
     include_num_input_tokens_seen do_predict parallelism_config load_best_model_at_end lr_scheduler_type neftune_noise_alpha
-    accelerator_config dataloader_in_order
+    accelerator_config dataloader_in_order eval_steps
     """.split()
 )
 HERE = {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
@@ -114,6 +114,7 @@ REFUSED = {
         {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 0}},
         DECAY | {"max_steps": 3},
         DECAY | {"max_steps": 5, "warmup_steps": 2},
+        {"eval_steps": 2, "eval_strategy": "steps", "save_steps": 4, "load_best_model_at_end": True},
         {"dataloader_in_order": False}, {"accelerator_config": AcceleratorConfig(use_seedable_sampler=False)},
     ],
     LMHeadArguments: [{"head_bias": "prior"}, {"freeze_trunk": True}],

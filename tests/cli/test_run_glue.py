@@ -175,16 +175,13 @@ def test_the_best_model_is_pushed(tmp_path, encoders, data, hub):
         run(encoders, tmp_path / "two", *flags)
 
 
-@pytest.mark.parametrize(
-    "flags, label, metric, lower, loss",
-    [
-        (["--metric", "log_loss"], lambda i: ["no", "yes"][i % 2], "log_loss", True, "balanced"),
-        (["--metric", "roc_auc_score"], lambda i: bool(i % 2), "roc_auc", False, "balanced"),
-        ([], lambda i: [["a"], [], ["a", "b"]][i % 3], "macro_f1", False, "binary_cross_entropy"),
-        (["--metric", "mse"], lambda i: i / 4, "mean_squared_error", True, "squared_error"),
-        (["--problem_type", "regression"], lambda i: i, "spearmanr", False, "squared_error"),
-    ],
-)
+@pytest.mark.parametrize("flags, label, metric, lower, loss", [
+    (["--metric", "log_loss"], lambda i: ["no", "yes"][i % 2], "log_loss", True, "balanced"),
+    (["--metric", "roc_auc_score"], lambda i: bool(i % 2), "roc_auc", False, "balanced"),
+    ([], lambda i: [["a"], [], ["a", "b"]][i % 3], "macro_f1", False, "binary_cross_entropy"),
+    (["--metric", "mse"], lambda i: i / 4, "mean_squared_error", True, "squared_error"),
+    (["--problem_type", "regression"], lambda i: i, "spearmanr", False, "squared_error"),
+])  # fmt: skip
 def test_own_tasks_of_every_kind(tmp_path, encoders, text_lines, flags, label, metric, lower, loss):
     files = write_own_task(tmp_path, text_lines, label)
     run(encoders[0], tmp_path / "out", *files, *flags, "--seeds", 0, "--learning_rate", 0.01)

@@ -18,7 +18,8 @@ from transformers import (
     pipeline,
 )
 
-from headless_trainer.cli.make_lm_head import main
+from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
+from headless_trainer.cli.make_lm_head import check_arguments, main
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.runtime.checkpoints import load_token_counts, save_token_counts
 
@@ -94,6 +95,13 @@ def test_what_has_no_free_head_is_refused(tmp_path, checkpoint, clm_tokenizer):
     save_token_counts(tmp_path / "llama", torch.ones(300, dtype=torch.long), {})
     text = refused(main, "--model_name_or_path", tmp_path / "llama", "--output_dir", tmp_path / "lm")
     assert "does not end in a LayerNorm" in text
+
+
+def test_several_processes_with_nothing_to_train_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(LMHeadArguments, "world_size", 2)
+    args = LMHeadArguments(str(tmp_path), use_cpu=True)
+    with pytest.raises(ValueError, match="2 processes were started and nothing is trained or scored: start one"):
+        check_arguments(ModelArguments(model_name_or_path="m"), DataArguments(), args)
 
 
 # Fine-tuning -------------------------------------------------------------------------------------------------------------

@@ -62,14 +62,11 @@ def test_headless(tmp_path, text_file, task, flags, monkeypatch):
     assert [log["step"] for log in history if "loss" in log] == [1, 2, 4]
 
 
-@pytest.mark.parametrize(
-    "auto_class, flags",
-    [
-        (AutoModelForCausalLM, [*DECODER, "--tie_word_embeddings", "false", "--head_bias", "prior"]),
-        (AutoModelForCausalLM, [*DECODER, "--tie_word_embeddings", "true"]),
-        (AutoModelForMaskedLM, ENCODER),
-    ],
-)
+@pytest.mark.parametrize("auto_class, flags", [
+    (AutoModelForCausalLM, [*DECODER, "--tie_word_embeddings", "false", "--head_bias", "prior"]),
+    (AutoModelForCausalLM, [*DECODER, "--tie_word_embeddings", "true"]),
+    (AutoModelForMaskedLM, ENCODER),
+])  # fmt: skip
 def test_vanilla(tmp_path, text_file, auto_class, flags):
     folder = tmp_path / "run"
     metrics = run(text_file, folder, *flags, "--objective", "vanilla")
@@ -88,15 +85,12 @@ def test_both_objectives_see_the_same_rows(tmp_path, text_file, objective):
     assert load_token_counts(tmp_path / "a")[1]["candidates"] > 0  # a later run may draw more
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        *(["--streaming"], ["--line_by_line"], ["--isolate_documents"], ["--negatives", "step"]),
-        ["--line_by_line", "--isolate_documents"],
-        ["--line_by_line", "--isolate_documents", "--streaming"],
-        ["--line_by_line", "--train_sampling_strategy", "group_by_length"],
-    ],
-)
+@pytest.mark.parametrize("flags", [
+    *(["--streaming"], ["--line_by_line"], ["--isolate_documents"], ["--negatives", "step"]),
+    ["--line_by_line", "--isolate_documents"],
+    ["--line_by_line", "--isolate_documents", "--streaming"],
+    ["--line_by_line", "--train_sampling_strategy", "group_by_length"],
+])  # fmt: skip
 @pytest.mark.parametrize("model", [DECODER, ENCODER])
 def test_options(tmp_path, text_file, model, flags):
     metrics = run(

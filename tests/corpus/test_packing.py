@@ -312,15 +312,12 @@ def test_rows_are_padded_to_the_longest(mlm):
     }
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([{"input_ids": [1]}, {"input_ids": []}], "Row 1 of the batch has no tokens"),
-        ([{"text": "a"}], r"needs the column 'input_ids', got the columns \['text'\]"),
-        ([{"input_ids": [1, 2], "labels": [1]}], "Column 'labels' of row 0 has 1 values for 2 tokens"),
-        ([{"input_ids": [1, 2], "labels": 1}], "Column 'labels' of row 0 has the one value 1 for 2 tokens: remove"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "message"), [
+    ([{"input_ids": [1]}, {"input_ids": []}], "Row 1 of the batch has no tokens"),
+    ([{"text": "a"}], r"needs the column 'input_ids', got the columns \['text'\]"),
+    ([{"input_ids": [1, 2], "labels": [1]}], "Column 'labels' of row 0 has 1 values for 2 tokens"),
+    ([{"input_ids": [1, 2], "labels": 1}], "Column 'labels' of row 0 has the one value 1 for 2 tokens: remove"),
+])  # fmt: skip
 def test_collator_errors(rows, message, clm):
     with pytest.raises(ValueError, match=message):
         PaddingCollator(clm)(rows)

@@ -213,17 +213,14 @@ def test_two_folders_of_one_name_are_two_datasets(streaming, tmp_path, cache):
 # Documents that are too long, and blocks
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("aa bb  cc dd", ["aa bb", "  cc", " dd"]),
-        ("a" * 11, ["aaaaa", "aaaaa", "a"]),
-        ("     \n     x", ["     ", "\n    ", " x"]),
-        ("a\u00a0b cd", ["a\u00a0b", " cd"]),
-        ("abcde", ["abcde"]),
-        ("", [""]),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("aa bb  cc dd", ["aa bb", "  cc", " dd"]),
+    ("a" * 11, ["aaaaa", "aaaaa", "a"]),
+    ("     \n     x", ["     ", "\n    ", " x"]),
+    ("a\u00a0b cd", ["a\u00a0b", " cd"]),
+    ("abcde", ["abcde"]),
+    ("", [""]),
+])  # fmt: skip
 def test_long_documents_are_cut_before_white_space(text, expected, monkeypatch):
     monkeypatch.setattr(documents, "LONGEST", 5)
     assert pieces(text) == expected

@@ -106,15 +106,12 @@ def test_too_little_and_too_much_text_warn(caplog, monkeypatch):
     assert not any("zz" in token for token in limited.get_vocab())
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"texts": []}, "texts holds no characters"),
-        ({"texts": ["", ""]}, "texts holds no characters"),
-        ({"kind": "unigram"}, "kind must be one of bpe, wordpiece, words, got 'unigram'"),
-        ({"task": "seq2seq"}, "task must be one of clm, mlm, got 'seq2seq'"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"texts": []}, "texts holds no characters"),
+    ({"texts": ["", ""]}, "texts holds no characters"),
+    ({"kind": "unigram"}, "kind must be one of bpe, wordpiece, words, got 'unigram'"),
+    ({"task": "seq2seq"}, "task must be one of clm, mlm, got 'seq2seq'"),
+])  # fmt: skip
 def test_errors(settings, message):
     settings = {"texts": TEXTS, "vocab_size": 330} | settings
     with pytest.raises(ValueError, match=message):

@@ -142,13 +142,10 @@ def naive(model, rows: Dataset, loss: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("make", [tiny_classifier, gpt2])
-@pytest.mark.parametrize(
-    "kind, loss",
-    [
-        *(("classes", "balanced"), ("classes", "cross_entropy"), ("choices", "balanced")),
-        *(("labels", "binary_cross_entropy"), ("numbers", "squared_error"), ("numbers", "balanced")),
-    ],
-)
+@pytest.mark.parametrize("kind, loss", [
+    *(("classes", "balanced"), ("classes", "cross_entropy"), ("choices", "balanced")),
+    *(("labels", "binary_cross_entropy"), ("numbers", "squared_error"), ("numbers", "balanced")),
+])  # fmt: skip
 def test_any_split_of_a_step_has_the_gradient_of_all_its_rows(tmp_path, make, kind, loss):
     labels, outputs, candidates = {
         "classes": (CLASSES, 3, 1),
@@ -178,13 +175,10 @@ def test_scores_of_candidates_are_compared_within_their_row(tmp_path):
             assert found.tolist() == pytest.approx(want, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "loss, changes, message",
-    [
-        ("focal", {}, "loss must be one of balanced, cross_entropy, .*, got 'focal'"),
-        ("balanced", {"label_smoothing_factor": 0.1}, "label_smoothing_factor is 0.1"),
-    ],
-)
+@pytest.mark.parametrize("loss, changes, message", [
+    ("focal", {}, "loss must be one of balanced, cross_entropy, .*, got 'focal'"),
+    ("balanced", {"label_smoothing_factor": 0.1}, "label_smoothing_factor is 0.1"),
+])  # fmt: skip
 def test_settings_that_cannot_work(tmp_path, loss, changes, message):
     args = TrainingArguments(tmp_path, use_cpu=True, **changes)
     with pytest.raises(ValueError, match=message):
@@ -259,15 +253,12 @@ def parts(new: list[str]) -> set[str]:
     return {name.rpartition(".")[0] for name in new}
 
 
-@pytest.mark.parametrize(
-    "make, cls, missing",
-    [
-        (tiny_classifier, BertModel, {"classifier"}),
-        (tiny_classifier, BertForSequenceClassification, set()),
-        (tiny_classifier, BertForMaskedLM, {"bert.pooler.dense", "classifier"}),
-        (gpt2, GPT2LMHeadModel, {"score"}),
-    ],
-)
+@pytest.mark.parametrize("make, cls, missing", [
+    (tiny_classifier, BertModel, {"classifier"}),
+    (tiny_classifier, BertForSequenceClassification, set()),
+    (tiny_classifier, BertForMaskedLM, {"bert.pooler.dense", "classifier"}),
+    (gpt2, GPT2LMHeadModel, {"score"}),
+])  # fmt: skip
 def test_any_checkpoint_can_be_fine_tuned_and_its_new_weights_are_named(tmp_path, mlm_tokenizer, make, cls, missing):
     before = make(cls, vocab_size=300, num_labels=3)
     model, new = load(save(tmp_path / "model", before, mlm_tokenizer), mlm_tokenizer)
@@ -331,3 +322,16 @@ def test_a_tokenizer_with_more_tokens_than_the_embedding_is_refused(tmp_path, ml
     source = save(tmp_path / "model", tiny_classifier(BertModel, vocab_size=200), mlm_tokenizer)
     with pytest.raises(ValueError, match="has 300 tokens but its embedding has 200 rows"):
         load(source, mlm_tokenizer)
+
+
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_metrics_of_a_user_get_the_rows_in_their_order(tmp_path, method):
+    seen, args = [], TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
+    run = ClassificationTrainer(
+        tiny_classifier(num_labels=10), args, ClassificationCollator(None), train_dataset=encoded_rows([0.0, 1.0]),
+        compute_metrics=lambda found: seen.append(found.label_ids) or {},
+    )  # fmt: skip
+    getattr(run, method)(encoded_rows(range(10)))
+    assert seen[0].tolist() == [*range(10)]
+    with pytest.raises(ValueError, match="labels are numbers but the model has 10 outputs"):
+        run.train()

@@ -51,15 +51,12 @@ def test_a_result_comes_back_as_it_was_written(tmp_path):
 SETTINGS = {"learning_rate": 1e-5, "batch_size": 32}
 
 
-@pytest.mark.parametrize(
-    "settings, weights, message",
-    [
-        (SETTINGS | {"learning_rate": 2e-5}, {}, "with learning_rate 1e-05, but this run has 2e-05: choose another"),
-        (SETTINGS | {"new": 1}, {}, "with new None, but this run has 1"),
-        ({"batch_size": 32}, {}, "with learning_rate 1e-05, but this run has None"),
-        (SETTINGS, {"a": "other"}, "with weights 'aaaa', but this run has 'other': choose another"),
-    ],
-)
+@pytest.mark.parametrize("settings, weights, message", [
+    (SETTINGS | {"learning_rate": 2e-5}, {}, "with learning_rate 1e-05, but this run has 2e-05: choose another"),
+    (SETTINGS | {"new": 1}, {}, "with new None, but this run has 1"),
+    ({"batch_size": 32}, {}, "with learning_rate 1e-05, but this run has None"),
+    (SETTINGS, {"a": "other"}, "with weights 'aaaa', but this run has 'other': choose another"),
+])  # fmt: skip
 def test_runs_of_other_settings_do_not_mix(settings, weights, message):
     with pytest.raises(ValueError, match=r"output_dir 'runs' holds a/cola/seed_0 " + message):
         check_settings([a_run()], "balanced", settings, weights, "runs")
@@ -186,16 +183,13 @@ def test_the_report_holds_every_table(tmp_path):
 # One's own task ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("lower", "rows"),
-    [
-        (False, ["| model | accuracy |", "| --- | ---: |", "| a | 0.23 ± 0.01 |", "| b | **0.56** ± 0.01 |"]),
-        (
-            True,
-            ["| model | log loss |", "| --- | ---: |", "| a | **0.0023** ± 0.0001414 |", "| b | 0.0056 ± 0.0001414 |"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("lower", "rows"), [
+    (False, ["| model | accuracy |", "| --- | ---: |", "| a | 0.23 ± 0.01 |", "| b | **0.56** ± 0.01 |"]),
+    (
+        True,
+        ["| model | log loss |", "| --- | ---: |", "| a | **0.0023** ± 0.0001414 |", "| b | 0.0056 ± 0.0001414 |"],
+    ),
+])  # fmt: skip
 def test_the_table_of_an_own_task_has_its_metric_and_no_average(lower, rows):
     """Of errors, which stand as they are, the lowest is bold."""
     runs = []

@@ -29,31 +29,28 @@ def compute(name: str, predictions: list, references: list) -> float:
     return module.compute(prediction_scores=outputs, references=references)[name]
 
 
-@pytest.mark.parametrize(
-    ("name", "predictions", "references", "wanted"),
-    [
-        # 3 true positives, 1 false positive, 2 false negatives, 2 true negatives
-        *(
-            (name, [1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 1, 1, 0, 0], wanted)
-            for name, wanted in {
-                "accuracy": 5 / 8,
-                "f1": 2 * 3 / (2 * 3 + 1 + 2),
-                "macro_f1": (6 / 9 + 4 / 7) / 2,
-                "matthews_correlation": (3 * 2 - 1 * 2) / (4 * 5 * 3 * 4) ** 0.5,
-            }.items()
-        ),
-        # Ranks 1 2 3 4 against 1 3 2 4: 1 - 6 * 2 / (4 * 15). Deviations: products 5 + 5, squares 5 and 24.75.
-        ("spearmanr", [0.0, 2.0, 1.0, 7.0], [1, 2, 3, 4], 0.8),
-        ("pearsonr", [0.0, 2.0, 1.0, 7.0], [1, 2, 3, 4], 10 / (5 * 29) ** 0.5),
-        ("pearsonr", [4.0, 3.0, 2.0, 1.0], [1, 2, 3, 4], -1.0),
-        # A class that is neither predicted nor present, and constant series, which correlate with nothing.
-        ("f1", [0, 0], [0, 0], 0.0),
-        ("macro_f1", [0, 0], [0, 0], 1.0),
-        *((name, [1, 1, 1], [0, 1, 0], 0.0) for name in ("matthews_correlation", *CORRELATIONS)),
-        *((name, [0, 1, 0], [1, 1, 1], 0.0) for name in ("matthews_correlation", *CORRELATIONS)),
-        ("accuracy", [[1, 0], [1, 1]], [[1, 0], [0, 1]], 0.5),  # any number of labels
-    ],
-)
+@pytest.mark.parametrize(("name", "predictions", "references", "wanted"), [
+    # 3 true positives, 1 false positive, 2 false negatives, 2 true negatives
+    *(
+        (name, [1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 1, 1, 0, 0], wanted)
+        for name, wanted in {
+            "accuracy": 5 / 8,
+            "f1": 2 * 3 / (2 * 3 + 1 + 2),
+            "macro_f1": (6 / 9 + 4 / 7) / 2,
+            "matthews_correlation": (3 * 2 - 1 * 2) / (4 * 5 * 3 * 4) ** 0.5,
+        }.items()
+    ),
+    # Ranks 1 2 3 4 against 1 3 2 4: 1 - 6 * 2 / (4 * 15). Deviations: products 5 + 5, squares 5 and 24.75.
+    ("spearmanr", [0.0, 2.0, 1.0, 7.0], [1, 2, 3, 4], 0.8),
+    ("pearsonr", [0.0, 2.0, 1.0, 7.0], [1, 2, 3, 4], 10 / (5 * 29) ** 0.5),
+    ("pearsonr", [4.0, 3.0, 2.0, 1.0], [1, 2, 3, 4], -1.0),
+    # A class that is neither predicted nor present, and constant series, which correlate with nothing.
+    ("f1", [0, 0], [0, 0], 0.0),
+    ("macro_f1", [0, 0], [0, 0], 1.0),
+    *((name, [1, 1, 1], [0, 1, 0], 0.0) for name in ("matthews_correlation", *CORRELATIONS)),
+    *((name, [0, 1, 0], [1, 1, 1], 0.0) for name in ("matthews_correlation", *CORRELATIONS)),
+    ("accuracy", [[1, 0], [1, 1]], [[1, 0], [0, 1]], 0.5),  # any number of labels
+])  # fmt: skip
 @pytest.mark.filterwarnings("error:.*constant")
 def test_a_score_by_hand(name, predictions, references, wanted):
     assert compute(name, predictions, references) == pytest.approx(wanted, abs=1e-12)
@@ -81,25 +78,22 @@ def drawn(problem, seed: int, classes: int, rows: int = 60):
 BINARY, MANY, LABELS, NUMBERS = (SINGLE_LABEL, 2), (SINGLE_LABEL, 4), (MULTI_LABEL, 3), (REGRESSION, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "wanted", "lower"),
-    [
-        ("balanced_accuracy_score", BINARY, lambda y, p, o: scores.balanced_accuracy_score(y, p), False),
-        ("f1_macro", MANY, lambda y, p, o: scores.f1_score(y, p, average="macro"), False),
-        ("roc_auc_score", LABELS, lambda y, p, o: scores.roc_auc_score(y, o), False),
-        ("roc_auc_ovr", MANY, lambda y, p, o: scores.roc_auc_score(y, o, multi_class="ovr"), False),
-        ("top_k_accuracy", MANY, lambda y, p, o: scores.top_k_accuracy_score(y, o), False),
-        ("neg_log_loss", MANY, lambda y, p, o: scores.log_loss(y, o), True),
-        ("neg_brier_score", BINARY, lambda y, p, o: scores.brier_score_loss(y, o[:, 1]), True),
-        ("macro_f1", LABELS, lambda y, p, o: scores.f1_score(y, p, average="macro"), False),
-        ("r_squared", NUMBERS, lambda y, p, o: scores.r2_score(y, p), False),
-        ("neg_mean_squared_error", NUMBERS, lambda y, p, o: scores.mean_squared_error(y, p), True),
-        # It has no value on these numbers, and its direction all the same.
-        ("mean_squared_log_error", NUMBERS, None, True),
-        ("max_error", NUMBERS, lambda y, p, o: scores.max_error(y, p), True),
-        ("spearmanr", NUMBERS, lambda y, p, o: stats.spearmanr(y, p)[0], False),
-    ],
-)
+@pytest.mark.parametrize(("name", "kind", "wanted", "lower"), [
+    ("balanced_accuracy_score", BINARY, lambda y, p, o: scores.balanced_accuracy_score(y, p), False),
+    ("f1_macro", MANY, lambda y, p, o: scores.f1_score(y, p, average="macro"), False),
+    ("roc_auc_score", LABELS, lambda y, p, o: scores.roc_auc_score(y, o), False),
+    ("roc_auc_ovr", MANY, lambda y, p, o: scores.roc_auc_score(y, o, multi_class="ovr"), False),
+    ("top_k_accuracy", MANY, lambda y, p, o: scores.top_k_accuracy_score(y, o), False),
+    ("neg_log_loss", MANY, lambda y, p, o: scores.log_loss(y, o), True),
+    ("neg_brier_score", BINARY, lambda y, p, o: scores.brier_score_loss(y, o[:, 1]), True),
+    ("macro_f1", LABELS, lambda y, p, o: scores.f1_score(y, p, average="macro"), False),
+    ("r_squared", NUMBERS, lambda y, p, o: scores.r2_score(y, p), False),
+    ("neg_mean_squared_error", NUMBERS, lambda y, p, o: scores.mean_squared_error(y, p), True),
+    # It has no value on these numbers, and its direction all the same.
+    ("mean_squared_log_error", NUMBERS, None, True),
+    ("max_error", NUMBERS, lambda y, p, o: scores.max_error(y, p), True),
+    ("spearmanr", NUMBERS, lambda y, p, o: stats.spearmanr(y, p)[0], False),
+])  # fmt: skip
 def test_a_metric_by_name_is_that_of_the_library(name, kind, wanted, lower):
     found = find_metric(name, *kind)
     assert found.lower_is_better is lower
@@ -114,19 +108,16 @@ def test_names_of_one_figure_are_one():
     assert {name: name_of(name) for name in names} == names
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "labels", "message"),
-    [
-        ("f1", MANY, [0, 1, 2, 3], "'f1', not one for a single_label task of 4 classes .*multiclass"),
-        ("accuracy", NUMBERS, [0.5, 1.5], "'accuracy', not one for a regression task .*continuous"),
-        ("mean_squared_error", MANY, [0, 1, 2, 3], "a score for numbers, but the labels are classes"),
-        ("top_k_accuracy", BINARY, [0, 1], "it is 1 for correct and for wrong predictions"),
-        ("mean_squared_log_error", NUMBERS, [0.5, 1.5], "has no value on the 2 rows to score"),
-        ("roc_auc", BINARY, [1, 1, 1], "has no value on the 3 rows to score"),
-        ("r2", NUMBERS, [0.5], "has no value on the 1 rows to score: it is not defined there"),
-        ("hinge_loss", BINARY, [0, 1], "metric is 'hinge_loss', which cannot be loaded"),
-    ],
-)
+@pytest.mark.parametrize(("name", "kind", "labels", "message"), [
+    ("f1", MANY, [0, 1, 2, 3], "'f1', not one for a single_label task of 4 classes .*multiclass"),
+    ("accuracy", NUMBERS, [0.5, 1.5], "'accuracy', not one for a regression task .*continuous"),
+    ("mean_squared_error", MANY, [0, 1, 2, 3], "a score for numbers, but the labels are classes"),
+    ("top_k_accuracy", BINARY, [0, 1], "it is 1 for correct and for wrong predictions"),
+    ("mean_squared_log_error", NUMBERS, [0.5, 1.5], "has no value on the 2 rows to score"),
+    ("roc_auc", BINARY, [1, 1, 1], "has no value on the 3 rows to score"),
+    ("r2", NUMBERS, [0.5], "has no value on the 1 rows to score: it is not defined there"),
+    ("hinge_loss", BINARY, [0, 1], "metric is 'hinge_loss', which cannot be loaded"),
+])  # fmt: skip
 def test_a_metric_without_a_value_is_refused(name, kind, labels, message):
     names = None if kind is NUMBERS else tuple("abcd"[: kind[1]])
     with pytest.raises(ValueError, match=message):

@@ -68,17 +68,14 @@ def test_texts_that_look_like_numbers_or_gaps_stay_texts(tmp_path):
     assert rows["label"] == [1, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("cells", "settings", "names", "found"),
-    [
-        (["01", "1", "true", "TRUE"], {}, ("01", "1", "TRUE", "true"), [0, 1, 3, 2]),
-        (["10", "9", "-1"], {}, ("-1", "9", "10"), [2, 1, 0]),
-        (["3.0", "1.0", "", "3.0"], {"problem_type": "single_label"}, ("1.0", "3.0"), [1, 0, 1]),
-        (["0.5", "NA", "2"], {}, None, [0.5, 2.0]),
-        (["4", "nan", "2"], {"problem_type": "regression"}, None, [4.0, 2.0]),
-        (["4", "null", "2"], {}, ("2", "4"), [1, 0]),
-    ],
-)
+@pytest.mark.parametrize(("cells", "settings", "names", "found"), [
+    (["01", "1", "true", "TRUE"], {}, ("01", "1", "TRUE", "true"), [0, 1, 3, 2]),
+    (["10", "9", "-1"], {}, ("-1", "9", "10"), [2, 1, 0]),
+    (["3.0", "1.0", "", "3.0"], {"problem_type": "single_label"}, ("1.0", "3.0"), [1, 0, 1]),
+    (["0.5", "NA", "2"], {}, None, [0.5, 2.0]),
+    (["4", "nan", "2"], {"problem_type": "regression"}, None, [4.0, 2.0]),
+    (["4", "null", "2"], {}, ("2", "4"), [1, 0]),
+])  # fmt: skip
 def test_labels_of_a_csv_are_as_they_are_written(tmp_path, cells, settings, names, found):
     task, rows, _ = loaded(file(tmp_path / "t.csv", "".join(f"{cell},a\n" for cell in ["label", *cells])), **settings)
     assert (task.label_names, rows["label"]) == (names, found)
@@ -99,13 +96,10 @@ def test_columns_are_named_or_found(tmp_path):
     assert own(tmp_path, [{"body": "a", "n": 1, "label": stars} for stars in (1, 2)])[0].columns == ("body",)
 
 
-@pytest.mark.parametrize(
-    ("rows", "settings", "message"),
-    [
-        ([{"a": "x", "b": "y", "label": 0}], {}, r"has 2 columns of text beside 'label' \(a, b\): .* --text_columns"),
-        ([{"number": 1, "label": 0}], {}, "has 0 columns of text beside 'label'"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "settings", "message"), [
+    ([{"a": "x", "b": "y", "label": 0}], {}, r"has 2 columns of text beside 'label' \(a, b\): .* --text_columns"),
+    ([{"number": 1, "label": 0}], {}, "has 0 columns of text beside 'label'"),
+])  # fmt: skip
 def test_columns_that_are_not_there(tmp_path, rows, settings, message):
     with pytest.raises(ValueError, match=message):
         own(tmp_path, rows, **settings)
@@ -119,24 +113,21 @@ def table_of(tmp_path, labels) -> str:
     return str(tmp_path / "t.parquet")
 
 
-@pytest.mark.parametrize(
-    ("labels", "settings", "names", "found"),
-    [
-        (["spam", "ham", "spam", "eggs"], {}, ("eggs", "ham", "spam"), [2, 1, 2, 0]),
-        ([10, -1, 2, 2], {}, ("-1", "2", "10"), [2, 0, 1, 1]),  # -1 is a class like any other
-        ([True, False, None, True], {}, ("false", "true"), [1, 0, 1]),
-        ([3.0, 1.0, None, float("nan")], {"problem_type": "single_label"}, ("1", "3"), [1, 0]),
-        (["b", "", " ", None, "a"], {}, ("a", "b"), [1, 0]),
-        (pa.array(["low", "high", "low"]).dictionary_encode(), {}, ("low", "high"), [0, 1, 0]),
-        ([["x", "y"], [], None, ["z", "y"]], {}, ("x", "y", "z"), [[0, 1], [], [2, 1]]),
-        ([[10], [9, 10]], {}, ("9", "10"), [[1], [0, 1]]),
-        (["x, y", "", "y"], {"problem_type": "multi_label"}, ("x", "y"), [[0, 1], [], [1]]),
-        ([1, 5, None], {"problem_type": "regression"}, None, [1.0, 5.0]),
-        ([1.5, float("nan"), 2.0], {}, None, [1.5, 2.0]),
-        (pa.array([Decimal("1.5"), Decimal("2.0")]), {}, None, [1.5, 2.0]),
-        (pa.array([1.5, 2.0], pa.float32()), {}, None, [1.5, 2.0]),
-    ],
-)
+@pytest.mark.parametrize(("labels", "settings", "names", "found"), [
+    (["spam", "ham", "spam", "eggs"], {}, ("eggs", "ham", "spam"), [2, 1, 2, 0]),
+    ([10, -1, 2, 2], {}, ("-1", "2", "10"), [2, 0, 1, 1]),  # -1 is a class like any other
+    ([True, False, None, True], {}, ("false", "true"), [1, 0, 1]),
+    ([3.0, 1.0, None, float("nan")], {"problem_type": "single_label"}, ("1", "3"), [1, 0]),
+    (["b", "", " ", None, "a"], {}, ("a", "b"), [1, 0]),
+    (pa.array(["low", "high", "low"]).dictionary_encode(), {}, ("low", "high"), [0, 1, 0]),
+    ([["x", "y"], [], None, ["z", "y"]], {}, ("x", "y", "z"), [[0, 1], [], [2, 1]]),
+    ([[10], [9, 10]], {}, ("9", "10"), [[1], [0, 1]]),
+    (["x, y", "", "y"], {"problem_type": "multi_label"}, ("x", "y"), [[0, 1], [], [1]]),
+    ([1, 5, None], {"problem_type": "regression"}, None, [1.0, 5.0]),
+    ([1.5, float("nan"), 2.0], {}, None, [1.5, 2.0]),
+    (pa.array([Decimal("1.5"), Decimal("2.0")]), {}, None, [1.5, 2.0]),
+    (pa.array([1.5, 2.0], pa.float32()), {}, None, [1.5, 2.0]),
+])  # fmt: skip
 def test_labels_of_every_kind(tmp_path, labels, settings, names, found):
     """Rows without a label are left out; a list without a label is a row that has none."""
     task, rows, _ = loaded(table_of(tmp_path, labels), **settings)
@@ -145,26 +136,23 @@ def test_labels_of_every_kind(tmp_path, labels, settings, names, found):
     assert (task.problem, task.metric, task.num_labels) == (problem, problem.metric, len(names or "1"))
 
 
-@pytest.mark.parametrize(
-    ("labels", "problem_type", "message"),
-    [
-        ([["a"], ["a"]], None, r"must have at least two classes, but its labels are \['a'\]"),
-        ([None, None], None, "train_file .* has no row with a label. Name their column with --label_column"),
-        (["", " "], "regression", "has no row with a label"),
-        ([1.0, 2.0], None, "are 2 numbers such as 1.0, which may be classes or a number: choose with --problem_type"),
-        (["1.0", "2.0"], None, "are 2 numbers such as 1.0, which may be classes or a number"),
-        ([1.5, 2.0], "single_label", "such as 1.5 and have fractions, but problem_type single_label needs one text or"),
-        ([["a"], ["b"]], "single_label", r"such as \['a'\], but problem_type single_label needs one text"),
-        ([1, 0], "multi_label", "such as 1, but problem_type multi_label needs lists, or texts with ','"),
-        (["much", "few"], "regression", "such as 'much', but problem_type regression needs numbers"),
-        ([True, False], "regression", "such as True, but problem_type regression needs numbers"),
-        ([[0, 1, 0], [1, 0, 1]], None, r"label \[0, 1, 0\] must list the names of its labels, each once, not a zero"),
-        ([["a", None], ["b"]], None, "must list the names of its labels"),
-        (list(range(60)) * 2, None, "are 60 numbers such as 0, which may be classes or a number: choose with"),
-        ([str(number) for number in range(60)], None, "are 60 numbers such as 0, which may be"),
-        ([{"a": 1}, {"a": 2}], None, "needs one text or whole number a row. Convert them"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "problem_type", "message"), [
+    ([["a"], ["a"]], None, r"must have at least two classes, but its labels are \['a'\]"),
+    ([None, None], None, "train_file .* has no row with a label. Name their column with --label_column"),
+    (["", " "], "regression", "has no row with a label"),
+    ([1.0, 2.0], None, "are 2 numbers such as 1.0, which may be classes or a number: choose with --problem_type"),
+    (["1.0", "2.0"], None, "are 2 numbers such as 1.0, which may be classes or a number"),
+    ([1.5, 2.0], "single_label", "such as 1.5 and have fractions, but problem_type single_label needs one text or"),
+    ([["a"], ["b"]], "single_label", r"such as \['a'\], but problem_type single_label needs one text"),
+    ([1, 0], "multi_label", "such as 1, but problem_type multi_label needs lists, or texts with ','"),
+    (["much", "few"], "regression", "such as 'much', but problem_type regression needs numbers"),
+    ([True, False], "regression", "such as True, but problem_type regression needs numbers"),
+    ([[0, 1, 0], [1, 0, 1]], None, r"label \[0, 1, 0\] must list the names of its labels, each once, not a zero"),
+    ([["a", None], ["b"]], None, "must list the names of its labels"),
+    (list(range(60)) * 2, None, "are 60 numbers such as 0, which may be classes or a number: choose with"),
+    ([str(number) for number in range(60)], None, "are 60 numbers such as 0, which may be"),
+    ([{"a": 1}, {"a": 2}], None, "needs one text or whole number a row. Convert them"),
+])  # fmt: skip
 def test_labels_that_are_refused(tmp_path, labels, problem_type, message):
     with pytest.raises(ValueError, match=message):
         loaded(table_of(tmp_path, labels), problem_type=problem_type)
@@ -185,19 +173,16 @@ def test_a_column_of_labels_that_are_all_missing_has_none(tmp_path, problem_type
     assert labels_of(task, pa.table({"label": missing})["label"], "here") == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("train", "validation", "message"),
-    [
-        (["x", "y"], ["z"], "row 0 of validation_file '.*v.jsonl' has label 'z', which must be of x, y"),
-        ([["x"], ["y"]], [[], ["z"]], r"row 1 of .* has label \['z'\], which must be of x, y"),
-        ([1, 2], [1.5], "has label 1.5, which must be of 1, 2"),
-        ([1.5, 2.5], ["x"], "has label 'x', which must be a finite number"),
-        ([1.5, 2.5], [True], "has label True, which must be a finite number"),
-        ([1.5, float("inf")], None, "row 1 of .* has label inf, which must be a finite number"),
-        (["x", "y"], [None], "has no row with a label, like test sets"),
-        ([*map(str, range(30))], ["z"], "which must be of 0, 1, 2, .*, 19, ..."),
-    ],
-)
+@pytest.mark.parametrize(("train", "validation", "message"), [
+    (["x", "y"], ["z"], "row 0 of validation_file '.*v.jsonl' has label 'z', which must be of x, y"),
+    ([["x"], ["y"]], [[], ["z"]], r"row 1 of .* has label \['z'\], which must be of x, y"),
+    ([1, 2], [1.5], "has label 1.5, which must be of 1, 2"),
+    ([1.5, 2.5], ["x"], "has label 'x', which must be a finite number"),
+    ([1.5, 2.5], [True], "has label True, which must be a finite number"),
+    ([1.5, float("inf")], None, "row 1 of .* has label inf, which must be a finite number"),
+    (["x", "y"], [None], "has no row with a label, like test sets"),
+    ([*map(str, range(30))], ["z"], "which must be of 0, 1, 2, .*, 19, ..."),
+])  # fmt: skip
 def test_labels_that_are_not_of_the_task(tmp_path, train, validation, message):
     rows = [[{"text": "a", "label": label} for label in labels] for labels in (train, validation or train)]
     with pytest.raises(ValueError, match=message):

@@ -101,16 +101,13 @@ def best_of(root: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "kind", "columns"),
-    [
-        ("bert", "classes", ("text", "second")),
-        ("bert", "labels", ("text",)),
-        ("bert", "numbers", ("text", "second")),
-        ("gpt2", "classes", ("text",)),
-        ("gpt2", "labels", ("text", "second")),
-    ],
-)
+@pytest.mark.parametrize(("model", "kind", "columns"), [
+    ("bert", "classes", ("text", "second")),
+    ("bert", "labels", ("text",)),
+    ("bert", "numbers", ("text", "second")),
+    ("gpt2", "classes", ("text",)),
+    ("gpt2", "labels", ("text", "second")),
+])  # fmt: skip
 def test_a_pipeline_says_what_is_written(trained, model, kind, columns):
     root = trained(model, kind, *columns)
     written, given = read(root / "out" / "predictions" / f"{model}.jsonl"), read(root / "test.jsonl")
@@ -187,14 +184,11 @@ def test_rows_with_labels_are_scored(trained, tmp_path, kind):
         assert half["metrics"]["mean_absolute_error"] == pytest.approx(error, 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--metric", "r2"], "metric is 'r2', a score for numbers"),
-        (["--label_column", "id"], "row 0 of test_file .* has label 40, which must be of no"),
-        (["--max_seq_length", "600"], "max_seq_length is 600 but the model has 512"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--metric", "r2"], "metric is 'r2', a score for numbers"),
+    (["--label_column", "id"], "row 0 of test_file .* has label 40, which must be of no"),
+    (["--max_seq_length", "600"], "max_seq_length is 600 but the model has 512"),
+])  # fmt: skip
 def test_what_cannot_be_predicted(trained, tmp_path, flags, message):
     root = trained("bert", "classes", "text", "second")
     flags = ["--output_dir", tmp_path / "out", "--do_predict", "--test_file", root / "test.jsonl", *flags]

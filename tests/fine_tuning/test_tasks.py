@@ -195,36 +195,30 @@ def test_rows_without_a_label_are_left_out(tmp_path, caplog, label):
 # --- what cannot be loaded ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "message"),
-    [
-        ("cola", [{"text": "x", "label": 0}], r"has no column 'sentence', only: text \(string\), label"),
-        ("cola", [{"sentence": "x"}], "has no column 'label'"),
-        ("cola", [*SENTENCE, {"sentence": None, "label": 1}], "row 2 of the column 'sentence' of .* must hold text"),
-        ("cola", [{"sentence": 5, "label": 1}], "the column 'sentence' of .* must hold text, got int64"),
-        ("cola", [*SENTENCE, {"sentence": "x", "label": 2}], "row 2 of .* label 2, which must be of unacceptable, acc"),
-        ("cb", [*NLI, {**NLI[0], "label": -2}], "row 3 of .* has label -2, which must be of entailment, contradiction"),
-        ("cb", [{**NLI[0], "label": "maybe"}], "row 0 of .* has label 'maybe'"),
-        ("cola", [{"sentence": "x", "label": 0.5}], "row 0 of .* has label 0.5"),
-        ("stsb", [{**PAIRS[0], "label": "much"}], "has label 'much', which must be a finite number"),
-        ("stsb", [{**PAIRS[0], "label": float("inf")}], "has label inf, which must be a finite number"),
-        ("cola", [{"sentence": "x", "label": -1}] * 2, "has no row with a label"),
-        ("stsb", [{**PAIRS[0], "label": -1.0}] * 2, "has no row with a label"),
-        ("cola", [], "holds no rows"),
-    ],
-)
+@pytest.mark.parametrize(("name", "rows", "message"), [
+    ("cola", [{"text": "x", "label": 0}], r"has no column 'sentence', only: text \(string\), label"),
+    ("cola", [{"sentence": "x"}], "has no column 'label'"),
+    ("cola", [*SENTENCE, {"sentence": None, "label": 1}], "row 2 of the column 'sentence' of .* must hold text"),
+    ("cola", [{"sentence": 5, "label": 1}], "the column 'sentence' of .* must hold text, got int64"),
+    ("cola", [*SENTENCE, {"sentence": "x", "label": 2}], "row 2 of .* label 2, which must be of unacceptable, acc"),
+    ("cb", [*NLI, {**NLI[0], "label": -2}], "row 3 of .* has label -2, which must be of entailment, contradiction"),
+    ("cb", [{**NLI[0], "label": "maybe"}], "row 0 of .* has label 'maybe'"),
+    ("cola", [{"sentence": "x", "label": 0.5}], "row 0 of .* has label 0.5"),
+    ("stsb", [{**PAIRS[0], "label": "much"}], "has label 'much', which must be a finite number"),
+    ("stsb", [{**PAIRS[0], "label": float("inf")}], "has label inf, which must be a finite number"),
+    ("cola", [{"sentence": "x", "label": -1}] * 2, "has no row with a label"),
+    ("stsb", [{**PAIRS[0], "label": -1.0}] * 2, "has no row with a label"),
+    ("cola", [], "holds no rows"),
+])  # fmt: skip
 def test_rows_that_are_not_those_of_the_task(tmp_path, name, rows, message):
     with pytest.raises(ValueError, match=message):
         load(name, mirror(tmp_path, name, rows))
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("xnli", {}, "data_dir .*ar/validation.jsonl' does not exist"),
-        ("cola", {"train_split": "validation"}, "are both 'validation': the score would come from training rows"),
-    ],
-)
+@pytest.mark.parametrize(("name", "settings", "message"), [
+    ("xnli", {}, "data_dir .*ar/validation.jsonl' does not exist"),
+    ("cola", {"train_split": "validation"}, "are both 'validation': the score would come from training rows"),
+])  # fmt: skip
 def test_what_is_not_in_data_dir(tmp_path, name, settings, message):
     data_dir = mirror(tmp_path, "cola", SENTENCE)
     mirror(tmp_path, "xnli/en", NLI)

@@ -172,21 +172,18 @@ MODERN = LLAMA | {"vocab_size": VOCAB, "cls_token_id": 2, "sep_token_id": 3}
 SHIFTED = MODERN | {"norm_bias": True}  # by a trunk's LayerNorm, which the head's dense layer has no bias to undo
 
 
-@pytest.mark.parametrize(
-    "trunk, changes, given, text",
-    [
-        *((name, {}, {}, NO_NORM) for name in (*RMS_NORM, "nemotron")),
-        ("opt", {"_remove_final_layer_norm": True}, {}, NO_NORM),
-        ("opt", {"word_embed_proj_dim": 8}, {}, NO_NORM),
-        ("vit", DECODER | {"image_size": 32}, {}, "no token embedding"),
-        ("clip_text_model", DECODER | {"vocab_size": VOCAB}, {}, "model CLIPTextModel has no language-modelling head"),
-        *(("modernbert-decoder", SHIFTED, {"init": init}, "ModernBertDecoderForCausalLM has layers between")
-          for init in ("prior", "embeddings")),
-        ("gpt2", {}, {"token_counts": None}, "init is 'prior' but token_counts is None .* 101 rows"),
-        ("gpt2", {}, {"token_counts": torch.arange(100)}, "token_counts has 100 entries .* 101 rows"),
-        ("gpt2", {}, {"init": "zeros"}, "init must be 'prior' or 'embeddings', got 'zeros'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("trunk, changes, given, text", [
+    *((name, {}, {}, NO_NORM) for name in (*RMS_NORM, "nemotron")),
+    ("opt", {"_remove_final_layer_norm": True}, {}, NO_NORM),
+    ("opt", {"word_embed_proj_dim": 8}, {}, NO_NORM),
+    ("vit", DECODER | {"image_size": 32}, {}, "no token embedding"),
+    ("clip_text_model", DECODER | {"vocab_size": VOCAB}, {}, "model CLIPTextModel has no language-modelling head"),
+    *(("modernbert-decoder", SHIFTED, {"init": init}, "ModernBertDecoderForCausalLM has layers between")
+      for init in ("prior", "embeddings")),
+    ("gpt2", {}, {"token_counts": None}, "init is 'prior' but token_counts is None .* 101 rows"),
+    ("gpt2", {}, {"token_counts": torch.arange(100)}, "token_counts has 100 entries .* 101 rows"),
+    ("gpt2", {}, {"init": "zeros"}, "init must be 'prior' or 'embeddings', got 'zeros'"),
+])  # fmt: skip
 def test_refused(trunk, changes, given, text, counts):
     if trunk in SETTINGS:
         model = make_trunk(trunk, **changes)

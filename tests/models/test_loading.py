@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from architectures import ARCHITECTURES, make_model
-from builders import save
+from builders import VOCAB, Tokenizer, make_trainer, save, tiny_model, token_rows
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from headless_trainer.arguments import HeadlessTrainingArguments, ModelArguments
@@ -13,6 +13,7 @@ from headless_trainer.models.candidate_head import candidate_matrix
 from headless_trainer.models.lm_head import attach_lm_head
 from headless_trainer.models.loading import check_length, find_tokenizer, load_config, load_model, load_tokenizer
 from headless_trainer.models.trunk import find_trunk
+from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.runtime import sources
 
 TINY = "hidden_size=16,num_hidden_layers=2,num_attention_heads=2,intermediate_size=24"
@@ -70,18 +71,15 @@ def test_values_that_follow_from_others_follow_the_overrides(source, tmp_path):
     assert AutoModel.from_config(llama)(input_ids=torch.tensor([[5, 6]])).last_hidden_state.shape == (1, 2, 16)
 
 
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"model_type": "bert", "config_overrides": "num_hiden_layers=2"}, "'num_hiden_layers'.*'num_hidden_layers'"),
-        (
-            {"model_type": "gpt2", "config_overrides": "n_head=5"},
-            "model_type is 'gpt2' and config_overrides is 'n_head=5', from",
-        ),
-        ({"model_type": "gpt-neox"}, "model_type 'gpt-neox' .*'gpt_neox'"),
-        ({}, "--model_name_or_path, --config_name or --model_type"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "text"), [
+    ({"model_type": "bert", "config_overrides": "num_hiden_layers=2"}, "'num_hiden_layers'.*'num_hidden_layers'"),
+    (
+        {"model_type": "gpt2", "config_overrides": "n_head=5"},
+        "model_type is 'gpt2' and config_overrides is 'n_head=5', from",
+    ),
+    ({"model_type": "gpt-neox"}, "model_type 'gpt-neox' .*'gpt_neox'"),
+    ({}, "--model_name_or_path, --config_name or --model_type"),
+])  # fmt: skip
 def test_names_that_are_refused(settings, text):
     with pytest.raises(ValueError, match=text):
         load_config(ModelArguments(**settings))
@@ -110,15 +108,12 @@ def test_untied_candidates_of_scaled_embeddings_keep_the_scale(tmp_path, clm_tok
 # Lengths -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("model_type", "padding_id", "usable"),
-    [
-        *((name, 1, 20) for name in ("bert", "gpt2", "gpt_neox", "opt", "modernbert")),
-        *((name, 1, 18) for name in ("roberta", "xlm-roberta", "camembert", "data2vec-text", "mpnet")),
-        ("roberta", 0, 19),
-        ("mpnet", 0, 18),  # which takes no notice of it
-    ],
-)
+@pytest.mark.parametrize(("model_type", "padding_id", "usable"), [
+    *((name, 1, 20) for name in ("bert", "gpt2", "gpt_neox", "opt", "modernbert")),
+    *((name, 1, 18) for name in ("roberta", "xlm-roberta", "camembert", "data2vec-text", "mpnet")),
+    ("roberta", 0, 19),
+    ("mpnet", 0, 18),  # which takes no notice of it
+])  # fmt: skip
 def test_rows_as_long_as_the_positions_pass_and_longer_ones_do_not(model_type, padding_id, usable):
     small = {"pad_token_id": padding_id, "bos_token_id": 2, "eos_token_id": 3, "vocab_size": 50}
     config = tiny_config(model_type, max_position_embeddings=20, **small)
@@ -278,7 +273,7 @@ def test_a_resized_head_that_is_not_tied_is_saved_with_its_bias(name, tmp_path, 
     model.get_output_embeddings().bias.data.fill_(1.0)
     model.save_pretrained(tmp_path / "small")
     settings = {"model_name_or_path": str(tmp_path / "small"), "resize_embeddings": True}
-    loaded(mlm_tokenizer, "vanilla", "mlm", **settings).save_pretrained(tmp_path / "large")
+    VocabularyHead(loaded(mlm_tokenizer, "vanilla", "mlm", **settings)).model.save_pretrained(tmp_path / "large")
     bias = AutoModelForMaskedLM.from_pretrained(tmp_path / "large").get_output_embeddings().bias
     assert bias[:290].eq(1.0).all() and len(bias) == len(mlm_tokenizer)
 
@@ -291,3 +286,14 @@ def test_a_path_that_is_not_there_is_not_asked_of_the_hub(tmp_path, monkeypatch,
         pytest.fail("the Hub was asked")
     with sources.source("model", "someone/model"):
         """Which the Hub may have."""
+
+
+def test_a_head_that_a_user_resized_keeps_its_trained_bias(tmp_path):
+    model = tiny_model("mlm", objective="vanilla", tie_word_embeddings=False)
+    model.resize_token_embeddings(VOCAB + 3)
+    settings, tokenizer = {"objective": "vanilla", "max_steps": 2, "learning_rate": 0.1}, Tokenizer(VOCAB + 3)
+    run = make_trainer(tmp_path, model, token_rows(tokenizer), settings, processing_class=tokenizer)
+    run.train()
+    run.save_model()
+    bias = run.model.get_output_embeddings().bias
+    assert bias.any() and AutoModelForMaskedLM.from_pretrained(tmp_path).get_output_embeddings().bias.equal(bias)

@@ -134,14 +134,11 @@ def test_trunk_task_and_projection_of_every_architecture(name):
         check_causal(trunk)
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "projection"),
-    [
-        ("electra", 8, "embeddings_project"), ("albert", 8, "encoder.embedding_hidden_mapping_in"), ("electra", WIDTH, None),
-        ("albert", WIDTH, "encoder.embedding_hidden_mapping_in"),  # which projects at the width of its layers even then
-        ("gemma", WIDTH, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "size", "projection"), [
+    ("electra", 8, "embeddings_project"), ("albert", 8, "encoder.embedding_hidden_mapping_in"), ("electra", WIDTH, None),
+    ("albert", WIDTH, "encoder.embedding_hidden_mapping_in"),  # which projects at the width of its layers even then
+    ("gemma", WIDTH, None),
+])  # fmt: skip
 def test_vectors_are_as_the_trunk_embeds(name, size, projection):
     trunk = find_trunk(make_model(name, **{} if name == "gemma" else {"embedding_size": size}))
     ids = torch.tensor([5, 6, 7])
@@ -178,15 +175,12 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("model", "text"),
-    [
-        ("t5", "model T5Model is an encoder-decoder"),
-        ("vit", "model ViTModel has no token embedding"),
-        (nn.Linear(2, 2), "PreTrainedModel, got Linear"),
-        (None, "PreTrainedModel, got NoneType"),
-    ],
-)
+@pytest.mark.parametrize(("model", "text"), [
+    ("t5", "model T5Model is an encoder-decoder"),
+    ("vit", "model ViTModel has no token embedding"),
+    (nn.Linear(2, 2), "PreTrainedModel, got Linear"),
+    (None, "PreTrainedModel, got NoneType"),
+])  # fmt: skip
 def test_what_is_no_language_model_is_refused(model, text):
     if isinstance(model, str):
         model = AutoModel.from_config(AutoConfig.for_model(model, **OTHERS[model]))
@@ -210,14 +204,11 @@ def test_a_head_with_layers_after_its_projection_is_refused():
         VocabularyHead(model)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "settings", "scale", "softcap"),
-    [
-        ("gemma2", GEMMA2 | {"final_logit_softcapping": 2.0}, 1.0, 2.0),
-        ("granite", LLAMA | {"vocab_size": 300, "logits_scaling": 0.25}, 4.0, None),
-        ("cohere", LLAMA | {"vocab_size": 300, "logit_scale": 3.0}, 3.0, None),
-    ],
-)
+@pytest.mark.parametrize(("model_type", "settings", "scale", "softcap"), [
+    ("gemma2", GEMMA2 | {"final_logit_softcapping": 2.0}, 1.0, 2.0),
+    ("granite", LLAMA | {"vocab_size": 300, "logits_scaling": 0.25}, 4.0, None),
+    ("cohere", LLAMA | {"vocab_size": 300, "logit_scale": 3.0}, 3.0, None),
+])  # fmt: skip
 def test_scaled_and_capped_heads_are_trained_as_they_are(model_type, settings, scale, softcap, tmp_path, clm_tokenizer):
     """Loss and every gradient from the model's own logits: whole, in chunks, sampled, and the scores of an evaluation."""
     torch.manual_seed(0)

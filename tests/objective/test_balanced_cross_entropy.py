@@ -79,15 +79,12 @@ def test_is_computed_in_float32_or_wider(dtype):
     assert loss.item() == pytest.approx(naive(logits, labels).item(), rel=exact)
 
 
-@pytest.mark.parametrize(
-    "logits, labels, class_counts, text",
-    [
-        (torch.zeros(2, 3), [0, 0, 0], None, r"logits .*\(2, 3\) and \(3,\)"),
-        (torch.zeros(2), [0, 0], None, r"logits .*\(2,\) and \(2,\)"),  # a regression head
-        *((torch.zeros(3, 3), [0, 0, 1], counts, r"class_counts .*\[2, 1, 0\]")
-          for counts in ([2, 0, 3], [1, 5, 5], [2, 1])),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("logits, labels, class_counts, text", [
+    (torch.zeros(2, 3), [0, 0, 0], None, r"logits .*\(2, 3\) and \(3,\)"),
+    (torch.zeros(2), [0, 0], None, r"logits .*\(2,\) and \(2,\)"),  # a regression head
+    *((torch.zeros(3, 3), [0, 0, 1], counts, r"class_counts .*\[2, 1, 0\]")
+      for counts in ([2, 0, 3], [1, 5, 5], [2, 1])),
+])  # fmt: skip
 def test_refused(logits, labels, class_counts, text):
     counts = None if class_counts is None else torch.tensor(class_counts)
     with pytest.raises(ValueError, match=text):

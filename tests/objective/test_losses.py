@@ -290,15 +290,12 @@ def test_no_gradient_is_made_where_none_is_kept(backend):
     assert counter.get_total_flops() == 2 * K * D * len(data.targets.unique())  # the scores, and nothing else
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"hidden": torch.zeros(2, 3, 8)}, r"hidden .* target_ids .*\(2, 3, 8\) and \(47,\)"),
-        ({"target_ids": torch.zeros(5).long()}, r"target_ids .*\(47, 8\) and \(5,\)"),
-        ({"pool": NegativePool.from_targets(torch.tensor([1, 2]))}, "pool of 2 tokens"),
-        ({"reduction": "max"}, "reduction .* 'max'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "text"), [
+    ({"hidden": torch.zeros(2, 3, 8)}, r"hidden .* target_ids .*\(2, 3, 8\) and \(47,\)"),
+    ({"target_ids": torch.zeros(5).long()}, r"target_ids .*\(47, 8\) and \(5,\)"),
+    ({"pool": NegativePool.from_targets(torch.tensor([1, 2]))}, "pool of 2 tokens"),
+    ({"reduction": "max"}, "reduction .* 'max'"),
+])  # fmt: skip
 def test_refused(change, text):
     data = problem(torch.float32)
     arguments = {"hidden": data.hidden, "target_ids": data.targets, "embed": nn.Embedding(V, D)} | change

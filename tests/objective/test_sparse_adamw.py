@@ -144,14 +144,11 @@ def test_a_float16_scaler_skips_the_step_of_an_infinite_row():
     assert int(ours.state[table]["step"]) == 1
 
 
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"betas": (0.99, 0.95)}, "adam_beta1 is 0.99 and adam_beta2 is 0.95"),
-        ({"eps": 0.0}, "adam_epsilon .*got 0.0"),
-        *(({name: True}, "amsgrad or maximize is True") for name in ("amsgrad", "maximize")),
-    ],
-)
+@pytest.mark.parametrize("settings, message", [
+    ({"betas": (0.99, 0.95)}, "adam_beta1 is 0.99 and adam_beta2 is 0.95"),
+    ({"eps": 0.0}, "adam_epsilon .*got 0.0"),
+    *(({name: True}, "amsgrad or maximize is True") for name in ("amsgrad", "maximize")),
+])  # fmt: skip
 def test_settings_and_gradients_it_refuses(settings, message):
     with pytest.raises(ValueError, match=message):
         pair(**settings)
@@ -223,18 +220,15 @@ def trainer(folder, task: str, *, dropout=0.0, model=None, untied=False, callbac
     return make_trainer(folder, model or trunk(task, dropout, untied=untied), data(), settings, **parameters)
 
 
-@pytest.mark.parametrize(
-    "task, settings",
-    [
-        ("clm", {"gradient_accumulation_steps": 2}),
-        ("mlm", {"gradient_accumulation_steps": 2, "max_grad_norm": 0.05}),
-        ("clm", {"max_grad_norm": 0.0, "negatives": "step", "eval_strategy": "steps", "eval_steps": 3}),
-        ("mlm", {"optim": "adamw_torch"}),
-        ("mlm", {"bf16": True}),
-        ("clm", {"untied": True, "gradient_accumulation_steps": 2, "max_grad_norm": 0.05, "negatives": "step"}),
-        ("mlm", {"untied": True, "eval_strategy": "steps", "eval_steps": 3}),
-    ],
-)
+@pytest.mark.parametrize("task, settings", [
+    ("clm", {"gradient_accumulation_steps": 2}),
+    ("mlm", {"gradient_accumulation_steps": 2, "max_grad_norm": 0.05}),
+    ("clm", {"max_grad_norm": 0.0, "negatives": "step", "eval_strategy": "steps", "eval_steps": 3}),
+    ("mlm", {"optim": "adamw_torch"}),
+    ("mlm", {"bf16": True}),
+    ("clm", {"untied": True, "gradient_accumulation_steps": 2, "max_grad_norm": 0.05, "negatives": "step"}),
+    ("mlm", {"untied": True, "eval_strategy": "steps", "eval_steps": 3}),
+])  # fmt: skip
 def test_a_training_is_that_with_dense_updates(tmp_path, task, settings):
     gradients, half = Gradients(), "bf16" in settings
     rows = trainer(tmp_path / "rows", task, callbacks=[gradients], **settings)

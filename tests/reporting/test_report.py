@@ -320,22 +320,19 @@ def test_what_is_evaluated_only_after_the_other_ended_has_no_figure_at_equal_tim
     assert sentences[1] == "After 4 s of training, held-out accuracy: 40.0% by headless (perplexity 600)."
 
 
-@pytest.mark.parametrize(
-    "settings, changed, reason",
-    [
-        ({"task": "mlm"}, {}, "The runs have different tasks (clm, mlm), so their"),
-        ({"held_out_texts": "b2"}, {}, "The runs have different held-out texts or masks (a1, b2), so their"),
-        ({"vocab_size": 60}, {}, "The runs have different vocabularies (50, 60), so their"),
-        ({}, {"tokenizer.json": ('"b"', '"c"')}, "The runs have different tokenizers ("),
-        ({}, {"tokenizer.json": ("null", "{}")}, "At equal tokens"),
-        ({}, {"trainer_state.json": ('_tokens": 500', '_tokens": 549')}, "At equal tokens"),
-        (
-            {},
-            {"trainer_state.json": ('_tokens": 500', '_tokens": 551')},
-            "The runs were evaluated on different rows (500 to 551 predicted tokens), so their",
-        ),
-    ],
-)
+@pytest.mark.parametrize("settings, changed, reason", [
+    ({"task": "mlm"}, {}, "The runs have different tasks (clm, mlm), so their"),
+    ({"held_out_texts": "b2"}, {}, "The runs have different held-out texts or masks (a1, b2), so their"),
+    ({"vocab_size": 60}, {}, "The runs have different vocabularies (50, 60), so their"),
+    ({}, {"tokenizer.json": ('"b"', '"c"')}, "The runs have different tokenizers ("),
+    ({}, {"tokenizer.json": ("null", "{}")}, "At equal tokens"),
+    ({}, {"trainer_state.json": ('_tokens": 500', '_tokens": 549')}, "At equal tokens"),
+    (
+        {},
+        {"trainer_state.json": ('_tokens": 500', '_tokens": 551')},
+        "The runs were evaluated on different rows (500 to 551 predicted tokens), so their",
+    ),
+])  # fmt: skip
 def test_what_is_not_the_same_measure_is_not_compared(tmp_path, settings, changed, reason):
     runs = [make_run(tmp_path / "run"), make_run(tmp_path / "other", seed=1, **settings)]
     for run in runs:

@@ -4,6 +4,8 @@ import pytest
 import torch
 from builders import VOCAB, Tokenizer, labelled_rows, make_trainer, tiny_model
 
+from headless_trainer import attach_lm_head
+
 peft = pytest.importorskip("peft")
 TASKS = {"clm": ["c_attn"], "mlm": ["query", "value"]}
 TASKS_IN_WORDS = {"clm": "causal", "mlm": "masked"}
@@ -78,3 +80,12 @@ def test_what_an_adapter_cannot_do_is_refused(tmp_path):
         trainer(tmp_path, "vanilla", "clm", head_bias="prior")
     with pytest.raises(ValueError, match="model must be a transformers PreTrainedModel"):
         trainer(tmp_path, "headless", "clm")
+    for objective in ("headless", "vanilla"):
+        model = tiny_model("clm", objective=objective)
+        model.add_adapter(peft.LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True))
+        with pytest.raises(ValueError, match="use peft.get_peft_model"):
+            make_trainer(tmp_path, model, labelled_rows("clm", empty=False), {"objective": objective})
+    free_head = attach_lm_head(tiny_model("mlm"), torch.ones(VOCAB, dtype=torch.long))
+    free_head = peft.get_peft_model(free_head, peft.LoraConfig(target_modules=["dense"]))
+    with pytest.raises(ValueError, match="an adapter would destroy the head's dense layer"):
+        make_trainer(tmp_path, free_head, [], {"objective": "vanilla"}, processing_class=Tokenizer())

@@ -57,19 +57,16 @@ def naive_step(batches: list[list[dict]], groups: list[list[int]], drawn: list[i
     return loss.item(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize(
-    ("settings", "groups"),
-    [
-        ({"pool_size": 10}, [[9, 9, 9, 9]]),
-        ({"pool_size": 16}, [[12, 12, 12]]),
-        ({"pool_size": 7, "gradient_accumulation_steps": 2}, [[6] * 6] * 2),
-        ({"pool_size": 36}, [[36]]),
-        ({"sampled_negatives": 20}, [[36]]),
-        ({"sampled_negatives": 20, "pool_size": 16, "gradient_accumulation_steps": 2}, [[12, 12, 12]] * 2),
-        ({"sampled_negatives": 20, "negatives": "step", "gradient_accumulation_steps": 2}, [[36], [36]]),
-        ({"sampled_negatives": 20, "pool_size": 16, "sparse_embedding_updates": True}, [[12, 12, 12]]),
-    ],
-)
+@pytest.mark.parametrize(("settings", "groups"), [
+    ({"pool_size": 10}, [[9, 9, 9, 9]]),
+    ({"pool_size": 16}, [[12, 12, 12]]),
+    ({"pool_size": 7, "gradient_accumulation_steps": 2}, [[6] * 6] * 2),
+    ({"pool_size": 36}, [[36]]),
+    ({"sampled_negatives": 20}, [[36]]),
+    ({"sampled_negatives": 20, "pool_size": 16, "gradient_accumulation_steps": 2}, [[12, 12, 12]] * 2),
+    ({"sampled_negatives": 20, "negatives": "step", "gradient_accumulation_steps": 2}, [[36], [36]]),
+    ({"sampled_negatives": 20, "pool_size": 16, "sparse_embedding_updates": True}, [[12, 12, 12]]),
+])  # fmt: skip
 def test_a_step_is_that_of_every_candidate_written_out(tmp_path, settings, groups):
     steps, drawn = Gradients(), settings.get("sampled_negatives", 0)
     run = trainer(tmp_path, [steps], model=trunk().double(), max_steps=1, **settings)

@@ -96,15 +96,12 @@ def test_the_trunk_is_compiled_once(tmp_path, task, tokenizer, objective):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "backend", "settings"),
-    [
-        ("clm", "inductor", {"isolate_documents": True}),  # what --torch_compile takes by default
-        ("mlm", "inductor", {"isolate_documents": True}),
-        ("clm", "inductor", {"sparse_embedding_updates": True}),
-        ("mlm", "aot_eager", {"bf16": True}),  # inductor would take a minute on two cores
-    ],
-)
+@pytest.mark.parametrize(("task", "backend", "settings"), [
+    ("clm", "inductor", {"isolate_documents": True}),  # what --torch_compile takes by default
+    ("mlm", "inductor", {"isolate_documents": True}),
+    ("clm", "inductor", {"sparse_embedding_updates": True}),
+    ("mlm", "aot_eager", {"bf16": True}),  # inductor would take a minute on two cores
+])  # fmt: skip
 def test_compiled_with_its_backward(tmp_path, task, tokenizer, backend, settings):
     """Values of the uncompiled run, and a checkpoint like any other."""
     settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 6} | settings

@@ -14,6 +14,7 @@ from builders import (
     CLASSES,
     SMALL,
     VOCAB,
+    Tokenizer,
     encoded_rows,
     make_trainer,
     tiny_classifier,
@@ -275,3 +276,15 @@ def test_a_run_stays_in_its_folder_wherever_the_process_goes(tmp_path, clm_token
     run.save_model()
     assert not list((tmp_path / "elsewhere").iterdir())
     assert {"checkpoint-1", "checkpoint-2", "model.safetensors"} <= {path.name for path in (tmp_path / "run").iterdir()}
+
+
+@pytest.mark.parametrize("additive", [True, False])
+def test_a_mask_between_pairs_of_tokens_counts_each_token_once(tmp_path, additive):
+    def collate(rows):
+        ids = torch.stack([row["input_ids"] for row in rows])
+        mask = torch.ones(len(ids), 1, ids.shape[1], ids.shape[1]).tril()
+        return {"input_ids": ids, "labels": ids.int(), "attention_mask": mask.log() if additive else mask.bool()}
+
+    run = make_trainer(tmp_path, tiny_model("clm"), token_rows(Tokenizer()), {"max_steps": 1}, data_collator=collate)
+    run.train()
+    assert run.state.log_history[0]["tokens_seen"] == 8 * 12

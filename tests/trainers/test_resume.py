@@ -48,16 +48,13 @@ def test_what_the_optimizer_brings_back_is_said_to_have_no_effect(tmp_path, capl
     assert again.optimizer.param_groups[0]["weight_decay"] == 0.0
 
 
-@pytest.mark.parametrize(
-    "settings, said",
-    [
-        ({"seed": 7}, "seed is 7 .*checkpoint-1' .* 42.*--ignore_data_skip"),
-        ({"data_seed": 7}, "data_seed is 7 .* 42"),
-        ({"train_sampling_strategy": "random"}, "train_sampling_strategy is 'random' .* 'sequential'"),
-        ({"optim": "sgd"}, "optim is 'sgd' .* 'adamw_torch'"),
-        ({"muon_learning_rate": 0.1}, "muon_learning_rate is 0.1 but .* was written with None"),
-    ],
-)
+@pytest.mark.parametrize("settings, said", [
+    ({"seed": 7}, "seed is 7 .*checkpoint-1' .* 42.*--ignore_data_skip"),
+    ({"data_seed": 7}, "data_seed is 7 .* 42"),
+    ({"train_sampling_strategy": "random"}, "train_sampling_strategy is 'random' .* 'sequential'"),
+    ({"optim": "sgd"}, "optim is 'sgd' .* 'adamw_torch'"),
+    ({"muon_learning_rate": 0.1}, "muon_learning_rate is 0.1 but .* was written with None"),
+])  # fmt: skip
 def test_what_would_be_another_run_is_refused(tmp_path, settings, said):
     with pytest.raises(ValueError, match=said):
         resumed(tmp_path, **settings)
@@ -78,6 +75,8 @@ def test_one_other_token_in_a_thousand_rows_is_seen(name):
     columns[name][3][5] += 1
     assert row_facts(Dataset.from_dict(columns)) != before
     assert len({str(row_facts(Dataset.from_dict({"input_ids": ids}))) for ids in ([[1], [2, 3]], [[1, 2], [3]])}) == 2
+    plain = [{"input_ids": [row]} for row in range(300)]
+    assert row_facts(plain) == row_facts([*plain]) != row_facts([*plain[:150], {"input_ids": [1]}, *plain[151:]])
 
 
 def test_what_is_refused_for_the_place_in_the_data_goes_with_ignore_data_skip(tmp_path, caplog):

@@ -13,6 +13,7 @@ from builders import (
     make_trainer,
     tiny_model,
 )
+from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from headless_trainer import SampledSoftmaxTrainer
@@ -73,20 +74,17 @@ def naive_step(model, task, batches, sizes, drawn, whole):
     return loss.item(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize(
-    ("task", "changes", "settings", "groups"),
-    [
-        ("clm", {}, {}, 1),
-        ("clm", {"tie_word_embeddings": False}, {"pool_size": 10}, 3),
-        ("clm", {}, {"negatives": "step", "gradient_accumulation_steps": 2}, 1),
-        ("clm", {}, {"sampled_negatives": 0, "gradient_accumulation_steps": 2}, 1),
-        ("clm", {}, {"sparse_embedding_updates": True, "pool_size": 10}, 3),
-        ("clm", {"tie_word_embeddings": False}, {"sparse_embedding_updates": True}, 1),
-        ("mlm", {}, {"negatives": "step", "gradient_accumulation_steps": 2}, 1),
-        ("mlm", {"tie_word_embeddings": False}, {"sampled_negatives": 30}, 1),
-        ("mlm", {}, {"sparse_embedding_updates": True}, 1),
-    ],
-)
+@pytest.mark.parametrize(("task", "changes", "settings", "groups"), [
+    ("clm", {}, {}, 1),
+    ("clm", {"tie_word_embeddings": False}, {"pool_size": 10}, 3),
+    ("clm", {}, {"negatives": "step", "gradient_accumulation_steps": 2}, 1),
+    ("clm", {}, {"sampled_negatives": 0, "gradient_accumulation_steps": 2}, 1),
+    ("clm", {}, {"sparse_embedding_updates": True, "pool_size": 10}, 3),
+    ("clm", {"tie_word_embeddings": False}, {"sparse_embedding_updates": True}, 1),
+    ("mlm", {}, {"negatives": "step", "gradient_accumulation_steps": 2}, 1),
+    ("mlm", {"tie_word_embeddings": False}, {"sampled_negatives": 30}, 1),
+    ("mlm", {}, {"sparse_embedding_updates": True}, 1),
+])  # fmt: skip
 def test_a_step_is_that_of_every_candidate_written_out(tmp_path, task, changes, settings, groups):
     steps, model = Gradients(), model_for(task, **changes).double()
     run = trainer(tmp_path, task, model, [steps], **settings)
@@ -160,6 +158,9 @@ def test_resume_is_exact(tmp_path, settings):
 def test_refused(tmp_path):
     with pytest.raises(ValueError, match="token_counts is None but the head scores 50 tokens"):
         trainer(tmp_path, counts=None)
+    read_later = Dataset.from_dict({"text": ["5 6"]}).with_transform(lambda rows: {"input_ids": [[5, 6]]})
+    with pytest.raises(ValueError, match="token_counts is None but the head scores 50 tokens"):
+        make_trainer(tmp_path, model_for("clm"), read_later, {"objective": "sampled_softmax"})
     with pytest.raises(ValueError, match="token_counts is 3 but the head scores 50 tokens"):
         trainer(tmp_path, counts=COUNTS[:3])
     with pytest.raises(ValueError, match="model GPT2Model has no vocabulary projection"):

@@ -68,6 +68,8 @@ def test_a_second_training_begins_at_the_start(tmp_path, text_lines):
         run.train()
         seen.append(run.train_dataset.state_dict())
     assert seen[0] == seen[1] and seen[0]["places"][0]["document"] > 0
+    with pytest.raises(ValueError, match="eval_dataset is a PackedStream, which never ends"):
+        run.evaluate(run.train_dataset)
 
 
 @pytest.mark.slow

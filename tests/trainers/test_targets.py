@@ -59,20 +59,17 @@ def gpt2():
 # Causal language modelling ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "batch, wanted",
-    [
-        (  # padding is no target
-            {"input_ids": [[5, 6, 7, 8], [9, 10, 0, 0]], "attention_mask": [[1, 1, 1, 1], [1, 1, 0, 0]],
-             "special_tokens_mask": [[1, 1, 1, 1], [1, 1, 0, 0]]},
-            [[6, 7, 8, -100], [10, -100, -100, -100]],
-        ),
-        # of a collator: a prompt left out, and a target that is not the input
-        ({"input_ids": [[5, 6, 7, 8]], "labels": [[-100, -100, 77, 8]]}, [[-100, 77, 8, -100]]),
-        ({"input_ids": [[5, 6, 7, 8]], "labels": [[5, 6, 7, 8]]}, [[6, 7, 8, -100]]),
-        ({"input_ids": [[5, 6, 7, 8]], "position_ids": [[0, 1, 0, 1]]}, [[6, -100, 8, -100]]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("batch, wanted", [
+    (  # padding is no target
+        {"input_ids": [[5, 6, 7, 8], [9, 10, 0, 0]], "attention_mask": [[1, 1, 1, 1], [1, 1, 0, 0]],
+         "special_tokens_mask": [[1, 1, 1, 1], [1, 1, 0, 0]]},
+        [[6, 7, 8, -100], [10, -100, -100, -100]],
+    ),
+    # of a collator: a prompt left out, and a target that is not the input
+    ({"input_ids": [[5, 6, 7, 8]], "labels": [[-100, -100, 77, 8]]}, [[-100, 77, 8, -100]]),
+    ({"input_ids": [[5, 6, 7, 8]], "labels": [[5, 6, 7, 8]]}, [[6, 7, 8, -100]]),
+    ({"input_ids": [[5, 6, 7, 8]], "position_ids": [[0, 1, 0, 1]]}, [[6, -100, 8, -100]]),
+])  # fmt: skip
 def test_next_tokens_of_a_batch(make, gpt2, batch, wanted):
     batch = {name: torch.tensor(value) for name, value in batch.items()}
     made = make("clm", gpt2)(batch, 0)
@@ -258,19 +255,16 @@ def test_isolated_documents_end_before_they_are_masked(make, bert, mlm_tokenizer
 # Refusals --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name, task, tokenizer, settings, text",
-    [
-        ("bert", "mlm", "clm", {}, "task is 'mlm' .*no mask token"),
-        ("bert", "mlm", None, {}, "pass processing_class=tokenizer"),
-        ("gpt2", "clm", None, {"isolate_documents": True}, "isolate_documents is True .*eos or sep token"),
-        *((name, "mlm", "mlm", {"isolate_documents": True}, "attention 'eager' of .+Model accepts no mask")
-          for name in ("deberta-v2", "modernbert")),
-        # OPT takes position_ids and attends across documents all the same; BLOOM swallows them.
-        *((name, "clm", "clm", {"isolate_documents": True}, "Model packed documents still attend to each other")
-          for name in ("opt", "bloom")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name, task, tokenizer, settings, text", [
+    ("bert", "mlm", "clm", {}, "task is 'mlm' .*no mask token"),
+    ("bert", "mlm", None, {}, "pass processing_class=tokenizer"),
+    ("gpt2", "clm", None, {"isolate_documents": True}, "isolate_documents is True .*eos or sep token"),
+    *((name, "mlm", "mlm", {"isolate_documents": True}, "attention 'eager' of .+Model accepts no mask")
+      for name in ("deberta-v2", "modernbert")),
+    # OPT takes position_ids and attends across documents all the same; BLOOM swallows them.
+    *((name, "clm", "clm", {"isolate_documents": True}, "Model packed documents still attend to each other")
+      for name in ("opt", "bloom")),
+])  # fmt: skip
 def test_refused(make, request, name, task, tokenizer, settings, text):
     tokenizer = tokenizer and request.getfixturevalue(f"{tokenizer}_tokenizer")
     with pytest.raises(ValueError, match=text):

@@ -237,19 +237,17 @@ def test_what_is_saved_generates_with_a_cache(tmp_path, clm_tokenizer, head_bias
     assert loaded.config.use_cache is True and loaded.generation_config.use_cache is True
 
 
-@pytest.mark.parametrize(
-    "kind, objective, settings, parameters, text",
-    [
-        (HeadlessTrainer, "headless", None, {}, "HeadlessTrainingArguments, got TrainingArguments"),
-        (HeadlessTrainer, "headless", {"objective": "vanilla"}, {}, "'vanilla' but HeadlessTrainer trains 'headless'"),
-        (VanillaTrainer, "vanilla", {}, {}, r'HeadlessTrainingArguments\(objective="vanilla"\)'),
-        (SampledSoftmaxTrainer, "vanilla", {}, {}, r'HeadlessTrainingArguments\(objective="sampled_softmax"\)'),
-        (HeadlessTrainer, "headless", {"task": "mlm"}, {}, "task is 'mlm' .*no mask token"),
-        (HeadlessTrainer, "headless", {}, {"token_counts": torch.arange(49)}, "token_counts has 49 .* 300 rows"),
-        (VanillaTrainer, "vanilla", PRIOR, {}, "head_bias is 'prior' but token_counts is None"),
-        (VanillaTrainer, "llama", PRIOR, {"token_counts": torch.ones(50).long()}, "does not end in a LayerNorm"),
-    ],
-)
+@pytest.mark.parametrize("kind, objective, settings, parameters, text", [
+    (HeadlessTrainer, "headless", None, {}, "HeadlessTrainingArguments, got TrainingArguments"),
+    (HeadlessTrainer, "headless", {"objective": "vanilla"}, {}, "'vanilla' but HeadlessTrainer trains 'headless'"),
+    (VanillaTrainer, "vanilla", {}, {}, r'HeadlessTrainingArguments\(objective="vanilla"\)'),
+    (SampledSoftmaxTrainer, "vanilla", {}, {}, r'HeadlessTrainingArguments\(objective="sampled_softmax"\)'),
+    (HeadlessTrainer, "headless", {"task": "mlm"}, {}, "task is 'mlm' .*no mask token"),
+    (HeadlessTrainer, "headless", {}, {"token_counts": torch.arange(49)}, "token_counts has 49 .* 300 rows"),
+    (VanillaTrainer, "vanilla", PRIOR, {}, "head_bias is 'prior' but token_counts is None"),
+    (VanillaTrainer, "vanilla", PRIOR, {"optimizers": (torch.optim.SGD([torch.ones(1)]), None)}, "made without"),
+    (VanillaTrainer, "llama", PRIOR, {"token_counts": torch.ones(50).long()}, "does not end in a LayerNorm"),
+])  # fmt: skip
 def test_refused(tmp_path, clm_tokenizer, kind, objective, settings, parameters, text):
     model = tiny_model("clm", len(clm_tokenizer), objective)
     model = LlamaForCausalLM(LlamaConfig(**SMALL, vocab_size=50)) if objective == "llama" else model

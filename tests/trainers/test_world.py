@@ -54,15 +54,12 @@ TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("count", "dtype", "device"),
-    [
-        (2, torch.float32, "cpu"),
-        (2, torch.float64, "cpu"),
-        (4, torch.float64, "cpu"),
-        *(pytest.param(count, torch.float64, "cuda", marks=pytest.mark.gpu) for count in (1, 2, 4)),
-    ],
-)
+@pytest.mark.parametrize(("count", "dtype", "device"), [
+    (2, torch.float32, "cpu"),
+    (2, torch.float64, "cpu"),
+    (4, torch.float64, "cpu"),
+    *(pytest.param(count, torch.float64, "cuda", marks=pytest.mark.gpu) for count in (1, 2, 4)),
+])  # fmt: skip
 def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtype, device):
     """Without and with accumulation, uneven numbers of targets, and (with one row a micro-batch) a process without any."""
     if device == "cuda" and torch.cuda.device_count() < count:

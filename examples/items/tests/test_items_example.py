@@ -73,6 +73,7 @@ def test_lines_are_users_and_their_items(tmp_path, name):
     [
         ("a.csv", "user,item\nu,a\n", "time"),
         ("a.csv", "user,item,time\nu,,1\n", "1 rows"),
+        ("a.csv", "user,item,time\nu,a,5,1\n", "more values"),
         ("a.csv", "user,item,time\nu,a,soon\n", "soon"),
         ("a.tsv", "user\titem\ttime\n", ".tsv"),
         ("a.txt", "u a\nu b\n", "a.txt"),
@@ -305,6 +306,11 @@ def test_resumed_equals_never_stopped(tmp_path, corpus):
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "again")]
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
     assert AutoModel.from_pretrained(tmp_path / "whole").wte.weight.shape == (21, 16)
+    shutil.copytree(tmp_path / "whole", tmp_path / "longer")
+    longer = run(
+        corpus, tmp_path / "longer", "--early_stopping_patience 4 --num_train_epochs 30 --resume_from_checkpoint last"
+    )
+    assert longer["epochs"] >= whole["epochs"] + 2  # of the given patience, not the checkpoint's
 
 
 @pytest.mark.parametrize(
