@@ -92,12 +92,10 @@ class DataArguments:
         default=None, help="Files, folders or globs: .txt, .csv, .tsv, .json, .jsonl, .parquet, also gzipped."
     )
     validation_file: list[str] | None = HfArg(
-        default=None,
-        help="Files, folders or globs for evaluation. By default part of the training documents is held out.",
+        default=None, help="Files, folders or globs for evaluation. Default: part of the training documents."
     )
     eval_old_file: list[str] | None = HfArg(
-        default=None,
-        help="Earlier training texts, to measure forgetting. Their held-out part is also scored, as eval_old_....",
+        default=None, help="Earlier training texts. Their held-out part is scored too, as eval_old_..., for forgetting."
     )
     text_column: str | None = HfArg(default=None, help="Text column. Default: text, or the only text column.")
     sample_by: Literal["line", "paragraph", "document"] = HfArg(
@@ -135,8 +133,7 @@ class HeadlessTrainingArguments(TrainingArguments):
         "tying; sampled_softmax continues a checkpoint with its own head.",
     )
     trainer: str | None = HfArg(
-        default=None,
-        help="Your own loss, as module:Class, a subclass of the objective's trainer. See examples/own_loss.py.",
+        default=None, help="Your own loss: module:Class, a subclass of the objective's trainer (examples/own_loss.py)."
     )
     task: Literal["mlm", "clm"] | None = HfArg(
         default=None,

@@ -51,7 +51,7 @@ def cwt_loss(
         attached to the graph, so that every rank takes part in the gradient exchange.
 
     Raises:
-        ValueError: if shapes differ, or a target is not in the pool.
+        ValueError: if shapes differ, or a target is negative or not in the pool.
     """
     if hidden.dim() != 2 or target_ids.shape != hidden.shape[:1]:
         raise ValueError(f"hidden must be (K, D), target_ids (K,), got {(*hidden.shape,)} and {(*target_ids.shape,)}.")

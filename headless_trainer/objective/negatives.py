@@ -35,10 +35,14 @@ class NegativePool:
 
     @classmethod
     def from_targets(cls, targets: Tensor | Iterable[Tensor]) -> "NegativePool":
-        """Make a pool from the ``(K,)`` target ids of one batch, or of several batches."""
+        """Make a pool from the ``(K,)`` target ids of one batch, or of several; raise ValueError if one is negative."""
         if not isinstance(targets, Tensor):
             targets = torch.cat([batch.reshape(-1) for batch in targets] or [torch.empty(0, dtype=torch.long)])
         ids, counts = torch.unique(targets, return_counts=True)
+        if (ids[:1] < 0).any():
+            raise ValueError(
+                f"target {ids[0].item()} is no token: leave positions that predict nothing out of the targets."
+            )
         return cls(ids, counts, targets.numel())
 
     @classmethod

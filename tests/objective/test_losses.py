@@ -293,6 +293,7 @@ def test_no_gradient_is_made_where_none_is_kept(backend):
 @pytest.mark.parametrize(("change", "text"), [
     ({"hidden": torch.zeros(2, 3, 8)}, r"hidden .* target_ids .*\(2, 3, 8\) and \(47,\)"),
     ({"target_ids": torch.zeros(5).long()}, r"target_ids .*\(47, 8\) and \(5,\)"),
+    ({"target_ids": torch.full((K,), -100)}, "target -100 is no token"),
     ({"pool": NegativePool.from_targets(torch.tensor([1, 2]))}, "pool of 2 tokens"),
     ({"reduction": "max"}, "reduction .* 'max'"),
 ])  # fmt: skip
