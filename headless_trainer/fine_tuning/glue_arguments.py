@@ -96,8 +96,7 @@ class GlueArguments(LoadingArguments):
     test_file: str | None = HfArg(default=None, help="Rows to predict; without train_file, by a fine-tuned model.")
     test_split: str | None = HfArg(default=None, help="Split of dataset_name to predict. test by default.")
     text_columns: list[str] | None = HfArg(
-        default=None,
-        help="One or two text columns. Default: sentence1 and sentence2, else text, else the only text column.",
+        default=None, help="One or two text columns. Default: sentence1 and sentence2, else text, else the only one."
     )
     label_column: str = HfArg(default="label", help="Column to predict: classes, numbers, or lists of labels.")
     problem_type: Literal["single_label", "multi_label", "regression"] | None = HfArg(

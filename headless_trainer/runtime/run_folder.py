@@ -101,7 +101,8 @@ def finish(trainer, metrics: dict[str, float]) -> None:
         draw_loss(trainer.state.log_history, folder / "loss.png")
     except Exception as error:  # noqa: BLE001
         logger.warning("The model is saved in %s, but its report could not be written: %s", folder, error)
-    logger.info("saved in %s: the model, its tokenizer, token counts, trainer_state.json, loss.png, README.md", folder)
+    shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    logger.info("saved in %s: the model, its tokenizer, token counts, trainer_state.json, loss.png, README.md", shown)
 
 
 def draw_loss(log_history: list[dict], path: Path) -> None:
