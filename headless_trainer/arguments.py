@@ -133,7 +133,7 @@ class HeadlessTrainingArguments(TrainingArguments):
         "tying; sampled_softmax continues a checkpoint with its own head.",
     )
     trainer: str | None = HfArg(
-        default=None, help="Your own loss: module:Class, a subclass of the objective's trainer (examples/own_loss.py)."
+        default=None, help="Your own loss, as module:Class. It extends the objective's trainer: examples/own_loss.py."
     )
     task: Literal["mlm", "clm"] | None = HfArg(
         default=None,

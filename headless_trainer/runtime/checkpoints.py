@@ -201,8 +201,8 @@ def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int) -> 
         )
     if old_processes != processes:
         logger.warning_once(  # scripts also check before training
-            "The checkpoint was written by %s processes and this run has %s: masks, and rows except at the end of a pass, stay "
-            "the same, but any dropout is drawn anew, so the numbers will differ from those of the interrupted run.",
+            "The checkpoint was written by %s processes and this run has %s: rows and masks stay the same, except at the end "
+            "of a pass, but any dropout is drawn anew, so the numbers will differ from those of the interrupted run.",
             *(old_processes, processes),
         )
 
