@@ -37,6 +37,7 @@ PRIVATE = {
     "transformers.configuration_utils": {"_commit_hash": "tells one revision of a model of the Hub from another"},
     "transformers.PreTrainedModel": {
         "_from_config": "makes a model of a known class in its dtype, without weights",
+        "_hf_peft_config_loaded": "a model's own adapter leaves no checkpoint that a run could resume from",
         "_no_split_modules": "says which layers accelerate shards, of which those around the embedding are left out",
     },
     "transformers.initialization": {"_is_hf_initialized": "tells a row that was read from one that was drawn"},
