@@ -3,8 +3,11 @@
 import gzip
 import json
 import math
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +26,7 @@ from histories import (
     token_ids,
     training_rows,
 )
+from hub_standin import StandIn
 from ranking import all_figures, best_items, rank_figures, target_ranks
 from safetensors.torch import load_file
 from transformers import AutoModel, GPT2Config, GPT2Model, HfArgumentParser
@@ -311,6 +315,18 @@ def test_resumed_equals_never_stopped(tmp_path, corpus):
         corpus, tmp_path / "longer", "--early_stopping_patience 4 --num_train_epochs 30 --resume_from_checkpoint last"
     )
     assert longer["epochs"] >= whole["epochs"] + 2  # of the given patience, not the checkpoint's
+
+
+@pytest.mark.slow
+def test_a_push_has_what_recommendation_needs(tmp_path, corpus):
+    flags = f"{TINY} --train_file {corpus} --output_dir {tmp_path}/run --num_train_epochs 1 --push_to_hub true"
+    with StandIn() as hub:
+        command = [sys.executable, train.__file__, *flags.split(), "--hub_model_id", "me/items"]
+        environment = os.environ | hub.environment(tmp_path) | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+    pushed = hub.repositories["me/items"].branches["main"]
+    for name in ("items.json", "log_q.npy", "items_results.json", "model.safetensors"):
+        assert pushed[name]
 
 
 @pytest.mark.parametrize(
