@@ -338,6 +338,12 @@ def test_what_is_not_given_is_said(command, flags, capsys):
     assert "given" in capsys.readouterr().err
 
 
+def test_a_tau_of_other_weights_is_refused(capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        train.main(f"--train_file a --output_dir {tmp_path} --use_cpu --load_best_model_at_end false".split())
+    assert "tau is that of the best weights: leave it out" in capsys.readouterr().err
+
+
 def test_of_losses_the_lowest_is_the_best(tmp_path):
     of_losses = {"metric_for_best_model": "eval_loss"}
     made = [train.ItemTrainingArguments(str(tmp_path), use_cpu=True, **given) for given in ({}, of_losses)]
