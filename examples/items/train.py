@@ -143,7 +143,7 @@ def new_model(arguments: ItemArguments, objective: str, vocab_size: int):
 
 
 class Patience(EarlyStoppingCallback):
-    """With the patience of this run: a resume restores that of the checkpoint, together with what was waited."""
+    """Waits as long as the arguments say: a resume restores the checkpoint's patience, together with what was waited."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
@@ -178,7 +178,7 @@ def main(argv: list[str] | None = None) -> None:
         keep_seen=arguments.keep_seen,
     )
     if args.early_stopping_patience:
-        trainer.add_callback(Patience(args.early_stopping_patience))
+        trainer.add_callback(Patience())
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if trainer.signal.stopped:
         sys.exit(trainer.signal.exit_code)  # with a checkpoint: --resume_from_checkpoint last goes on

@@ -209,8 +209,9 @@ def _pass_through(model: PreTrainedModel, head: nn.Linear, trained: bool) -> boo
 
 def freeze_scaled_layer(model: PreTrainedModel) -> None:
     """Freeze a dense layer that `_pass_through` scaled close to zero: one optimizer step would be larger than its weights."""
-    dense = [layer for layer in _layers_between(model, model.get_output_embeddings()) if type(layer) is nn.Linear]
-    for layer in (each for each in dense if each.weight.dim() == 2):  # of ZeRO-3, weights have no values yet
+    for layer in _layers_between(model, model.get_output_embeddings()):
+        if type(layer) is not nn.Linear or layer.weight.dim() != 2:  # of ZeRO-3, weights have no values yet
+            continue
         diagonal = layer.weight.diagonal().abs()
         if layer.weight.count_nonzero() == len(diagonal) and diagonal.median() < 64 * SMALL:
             if any(getattr(module, "base_layer", None) is layer for module in model.modules()):

@@ -46,7 +46,7 @@ class VocabularyHead:
         bias = None if model.config.tie_word_embeddings else self.projection.bias
         for module in model.modules():  # BERT's kin have the bias twice: transformers saves or resizes one of the two
             if bias is not None and getattr(module, "decoder", None) is self.projection and hasattr(module, "bias"):
-                module.bias = nn.Parameter(bias.detach().clone())
+                module.bias = nn.Parameter(bias.detach().clone(), bias.requires_grad)
         freeze_scaled_layer(model)
         model.base_model.register_forward_hook(self._select)
 

@@ -40,9 +40,7 @@ class NegativePool:
             targets = torch.cat([batch.reshape(-1) for batch in targets] or [torch.empty(0, dtype=torch.long)])
         ids, counts = torch.unique(targets, return_counts=True)
         if (ids[:1] < 0).any():
-            raise ValueError(
-                f"target {ids[0].item()} is no token: leave positions that predict nothing out of the targets."
-            )
+            raise ValueError(f"target {ids[0].item()} is no token: leave out positions that predict nothing.")
         return cls(ids, counts, targets.numel())
 
     @classmethod

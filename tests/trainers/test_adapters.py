@@ -89,3 +89,10 @@ def test_what_an_adapter_cannot_do_is_refused(tmp_path):
     free_head = peft.get_peft_model(free_head, peft.LoraConfig(target_modules=["dense"]))
     with pytest.raises(ValueError, match="an adapter would destroy the head's dense layer"):
         make_trainer(tmp_path, free_head, [], {"objective": "vanilla"}, processing_class=Tokenizer())
+
+
+def test_an_adapter_of_an_untied_encoder_leaves_the_rest_frozen(tmp_path):
+    model = tiny_model("mlm", objective="vanilla", tie_word_embeddings=False)
+    model = peft.get_peft_model(model, peft.LoraConfig(target_modules=["query"]))
+    run = make_trainer(tmp_path, model, [], {"objective": "vanilla"}, processing_class=Tokenizer())
+    assert all(".lora_" in name for name, weight in run.model.named_parameters() if weight.requires_grad)
