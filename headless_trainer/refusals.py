@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .measures import EVALUATION
+from .runtime.launch import shards
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ PRETRAINING = (
     Refusal(
         "head_bias",
         f"fsdp and DeepSpeed's stage 3 shard the head, which no other client could then load: launch with zero2, or {LEAVE}",
-        lambda args: args.fsdp or (args.deepspeed_plugin is not None and args.deepspeed_plugin.zero_stage == 3),
+        lambda args: shards(args) and (args.deepspeed_plugin is None or args.deepspeed_plugin.zero_stage == 3),
     ),
     Refusal(
         "mlm_probability",
@@ -133,7 +134,7 @@ PRETRAINING = (
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
         f"it needs whole matrices, which DeepSpeed and FSDP shard: start without them, or {LEAVE}",
-        lambda args: args.deepspeed_plugin is not None or args.fsdp,
+        shards,
     ),
 )
 CLASSIFICATION = (

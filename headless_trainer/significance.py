@@ -46,7 +46,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def is_significant(p_value: float) -> bool:
-    """Return whether a p-value is significant at `LEVEL`."""
     return bool(p_value < 1 - LEVEL)
 
 

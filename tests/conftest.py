@@ -184,18 +184,10 @@ def tokenizer(request, task):
     return request.getfixturevalue(f"{task}_tokenizer")
 
 
-@pytest.fixture(params=["is_deepspeed_enabled", "is_fsdp_enabled"])
-def sharded(request, monkeypatch) -> None:
-    """Trainers are told that their launcher cuts the model into shards."""
-    from headless_trainer import HeadlessTrainer
-
-    created = HeadlessTrainer.create_accelerator_and_postprocess
-
-    def create(self):
-        created(self)
-        setattr(self, request.param, True)
-
-    monkeypatch.setattr(HeadlessTrainer, "create_accelerator_and_postprocess", create)
+@pytest.fixture
+def sharded(monkeypatch) -> None:
+    """The launcher cuts the model into shards."""
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ MODULES = {
 ALLOWED = {
     **dict.fromkeys(("significance", "command_line", "tables", "pictures", "measures", "objective"), set()),
     "runtime": {"measures", "pictures"},
-    "refusals": {"measures"},
+    "refusals": {"measures", "runtime"},
     "hub": {"runtime"},
     "arguments": {"command_line", "measures", "objective", "runtime", "refusals", "hub"},
     "corpus": {"runtime", "arguments"},

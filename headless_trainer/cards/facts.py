@@ -5,7 +5,6 @@ import datetime
 import importlib.metadata
 import inspect
 import json
-import math
 import os
 import platform
 import re
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from huggingface_hub import parse_local_safetensors_file_metadata
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..arguments import DataArguments, ModelArguments
@@ -74,11 +73,8 @@ def data_name(args: DataArguments | None) -> str | None:
 
 def saved_parameters(folder: Path) -> int:
     """Return the number of parameters of a saved model, with a tied head counted once; 0 without safetensors files."""
-    total = 0
-    for path in [*folder.glob("model*.safetensors"), *folder.glob(FILE_NAME)]:
-        with safe_open(path, framework="pt") as file:
-            total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-    return total
+    paths = [*folder.glob("model*.safetensors"), *folder.glob(FILE_NAME)]
+    return sum(sum(parse_local_safetensors_file_metadata(path).parameter_count.values()) for path in paths)
 
 
 def settings_table(args) -> str | None:

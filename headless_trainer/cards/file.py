@@ -31,7 +31,6 @@ def never_raises() -> Iterator[None]:
 
 
 def save_card(folder: str | Path, card: ModelCard) -> None:
-    """Write a card into a folder."""
     write_whole(Path(folder, CARD_NAME), f"{str(card).rstrip()}\n".encode())
 
 

@@ -55,7 +55,6 @@ def presets() -> str:
 
 
 def command_of(preset: Path) -> str:
-    """Return the command that a preset is for."""
     text = preset.read_text(encoding="utf-8")
     return next(command for mark, command in MARKS.items() if re.search(rf"^{mark}:", text, re.MULTILINE))
 
@@ -69,7 +68,6 @@ def known(name: str, choices: dict, kind: str, listed_by: str):
 
 
 def aligned(texts: dict[str, str]) -> str:
-    """Return one line for each name with its text."""
     width = max(map(len, texts))
     return "\n".join(f"  {name:<{width}}  {text}" for name, text in texts.items())
 

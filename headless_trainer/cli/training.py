@@ -150,13 +150,11 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
 
 
 def row_settings(data_args: DataArguments, args: HeadlessTrainingArguments) -> dict[str, int | bool]:
-    """Return the settings by which documents become rows."""
     lines, length = data_args.line_by_line, data_args.max_seq_length
     return {"max_seq_length": length, "line_by_line": lines, "share_rows": lines and args.isolate_documents}
 
 
 def tokenized_rows(documents, tokenizer, model_args: ModelArguments, data_args: DataArguments, args):
-    """Return the rows of token ids of one split."""
     return packing.tokenize_and_pack(
         documents, tokenizer, **row_settings(data_args, args), num_proc=data_args.preprocessing_num_workers,
         overwrite_cache=data_args.overwrite_cache and args.local_process_index == 0, cache_dir=model_args.cache_dir,

@@ -52,8 +52,3 @@ class SimilarLengthSampler(torch.utils.data.Sampler):
         steps = [step for part in parts for step in part.reshape(-1, self.rows)]
         steps = [steps[index] for index in generator.permutation(len(steps))]
         yield from np.concatenate([*steps, order[whole:]]).tolist()
-
-
-def longest_first(lengths: np.ndarray) -> list[int]:
-    """Yields row numbers from the longest row to the shortest, so that evaluation pads almost nothing."""
-    return np.argsort(-lengths, kind="stable").tolist()

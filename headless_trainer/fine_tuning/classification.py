@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 
 from ..arguments import with_settings
-from ..corpus.row_order import SimilarLengthSampler, longest_first
+from ..corpus.row_order import SimilarLengthSampler
 from ..models.padding_row import free_padding_row, keep_padding_id, may_be_token
 from ..objective.losses import balanced_cross_entropy
 from ..refusals import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
@@ -92,8 +92,8 @@ class ClassificationTrainer(Trainer):
 
     def _get_eval_sampler(self, eval_dataset):
         lengths = np.array(eval_dataset["length"])
-        # compute_metrics may join predictions with other columns of the dataset, row by row.
-        return longest_first(lengths) if self.compute_metrics is None else np.arange(len(lengths))
+        # compute_metrics may join predictions with other columns of the dataset, row by row. Else the longest come first.
+        return np.argsort(-lengths, kind="stable") if self.compute_metrics is None else np.arange(len(lengths))
 
     def predict(self, test_dataset, *args, **kwargs):
         """Predict as `Trainer` does, and return the predictions in the order of the dataset."""

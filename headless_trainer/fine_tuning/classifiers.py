@@ -34,12 +34,10 @@ def load_config(arguments: GlueArguments, source: str, num_labels: int | None = 
 
 
 def has_classifier(config: PreTrainedConfig) -> bool:
-    """Return whether a checkpoint has a classifier."""
     return any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
 
 
 def load_tokenizer(arguments: GlueArguments, source: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that the arguments name, or the model's."""
     argument = "tokenizer_name" if arguments.tokenizer_name else "model_name_or_path"
     return sources.load_tokenizer(argument, arguments.tokenizer_name or source, **hub_arguments(arguments))
 

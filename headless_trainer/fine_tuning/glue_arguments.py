@@ -134,7 +134,6 @@ class GlueArguments(LoadingArguments):
 
     @property
     def keeps_models(self) -> bool:
-        """``save_models``, or its default."""
         return self.is_own_task if self.save_models is None else self.save_models
 
     @property

@@ -123,7 +123,6 @@ def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, 
 
 
 def choose_tasks(arguments: GlueArguments, do_predict: bool) -> list[Task]:
-    """Return the checked tasks of the grid."""
     if not arguments.is_own_task:
         return select_tasks(arguments.tasks, arguments.languages)
     parts = ["train", "validation", *["test"][:do_predict]]

@@ -60,7 +60,6 @@ def read_rows(arguments: GlueArguments, task: Task) -> Rows:
 
 
 def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Jobs:
-    """Prepare predictions without training."""
     arguments.check_grid(training)
     check_writable(Path(training.output_dir))
     sources = arguments.model_name_or_path
@@ -130,7 +129,6 @@ def predict(source: str, rows: Rows, arguments: GlueArguments, training: GlueTra
 
 
 def _scored(name: str, rows: Rows, scores: np.ndarray) -> dict:
-    """Score the rows that have labels."""
     task = rows.task
     labelled = [row for row, label in enumerate(rows.labels) if label is not None]
     references = task.problem.encode([rows.labels[row] for row in labelled], task.num_labels)

@@ -44,12 +44,10 @@ def run_path(output_dir: str | Path, loss: str, model: str, task: str, seed: int
 
 
 def write_run(path: Path, run: dict) -> None:
-    """Write the result of one run, completely or not at all."""
     write_whole(path, (json.dumps(run, indent=1) + "\n").encode())
 
 
 def read_run(path: Path) -> dict:
-    """Read the result of one run."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -96,9 +94,8 @@ def best_epoch(run: dict) -> int:
     return ranks.index(max(ranks))
 
 
-def merit(run: dict, score: float | None = None) -> float:
-    """Return a number that is larger for better results: a score, by default the run's, or a negated loss or error."""
-    score = run["score"] if score is None else score
+def merit(run: dict, score: float) -> float:
+    """Return a number that is larger for better results: a score, or a negated loss or error."""
     return -score if run.get("lower_is_better") else score
 
 
@@ -108,7 +105,6 @@ def shown(run: dict, score: float) -> float:
 
 
 def metric_title(name: str) -> str:
-    """Return the name of a metric in tables and cards."""
     return METRIC_NAMES.get(name, name.replace("_", " "))
 
 

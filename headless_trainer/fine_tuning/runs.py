@@ -168,7 +168,7 @@ def keep_model(run: Run, result: dict) -> Path | None:
     if (folder / SEED).is_file():
         kept = read_run(folder / SEED)
         counts = kept["seed"] != run.seed and run.path.with_stem(f"seed_{kept['seed']}").is_file()
-        if counts and merit(result, kept["score"]) >= merit(result):
+        if counts and merit(result, kept["score"]) >= merit(result, result["score"]):
             shutil.rmtree(saved)
             return None
     write_run(saved / SEED, {"seed": run.seed, "score": result["score"]})

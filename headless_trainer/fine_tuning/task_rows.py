@@ -87,7 +87,6 @@ def column_of(table: pa.Table, name: str, where: str, flag: str = "--label_colum
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column of this type holds texts."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 

@@ -40,7 +40,6 @@ class Metric:
         return float(found)
 
     def fault(self, problem: Problem, labels: np.ndarray, outputs: np.ndarray) -> str | None:
-        """Why there is no value."""
         try:
             return None if math.isfinite(self.value(problem, labels, outputs)) else "it is not defined there"
         except Exception as error:  # noqa: BLE001  whatever a metric says of labels that it is not for
@@ -84,7 +83,6 @@ def find_metric(metric: str, problem: Problem, classes: int) -> Metric:
 
 
 def metric_of(task: Task) -> Metric:
-    """Return the metric of a task, with its direction."""
     return find_metric(task.metric, task.problem, task.num_classes)
 
 

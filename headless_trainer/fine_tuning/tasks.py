@@ -26,10 +26,6 @@ class Task:
     languages: tuple[str, ...] = ()  # of XNLI, each scored as a separate set
 
     @property
-    def is_multiple_choice(self) -> bool:
-        return self.form == "copa"
-
-    @property
     def num_classes(self) -> int:
         """Number of classes, or of labels that a row may have; 1 for regression."""
         return len(self.label_names or "1")
@@ -37,7 +33,7 @@ class Task:
     @property
     def num_labels(self) -> int:
         """Number of outputs of the head: one per class; one for regression, and for the score of a candidate."""
-        return 1 if self.is_multiple_choice else self.num_classes
+        return 1 if self.form == "copa" else self.num_classes
 
 
 _PAIR = ("sentence1", "sentence2")

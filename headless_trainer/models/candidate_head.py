@@ -9,7 +9,6 @@ Letters used in shapes: K predicted positions, U candidates, D width, V vocabula
 
 import json
 from pathlib import Path
-from typing import cast
 
 import torch
 from safetensors import safe_open
@@ -19,6 +18,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import SAFE_WEIGHTS_NAME, cached_file
 
+from ..runtime.launch import shards
 from .trunk import infer_task, probe, probe_ids
 
 # Submodules of a trunk with this prefix belong to the head. A final model stores them in a separate file, since other clients
@@ -92,11 +92,10 @@ class CandidateHead:
         """Return the weights of which a step reads single rows: the input embedding, then the candidate matrix if any."""
         return [each.weight for each in (self.embedding, self.matrix) if each is not None]
 
-    def check_launch(self, args, sharded: bool = False) -> None:
+    def check_launch(self, args) -> None:
         """Refuse launches that cannot train a candidate matrix, and turn ``args.ddp_find_unused_parameters`` off for it.
 
-        The loss reads that matrix after the forward, so DDP would consider it unused. ``sharded``: whether DeepSpeed or FSDP
-        shard the weights.
+        The loss reads that matrix after the forward, so DDP would consider it unused.
         """
         if not self.own:
             return
@@ -106,7 +105,7 @@ class CandidateHead:
                 "False), which would count as unused: leave ddp_find_unused_parameters out."
             )
         args.ddp_find_unused_parameters = False
-        if sharded:
+        if shards(args):
             raise ValueError(
                 "tie_word_embeddings is False, which adds a candidate matrix, but the run was started with DeepSpeed or FSDP, "
                 "which would shard it: drop one of the two."
@@ -130,7 +129,6 @@ class CandidateHead:
 
 
 def candidate_matrix(trunk: nn.Module) -> nn.Embedding | None:
-    """Return the candidate matrix of a trunk, or None."""
     return getattr(trunk, NAME, None)
 
 
@@ -150,7 +148,7 @@ def give(trunk: PreTrainedModel, name: str, values: Tensor) -> nn.Embedding:
         values = values.to(weight.device, weight.dtype, copy=True)
         trunk.add_module(name, nn.Embedding.from_pretrained(values, freeze=False))
         setattr(trunk.config, MARK, True)
-    return cast(nn.Embedding, trunk.get_submodule(name))
+    return getattr(trunk, name)
 
 
 @torch.no_grad()

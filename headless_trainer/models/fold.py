@@ -47,9 +47,8 @@ def fold_bias(model: PreTrainedModel, weight: Tensor, bias: Tensor) -> Tensor:
             "embeddings --do_train`."
         )
     gain, shift, weight, bias = (wide(values) for values in (norm.weight, norm.bias, weight, bias))
-    old_gain, old_shift = _before_fold(model, gain, shift)
     name = next(name for name, module in model.base_model.named_modules() if module is norm)
-    setattr(model.config, FOLD, {"layer_norm": name, "gain": _as_text(old_gain), "shift": _as_text(old_shift)})
+    setattr(model.config, FOLD, {"layer_norm": name, "gain": _as_text(gain), "shift": _as_text(shift)})
     norm.weight.fill_(1.0)
     norm.bias.fill_(1.0)
     scaled = weight * gain
@@ -62,31 +61,21 @@ def unfold(trunk: PreTrainedModel) -> PreTrainedModel:
 
     Its outputs then match the embedding again. Other trunks are not changed.
     """
-    if getattr(trunk.config, FOLD, None) is None:
+    record = getattr(trunk.config, FOLD, None)
+    if record is None:
         return trunk
     if is_deepspeed_zero3_enabled():
         raise ValueError(
             f"model {type(trunk).__name__} has log q folded into its last LayerNorm, which cannot be undone under DeepSpeed's "
             "stage 3: start from its headless checkpoint, or use another stage."
         )
-    norm = trunk.get_submodule(getattr(trunk.config, FOLD)["layer_norm"])
-    restored = _before_fold(trunk, wide(norm.weight), wide(norm.bias))
-    for parameter, values in zip((norm.weight, norm.bias), restored, strict=True):
+    norm = trunk.get_submodule(record["layer_norm"])
+    gain, shift = _from_text(record["gain"]), _from_text(record["shift"])
+    # The fold left ones, which training may have changed: the outputs in old units are ``g * (gain * x + shift - 1) + s``.
+    for parameter, values in (norm.weight, gain * wide(norm.weight)), (norm.bias, gain * (wide(norm.bias) - 1) + shift):
         parameter.copy_(values.to(parameter.dtype))
     delattr(trunk.config, FOLD)
     return trunk
-
-
-def _before_fold(model: PreTrainedModel, gain: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gain and shift, ``(D,)`` float64, without the fold that the configuration records.
-
-    The fold left ones, which training may have changed: the outputs in old units are ``g * (gain * x + shift - 1) + s``.
-    """
-    record = getattr(model.config, FOLD, None)
-    if record is None:
-        return gain, shift
-    old_gain, old_shift = _from_text(record["gain"]), _from_text(record["shift"])
-    return old_gain * gain, old_gain * (shift - 1) + old_shift
 
 
 def _as_text(values: Tensor) -> str:

@@ -45,13 +45,11 @@ class NegativePool:
 
     @classmethod
     def merged(cls, ids: Tensor, counts: Tensor) -> "NegativePool":
-        """Merge several pools, given their concatenated ``(N,)`` tokens and counts; a count of 0 is padding."""
-        ids, counts = ids[counts > 0], counts[counts > 0]
+        """Merge several pools, given their concatenated ``(N,)`` tokens and counts."""
         distinct, positions = torch.unique(ids, return_inverse=True)
         return cls(distinct, torch.zeros_like(distinct).index_add_(0, positions, counts), int(counts.sum()))
 
     def __len__(self) -> int:
-        """Return the number of distinct tokens, U."""
         return self.ids.numel()
 
     def with_drawn(self, ids: Tensor | None) -> "NegativePool":

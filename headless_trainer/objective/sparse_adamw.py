@@ -61,7 +61,13 @@ class SparseAdamW(torch.optim.AdamW):
             if group["amsgrad"] or group["maximize"]:
                 raise ValueError("amsgrad or maximize is True, which SparseAdamW does not support: leave both out.")
             beta1, beta2 = group["betas"]
-            check_settings(beta1, beta2, group["eps"])
+            if not beta1 < math.sqrt(beta2):
+                raise ValueError(
+                    f"adam_beta1 is {beta1} and adam_beta2 is {beta2}: with sparse_embedding_updates adam_beta1 must be below "
+                    "the square root of adam_beta2, or rows that a step does not touch would accelerate."
+                )
+            if not group["eps"] > 0:
+                raise ValueError(f"adam_epsilon must be above 0 with sparse_embedding_updates, got {group['eps']}.")
 
     # State -------------------------------------------------------------------------------------------------------------
 
@@ -182,17 +188,6 @@ class SparseAdamW(torch.optim.AdamW):
     def _put(self, embedding: Tensor, ids: Tensor, *rows: Tensor) -> None:
         for table, values in zip(self._tables(embedding), rows, strict=True):
             table.index_copy_(0, ids, values.to(table.dtype))
-
-
-def check_settings(beta1: float, beta2: float, eps: float) -> None:
-    """Refuse settings of AdamW under which missed updates never decay."""
-    if not beta1 < math.sqrt(beta2):
-        raise ValueError(
-            f"adam_beta1 is {beta1} and adam_beta2 is {beta2}: with sparse_embedding_updates adam_beta1 must be below the "
-            "square root of adam_beta2, or rows that a step does not touch would accelerate."
-        )
-    if not eps > 0:
-        raise ValueError(f"adam_epsilon must be above 0 with sparse_embedding_updates, got {eps}.")
 
 
 def _record(state: dict[str, Tensor], step: int, rate: float, weight_decay: float, beta1: float, beta2: float) -> None:

@@ -67,14 +67,9 @@ def read_run(folder: str | Path) -> Run:
     if tokenizer := _read(found / "tokenizer.json"):
         vocabulary = json.dumps(tokenizer.get("model", {}).get("vocab"), sort_keys=True)
         settings["tokenizer"] = hashlib.sha256(vocabulary.encode()).hexdigest()[:8]
-    try:
-        totals = load_token_counts(found)[1]
-    except FileNotFoundError:
-        totals = {}
-    known = {"step": step} | {axis: totals[axis] for axis in AXES} if totals.keys() >= AXES.keys() else None
-    logged = curves(history, known and tuple(known.values()))
-    end = known or {"step": step} | logged[[*AXES]].max().to_dict()
-    end["process_seconds"] = totals.get("process_seconds", end["train_seconds"])
+    totals = load_token_counts(found)[1]
+    end = {"step": step} | {name: totals[name] for name in (*AXES, "process_seconds")}
+    logged = curves(history, (step, end[TOKENS], end[SECONDS]))
     return Run(folder, logged, settings, end, state.get("max_steps", step))
 
 

@@ -222,7 +222,6 @@ class StopOnSignal(TrainerCallback):
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal ended the run."""
         return self.number > 0
 
     @property

@@ -25,6 +25,12 @@ def computes_on_cpu(args: TrainingArguments) -> bool:
     return bool(args.use_cpu or strtobool(os.environ.get("ACCELERATE_USE_CPU", "False")))
 
 
+def shards(args: TrainingArguments) -> bool:
+    """Return whether DeepSpeed or FSDP shard the run, by a setting or by the launcher."""
+    by_launcher = strtobool(os.environ.get("ACCELERATE_USE_FSDP", "False"))
+    return bool(args.deepspeed_plugin is not None or args.fsdp or by_launcher)
+
+
 def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.environ) -> None:
     """Refuse to train in one process where several were requested."""
     if args.deepspeed and not {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():

@@ -25,7 +25,6 @@ _listeners: list[Callable[[], None]] = []  # called at each progress of this pro
 
 
 def several() -> bool:
-    """Return whether this process is one of several connected ones."""
     connected = torch.distributed.is_available() and torch.distributed.is_initialized()
     return connected and torch.distributed.get_world_size() > 1
 
@@ -58,7 +57,6 @@ class HostExchange:
             self._group = torch.distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=seconds))
 
     def largest(self, number: int) -> int:
-        """Return the largest of the numbers of all processes."""
         if not several():
             return number
         found = torch.tensor(number)

@@ -60,7 +60,6 @@ def use_data_files(manager: TaskManager, items: list[str]) -> None:
 
 
 def define(manager: TaskManager, name: str, changes: dict) -> None:
-    """Change parts of the definition of a task."""
     config = _definition(manager, name) | changes
     manager.task_index[name] = replace(manager.task_index[name], yaml_path=None, cfg=config)
 

@@ -6,6 +6,7 @@ Letters used in shapes: K predicted positions, U distinct tokens of the pool, D 
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -111,30 +112,6 @@ def vocabulary_scores(
     return results
 
 
-class EvaluationSums:
-    """Sums over the predictions of one evaluation."""
-
-    def __init__(self):
-        self._sums: dict[str, float] = {}
-        self._count = 0
-
-    def add(self, scores: dict[str, Tensor]) -> None:
-        """Add ``(K,)`` figures of K predictions, by their names in the logs."""
-        self._count += len(scores["loss"])
-        for name, values in scores.items():
-            self._sums[name] = self._sums.get(name, 0.0) + values.cpu().double().sum().item()
-
-    def means(self, reduce, perplexity: bool) -> dict[str, float]:
-        """Return means over all predictions; ``reduce`` sums a float64 CPU tensor over processes, None for a single one."""
-        sums = torch.tensor([self._count, *self._sums.values()], dtype=torch.float64)
-        count, *sums = (reduce(sums) if reduce is not None else sums).tolist()
-        means = {name: total / count if count else math.nan for name, total in zip(self._sums, sums, strict=True)}
-        if perplexity:
-            for name in [name for name in means if name.startswith("cross_entropy")]:
-                means[name.replace("cross_entropy", "perplexity")] = math.exp(min(means[name], 700.0))
-        return means | {"predicted_tokens": int(count)}
-
-
 @contextmanager
 def generators_set_aside(seed: int, device: torch.device) -> Iterator[None]:
     """Seed every generator that a collator may use; on exit, restore those of training."""
@@ -158,7 +135,7 @@ class Evaluation:
         self.trainer = trainer
         self.pool = self._fixed_pool(dataset) if trainer.objective == "headless" else None
         self.prior = trainer._prior()
-        self._sums, self._rows = EvaluationSums(), 0
+        self._sums = Counter(rows=0, predicted_tokens=0)  # of this process, by the names in the logs
 
     def _fixed_pool(self, dataset) -> NegativePool:
         """Return the first `eval_pool_size` targets of the dataset, for any batch size and number of processes."""
@@ -179,19 +156,26 @@ class Evaluation:
         counted = inputs.pop(COUNTS, True)
         batch = trainer.make_targets(trainer._prepare_inputs(inputs), None)
         labels = batch.pop("labels")
-        self._rows += len(labels) * counted
+        self._sums["rows"] += len(labels) * counted
         labels = labels if counted else torch.full_like(labels, IGNORE_INDEX)
         predicted, target_ids = predictions(labels)
         with trainer.compute_loss_context_manager():
             hidden = trainer.head.hidden(model, batch, predicted)
         scores = trainer.evaluation_scores(hidden, target_ids, self.pool)
-        self._sums.add(scores)
+        self._sums["predicted_tokens"] += len(predicted)
+        self._sums.update({name: values.cpu().double().sum().item() for name, values in scores.items()})
         return scores["loss"].mean() if len(predicted) else torch.zeros((), device=labels.device)
 
     def figures(self) -> tuple[dict[str, float], int]:
         """Return figures over all processes, and the number of scored rows."""
-        trainer = self.trainer
-        found = self._sums.means(trainer.sum_over_processes, perplexity=trainer.task == "clm")
+        sums = self.trainer.sum_over_processes(torch.tensor([*self._sums.values()], dtype=torch.float64))
+        rows, count, *totals = sums.tolist()
+        found = {
+            name: total / count if count else math.nan for name, total in zip([*self._sums][2:], totals, strict=True)
+        }
+        if self.trainer.task == "clm":
+            for name in [name for name in found if name.startswith("cross_entropy")]:
+                found[name.replace("cross_entropy", "perplexity")] = math.exp(min(found[name], 700.0))
         if self.pool is not None:
             found |= {"pool_tokens": len(self.pool), "pool_size": self.pool.size}
-        return found, int(trainer.sum_over_processes(torch.tensor(self._rows, device=trainer.args.device)))
+        return found | {"predicted_tokens": int(count)}, int(rows)

@@ -18,7 +18,6 @@ class FiniteCheck:
         self._waiting: list[tuple[str, int, Tensor]] = []
 
     def watch(self, step: int, number: Tensor, what: str) -> None:
-        """Register a scalar of an optimizer step."""
         self._waiting.append((what, step, number.detach()))
         if not self.late:
             self.read_all()

@@ -27,7 +27,7 @@ from ..objective.prior import candidate_log_prior, drawn_share_of
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
 from .saving import run_totals
-from .step import CandidatePools, Candidates, Step
+from .step import Candidates, Step
 from .window import count_pool
 
 logger = logging.getLogger(__name__)
@@ -56,8 +56,6 @@ class HeadlessTrainer(PretrainingTrainer):
 
     def __init__(self, *args: Any, token_counts: Tensor | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.head.check_launch(self.args, sharded=self.is_sharded)
-        self.pools = CandidatePools(self.args, self.head.size, self.host, self.window.add)
         if token_counts is not None:
             if len(token_counts) != self.head.size:
                 raise ValueError(

@@ -26,8 +26,7 @@ def sent(value: Any, device: torch.device) -> Any:
     if isinstance(value, list | tuple):
         return type(value)([sent(each, device) for each in value])
     if dataclasses.is_dataclass(value):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **sent(fields, device))  # type: ignore[type-var]
+        return dataclasses.replace(value, **sent(vars(value), device))
     return value
 
 

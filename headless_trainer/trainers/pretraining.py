@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import transformers
-from accelerate.data_loader import DataLoaderShard
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -112,7 +111,6 @@ class PretrainingTrainer(Trainer):
     loss_is_scaled_for_ga = True
     objective: str  # must equal args.objective
     head_class: type[CandidateHead] | type[VocabularyHead]
-    pools: CandidatePools  # made by each objective with candidates
     hub: HubPushes | None = None
     old_eval_dataset: Any = None
     saved_dtype: torch.dtype | None = None
@@ -165,11 +163,12 @@ class PretrainingTrainer(Trainer):
         self.facts = RunFacts()
         self.host = HostExchange(args.ddp_timeout)
         self.signal = StopOnSignal(self.host)
+        self.pools = CandidatePools(args, self.head.size, self.host, self.window.add)
         self.finite = FiniteCheck(args)
         self.checkpoint_aside: CheckpointAside | None = None  # the checkpoint being written
         self.rows: SparseRows | None = None
         if args.sparse_embedding_updates:
-            self.rows = SparseRows(self.model, args, self.head.row_weights, self.is_sharded)
+            self.rows = SparseRows(self.model, args, self.head.row_weights)
         self.stream = StreamPlace(self.train_dataset, args) if isinstance(self.train_dataset, PackedStream) else None
         self.evaluation: Evaluation | None = None
         for callback in (self.signal, LogAtSaves(self.window), self.rows, self.stream):
@@ -215,8 +214,7 @@ class PretrainingTrainer(Trainer):
         if isinstance(dataset, IterableDataset) and not hasattr(dataset, "__len__"):
             dataset = Passes(dataset)
         loader = super()._get_dataloader(dataset, *given, is_training=True, **named)
-        if isinstance(loader, DataLoaderShard):
-            loader.device = None  # batches stay on the host until their targets are drawn
+        loader.device = None  # batches stay on the host until their targets are drawn
         return with_following_workers(loader)
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:

@@ -24,7 +24,7 @@ from ..objective.negatives import NegativePool
 from ..objective.prior import log_prior
 from .evaluation import vocabulary_scores
 from .pretraining import PretrainingTrainer
-from .step import CandidatePools, Candidates, Step
+from .step import Candidates, Step
 
 # Default number of tokens drawn per step; for mlm, which predicts few tokens, at least a share of the vocabulary; and the
 # largest share. With too few draws, tokens that never occur keep or gain probability; more cost time (docs/adapting.md).
@@ -74,7 +74,6 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         # Tokens absent from the new texts: their probability shows whether the sample is too small.
         self.unseen = (token_counts == 0).to(args.device)
         self.frequency = log_prior(token_counts).exp().to(args.device)
-        self.pools = CandidatePools(args, self.head.size, self.host, self.window.add)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None

@@ -29,14 +29,7 @@ class SparseRows(TrainerCallback):
     ignores the embedding: dense gradients would be exchanged in full, and NCCL cannot exchange sparse ones.
     """
 
-    def __init__(
-        self, model: nn.Module, args: HeadlessTrainingArguments, weights: list[nn.Parameter], sharded: bool = False
-    ):
-        if sharded:
-            raise ValueError(
-                "sparse_embedding_updates is True but the run was started with DeepSpeed or FSDP, which shard the embedding: "
-                "start it with a multi-GPU configuration (DDP), or leave sparse_embedding_updates out."
-            )
+    def __init__(self, model: nn.Module, args: HeadlessTrainingArguments, weights: list[nn.Parameter]):
         self.model, self.args, self.weights = model, args, weights
         self._optimizer: SparseAdamW | None = None
 

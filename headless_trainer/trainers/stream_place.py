@@ -39,7 +39,6 @@ class StreamPlace(TrainerCallback):
         state.epoch = state.global_step / state.max_steps  # Trainer would count from the resume on
 
     def begin(self) -> None:
-        """Rewind the stream to its beginning."""
         self.stream.deal(self.args.process_index, self.args.world_size, max(1, self.args.dataloader_num_workers))
 
     def save(self, checkpoint: Path) -> None:

@@ -55,8 +55,7 @@ class TrainingWindow(TrainerCallback):
     def _reset(self) -> None:
         self._tokens = self._predicted = self._steps = 0
         self._seconds = 0.0
-        self._figures: dict[str, list[Tensor | float]] = {}  # sum of the values, sum of the divisors; steps where None
-        self._per_step: set[str] = set()
+        self._figures: dict[str, list] = {}  # sum of the values; sum of the divisors, or None for the steps
 
     def start_step(self) -> None:
         self._started = time.perf_counter()
@@ -91,10 +90,7 @@ class TrainingWindow(TrainerCallback):
         """
         figure = self._figures.setdefault(name, [0.0, 0.0])
         figure[0] = figure[0] + (value.detach() if isinstance(value, Tensor) else value)
-        if divisor is None:
-            self._per_step.add(name)
-        else:
-            figure[1] = figure[1] + divisor
+        figure[1] = None if divisor is None else figure[1] + divisor
 
     def flush(self, device: torch.device, reduce=None) -> dict[str, float]:
         """Return the figures since the last call, and start a new window.
@@ -105,7 +101,7 @@ class TrainingWindow(TrainerCallback):
         self._count_time()
         steps, seconds = max(1, self._steps), max(self._seconds, 1e-9)
         names = sorted(self._figures)
-        divisors = [steps if name in self._per_step else self._figures[name][1] for name in names]
+        divisors = [steps if self._figures[name][1] is None else self._figures[name][1] for name in names]
         values = [float(self._figures[name][0]) for name in names] + [float(divisor) for divisor in divisors]
         sums = torch.tensor([self._tokens, self._predicted, self.tokens_seen, *values], dtype=torch.float64)
         tokens, predicted, seen, *figures = (reduce(sums) if reduce is not None else sums).tolist()

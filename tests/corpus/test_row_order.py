@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from headless_trainer.corpus.row_order import SimilarLengthSampler, longest_first, row_lengths
+from headless_trainer.corpus.row_order import SimilarLengthSampler, row_lengths
 
 
 def order_of(lengths: np.ndarray, rows: int, seed: int, epoch: float | None) -> list[int]:
@@ -37,10 +37,6 @@ def test_rows_left_over_are_neither_long_nor_short():
     lengths = np.arange(103)
     left = [lengths[order_of(lengths, 100, seed, 0)[-3:]].mean() for seed in range(200)]
     assert abs(np.mean(left) - 51) < 8
-
-
-def test_evaluation_goes_from_the_longest_row_to_the_shortest():
-    assert longest_first(np.array([3, 9, 1, 9])) == [1, 3, 0, 2]
 
 
 @pytest.mark.parametrize("column", [None, "length", "tokens"])

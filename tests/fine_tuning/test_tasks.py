@@ -71,7 +71,6 @@ def test_outputs_of_the_head():
     outputs = {name: task.num_labels for name, task in TASKS.items() if task.num_labels != 2 and "xnli" not in name}
     assert outputs == {"stsb": 1, "mnli": 3, "cb": 3, "copa": 1}
     assert [name for name, task in TASKS.items() if task.problem is REGRESSION] == ["stsb"]
-    assert [name for name, task in TASKS.items() if task.is_multiple_choice] == ["copa"]
     assert TASKS["cb"].label_names == ("entailment", "contradiction", "neutral")
     assert TASKS["xnli"].label_names == TASKS["mnli"].label_names == ("entailment", "neutral", "contradiction")
     assert TASKS["rte"].label_names == TASKS["qnli"].label_names == ("entailment", "not_entailment")

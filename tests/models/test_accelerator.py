@@ -13,7 +13,7 @@ from headless_trainer.models.fold import fold_head_bias, unfold
 from headless_trainer.objective.masking import MaskingRule, content_seeds, mask_tokens
 from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.trainers.evaluation import EvaluationSums, pool_scores, vocabulary_scores
+from headless_trainer.trainers.evaluation import pool_scores, vocabulary_scores
 from headless_trainer.trainers.step import Candidates
 from headless_trainer.trainers.window import TrainingWindow, count_pool
 
@@ -68,9 +68,6 @@ def test_scores():
 
 
 def test_sums():
-    sums = EvaluationSums()
-    sums.add({"loss": torch.tensor([1.0, 2.0]).to(DEVICE)})
-    assert sums.means(None, perplexity=False) == {"loss": 1.5, "predicted_tokens": 2}
     window = TrainingWindow()
     window.start_step()
     window.add_batch(2**25 + 1, 3)  # more than float32 counts to

@@ -345,7 +345,7 @@ def test_a_step_makes_nothing_of_the_vocabularys_size(tmp_path, sparse_updates, 
 
 
 def test_shards_are_refused(tmp_path, sharded):
-    with pytest.raises(ValueError, match="sparse_embedding_updates .*DeepSpeed or FSDP"):
+    with pytest.raises(ValueError, match="sparse_embedding_updates .*DeepSpeed and FSDP"):
         trainer(tmp_path, "clm")
 
 

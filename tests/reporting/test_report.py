@@ -51,6 +51,8 @@ def make_run(
     config = {"vocab_size": settings.pop("vocab_size", 50), "n_layer": 2, "architectures": [objective.title()]}
     (folder / "config.json").write_text(json.dumps(config))
     settings = {"task": "clm", "use_cpu": True} | settings
+    totals = {"tokens_seen": 100 * steps[-1], "train_seconds": 100 * steps[-1] / pace}
+    save_token_counts(folder, torch.ones(3, dtype=torch.long), totals | {"process_seconds": totals["train_seconds"]})
     save_settings(folder, HeadlessTrainingArguments(str(folder), objective=objective, seed=seed, **settings), **of_run)
     return folder
 
@@ -351,7 +353,7 @@ def test_an_interrupted_run_is_read_from_its_last_checkpoint(tmp_path):
     run = make_run(tmp_path / "run")
     inside = run / "checkpoint-40"
     inside.mkdir()
-    for name in ("trainer_state.json", "settings.json", "config.json"):
+    for name in ("trainer_state.json", "settings.json", "config.json", "token_counts.safetensors"):
         (run / name).rename(inside / name)
     state = json.loads((inside / "trainer_state.json").read_text()) | {"max_steps": 100}
     (inside / "trainer_state.json").write_text(json.dumps(state))
@@ -373,7 +375,8 @@ def test_the_end_of_a_run_is_read_from_what_it_wrote_last(tmp_path):
     state = json.loads((run / "trainer_state.json").read_text()) | {"global_step": 50, "max_steps": 50}
     (run / "trainer_state.json").write_text(json.dumps(state))
     assert read_run(run).end == {"step": 50, "tokens_seen": 4000, "train_seconds": 4.0, "process_seconds": 4.0}
-    save_token_counts(run, torch.ones(3, dtype=torch.long), {"tokens_seen": 5200, "train_seconds": 5.5})
+    totals = {"tokens_seen": 5200, "train_seconds": 5.5, "process_seconds": 11.0}
+    save_token_counts(run, torch.ones(3, dtype=torch.long), totals)
     evaluation = {"eval_loss": 5.0, "eval_accuracy": 0.5, "epoch": 1.0, "step": 50}
     (run / "eval_results.json").write_text(json.dumps(evaluation))
     found = read_run(run)
@@ -381,7 +384,7 @@ def test_the_end_of_a_run_is_read_from_what_it_wrote_last(tmp_path):
     assert found.value_at("eval_accuracy", "train_seconds", 4.75) == pytest.approx(0.45)
     assert found.value_at("eval_accuracy", "tokens_seen", 5201) is None
     assert found.value_at("eval_accuracy", "tokens_seen", 999) is None
-    assert found.end == {"step": 50, "tokens_seen": 5200, "train_seconds": 5.5, "process_seconds": 5.5}
+    assert found.end == {"step": 50, "tokens_seen": 5200, "train_seconds": 5.5, "process_seconds": 11.0}
 
 
 def test_without_scipy_the_extra_is_named(tmp_path, two, monkeypatch):

