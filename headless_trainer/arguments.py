@@ -13,7 +13,7 @@ from transformers.training_args import OptimizerNames
 
 from .command_line import parse_yaml
 from .measures import higher_is_better
-from .refusals import DATA, HEAD, MODEL, PRETRAINING, STEPS, Refusal, leave_out_unread, refuse
+from .refusals import DATA, FOLLOW_SCORES, HEAD, MODEL, PRETRAINING, STEPS, Refusal, leave_out_unread, refuse
 from .runtime.launch import check_launch, computes_on_cpu, connect
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
@@ -46,7 +46,7 @@ class LoadingArguments:
 class ModelArguments(LoadingArguments):
     """Model and tokenizer."""
 
-    model_name_or_path: str | None = HfArg(default=None, help="Checkpoint to continue. Default: random weights.")
+    model_name_or_path: str | None = HfArg(default=None, help="Checkpoint to load. Default: random weights.")
     model_type: str | None = HfArg(default=None, help="Architecture to train from random weights, such as bert.")
     config_name: str | None = HfArg(default=None, help="Configuration for random weights (Hub name or folder).")
     config_overrides: str | None = HfArg(
@@ -54,7 +54,7 @@ class ModelArguments(LoadingArguments):
     )
     tie_word_embeddings: bool | None = HfArg(
         default=None,
-        help="Share the input embedding with the head (headless: the candidates). Default: as the architecture does.",
+        help="Share the input embedding with the head (headless: candidates). Default: the architecture's; headless: true.",
     )
     mask_token: str | None = HfArg(default=None, help="Mask token for a tokenizer that has none. Added if it is new.")
     train_tokenizer: bool = HfArg(default=False, help="Train a tokenizer on the training texts.")
@@ -95,7 +95,7 @@ class DataArguments:
         default=None, help="Files, folders or globs for evaluation. Default: part of the training documents."
     )
     eval_old_file: list[str] | None = HfArg(
-        default=None, help="Earlier training texts. Their held-out part is scored too, as eval_old_..., for forgetting."
+        default=None, help="Earlier texts, to measure forgetting. Their held-out part is scored as eval_old_...."
     )
     text_column: str | None = HfArg(default=None, help="Text column. Default: text, or the only text column.")
     sample_by: Literal["line", "paragraph", "document"] = HfArg(
@@ -121,7 +121,7 @@ class DataArguments:
 
 @dataclass
 class HeadlessTrainingArguments(TrainingArguments):
-    """Objective, and `transformers.TrainingArguments`.
+    """Objective and evaluation.
 
     The fields of ``TrainingArguments`` repeated below have other defaults. ``dataloader_pin_memory`` is False on a CPU,
     ``bf16`` and ``fp16`` also take "auto", and ``run_name`` defaults to the last two folders of ``output_dir``.
@@ -151,7 +151,7 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     sampled_negatives: int | None = HfArg(
         default=None,
-        help="Number of tokens drawn uniformly in each step as more candidates. Default: none for headless; for "
+        help="Extra candidates drawn uniformly from the vocabulary in each step. Default: none for headless; for "
         "sampled_softmax 4,096 (mlm: an eighth of the vocabulary if that is more), at most a quarter of the vocabulary.",
     )
     mlm_probability: float = HfArg(default=0.15, help="mlm: share of tokens to predict.")
@@ -191,6 +191,7 @@ class HeadlessTrainingArguments(TrainingArguments):
     )
     hub_token: str | None = HfArg(default=None, repr=False, help="Hub token to push with. The stored login by default.")
 
+    unread_flags = ("do_train", "do_predict")
     refusals = PRETRAINING
 
     def __post_init__(self) -> None:
@@ -203,6 +204,8 @@ class HeadlessTrainingArguments(TrainingArguments):
         with checked(self, self.refusals):
             super().__post_init__()
             leave_out_unread(self)
+            if self.greater_is_better and self.lr_scheduler_type in FOLLOW_SCORES:
+                self.lr_scheduler_kwargs = {"mode": "max"} | (self.lr_scheduler_kwargs or {})
             if self.label_names is None:
                 self.label_names = ["labels"]
         if self.report_to and self.run_name is None:
@@ -249,7 +252,7 @@ class LMHeadArguments(HeadlessTrainingArguments):
     unread_flags = (
         "model_type", "config_name", "config_overrides", "tie_word_embeddings", "train_tokenizer", "tokenizer_type",
         "vocab_size", "objective", "negatives", "pool_size", "sampled_negatives", "sparse_embedding_updates", "head_bias",
-        "eval_pool_size", "eval_full_vocabulary",
+        "eval_pool_size", "eval_full_vocabulary", "mask_token", "resize_embeddings", "do_predict",
     )  # fmt: skip
     refusals = HEAD
 

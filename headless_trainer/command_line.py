@@ -21,7 +21,7 @@ COMMANDS = {
     "pretrain": "pretrain or continue an encoder or a decoder: headless, with sampled softmax, or vanilla",
     "lm-head": "turn a headless checkpoint into a language model, without training or fine-tuned",
     "lm-eval": "score language models by the LM Evaluation Harness, and compare two of them",
-    "glue": "fine-tune and score on GLUE, SuperGLUE, XNLI or a task of your own",
+    "glue": "fine-tune and score on GLUE, SuperGLUE, XNLI or your own task",
     "report": "compare pretraining runs on one page",
 }
 # Their modules in cli/. The script of `lm-head` at the root of a checkout is run_lm_head.py.
@@ -36,13 +36,16 @@ LONGEST_MESSAGE = 2_000  # characters: it may quote a word of a file
 # Settings of transformers that --help lists.
 COMMON = (
     "output_dir", "max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps",
-    "learning_rate", "bf16", "eval_strategy", "resume_from_checkpoint", "push_to_hub",
+    "learning_rate", "bf16", "do_train", "do_eval", "do_predict", "eval_strategy", "resume_from_checkpoint", "push_to_hub",
 )  # fmt: skip
 # Those of them with a clearer help text than transformers'.
 REWORDED = {
     "max_steps": "Optimizer steps to train, instead of num_train_epochs",
     "gradient_accumulation_steps": "Forward passes on a device in one optimizer step",
-    "output_dir": "Folder for the model, its card and its checkpoints",
+    "output_dir": "Folder for everything the run writes",
+    "do_train": "Fine-tune the language model",
+    "do_eval": "Evaluate the final model",
+    "do_predict": "Predict the rows of test_file or test_split",
     "push_to_hub": "Push the model to the Hub whenever it is saved",
     "resume_from_checkpoint": "last, auto (last, or start if there is none), or a checkpoint's folder",
 }
@@ -67,12 +70,13 @@ INSTEAD = {
     },
     "TrainingArguments": {
         "use_fast_tokenizer": "all tokenizers are fast ones",
-        "low_cpu_mem_usage save_safetensors use_mps_device": "this is always so",
+        "low_cpu_mem_usage save_safetensors use_mps_device": "this is always on",
         "dtype torch_dtype": "weights are trained in float32; --bf16 true computes in bfloat16",
         "warmup_ratio": "use --warmup_steps with a share of the steps, below 1",
         "use_auth_token": "use --token",
         "include_tokens_per_second": "tokens_per_second is always logged",
-        "dispatch_batches split_batches": "use --accelerator_config",
+        "dispatch_batches": "use --accelerator_config",
+        "split_batches": "lower --per_device_train_batch_size",
         "fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap": "use --fsdp_config, or accelerate launch",
         "evaluation_strategy": "use --eval_strategy",
         "no_cuda": "use --use_cpu",

@@ -34,7 +34,7 @@ def outside(names: str, must: str, fits: Callable[[Any], bool]) -> Iterable[Refu
 
 def _has_no_decay(args) -> bool:
     last = (args.lr_scheduler_kwargs or {}).get("num_decay_steps")
-    fits = isinstance(last, int) and 0 < last and not 0 < args.max_steps < last + args.get_warmup_steps(args.max_steps)
+    fits = isinstance(last, int) and 0 < last <= args.max_steps - args.get_warmup_steps(args.max_steps)
     return args.lr_scheduler_type == "warmup_stable_decay" and not fits
 
 
@@ -42,6 +42,8 @@ LEAVE = "leave it out"
 UNREAD = f"losses, metrics and checkpoints ignore it: {LEAVE}"
 OF_TWO = "drop one of the two"
 ONE_OR_MORE = "be at least 1", lambda value: value >= 1
+ADAMW = ("adamw_torch", "adamw_torch_fused")
+FOLLOW_SCORES = ("reduce_lr_on_plateau", "greedy")  # schedules that read the metric of each evaluation
 # Checked before transformers reads them: it replaces 0 by logging_steps.
 STEPS = tuple(
     Refusal(
@@ -66,6 +68,44 @@ RANGES = (
     Refusal("auto_find_batch_size", "weights and counts would not start anew: lower per_device_train_batch_size"),
     Refusal("label_names", f"labels are in 'labels': {LEAVE}", lambda args: list(args.label_names) != ["labels"]),
     Refusal("label_smoothing_factor average_tokens_across_devices", UNREAD),
+    Refusal(
+        "bf16_full_eval fp16_full_eval", "it rounds the weights for good, also for later training: use bf16 or fp16"
+    ),
+    Refusal("dataloader_in_order", f"a resume would repeat rows and lose others, and predictions mix them up: {LEAVE}"),
+    Refusal(
+        "save_strategy",
+        "only a better evaluation is saved: also set eval_strategy and metric_for_best_model",
+        lambda args: args.save_strategy == "best" and (args.eval_strategy == "no" or not args.metric_for_best_model),
+    ),
+    Refusal("save_on_each_node", f"machines share the folder of a run: {LEAVE}"),
+    Refusal(
+        "accelerator_config",
+        "with split_batches a position in the data means other rows: divide per_device_train_batch_size instead",
+        lambda args: args.accelerator_config.split_batches,
+    ),
+    Refusal(
+        "ddp_static_graph",
+        f"torch fails with it where gradient_accumulation_steps is above 1: {OF_TWO}",
+        lambda args: args.gradient_accumulation_steps > 1,
+    ),
+    Refusal(
+        "lr_scheduler_type",
+        "max_steps and the decay's steps, which must fit in after the warmup, are not both set: pass "
+        """--max_steps 1000 --lr_scheduler_kwargs '{"num_decay_steps": 100}'""",
+        _has_no_decay,
+    ),
+    Refusal(
+        "warmup_steps",
+        "lr_scheduler_type has no warmup: use constant_with_warmup, or 0 steps",
+        lambda args: args.lr_scheduler_type in ("constant", *FOLLOW_SCORES),
+    ),
+    Refusal(
+        "lr_scheduler_kwargs",
+        f"lr_scheduler_type takes none: {LEAVE}",
+        lambda args: args.lr_scheduler_type in ("constant", "constant_with_warmup"),
+    ),
+    Refusal("optim_args", f"optim takes none: {LEAVE}", lambda args: args.optim in (*ADAMW, "adafactor")),
+    Refusal("optim_target_modules", f"optim trains all layers: {LEAVE}", lambda args: args.optim in ADAMW),
 )
 PRETRAINING = (
     *RANGES,
@@ -73,14 +113,12 @@ PRETRAINING = (
     *outside("sampled_negatives", "not be negative", lambda value: value >= 0),
     *outside("muon_learning_rate", "be above 0 and finite", lambda value: 0 < value < math.inf),
     *outside("mlm_probability", "be above 0 and below 1", lambda value: 0 < value < 1),
-    Refusal(
-        "lr_scheduler_type",
-        "lr_scheduler_kwargs does not set the number of final steps, after the warmup, in which the rate decays: pass "
-        """--lr_scheduler_kwargs '{"num_decay_steps": 100}'""",
-        _has_no_decay,
-    ),
     Refusal("neftune_noise_alpha", f"its noise would also reach the candidates' vectors: {LEAVE}"),
-    Refusal("dataloader_in_order", f"a resume would repeat rows and lose others: {LEAVE}"),
+    Refusal(
+        "train_sampling_strategy",
+        "it ignores seeds, and a resume would read other rows: use group_by_length",
+        lambda args: args.train_sampling_strategy == "batch_rebalance",
+    ),
     Refusal(
         "accelerator_config",
         "without use_seedable_sampler a resume would read other rows: set it to true",
@@ -129,7 +167,7 @@ PRETRAINING = (
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
         f"optim is not AdamW: change it, or {LEAVE}",
-        lambda args: getattr(args.optim, "value", args.optim) not in ("adamw_torch", "adamw_torch_fused"),
+        lambda args: args.optim not in ADAMW,
     ),
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
@@ -137,8 +175,18 @@ PRETRAINING = (
         shards,
     ),
 )
+# For rows without a length.
+STREAM = tuple(
+    Refusal(
+        f"{when}_strategy",
+        "train_dataset has no length, so its epochs have no end: use steps",
+        lambda args, when=when: getattr(args, f"{when}_strategy") == "epoch",
+    )
+    for when in ("logging", "save", "eval")
+)
 CLASSIFICATION = (
     *RANGES,
+    Refusal("eval_do_concat_batches dataloader_drop_last", f"every row is scored, in one array: {LEAVE}"),
     Refusal("train_sampling_strategy length_column_name", f"batches are always of similar length: {LEAVE}"),
 )
 HEAD = (
@@ -175,6 +223,16 @@ DATA = (
     *outside("validation_split_percentage", "be above 0 and below 100", lambda share: 0 < share < 100),
     Refusal("max_train_samples", "a stream has no fixed rows: set --max_steps instead", lambda args: args.streaming),
     *outside("shuffle_buffer_size", "not be negative", lambda size: size >= 0),
+    Refusal(
+        "shuffle_buffer_size",
+        f"only streams have a buffer: add --streaming, or {LEAVE}",
+        lambda args: not args.streaming,
+    ),
+    Refusal(
+        "dataset_config_name dataset_revision",
+        f"dataset_name is not given: {LEAVE}",
+        lambda args: not args.dataset_name,
+    ),
     *outside("max_seq_length", "be at least 2", lambda length: length >= 2),
     *outside("max_train_samples max_eval_samples preprocessing_num_workers", *ONE_OR_MORE),
 )

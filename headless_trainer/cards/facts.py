@@ -100,7 +100,7 @@ def environment(trainer, seconds: float) -> dict[str, str | None]:
     return {
         "Hardware": hardware(trainer.args.device, trainer.args.world_size),
         "Time": f"{duration(seconds)} in training steps",
-        "Largest memory": f"{max(memory):,.0f} MiB of a {where}" if memory else None,
+        "Peak memory": f"{max(memory):,.0f} MiB of a {where}" if memory else None,
         **software(),
     }
 

@@ -52,7 +52,8 @@ def evaluate(args) -> None:
         finally:  # after an error or Ctrl-C, the table shows the scores so far
             if table := score_table(sorted(path.parent for path in Path(args.output_dir).glob(f"*/{RESULTS_NAME}"))):
                 write_whole(Path(args.output_dir, "results.md"), f"{table}\n".encode())
-        print(f"\n{table}\n\nin {args.output_dir}: results.md, and a folder for each model")
+        if table:
+            print(f"\n{table}\n\nin {args.output_dir}: results.md, and a folder for each model")
     if compared and not failures:
         folders = [Path(each) if each in scored else Path(args.output_dir, folder_name(each)) for each in compared]
         table = comparison_table(compare(*folders), compared)

@@ -6,7 +6,7 @@
     headless-trainer lm-head paper_lm_head_text --model_name_or_path runs/decoder --output_dir runs/decoder-tuned
 
 The head is E^T + log q, where q is each token's share of the pretraining targets. A decoder becomes a causal language model,
-an encoder a masked one; every client can generate, fill masks and score with it. --do_train then fine-tunes head and trunk
+an encoder a masked one; transformers loads either without our code. --do_train then fine-tunes head and trunk
 (with --freeze_trunk only the head) with cross-entropy over the vocabulary; --do_eval measures the model on held-out rows.
 """
 

@@ -9,8 +9,17 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
+import torch
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import (
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    get_scheduler,
+    set_seed,
+)
+from transformers.integrations import get_reporting_integration_callbacks
 from xxhash import xxh3_128_hexdigest
 
 from ..arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
@@ -20,7 +29,7 @@ from ..corpus import packing, streaming, texts
 from ..corpus.files import expand, extension
 from ..models import loading
 from ..models.trunk import check_one_stack, infer_task
-from ..refusals import PRETRAINING, Refusal, check_best_metric, refuse
+from ..refusals import PRETRAINING, STREAM, Refusal, check_best_metric, refuse
 from ..runtime import run_folder
 from ..runtime.checkpoints import check_output_dir, check_writable, checkpoint_to_resume
 from ..runtime.launch import check_devices
@@ -141,12 +150,37 @@ def check_run(model_args: ModelArguments, data_args: DataArguments, args: Headle
     """Refuse incompatible settings before anything is read."""
     check_devices(args)
     refuse(args, PRETRAINING)  # again, now that the task is known
-    check_best_metric(args)
+    if args.trainer is None:  # another may log others
+        check_best_metric(args)
+    check_libraries(args)
+    if data_args.eval_old_file and not (args.do_eval or args.eval_strategy != "no"):
+        raise ValueError("eval_old_file is given but nothing is evaluated: add --do_eval, or set --eval_strategy.")
     if data_args.streaming:
         if args.max_steps <= 0:
             raise ValueError("streaming is True but max_steps is not set, and a stream has no length: set --max_steps.")
         why = "streaming is True, and a stream has no sampler: set --shuffle_buffer_size (0 keeps the order), or leave it out"
-        refuse(args, [Refusal("train_sampling_strategy", why)])
+        refuse(args, [Refusal("train_sampling_strategy", why), *STREAM])
+
+
+def check_libraries(args: HeadlessTrainingArguments) -> None:
+    """Refuse what would fail once the corpus is tokenized: a tracker, schedule or optimizer with its settings."""
+
+    def make_schedule() -> None:
+        optimizer, steps = torch.optim.SGD([torch.zeros(1)]), max(args.max_steps, 1)
+        get_scheduler(args.lr_scheduler_type, optimizer, args.get_warmup_steps(steps), steps, args.lr_scheduler_kwargs)
+
+    checks = {
+        "report_to": lambda: [tracker() for tracker in get_reporting_integration_callbacks(args.report_to)],
+        "lr_scheduler_type": make_schedule,
+        # With target modules, the model decides.
+        "optim": lambda: args.optim_target_modules or Trainer.get_optimizer_cls_and_kwargs(args),
+    }
+    for name, check in checks.items():
+        try:
+            check()
+        except (ImportError, RuntimeError, TypeError, ValueError) as error:
+            value = getattr(args, name)
+            raise ValueError(f"{name} is {getattr(value, 'value', value)!r}, which fails: {error}") from error
 
 
 def row_settings(data_args: DataArguments, args: HeadlessTrainingArguments) -> dict[str, int | bool]:
@@ -168,10 +202,9 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
     if not trainer.signal.stopped:
         finish(trainer, trainer.args.do_eval or trainer.args.eval_strategy != "no")
     elif trainer.is_world_process_zero():
-        logger.warning(
-            "Stopped by %s with a checkpoint. To resume: repeat the command with --resume_from_checkpoint last",
-            NAMES[trainer.signal.number],
-        )
+        again = "To resume: repeat the command with --resume_from_checkpoint last"
+        again = "save_only_model keeps none to resume from" if trainer.args.save_only_model else again
+        logger.warning("Stopped by %s with a checkpoint. %s", NAMES[trainer.signal.number], again)
 
 
 def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:

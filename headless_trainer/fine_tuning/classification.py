@@ -151,6 +151,10 @@ class ClassificationTrainer(Trainer):
         self.finite.watch(self.state.global_step + 1, loss, "The loss")
         return loss
 
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        self.finite.read_all()
+        super().log(logs, start_time)
+
     def _save_checkpoint(self, model, trial) -> None:
         self.finite.read_all()
         self.finite.check_weights(self.model, self.state.global_step)
@@ -160,4 +164,6 @@ class ClassificationTrainer(Trainer):
         keep_padding_id(self.model)
         folder = output_dir or self.args.output_dir
         with model_aside(folder, self.args.should_save) as aside, with_settings(self.args, hub_token=None):
-            super().save_model(str(aside), _internal_call)
+            super().save_model(str(aside), _internal_call=True)
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub("Model save", revision=self.args.hub_revision)

@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from ..arguments import LoadingArguments, checked
-from ..refusals import CLASSIFICATION, ONE_OR_MORE, Refusal, outside, refuse
+from ..refusals import CLASSIFICATION, FOLLOW_SCORES, ONE_OR_MORE, Refusal, outside, refuse
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
@@ -26,7 +26,7 @@ GRID_SETTINGS = (
 )  # fmt: skip
 # Fields of TrainingArguments that the command sets itself, with what it does instead.
 _INSTEAD = {
-    "eval_strategy eval_on_start": "every epoch is scored",
+    "eval_strategy eval_on_start eval_delay": "every epoch is scored",
     "save_strategy enable_jit_checkpoint": "a killed run starts over, and --save_models keeps the best epoch's model",
     "load_best_model_at_end metric_for_best_model greater_is_better": "it reports and keeps the epoch with the best score",
     "resume_from_checkpoint": "repeat the command to finish a grid",
@@ -34,7 +34,19 @@ _INSTEAD = {
     "seed": "--seeds names one or several",
     "dataloader_drop_last": "every row is scored",
 }
-DECIDED = tuple(Refusal(names, f"`headless-trainer glue` sets it: {instead}") for names, instead in _INSTEAD.items())
+DECIDED = (
+    *(Refusal(names, f"`headless-trainer glue` sets it: {instead}") for names, instead in _INSTEAD.items()),
+    Refusal(
+        "lr_scheduler_type",
+        "it would see no scores, since epochs are scored outside the schedule: use another",
+        lambda args: args.lr_scheduler_type in FOLLOW_SCORES,
+    ),
+    Refusal(
+        "report_to",
+        "a tracker would take all runs of a grid for one: leave it out, their files hold every score",
+        lambda args: args.report_to not in (["none"], []),
+    ),
+)
 VALUES = (
     *outside("max_train_samples max_eval_samples early_stopping_patience", *ONE_OR_MORE),
     *outside("max_seq_length", "be at least 4", lambda length: length >= 4),
@@ -88,10 +100,10 @@ class GlueArguments(LoadingArguments):
     train_split: str | None = HfArg(default=None, help="Split to train on. train by default.")
     validation_split: str | None = HfArg(default=None, help="Split to score. validation by default.")
     train_file: str | None = HfArg(
-        default=None, help="A task of your own: a .csv, .tsv, .jsonl, .json or .parquet to train on, also .gz."
+        default=None, help="Your own task: a .csv, .tsv, .jsonl, .json or .parquet to train on, also .gz."
     )
     validation_file: str | None = HfArg(default=None, help="Rows scored after each epoch, in the same formats.")
-    dataset_name: str | None = HfArg(default=None, help="A task of your own from a Hub dataset instead of files.")
+    dataset_name: str | None = HfArg(default=None, help="Your own task from a Hub dataset instead of files.")
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of dataset_name.")
     test_file: str | None = HfArg(default=None, help="Rows to predict; without train_file, by a fine-tuned model.")
     test_split: str | None = HfArg(default=None, help="Split of dataset_name to predict. test by default.")
@@ -121,7 +133,7 @@ class GlueArguments(LoadingArguments):
         help="Keep the best model of all seeds. Default: true for your own task, false for benchmarks.",
     )
     report_only: bool = HfArg(default=False, help="Train nothing; write the tables of the runs in output_dir.")
-    ignore_mismatched_sizes: bool = HfArg(default=False, help="Replace a classifier with another number of outputs.")
+    ignore_mismatched_sizes: bool = HfArg(default=False, help="Replace a classification head of another size.")
 
     def __post_init__(self):
         if self.max_seq_length is None and not self.is_prediction_only:
@@ -182,7 +194,7 @@ class GlueTrainingArguments(TrainingArguments):
     logging_nan_inf_filter: bool = HfArg(default=False, help="Omit losses that are not finite, which stop the run.")
     hub_token: str | None = HfArg(default=None, repr=False, help="Hub token to push with. The stored login by default.")
 
-    unread_flags = ("eval_strategy", "resume_from_checkpoint")
+    unread_flags = ("eval_strategy", "resume_from_checkpoint", "do_train", "do_eval")
 
     def __post_init__(self):
         refuse(self, DECIDED)  # before transformers complains about settings that nobody set

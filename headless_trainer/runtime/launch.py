@@ -35,6 +35,8 @@ def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.en
     """Refuse to train in one process where several were requested."""
     if args.deepspeed and not {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
         raise ValueError("deepspeed is set but this process has no launcher: use accelerate launch.")
+    if any(int(environment.get(f"PARALLELISM_CONFIG_{each}_SIZE", "1")) > 1 for each in ("TP", "CP", "SP")):
+        raise ValueError("accelerate's parallelism_config splits rows or layers: leave its tp, cp and sp sizes at 1.")
     started = environment.get("WORLD_SIZE", "1")
     if args.world_size == 1 and started != "1" and "RANK" in environment:
         raise ValueError(

@@ -88,8 +88,8 @@ def comparison_table(rows: list[dict[str, Any]], names: Sequence[str]) -> str:
     return markdown(["task", "metric", "A", "B", "A - B [95 %]", "p"], table, left=2) + NOTES.format(*names)
 
 
-def score_table(folders: Sequence[str | Path]) -> str | None:
-    """Return a Markdown table of the results in folders: models as columns, tasks and metrics as rows; None without any."""
+def score_table(folders: Sequence[str | Path]) -> str:
+    """Return a Markdown table of the results in folders: models as columns, tasks and metrics as rows; empty without any."""
     cells: dict[str, dict] = {}
     for results in map(read_results, folders):
         own = cells[results["model"]] = {}

@@ -27,7 +27,7 @@ class ZeroShotArguments:
     )
     include_path: str | None = HfArg(default=None, help="Folder with your own task definitions, in the harness's YAML.")
     num_fewshot: int | None = HfArg(default=None, help="Solved examples in each prompt. The task's own by default.")
-    limit: float | None = HfArg(default=None, help="Score this many documents of each task, or below 1 this share.")
+    limit: float | None = HfArg(default=None, help="Documents to score per task: a number, or a share below 1.")
     batch_size: str = HfArg(default="auto", help="Inputs in a batch. auto: what fits an accelerator, or 8 on a CPU.")
     device: str | None = HfArg(default=None, help="For example cuda:1. Default: the accelerator, if there is one.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = HfArg(

@@ -40,7 +40,7 @@ from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
 from ..objective.prior import CANDIDATES
 from ..objective.sparse_adamw import SparseAdamW, clip_gradients
-from ..refusals import PRETRAINING, PRETRAINING_PARAMETERS, refuse, refuse_parameters
+from ..refusals import PRETRAINING, PRETRAINING_PARAMETERS, STREAM, check_best_metric, refuse, refuse_parameters
 from ..runtime.checkpoint_aside import CheckpointAside, model_aside
 from ..runtime.checkpoints import StopOnSignal, check_output_dir, checkpoint_to_resume, counts_beside, whole_file
 from ..runtime.launch import check_devices
@@ -139,12 +139,16 @@ class PretrainingTrainer(Trainer):
         check_devices(args)
         self.task = args.task = args.task or infer_task(without_adapter(model))
         refuse(args, PRETRAINING)  # again, now that the task is known
+        if type(self).__module__.startswith(__package__) and not isinstance(kwargs.get("eval_dataset"), dict):
+            check_best_metric(args)
         check_optimizer(args, kwargs)
         model = self.trained_part(model)
         inner, processing_class = without_adapter(model), kwargs.get("processing_class")
         self.make_targets = check_trainable(inner, processing_class, args, self.head_class)
         self.head = self.head_class(inner)
         collate = WithoutTexts(data_collator) if data_collator else PaddingCollator(processing_class)
+        if not hasattr(kwargs.get("train_dataset") or (), "__len__"):
+            refuse(args, STREAM)
         super().__init__(model, args, collate, **kwargs)
         if self.is_fsdp_enabled:
             saving.check_shared_weights(self.model)
@@ -297,7 +301,7 @@ class PretrainingTrainer(Trainer):
             return grad_norm
         whole = grad_norm.full_tensor() if isinstance(grad_norm, DTensor) else torch.as_tensor(grad_norm)
         step, scaler = self.state.global_step + 1, self.accelerator.scaler
-        if not self.args.fp16:
+        if self.accelerator.mixed_precision != "fp16":
             self.finite.watch(step, whole, "The norm of the gradient")
         # With fp16 such a step is skipped and the scale halved, which is normal unless it never ends.
         elif scaler is not None and not whole.isfinite() and scaler.get_scale() < 1.0:
@@ -478,6 +482,10 @@ class PretrainingTrainer(Trainer):
             if self.stream is not None:  # it resumes at its own position: there is nothing to skip
                 around.enter_context(with_settings(self.args, ignore_data_skip=True))
             result = super().train(checkpoint, *args, **kwargs)
+            if not (self.state.global_step or self.signal.stopped):
+                raise ValueError(
+                    "train_dataset fills no batch: lower per_device_train_batch_size, or keep its last rows."
+                )
             self.finite.read_all()
             return result
 

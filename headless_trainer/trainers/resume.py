@@ -24,6 +24,7 @@ from ..corpus.packing import token_arrays
 from ..models.candidate_head import MARK
 from ..models.fold import FOLD
 from ..objective.prior import CANDIDATES
+from ..refusals import FOLLOW_SCORES
 from ..runtime.checkpoints import check_processes, load_token_counts, read_settings
 from ..runtime.manifest import TRAINED_NAME, read_facts
 from ..runtime.processes import on_first_process
@@ -31,9 +32,12 @@ from ..runtime.processes import on_first_process
 logger = logging.getLogger(__name__)
 
 # A changed value would make another run.
-REFUSED = ("trainer", "objective", "task", "optim", "sparse_embedding_updates", "head_bias")
+REFUSED = (
+    "trainer", "objective", "task", "optim", "sparse_embedding_updates", "head_bias", "metric_for_best_model",
+    "lr_scheduler_type",
+)  # fmt: skip
 # A changed value would change the order of the rows or the masks: the checkpoint's position in the data would not apply.
-REFUSED_WITH_PLACE = ("seed", "data_seed", "train_sampling_strategy", "dataloader_drop_last")
+REFUSED_WITH_PLACE = ("seed", "data_seed", "train_sampling_strategy", "length_column_name", "dataloader_drop_last")
 # The optimizer's state restores these, whatever the arguments are.
 KEPT = ("learning_rate", "muon_learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
 # Entries of a configuration that loading, saving and the trainer's arguments set.
@@ -148,6 +152,14 @@ def check_settings(checkpoint: str, trainer) -> None:
         if settings.get("data_seed") is None:
             settings["data_seed"] = settings.get("seed")
         settings["optim"] = str(settings.get("optim")).removesuffix("_fused")  # the same computation
+    if not before.get(
+        "metric_for_best_model"
+    ):  # the checkpoint has no best figure, with which others would be compared
+        before.pop("metric_for_best_model", None)
+    if not {before.get("lr_scheduler_type"), now["lr_scheduler_type"]} & {
+        *FOLLOW_SCORES
+    }:  # others compute each rate anew
+        before.pop("lr_scheduler_type", None)
     place = () if args.ignore_data_skip else REFUSED_WITH_PLACE
     # With and without Muon differ.
     kept = [name for name in KEPT if (before.get(name) is None) == (now.get(name) is None)]

@@ -157,7 +157,7 @@ def test_data_tokens_rows_time_and_memory(here):
     assert training.startswith("4 optimizer steps of 8 rows (4 a forward x 2 forwards x 1 process).\n\n|")
     assert bullets(here / "decoder/checkpoint-2", "Data")["Seen in training"].startswith("256 tokens, ")
     facts = bullets(here / "decoder", "Environment")
-    assert facts["Time"].endswith(" in training steps") and facts["Largest memory"].endswith(" MiB of a process")
+    assert facts["Time"].endswith(" in training steps") and facts["Peak memory"].endswith(" MiB of a process")
 
 
 def test_shape_and_parameters_with_and_without_a_head(here):

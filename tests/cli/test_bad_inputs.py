@@ -97,6 +97,8 @@ def inputs(tmp_path_factory, text_lines, clm_tokenizer, mlm_tokenizer) -> Path:
         "log_history": [{"step": 2, "loss": 1.0, "tokens_seen": 9, "train_seconds": 1.0}],
     }
     write("run/trainer_state.json", json.dumps(logs))
+    totals = {"tokens_seen": 2.0, "train_seconds": 1.0, "process_seconds": 1.0}
+    save_token_counts(folder / "run", torch.ones(3, dtype=torch.long), totals)
     write("cut_run/trainer_state.json", '{"global_step": 2,')
     write("no_logs/trainer_state.json", json.dumps(logs | {"log_history": []}))
     write("bad_settings/trainer_state.json", json.dumps(logs))
@@ -124,6 +126,11 @@ PRETRAIN = {
     f"{DECODER} {NEW}": "No texts are named: pass --train_file or --dataset_name.",
     f"{RUN} --streaming --max_steps -1": "streaming is True but max_steps is not set",
     f"{RUN} --streaming --train_sampling_strategy sequential": "train_sampling_strategy is 'sequential' but streaming is True",
+    f"{RUN} --streaming --logging_strategy epoch": "logging_strategy is 'epoch' but train_dataset has no length",
+    f"{RUN} --eval_old_file good.txt": "eval_old_file is given but nothing is evaluated: add --do_eval",
+    f"{RUN} --report_to wandb": "report_to is ['wandb'], which fails: WandbCallback requires wandb",
+    f"{RUN} --lr_scheduler_type cosine_with_min_lr": "lr_scheduler_type is 'cosine_with_min_lr', which fails:",
+    f"{RUN} --optim adamw_8bit": "optim is 'adamw_8bit', which fails: You need to install `bitsandbytes`",
     f"{RUN} --metric_for_best_model f1": "metric_for_best_model is 'f1' but must be one of",
     f"{RUN} --dataset_name ..": "train_file is ['good.txt'] but dataset_name is also given",
     f"{DECODER} {NEW} --dataset_name folder/deep/..": "EmptyDatasetError: The directory at",
@@ -144,7 +151,7 @@ PRETRAIN = {
     f"{FILES} good.jsonl bad.jsonl --streaming": "train_file 'bad.jsonl' cannot be read as jsonl: row 217",
     f"{FILES} good.parquet cut.parquet --streaming": "train_file 'cut.parquet' cannot be read as parquet",
     f"{FILES} short.txt --validation_file short.txt --max_seq_length 32": "max_seq_length is 32",
-    f"{FILES} short.txt --eval_old_file no.txt": "eval_old_file 'no.txt' matches no file",
+    f"{FILES} short.txt --do_eval --eval_old_file no.txt": "eval_old_file 'no.txt' matches no file",
     f"{FILES} {' '.join(f'empty/{number}.txt' for number in range(300))}": "Add text, or change --validation_split",
     f"{FILES} good.txt --max_steps {'7' * 9_000}x": "argument --max_steps/--max-steps: invalid int value: '777",
     f"{FILES} long.csv": "text_column is None but must name a text column. The columns are: www",
@@ -210,6 +217,7 @@ GLUE = {
     OWN.replace("train.csv", "missing.csv"): "train_file 'missing.csv' does not exist",
     OWN.replace("train.csv", "good.txt"): "train_file 'good.txt' must end in .csv, .tsv, .json, .jsonl, .parquet",
     OWN.replace("dev.csv", "./train.csv"): "the same rows are named twice (train train.csv, validation ./train.csv)",
+    f"{OWN} --report_to tensorboard": "but a tracker would take all runs of a grid for one",
     f"{OWN} --languages de": "languages is ['de'] but it is for benchmarks: leave it out",
     f"{OWN} --validation_split dev": "validation_split is 'dev' but files have none: leave it out",
     f"{OWN} --text_columns a b c": "text_columns is ['a', 'b', 'c'] but it must hold one or two different columns",

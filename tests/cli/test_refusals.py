@@ -30,23 +30,23 @@ from headless_trainer.refusals import (
 WORKS = set(
     """
     seed data_seed save_total_limit logging_steps save_steps eval_delay eval_accumulation_steps
-    ddp_timeout dataloader_persistent_workers dataloader_prefetch_factor save_strategy
-    adam_epsilon warmup_steps length_column_name lr_scheduler_kwargs optim
-    bf16 fp16 bf16_full_eval fp16_full_eval tf32 activation_checkpointing activation_checkpointing_kwargs
+    ddp_timeout dataloader_persistent_workers dataloader_prefetch_factor
+    adam_epsilon length_column_name optim
+    bf16 fp16 tf32 activation_checkpointing activation_checkpointing_kwargs
     gradient_checkpointing gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
     use_liger_kernel liger_kernel_config use_cache torch_empty_cache_steps
     logging_strategy logging_first_step logging_nan_inf_filter
     log_on_each_node log_level log_level_replica disable_tqdm report_to run_name
     project trackio_space_id trackio_bucket_id trackio_static_space_id
-    eval_strategy eval_on_start eval_use_gather_object prediction_loss_only
-    save_only_model save_on_each_node
+    eval_strategy dataloader_drop_last eval_on_start eval_use_gather_object prediction_loss_only
+    save_only_model
     push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision
     metric_for_best_model greater_is_better ignore_data_skip
     restore_callback_states_from_checkpoint resume_from_checkpoint full_determinism use_cpu
-    dataloader_drop_last dataloader_pin_memory
+    dataloader_pin_memory
     dataloader_multiprocessing_context train_sampling_strategy
-    ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend
-    fsdp fsdp_config deepspeed debug skip_memory_metrics do_train do_eval local_rank optim_args optim_target_modules
+    ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_backend
+    fsdp fsdp_config deepspeed debug skip_memory_metrics do_train do_eval local_rank
     """.split()
 )
 # The same for the parameters of Trainer.
@@ -56,9 +56,9 @@ PARAMETERS_THAT_WORK = set(
 # What fine-tuning also does as the parent does.
 ALSO_IN_CLASSIFICATION = set(
     """
-    enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches remove_unused_columns
-    include_num_input_tokens_seen do_predict parallelism_config load_best_model_at_end lr_scheduler_type neftune_noise_alpha
-    accelerator_config dataloader_in_order eval_steps
+    enable_jit_checkpoint include_for_metrics batch_eval_metrics remove_unused_columns
+    include_num_input_tokens_seen do_predict parallelism_config load_best_model_at_end neftune_noise_alpha
+    eval_steps
     """.split()
 )
 HERE = {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
@@ -77,7 +77,8 @@ def test_every_setting_of_transformers_is_judged():
     assert fields <= WORKS | names(PRETRAINING)
     assert fields <= WORKS | names(CLASSIFICATION) | ALSO_IN_CLASSIFICATION
     refused = names(PRETRAINING) | names(CLASSIFICATION)
-    assert not (WORKS - {"train_sampling_strategy", "length_column_name"}) & refused
+    elsewhere = {"train_sampling_strategy", "length_column_name", "dataloader_drop_last"}  # refused in fine-tuning
+    assert not (WORKS - elsewhere) & refused
 
 
 def test_every_parameter_of_the_trainer_is_judged():
@@ -116,6 +117,14 @@ REFUSED = {
         DECAY | {"max_steps": 5, "warmup_steps": 2},
         {"eval_steps": 2, "eval_strategy": "steps", "save_steps": 4, "load_best_model_at_end": True},
         {"dataloader_in_order": False}, {"accelerator_config": AcceleratorConfig(use_seedable_sampler=False)},
+        {"accelerator_config": AcceleratorConfig(split_batches=True)}, {"bf16_full_eval": True}, {"save_on_each_node": True},
+        {"save_strategy": "best", "metric_for_best_model": "loss"}, {"save_strategy": "best", "eval_strategy": "epoch"},
+        {"ddp_static_graph": True, "gradient_accumulation_steps": 2}, DECAY,
+        {"warmup_steps": 0.1, "lr_scheduler_type": "constant"},
+        {"warmup_steps": 2, "lr_scheduler_type": "greedy", "eval_strategy": "epoch"},
+        {"lr_scheduler_kwargs": {"a": 1}, "lr_scheduler_type": "constant"}, {"optim_args": "amsgrad=True"},
+        {"optim_args": "scale_parameter=True", "optim": "adafactor"}, {"optim_target_modules": "all-linear"},
+        {"train_sampling_strategy": "batch_rebalance"},
     ],
     LMHeadArguments: [{"head_bias": "prior"}, {"freeze_trunk": True}],
     ModelArguments: [
@@ -127,15 +136,18 @@ REFUSED = {
         {"train_file": ["f"], "dataset_name": "d"}, {"validation_file": ["v"]}, {"validation_split_percentage": 0.0},
         {"validation_split_percentage": 100.0}, {"max_train_samples": 5, "streaming": True}, {"shuffle_buffer_size": -1},
         {"max_seq_length": 1}, {"max_train_samples": 0}, {"max_eval_samples": 0}, {"preprocessing_num_workers": 0},
+        {"shuffle_buffer_size": 0}, {"dataset_config_name": "en"}, {"dataset_revision": "r", "train_file": ["f"]},
     ],
     TrainingArguments: [  # of ClassificationTrainer
         {"label_smoothing_factor": 0.1}, {"auto_find_batch_size": True}, {"average_tokens_across_devices": False},
         {"train_sampling_strategy": "sequential"}, {"length_column_name": "n"}, {"label_names": ["stars"]},
-        {"gradient_accumulation_steps": 0},
+        {"gradient_accumulation_steps": 0}, {"dataloader_drop_last": True}, {"eval_do_concat_batches": False},
+        {"dataloader_in_order": False}, {"fp16_full_eval": True}, DECAY,
     ],
     GlueTrainingArguments: [
         {"eval_on_start": True}, {"prediction_loss_only": True}, {"eval_do_concat_batches": False},
-        {"enable_jit_checkpoint": True}, {"metric_for_best_model": "accuracy"},
+        {"enable_jit_checkpoint": True}, {"metric_for_best_model": "accuracy"}, {"eval_delay": 1},
+        {"lr_scheduler_type": "reduce_lr_on_plateau"}, {"lr_scheduler_type": "greedy"},
     ],
 }  # fmt: skip
 ROWS = [(kind, settings) for kind, rows in REFUSED.items() for settings in rows]
@@ -167,6 +179,8 @@ ACCEPTED = {
         DECAY | {"max_steps": 4},
         {"parallelism_config": types.SimpleNamespace(dp_replicate_size=2)}, {"weight_decay": 0.0, "pool_size": 1},
         {"sparse_embedding_updates": True, "muon_learning_rate": 0.01, "optim": "adamw_torch", "eval_pool_size": 1},
+        {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 2}, {"optim_args": "alpha=0.9", "optim": "rmsprop"},
+        {"save_strategy": "best", "eval_strategy": "epoch", "metric_for_best_model": "loss", "ddp_static_graph": True},
     ],
     ModelArguments: [{"train_tokenizer": True, "vocab_size": 300, "tokenizer_type": "words"}, {"config_name": "c"}],
     DataArguments: [
@@ -264,6 +278,16 @@ def test_a_model_that_calls_its_pooler_trains(tmp_path, mlm_tokenizer):
 # Settings that work, and did not or did so in a way of their own ----------------------------------------------------------
 
 
+@pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
+@pytest.mark.parametrize("name, mode", [("perplexity", "min"), ("accuracy", "max")])
+def test_a_schedule_that_follows_scores_knows_which_is_better(tmp_path, clm_tokenizer, schedule, name, mode):
+    run = trainer_for(
+        tmp_path, "clm", clm_tokenizer, eval_strategy="epoch", metric_for_best_model=name, lr_scheduler_type=schedule
+    )
+    run.create_optimizer_and_scheduler(4)
+    assert run.lr_scheduler.mode == mode
+
+
 @pytest.mark.parametrize("name, greater", [("perplexity", False), ("eval_cross_entropy", False), ("accuracy", True)])
 def test_the_best_checkpoint_is_the_best(tmp_path, clm_tokenizer, name, greater):
     """transformers takes every name that does not end in "loss" for one that is better when greater."""
@@ -276,6 +300,16 @@ def test_the_best_checkpoint_is_the_best(tmp_path, clm_tokenizer, name, greater)
     figures = [log[f"eval_{name.removeprefix('eval_')}"] for log in run.state.log_history if "eval_loss" in log]
     assert len(set(figures)) > 1
     assert run.state.best_metric == (max if greater else min)(figures)
+
+
+def test_an_unknown_metric_is_refused_unless_a_subclass_may_log_it(tmp_path, clm_tokenizer):
+    unknown, data = {"metric_for_best_model": "acuracy"}, token_rows(clm_tokenizer)
+    with pytest.raises(ValueError, match="metric_for_best_model is 'acuracy' but must be one of accuracy,"):
+        trainer_for(tmp_path, "clm", clm_tokenizer, **unknown)
+    trainer_for(tmp_path, "clm", clm_tokenizer, kind=type("Own", (HeadlessTrainer,), {}), **unknown)
+    make_trainer(
+        tmp_path, tiny_model("clm", len(clm_tokenizer)), data, {"task": "clm"} | unknown, eval_dataset={"a": data}
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
 import json
-import logging
-import re
 import subprocess
 import sys
 
@@ -10,7 +8,7 @@ from datasets import Dataset
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from headless_trainer.corpus import encoding, tokenization
+from headless_trainer.corpus import tokenization
 from headless_trainer.corpus.encoding import DocumentEncoder
 from headless_trainer.corpus.tokenization import train_tokenizer
 
@@ -125,27 +123,25 @@ def _tokenizers():
     wordpiece = train_tokenizer(TEXTS, kind="wordpiece", vocab_size=330, task="mlm")
     for each in (nfc, wordpiece):
         each.add_tokens(AddedToken("é", normalized=True, rstrip=True))
-    yield "bpe clm", train_tokenizer(TEXTS, vocab_size=330), True
-    yield "bpe mlm", train_tokenizer(TEXTS, vocab_size=330, task="mlm"), True
-    yield "bpe nfc", nfc, True
-    yield "wordpiece", train_tokenizer(TEXTS, kind="wordpiece", vocab_size=330, task="mlm"), True
-    yield "wordpiece é", wordpiece, False
-    yield "words", train_tokenizer(TEXTS, kind="words", vocab_size=60), False
-    yield "unigram", unigram_tokenizer(), False
-    yield "python", ByT5Tokenizer(), False
+    yield "bpe clm", train_tokenizer(TEXTS, vocab_size=330)
+    yield "bpe mlm", train_tokenizer(TEXTS, vocab_size=330, task="mlm")
+    yield "bpe nfc", nfc
+    yield "wordpiece", train_tokenizer(TEXTS, kind="wordpiece", vocab_size=330, task="mlm")
+    yield "wordpiece é", wordpiece
+    yield "words", train_tokenizer(TEXTS, kind="words", vocab_size=60)
+    yield "unigram", unigram_tokenizer()
+    yield "python", ByT5Tokenizer()
 
 
-@pytest.mark.parametrize(("tokenizer", "by_word"), [pytest.param(t, w, id=name) for name, t, w in _tokenizers()])
-def test_encoder_equals_the_tokenizer(tokenizer, by_word):
+@pytest.mark.parametrize("tokenizer", [pytest.param(tokenizer, id=name) for name, tokenizer in _tokenizers()])
+def test_encoder_equals_the_tokenizer(tokenizer):
     tokenizer("a b c", truncation=True, max_length=2, padding="max_length")  # leaves its settings on a fast tokenizer
     encode = DocumentEncoder(tokenizer)
-    assert encode.by_word == by_word
     for documents in (TEXTS, AWKWARD, TEXTS[:3] + AWKWARD, []):
         ids, lengths = encode(documents)
         assert ids.dtype == np.int32
         rows = [row.tolist() for row in np.split(ids, lengths.cumsum()[:-1])] if documents else []
         assert rows == [naive_ids(tokenizer, document) for document in documents]
-    assert encode.by_word == by_word  # its own check saw no difference
 
 
 @pytest.mark.parametrize("truncation", [False, True])
@@ -155,33 +151,3 @@ def test_special_tokens_in_texts_are_split_on_request(truncation):
     tokenizer("a b c", truncation=truncation, max_length=2)  # leaves its settings on the tokenizer
     ids, _ = DocumentEncoder(tokenizer)([f"a {tokenizer.eos_token} b"])
     assert ids.tolist().count(tokenizer.eos_token_id) == 1  # at the end
-
-
-def test_table_of_words_starts_anew_when_it_is_full(monkeypatch):
-    monkeypatch.setattr(encoding, "_MAX_WORDS", 10)
-    tokenizer = train_tokenizer(TEXTS, vocab_size=330)
-    encode = DocumentEncoder(tokenizer)
-    ids = np.concatenate([encode([text])[0] for text in TEXTS])
-    assert ids.tolist() == [i for text in TEXTS for i in naive_ids(tokenizer, text)]
-    assert len(encode._codes) < 30
-
-
-def test_words_that_do_not_repeat_are_not_looked_up(monkeypatch):
-    monkeypatch.setattr(encoding, "_ENOUGH_WORDS", 100)
-    tokenizer = train_tokenizer(TEXTS, vocab_size=330)
-    encode = DocumentEncoder(tokenizer)
-    for start in (0, 1000, 2000):
-        documents = [f"{i}a {i}b" for i in range(start, start + 1000)]
-        assert encode(documents)[0].tolist() == [i for text in documents for i in naive_ids(tokenizer, text)]
-    assert not encode.by_word
-
-
-def test_a_tokenizer_that_joins_words_is_noticed(monkeypatch, caplog):
-    tokenizer = unigram_tokenizer()
-    encode = DocumentEncoder(tokenizer)
-    encode._added, encode._needs_nfc = re.compile("(?!)"), False
-    encode.by_word = encode._start_table()  # as if its structure had been misjudged
-    with caplog.at_level(logging.WARNING, "headless_trainer"):
-        ids, _ = encode(TEXTS)
-    assert ids.tolist() == [i for text in TEXTS for i in naive_ids(tokenizer, text)]
-    assert "encoded whole" in caplog.text

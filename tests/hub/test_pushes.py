@@ -1,11 +1,13 @@
 """Pushes of runs: what is on the Hub afterwards, that no failure of the Hub costs anything, and where no token is."""
 
+import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -209,6 +211,21 @@ def test_the_token_stays_out_of_what_is_saved(tmp_path):
     for name in ("run", "classifier"):
         assert (tmp_path / name / "training_args.bin").is_file() and TOKEN.encode() not in contents(tmp_path / name)
     assert trainer.args.hub_token == TOKEN
+
+
+def test_a_classifier_is_pushed_with_its_token(tmp_path, monkeypatch):
+    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=40)
+    given = {"push_to_hub": True, "hub_model_id": "me/classifier", "hub_token": TOKEN, "report_to": [], "use_cpu": True}
+    args = TrainingArguments(str(tmp_path / "classifier"), **given)
+    pushed = []
+    api = SimpleNamespace(
+        create_repo=lambda name, **given: SimpleNamespace(repo_id=name),
+        upload_folder=lambda **given: pushed.append((given["token"], {*os.listdir(given["folder_path"])})),
+    )
+    monkeypatch.setattr("transformers.trainer.hf_api", lambda: api)
+    ClassificationTrainer(BertForSequenceClassification(config), args, lambda rows: rows).save_model()
+    assert pushed[0][0] == TOKEN and {"model.safetensors", "config.json"} <= pushed[0][1]
+    assert TOKEN.encode() not in contents(tmp_path / "classifier")
 
 
 # Commands and processes --------------------------------------------------------------------------------------------------

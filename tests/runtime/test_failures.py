@@ -255,10 +255,11 @@ class TestNotFinite:
             run.train()
         assert torch.tensor(run.evaluate()["eval_loss"]).isnan()  # which an evaluation shows
 
-    def test_steps_that_fp16_skips_are_no_failure_until_there_is_no_end(self, tmp_path):
+    def test_steps_that_fp16_skips_are_no_failure_until_there_is_no_end(self, tmp_path, monkeypatch):
         run = trainer(tmp_path, max_grad_norm=0.0)
         scale = [2.0**16]
-        run.args.fp16, run.accelerator.scaler = True, type("Scaler", (), {"get_scale": lambda self: scale[0]})()
+        run.accelerator.scaler = type("Scaler", (), {"get_scale": lambda self: scale[0]})()
+        monkeypatch.setattr(type(run.accelerator), "mixed_precision", "fp16")  # also by the launcher, without args.fp16
         assert run._get_grad_norm(run.model, torch.tensor(float("inf"))).isinf()
         scale[0] = 0.5
         assert run._get_grad_norm(run.model, torch.tensor(3.0)) == 3.0

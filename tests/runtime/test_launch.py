@@ -41,9 +41,15 @@ class TestRefusal:
             check_launch(self.training(1, "zero2.json"), {"MASTER_PORT": "29500"})
         check_launch(self.training(1, "zero2.json"), {"MASTER_ADDR": "node7", "MASTER_PORT": "29500"})
 
+    def test_rows_and_layers_split_by_the_launcher(self):
+        for size in ("TP", "CP", "SP"):
+            with pytest.raises(ValueError, match="parallelism_config splits rows or layers"):
+                check_launch(self.training(2), {f"PARALLELISM_CONFIG_{size}_SIZE": "2"})
+
     @pytest.mark.parametrize(
         "environment",
         [
+            {"PARALLELISM_CONFIG_CP_SIZE": "1", "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": "2"},
             {},  # python run_pretrain.py
             {"MASTER_ADDR": "node7", "MASTER_PORT": "29500", "WORLD_SIZE": "8"},  # python, in a job of others
             {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},  # torchrun --nproc_per_node 1

@@ -52,12 +52,25 @@ def test_what_the_optimizer_brings_back_is_said_to_have_no_effect(tmp_path, capl
     ({"seed": 7}, "seed is 7 .*checkpoint-1' .* 42.*--ignore_data_skip"),
     ({"data_seed": 7}, "data_seed is 7 .* 42"),
     ({"train_sampling_strategy": "random"}, "train_sampling_strategy is 'random' .* 'sequential'"),
+    ({"length_column_name": "n"}, "length_column_name is 'n' .* 'length'"),
+    ({"lr_scheduler_type": "greedy", "eval_strategy": "epoch"}, "lr_scheduler_type is 'greedy' .* 'linear'"),
     ({"optim": "sgd"}, "optim is 'sgd' .* 'adamw_torch'"),
     ({"muon_learning_rate": 0.1}, "muon_learning_rate is 0.1 but .* was written with None"),
 ])  # fmt: skip
 def test_what_would_be_another_run_is_refused(tmp_path, settings, said):
     with pytest.raises(ValueError, match=said):
         resumed(tmp_path, **settings)
+
+
+def test_another_metric_would_be_compared_with_the_best_of_the_first(tmp_path):
+    settings = SAVING | {"eval_strategy": "steps", "eval_steps": 1}
+    for first, name in (("accuracy", "a"), (None, "b")):
+        trainer_for(tmp_path / name, "mlm", Tokenizer(), metric_for_best_model=first, **settings).train()
+    run = trainer_for(tmp_path / "c", "mlm", Tokenizer(), metric_for_best_model="loss", **settings)
+    with pytest.raises(ValueError, match="metric_for_best_model is 'loss' but .* 'accuracy'"):
+        run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
+    run.train(resume_from_checkpoint=str(tmp_path / "b" / "checkpoint-1"))
+    assert run.state.best_global_step == 2
 
 
 @pytest.mark.parametrize("data", [rows(count=25), rows(seed=1)])

@@ -135,6 +135,19 @@ def test_a_dataset_without_a_length_has_whole_steps(tmp_path, count, negatives):
     assert again == want
 
 
+def test_a_dataset_without_a_length_has_no_epochs(tmp_path):
+    model, settings = tiny_model("clm", layers=1, positions=16), {"max_steps": 9, "save_strategy": "epoch"}
+    with pytest.raises(ValueError, match="save_strategy is 'epoch' but train_dataset has no length"):
+        make_trainer(tmp_path, model, Unsized([]), settings)
+
+
+def test_a_run_without_a_whole_batch_saves_no_random_weights(tmp_path):
+    settings = {"max_steps": 2, "per_device_train_batch_size": 4, "dataloader_drop_last": True}
+    run = make_trainer(tmp_path, tiny_model("clm", layers=1, positions=16), [{"input_ids": [1, 2, 3]}] * 3, settings)
+    with pytest.raises(ValueError, match="train_dataset fills no batch: lower per_device_train_batch_size"):
+        run.train()
+
+
 def test_rows_that_can_be_read_once_are_named(tmp_path):
     class Once(Unsized):
         def __iter__(self):
