@@ -235,7 +235,7 @@ def test_a_fine_tuned_model_has_a_card(grid):
         assert words in text
     assert "### Objective\n\nSquared error.\n" in text_of(grid.runs / "stsb" / "best")
     assert '"text_pair": "The river has a steep * bank *."' in text_of(grid.runs / "wic" / "best")
-    assert "the candidate with the highest is the answer.\n" in text_of(grid.runs / "copa" / "best")
+    assert "the highest-scoring candidate is the answer.\n" in text_of(grid.runs / "copa" / "best")
     card = read_card(grid.runs / "cola" / "best")
     assert card.data.pipeline_tag == "text-classification" and card.data.datasets == ["nyu-mll/glue"]
     score = max(json.loads(path.read_text())["score"] for path in (grid.runs / "cola").glob("seed_*.json"))
