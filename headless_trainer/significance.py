@@ -1,4 +1,4 @@
-"""Test whether one model is better than another: two-sided tests at level 0.95, with Holm's correction for several.
+"""Test whether one model is better than another: two-sided tests (p < 0.05), with Holm's correction for several.
 
 The daggers of the paper's table 4 (arXiv 2309.08351) are one-tailed tests of the better score, which mark 10 % of equal models.
 """

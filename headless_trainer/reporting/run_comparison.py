@@ -8,7 +8,7 @@ import pandas
 
 from ..measures import EVALUATION, PERPLEXITY_CHART
 from ..pictures import in_short
-from ..significance import LEVEL, holm, is_significant, mean_test
+from ..significance import holm, is_significant, mean_test
 from .records import AXES, SECONDS, TOKENS, Run
 
 Configurations = dict[str, list[Run]]  # runs that differ only in their seed, by the name of their configuration
@@ -114,7 +114,7 @@ def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) ->
         where = f"After {in_words(position, axis)} {'tokens' if axis == TOKENS else 'of training'}"
     text = f"{where}, held-out accuracy: {_listed(parts)}."
     if len(rows) > 1 and (p := rows["adjusted"].iloc[1]) >= 0:
-        text += f" The lead over the second is {'' if is_significant(p) else 'not '}significant (p = {p:.2g}, level {LEVEL})."
+        text += f" The lead over the second is {'' if is_significant(p) else 'not '}significant (p = {p:.2g})."
     return text
 
 

@@ -15,7 +15,7 @@ ARROWS = {True: " ↑", False: " ↓", None: ""}
 NOTES = """
 
 A: {}; B: {}.
-† better at 0.95 by a two-sided test, paired by documents (p): a t-test, or McNemar's for right and wrong answers.
+† better by a two-sided test, paired by documents (p < 0.05): a t-test, or McNemar's for right and wrong answers.
 †† also after Holm's correction over all tests of the table (p in brackets).
 A - B: mean difference between documents and its 95 % interval, by the same test; for a perplexity that of
 log-likelihoods."""

@@ -247,7 +247,7 @@ def test_significance_is_that_of_scipy(tmp_path):
     assert ["single", "20.00%", "−21.33 points", "one seed", "800", "× 1.36", "one seed", "1"] in rows_of(other)
     assert texts(other, "li")[3].startswith("A configuration with one seed does not rule out")
     first = texts(page, "li")[0]
-    assert first.endswith(f"The lead over the second is not significant (p = {accuracy:.2g}, level 0.95).")
+    assert first.endswith(f"The lead over the second is not significant (p = {accuracy:.2g}).")
     assert "with one seed" not in page and "Runs: 6. Configurations: 2." in page
 
 
