@@ -261,7 +261,7 @@ def test_a_significant_lead_has_a_dagger_and_corrected_p_values_are_in_brackets(
     for name, p, own in zip("bc", p_values[:2], adjusted[:2], strict=True):
         shown = f"{p:.2g}" if p == own else f"{p:.2g} ({own:.2g})"
         assert found[name] == shown + "†" * (int(p < 0.05) + int(own < 0.05))
-    assert p_values[0] < adjusted[0] < 0.05 and f"is significant (p = {adjusted[0]:.2g}," in texts(page, "li")[0]
+    assert p_values[0] < adjusted[0] < 0.05 and f"is significant (p = {adjusted[0]:.2g})" in texts(page, "li")[0]
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
