@@ -1,5 +1,6 @@
 """Argument dataclasses of the commands that train on text."""
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -204,6 +205,9 @@ class HeadlessTrainingArguments(TrainingArguments):
         with checked(self, self.refusals):
             super().__post_init__()
             leave_out_unread(self)
+            if self.use_liger_kernel:  # these would put a language model's forward into a trunk
+                off = {"cross_entropy": False, "fused_linear_cross_entropy": False}
+                self.liger_kernel_config = off | (self.liger_kernel_config or {})
             if self.greater_is_better and self.lr_scheduler_type in FOLLOW_SCORES:
                 self.lr_scheduler_kwargs = {"mode": "max"} | (self.lr_scheduler_kwargs or {})
             if self.label_names is None:
@@ -262,6 +266,9 @@ def checked(args: TrainingArguments, table: Iterable[Refusal]) -> Iterator[None]
     """Check settings before and after ``__post_init__`` of `transformers.TrainingArguments`."""
     refuse(args, STEPS)
     connect(args)
+    launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
+    if launched in ("bf16", "fp16") and not (args.bf16 or args.fp16):
+        setattr(args, launched, True)  # or cards, results and DeepSpeed's checks would take it for float32
     yield
     if args.device.type == "cpu":
         args.dataloader_pin_memory = False  # useless there, and torch would warn

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from itertools import islice
 
 import torch
@@ -172,6 +173,7 @@ def check_libraries(args: HeadlessTrainingArguments) -> None:
     checks = {
         "report_to": lambda: [tracker() for tracker in get_reporting_integration_callbacks(args.report_to)],
         "lr_scheduler_type": make_schedule,
+        "use_liger_kernel": lambda: args.use_liger_kernel and import_module("liger_kernel"),
         # With target modules, the model decides.
         "optim": lambda: args.optim_target_modules or Trainer.get_optimizer_cls_and_kwargs(args),
     }

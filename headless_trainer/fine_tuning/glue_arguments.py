@@ -160,7 +160,9 @@ class GlueArguments(LoadingArguments):
         wrong = None
         if training.push_to_hub and self.save_models is None:
             self.save_models = True
-        if not self.model_name_or_path:
+        if training.deepspeed_plugin is not None:
+            wrong = "DeepSpeed trains one model a process, and a grid has several: launch with multi_gpu"
+        elif not self.model_name_or_path:
             wrong = "model_name_or_path is not given: name one or several checkpoints"
         elif (named_test := self.test_file or self.test_split) and not training.do_predict:
             wrong = f"test_file or test_split is {named_test!r} but do_predict is False: add --do_predict"

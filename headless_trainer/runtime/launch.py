@@ -1,6 +1,7 @@
 """Check how the processes of a run were launched, and end them together."""
 
 import atexit
+import copy
 import logging
 import os
 import sys
@@ -16,6 +17,9 @@ def connect(args: TrainingArguments) -> None:
     """Connect the processes of a run on CPUs with its ``ddp_timeout``, which transformers sets only on other devices."""
     from accelerate import PartialState
 
+    # accelerate launch exports its default, with which torch.compile would compile each number of targets anew, then give up.
+    if os.environ.get("ACCELERATE_DYNAMO_USE_DYNAMIC") == "False":
+        del os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"]
     if computes_on_cpu(args):
         PartialState(cpu=True, backend=args.ddp_backend, timeout=args.ddp_timeout_delta)
 
@@ -32,11 +36,20 @@ def shards(args: TrainingArguments) -> bool:
 
 
 def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse to train in one process where several were requested."""
+    """Refuse launches that would train alone, split rows, or lose a setting or the model."""
+    if args.deepspeed_plugin is not None:
+        _check_deepspeed(args)
     if args.deepspeed and not {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
         raise ValueError("deepspeed is set but this process has no launcher: use accelerate launch.")
     if any(int(environment.get(f"PARALLELISM_CONFIG_{each}_SIZE", "1")) > 1 for each in ("TP", "CP", "SP")):
         raise ValueError("accelerate's parallelism_config splits rows or layers: leave its tp, cp and sp sizes at 1.")
+    by_launcher = strtobool(environment.get("ACCELERATE_USE_FSDP", "False")) and environment.get("FSDP_VERSION", "1")
+    if (by_launcher or str((args.fsdp_plugin_args or {}).get("fsdp_version", 2))) != "2":
+        raise ValueError(
+            "FSDP 1 would save no model: launch with --fsdp_version 2 (headless-trainer launch-config fsdp2)."
+        )
+    if environment.get("ACCELERATE_MIXED_PRECISION") == "fp8":
+        raise ValueError("accelerate's mixed_precision is fp8, which replaces layers that the loss reads: use bf16.")
     started = environment.get("WORLD_SIZE", "1")
     if args.world_size == 1 and started != "1" and "RANK" in environment:
         raise ValueError(
@@ -49,6 +62,20 @@ def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.en
             "accelerate launch has started one process; if --num_processes is larger, use --config_file "
             '"$(headless-trainer launch-config cpu)" and --use_cpu to train on CPUs.'
         )
+
+
+def _check_deepspeed(args: TrainingArguments) -> None:
+    """Complete DeepSpeed's configuration; refuse one that contradicts the arguments, or does not save the model."""
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+    config = args.deepspeed_plugin.hf_ds_config.config
+    config.setdefault("gradient_clipping", args.max_grad_norm)
+    merged = HfTrainerDeepSpeedConfig(copy.deepcopy(config))
+    merged.trainer_config_process(args)
+    if merged.mismatches:  # transformers would end with them once the corpus is tokenized
+        raise ValueError(f"DeepSpeed's configuration contradicts the arguments: {'; '.join(merged.mismatches)}.")
+    if merged.is_zero3() and not merged.is_true("zero_optimization.stage3_gather_16bit_weights_on_model_save"):
+        raise ValueError("DeepSpeed's zero3_save_16bit_model is false, so no model would be saved: set it to true.")
 
 
 def check_devices(args: TrainingArguments) -> None:

@@ -61,7 +61,7 @@ class DocumentIsolation:
             # Decoders find document starts by restarting positions, but only without a mask or a cache.
             inputs.pop("attention_mask", None)
             inputs.update(position_ids=positions, use_cache=False)
-            if "flash" in (self.model.config._attn_implementation or ""):
+            if (self.model.config._attn_implementation or "sdpa") not in ("sdpa", "eager", "flex_attention"):
                 # From restarting positions alone, transformers finds document ends only in a batch of one row.
                 # https://github.com/huggingface/transformers/pull/40002
                 inputs.update(dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), document_bounds(positions)))

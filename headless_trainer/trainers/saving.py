@@ -1,5 +1,6 @@
 """Write checkpoints and the final model of a run."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterator
@@ -98,6 +99,9 @@ def keep_embedding_apart(fsdp_plugin, model) -> None:
     around = {type(each).__name__ for each in others if any(inner is embedding for inner in each.modules())}
     names = fsdp_plugin.transformer_cls_names_to_wrap or model._no_split_modules or ()
     fsdp_plugin.transformer_cls_names_to_wrap = sorted(set(names) - around)
+    if policy := fsdp_plugin.mixed_precision_policy:  # its 16-bit outputs would round a summed loss, and its gradients
+        policy = dataclasses.replace(policy, reduce_dtype=torch.float32, output_dtype=None)
+        fsdp_plugin.mixed_precision_policy = policy
 
 
 def check_shared_weights(model) -> None:

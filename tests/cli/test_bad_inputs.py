@@ -131,6 +131,7 @@ PRETRAIN = {
     f"{RUN} --report_to wandb": "report_to is ['wandb'], which fails: WandbCallback requires wandb",
     f"{RUN} --lr_scheduler_type cosine_with_min_lr": "lr_scheduler_type is 'cosine_with_min_lr', which fails:",
     f"{RUN} --optim adamw_8bit": "optim is 'adamw_8bit', which fails: You need to install `bitsandbytes`",
+    f"{RUN} --use_liger_kernel": "use_liger_kernel is True, which fails: No module named 'liger_kernel'",
     f"{RUN} --metric_for_best_model f1": "metric_for_best_model is 'f1' but must be one of",
     f"{RUN} --dataset_name ..": "train_file is ['good.txt'] but dataset_name is also given",
     f"{DECODER} {NEW} --dataset_name folder/deep/..": "EmptyDatasetError: The directory at",

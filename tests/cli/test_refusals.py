@@ -15,7 +15,7 @@ from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, Vanilla
 from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
 from headless_trainer.corpus.collator import PaddingCollator
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
-from headless_trainer.fine_tuning.glue_arguments import GlueTrainingArguments
+from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 from headless_trainer.refusals import (
     CLASSIFICATION,
     CLASSIFICATION_PARAMETERS,
@@ -179,7 +179,8 @@ ACCEPTED = {
         DECAY | {"max_steps": 4},
         {"parallelism_config": types.SimpleNamespace(dp_replicate_size=2)}, {"weight_decay": 0.0, "pool_size": 1},
         {"sparse_embedding_updates": True, "muon_learning_rate": 0.01, "optim": "adamw_torch", "eval_pool_size": 1},
-        {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 2}, {"optim_args": "alpha=0.9", "optim": "rmsprop"},
+        {"use_liger_kernel": True, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 2},
+        {"optim_args": "alpha=0.9", "optim": "rmsprop"},
         {"save_strategy": "best", "eval_strategy": "epoch", "metric_for_best_model": "loss", "ddp_static_graph": True},
     ],
     ModelArguments: [{"train_tokenizer": True, "vocab_size": 300, "tokenizer_type": "words"}, {"config_name": "c"}],
@@ -276,6 +277,18 @@ def test_a_model_that_calls_its_pooler_trains(tmp_path, mlm_tokenizer):
 
 
 # Settings that work, and did not or did so in a way of their own ----------------------------------------------------------
+
+
+def test_liger_leaves_the_forward_of_a_trunk(tmp_path):
+    args = HeadlessTrainingArguments(str(tmp_path), **HERE, use_liger_kernel=True, liger_kernel_config={"rope": False})
+    off = {"cross_entropy": False, "fused_linear_cross_entropy": False}
+    assert args.liger_kernel_config == off | {"rope": False}
+
+
+def test_no_grid_with_deepspeed():
+    training = types.SimpleNamespace(deepspeed_plugin=object(), do_predict=False, push_to_hub=False)
+    with pytest.raises(ValueError, match=r"DeepSpeed trains one model a process.*multi_gpu"):
+        GlueArguments(model_name_or_path=["m"], tasks=["cola"]).check_grid(training)
 
 
 @pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])

@@ -263,5 +263,6 @@ class TestNotFinite:
         assert run._get_grad_norm(run.model, torch.tensor(float("inf"))).isinf()
         scale[0] = 0.5
         assert run._get_grad_norm(run.model, torch.tensor(3.0)) == 3.0
+        run.state.global_step = 49
         with pytest.raises(FloatingPointError, match="although the fp16 loss scale has fallen to 0.5"):
             run._get_grad_norm(run.model, torch.tensor(float("nan")))

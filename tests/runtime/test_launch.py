@@ -12,14 +12,18 @@ from types import SimpleNamespace
 
 import processes
 import pytest
+import torch
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_simple_launcher_cmd_env
-from builders import DECODER, QUICK
+from builders import DECODER, QUICK, tiny_model
 from safetensors.torch import load_file
-from transformers import AutoModel
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from transformers import AutoModel, TrainingArguments
 
+from headless_trainer import HeadlessTrainingArguments
 from headless_trainer.runtime.launch import check_launch
+from headless_trainer.trainers.saving import keep_embedding_apart
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = {path.stem: path for path in (ROOT / "headless_trainer" / "cli" / "launch").glob("*.yaml")}
@@ -29,7 +33,7 @@ SBATCH = ROOT / "headless_trainer" / "cli" / "launch" / "slurm.sbatch"
 class TestRefusal:
     @staticmethod
     def training(world_size: int, deepspeed: str | None = None):
-        return SimpleNamespace(world_size=world_size, deepspeed=deepspeed)
+        return SimpleNamespace(world_size=world_size, deepspeed=deepspeed, deepspeed_plugin=None, fsdp_plugin_args=None)
 
     def test_processes_that_would_train_alone(self):
         with pytest.raises(ValueError, match="WORLD_SIZE is 4 but this machine has no GPU.*--use_cpu"):
@@ -45,6 +49,40 @@ class TestRefusal:
         for size in ("TP", "CP", "SP"):
             with pytest.raises(ValueError, match="parallelism_config splits rows or layers"):
                 check_launch(self.training(2), {f"PARALLELISM_CONFIG_{size}_SIZE": "2"})
+
+    def test_shards_that_would_save_no_model(self):
+        with pytest.raises(ValueError, match="FSDP 1 would save no model: launch with --fsdp_version 2"):
+            check_launch(self.training(2), {"ACCELERATE_USE_FSDP": "true"})
+        check_launch(self.training(2), {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"})
+        args = self.training(2)
+        for args.fsdp_plugin_args, refused in (({"fsdp_version": 1}, True), ({"fsdp_version": 2}, False)):
+            with pytest.raises(ValueError, match="FSDP 1") if refused else nullcontext():
+                check_launch(args, {})
+
+    @pytest.mark.parametrize("config, said", [
+        ({"gradient_accumulation_steps": 4}, "contradicts the arguments: .*gradient_accumulation_steps=4"),
+        ({"bf16": {"enabled": True}}, "contradicts the arguments: .*bf16.enabled=True"),
+        ({"zero_optimization": {"stage": 3}}, "zero3_save_16bit_model is false, so no model would be saved"),
+        ({}, None),
+    ])  # fmt: skip
+    def test_configurations_of_deepspeed(self, tmp_path, config, said):
+        args = TrainingArguments(str(tmp_path), use_cpu=True, max_grad_norm=0.7)
+        config = {"train_micro_batch_size_per_gpu": "auto"} | config
+        args.deepspeed_plugin = SimpleNamespace(hf_ds_config=SimpleNamespace(config=config))
+        with pytest.raises(ValueError, match=said) if said else nullcontext():
+            check_launch(args, {})
+        assert config["gradient_clipping"] == 0.7
+
+    def test_what_the_launcher_exports_is_what_arguments_say(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("ACCELERATE_DYNAMO_USE_DYNAMIC", "False")
+        for precision in ("bf16", "fp16", "no"):
+            monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", precision)
+            args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True)
+            assert (args.bf16, args.fp16) == (precision == "bf16", precision == "fp16")
+        assert "ACCELERATE_DYNAMO_USE_DYNAMIC" not in os.environ
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp8")
+        with pytest.raises(ValueError, match="mixed_precision is fp8"):
+            HeadlessTrainingArguments(str(tmp_path), use_cpu=True)
 
     @pytest.mark.parametrize(
         "environment",
@@ -65,6 +103,13 @@ class TestRefusal:
         environment = prepare_simple_launcher_cmd_env(launched)[1]
         check_launch(self.training(1), {name: value for name, value in environment.items() if name != "WORLD_SIZE"})
         assert "has started one process" in caplog.text
+
+
+def test_fsdp_sums_in_32_bits():
+    policy = MixedPrecisionPolicy(*[torch.bfloat16] * 3)
+    plugin = SimpleNamespace(transformer_cls_names_to_wrap=["GPT2Block"], mixed_precision_policy=policy)
+    keep_embedding_apart(plugin, tiny_model("clm", layers=1))
+    assert plugin.mixed_precision_policy == MixedPrecisionPolicy(torch.bfloat16, torch.float32, None)
 
 
 def parsed(name: str, *flags: str):
