@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import torch.distributed
 from filelock import FileLock, Timeout
 
-from .processes import on_first_process
+from .processes import on_first_process, several
 
 logger = logging.getLogger(__name__)
 
 LOCK_NAME = ".lock"
+APPEARS_SECONDS = 60.0
 _until_exit = ExitStack()
 _of_thread = threading.local()  # what it holds: the path and the owner of each lock
 atexit.register(_until_exit.close)
@@ -38,7 +40,12 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME, owner: str | None = None
     path, held = Path(folder).resolve() / name, vars(_of_thread).setdefault("held", [])
     lock = FileLock(path, timeout=1, thread_local=False, fallback_to_soft=False)
     if not any(path == each for each, _ in held) or (owner and (path, owner) in held):
-        on_first_process(lambda: _take(lock, path))
+        if on_first_process(lambda: _take(lock, path)) and several():
+            if not _appears(path):
+                raise ValueError(
+                    f"output_dir {str(path.parent)!r} is not the first process's: use storage that all share."
+                )
+            torch.distributed.barrier()  # or the first might remove the file before all have looked
     held.append((path, owner))
     try:
         yield
@@ -49,7 +56,15 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME, owner: str | None = None
             lock.release()
 
 
-def _take(lock: FileLock, path: Path) -> None:
+def _appears(path: Path) -> bool:
+    """Return whether a file of the first process is seen here, within the time that a network file system may take."""
+    end = time.monotonic() + APPEARS_SECONDS
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.5)
+    return path.exists()
+
+
+def _take(lock: FileLock, path: Path) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -60,10 +75,11 @@ def _take(lock: FileLock, path: Path) -> None:
             "choose another --output_dir."
         ) from None
     except FileExistsError:  # a file, which whoever writes to the folder refuses
-        return
+        return False
     except OSError as error:  # whoever writes to the folder reports if it is not writable
         logger.warning("%s cannot be locked (%s), so a second run could write to that folder.", path, error)
-        return
+        return False
     with suppress(OSError):  # on a full disk the file does not name its holder
         since = time.strftime("%Y-%m-%d %H:%M:%S %z")
         path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
+    return True

@@ -17,6 +17,7 @@ from builders import make_trainer, tiny_model
 from filelock import FileLock
 
 from headless_trainer import HeadlessTrainer
+from headless_trainer.runtime import locks
 from headless_trainer.runtime.locks import LOCK_NAME, alone_in
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +112,25 @@ def _refused(rank: int, folder: str) -> None:
             Path(folder, f"entered_{rank}").touch()
     except ValueError as error:
         Path(folder, f"refused_{rank}").write_text(str(error))
+
+
+def _apart(rank: int, folder: str) -> None:
+    torch.distributed.init_process_group("gloo")
+    locks.APPEARS_SECONDS = 1
+    try:
+        with alone_in(Path(folder, str(rank))):
+            pass
+    except RuntimeError:  # the first process loses the other one, whose error is to be seen
+        time.sleep(3)
+        raise
+
+
+@pytest.mark.slow
+def test_a_folder_that_machines_do_not_share_is_refused(tmp_path):
+    with pytest.raises(
+        torch.multiprocessing.ProcessRaisedException, match="is not the first process's: use storage that all"
+    ):
+        processes.run(_apart, 2, str(tmp_path))
 
 
 @pytest.mark.slow
