@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from builders import SMALL, VOCAB, Tokenizer, assert_same_weights, logged, tiny_trainer, trainer_for
+from builders import SMALL, VOCAB, Tokenizer, assert_resumes, assert_same_weights, logged, tiny_trainer, trainer_for
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -119,13 +119,9 @@ def vanilla(folder, config, **settings):
 
 @pytest.mark.parametrize("head_bias", ["none", "prior"])
 def test_a_head_with_another_name_in_the_file_is_resumed(tmp_path, head_bias):
-    runs = [vanilla_neox(tmp_path / name, head_bias=head_bias) for name in ("a", "b")]
-    assert any(name.startswith("lm_head") for name in runs[0].model.state_dict())
-    runs[0].train()
-    assert any(name.startswith("embed_out") for name in load_file(tmp_path / "a/checkpoint-2/model.safetensors"))
-    runs[1].train(str(tmp_path / "a" / "checkpoint-2"))
-    for name, value in runs[0].model.state_dict().items():
-        assert torch.equal(value, runs[1].model.state_dict()[name]), name
+    run, _ = assert_resumes(lambda folder: vanilla_neox(folder, head_bias=head_bias), tmp_path, 2)
+    assert any(name.startswith("lm_head") for name in run.model.state_dict())
+    assert any(name.startswith("embed_out") for name in load_file(tmp_path / "whole/checkpoint-2/model.safetensors"))
 
 
 def test_a_head_with_another_name_in_the_file_is_that_of_the_best_checkpoint(tmp_path):
@@ -150,12 +146,7 @@ def test_a_tied_head_with_a_bias_of_its_own_is_resumed_and_its_best_checkpoint_r
     """Its checkpoints hold the bias in other weights, which any client reads, and beside them what is trained."""
     tied = {"head_bias": "prior", "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2}
     gpt2 = AutoConfig.for_model("gpt2", vocab_size=30, n_embd=16, n_layer=1, n_head=2)
-    whole, resumed = (vanilla(tmp_path / name, gpt2, **tied, metric_for_best_model="loss") for name in ("a", "b"))
-    whole.train()
-    checkpoint = tmp_path / "a" / "checkpoint-2"
-    resumed.train(str(checkpoint))
-    for name, value in whole.model.state_dict().items():
-        assert torch.equal(value, resumed.model.state_dict()[name]), name
+    whole, _ = assert_resumes(lambda folder: vanilla(folder, gpt2, **tied, metric_for_best_model="loss"), tmp_path, 2)
     assert whole.model.lm_head.weight is whole.model.get_input_embeddings().weight
     ids = torch.arange(1, 9)[None]
     best = AutoModelForCausalLM.from_pretrained(whole.state.best_model_checkpoint).eval()
