@@ -202,8 +202,7 @@ def trainer_for(
 
 def tiny_trainer(folder, **settings):
     """A trainer that logs and evaluates, on the smallest model."""
-    generator = torch.Generator().manual_seed(1)
-    data = [{"input_ids": torch.randint(2, VOCAB, (12,), generator=generator)} for _ in range(8)]
+    data = token_rows(Tokenizer(), 8)
     defaults = {
         "max_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "no",
         "per_device_train_batch_size": 2, "mlm_probability": 0.15 if settings.get("task") == "clm" else 0.4,

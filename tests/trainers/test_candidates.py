@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from builders import VOCAB, Gradients, Tokenizer, assert_gradients, assert_resumes, make_trainer, tiny_model
+from builders import VOCAB, Gradients, Tokenizer, assert_gradients, assert_resumes, make_trainer, tiny_model, token_rows
 from transformers import AutoModel
 
 from headless_trainer import NegativePool, attach_lm_head, load_token_counts
@@ -10,12 +10,7 @@ from headless_trainer.objective.losses import cwt_loss
 from headless_trainer.objective.negatives import draw_uniform
 from headless_trainer.objective.prior import candidate_log_prior, log_prior
 
-ROWS, LENGTH = 8, 10
-
-
-def rows() -> list[dict]:
-    generator = torch.Generator().manual_seed(1)
-    return [{"input_ids": torch.randint(2, VOCAB, (LENGTH,), generator=generator)} for _ in range(ROWS)]
+ROWS = token_rows(Tokenizer(), 8, lengths=(10,))
 
 
 def trunk():
@@ -28,7 +23,7 @@ def trainer(folder, callbacks=(), model=None, **settings):
         "learning_rate": 1e-2, "train_sampling_strategy": "sequential",
     } | settings  # fmt: skip
     return make_trainer(
-        folder, trunk() if model is None else model, rows(), settings, eval_dataset=rows(),
+        folder, trunk() if model is None else model, ROWS, settings, eval_dataset=ROWS,
         processing_class=Tokenizer(), callbacks=list(callbacks),
     )  # fmt: skip
 
@@ -72,7 +67,7 @@ def test_a_step_is_that_of_every_candidate_written_out(tmp_path, settings, group
     run = trainer(tmp_path, [steps], model=trunk().double(), max_steps=1, **settings)
     run.train()
     ids = draw_uniform(drawn, VOCAB, run.args.seed, 0).tolist()
-    batches = [rows()[:4], rows()[4:]][: len(groups)]
+    batches = [ROWS[:4], ROWS[4:]][: len(groups)]
     loss, gradients = naive_step(batches, groups, ids, settings.get("negatives") == "step")
     logs = run.state.log_history[0]
     assert logs["loss"] == pytest.approx(loss, rel=1e-6)
@@ -129,7 +124,7 @@ def test_the_head_knows_what_was_drawn(tmp_path):
     assert (facts["drawn_candidates"], facts["candidates"]) == (2 * 3 * 108, 2 * 3 * 120)
     prior = candidate_log_prior(counts, 0.9)
     assert (prior - log_prior(counts)).abs().max() > 0.2
-    ids = torch.stack([row["input_ids"] for row in rows()])
+    ids = torch.stack([row["input_ids"] for row in ROWS])
     model = AutoModel.from_pretrained(tmp_path).eval()
     with torch.no_grad():
         want = (model(ids).last_hidden_state @ model.get_input_embeddings().weight.T + prior).log_softmax(-1)
