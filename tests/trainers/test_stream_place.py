@@ -108,12 +108,13 @@ class Unsized(torch.utils.data.IterableDataset):
         return iter(self.rows[self.epoch % 3 :] + self.rows[: self.epoch % 3])
 
 
-def unsized_run(folder, count: int, *, sized: bool = False, resume=None, **settings):
-    """Losses by step. With ``sized`` the same rows are in one list, pass after pass."""
+def rows_of_nine(count: int) -> list[dict]:
     generator = torch.Generator().manual_seed(2)
-    data = Unsized([{"input_ids": torch.randint(1, 50, (9,), generator=generator)} for _ in range(count)])
-    if sized:
-        data = [row for data.epoch in range(99 // count + 1) for row in data]
+    return [{"input_ids": torch.randint(1, 50, (9,), generator=generator)} for _ in range(count)]
+
+
+def losses_on(folder, data, *, resume=None, **settings) -> dict[int, tuple]:
+    """Losses and tokens by step."""
     settings = {
         "max_steps": 7, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "learning_rate": 1e-2,
         "save_steps": 5, "train_sampling_strategy": "sequential", "max_grad_norm": 0.0,
@@ -126,12 +127,14 @@ def unsized_run(folder, count: int, *, sized: bool = False, resume=None, **setti
 @pytest.mark.parametrize("count, negatives", [(10, "micro_batch"), (11, "world"), (5, "world")])
 def test_a_dataset_without_a_length_has_whole_steps(tmp_path, count, negatives):
     """A step takes 8 rows: a pass ends inside of a step, inside of a batch (11), and before the first step does (5)."""
-    want = unsized_run(tmp_path / "list", count, sized=True, negatives=negatives, save_strategy="no")
-    got = unsized_run(tmp_path / "stream", count, negatives=negatives)
+    data = Unsized(rows_of_nine(count))
+    same = [row for data.epoch in range(99 // count + 1) for row in data]  # pass after pass, in one list
+    want = losses_on(tmp_path / "list", same, negatives=negatives, save_strategy="no")
+    got = losses_on(tmp_path / "stream", data, negatives=negatives)
     assert got == want and [seen for _, seen in got.values()] == [8 * 9 * step for step in range(1, 8)]
     # In a later pass as well a run that was stopped goes on at its row.
     checkpoint = str(tmp_path / "stream" / "checkpoint-5")
-    again = unsized_run(tmp_path / "b", count, resume=checkpoint, negatives=negatives, save_strategy="no")
+    again = losses_on(tmp_path / "b", data, resume=checkpoint, negatives=negatives, save_strategy="no")
     assert again == want
 
 
@@ -170,19 +173,10 @@ def test_a_window_that_the_length_promised_is_not_added_to_the_next_step(tmp_pat
         def __len__(self):
             return len(rows) + 3
 
-    generator = torch.Generator().manual_seed(2)
-    rows = [{"input_ids": torch.randint(1, 50, (9,), generator=generator)} for _ in range(13)]
-    settings = {
-        "max_steps": 3, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "negatives": "world",
-        "learning_rate": 1e-2, "save_strategy": "no",
-        "lr_scheduler_type": "constant", "train_sampling_strategy": "sequential",
-    }  # fmt: skip
-    found = []
-    for data in (Longer(), rows[:8]):
-        run = make_trainer(tmp_path, tiny_model("clm", layers=1, positions=16), data, settings)
-        run.train()
-        found.append([(log["loss"], log["tokens_seen"]) for log in run.state.log_history if "loss" in log])
-    assert found[0] == found[1][:2] and len(found[0]) == 2
+    rows, settings = rows_of_nine(13), {"negatives": "world", "max_steps": 3, "max_grad_norm": 1.0}
+    settings |= {"save_strategy": "no", "lr_scheduler_type": "constant"}
+    longer, whole = (losses_on(tmp_path, data, **settings) for data in (Longer(), rows[:8]))
+    assert [*longer.values()] == [*whole.values()][:2] and len(longer) == 2
     assert "its last batches fill no step and are skipped" in caplog.text
 
 
