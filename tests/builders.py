@@ -235,6 +235,17 @@ class Table:
         return None if self._bias is None else self._bias[ids]
 
 
+def predictions(model, task, rows):
+    """Logits over the vocabulary and targets, row by row."""
+    logits, targets = [], []
+    for row in rows:
+        scores, labels = model(input_ids=row["input_ids"][None]).logits[0], row["labels"]
+        scores, labels = (scores[:-1], labels[1:]) if task == "clm" else (scores, labels)
+        logits.append(scores[labels >= 0])
+        targets.append(labels[labels >= 0])
+    return torch.cat(logits), torch.cat(targets)
+
+
 def logged(run, name: str = "loss") -> list[float]:
     """What a run logged under a name, step by step."""
     return [logs[name] for logs in run.state.log_history if name in logs]

@@ -11,6 +11,7 @@ from builders import (
     assert_resumes,
     labelled_rows,
     make_trainer,
+    predictions,
     tiny_model,
 )
 from datasets import Dataset
@@ -42,17 +43,6 @@ def trainer(folder, task="clm", model=None, callbacks=(), counts=COUNTS, rows=No
         folder, model or model_for(task), rows, settings, token_counts=counts, eval_dataset=rows,
         processing_class=Tokenizer(), callbacks=list(callbacks),
     )  # fmt: skip
-
-
-def predictions(model, task, rows):
-    """Logits over the vocabulary and targets, row by row."""
-    logits, targets = [], []
-    for row in rows:
-        scores, labels = model(input_ids=row["input_ids"][None]).logits[0], row["labels"]
-        scores, labels = (scores[:-1], labels[1:]) if task == "clm" else (scores, labels)
-        logits.append(scores[labels >= 0])
-        targets.append(labels[labels >= 0])
-    return torch.cat(logits), torch.cat(targets)
 
 
 def naive_step(model, task, batches, sizes, drawn, whole):
