@@ -12,6 +12,17 @@ import pyarrow.parquet as pq
 DOCUMENTS = [f"Document {i} tells of {i * 7} things" + ", and of more" * (i % 5) + "." for i in range(60)]
 
 
+def naive_stream(tokenizer, documents) -> list[int]:
+    """All documents one after the other, the plain way."""
+    ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
+    stream = []
+    for document in documents:
+        ids = tokenizer(document)["input_ids"]
+        ended = tokenizer.eos_token_id is None or ends.intersection(ids[-1:])
+        stream += ids if ended else [*ids, tokenizer.eos_token_id]
+    return stream
+
+
 def write_jsonl(path: Path, rows: list[dict]) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

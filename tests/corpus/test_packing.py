@@ -6,7 +6,7 @@ import pytest
 import torch
 from builders import tiny_model
 from datasets import Dataset
-from row_files import DOCUMENTS
+from row_files import DOCUMENTS, naive_stream
 from transformers import AutoTokenizer, ByT5Tokenizer, GPT2Config, GPT2Model
 
 from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments
@@ -28,16 +28,6 @@ def clm():
 @pytest.fixture(scope="module")
 def mlm():
     return train_tokenizer(DOCUMENTS, vocab_size=300, task="mlm")
-
-
-def naive_stream(tokenizer, documents) -> list[int]:
-    """All documents one after the other, the plain way."""
-    ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
-    stream = []
-    for document in documents:
-        ids = tokenizer(document)["input_ids"]
-        stream += ids if ids[-1] in ends or tokenizer.eos_token_id is None else [*ids, tokenizer.eos_token_id]
-    return stream
 
 
 def naive_rows(stream: list[int], length: int) -> list[list[int]]:

@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 import torch
 from datasets import Dataset, concatenate_datasets
+from row_files import naive_stream
 from tokenizers.normalizers import Lowercase
 from torch.utils.data import DataLoader
 
@@ -53,14 +54,10 @@ def one_pass(packed: PackedStream, reader: int = 0, epoch: int = 0):
             yield {"input_ids": ids}
 
 
-def naive_tokens(tokenizer, documents) -> list[int]:
-    return [token for text in documents for token in [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]]
-
-
 @pytest.mark.parametrize("size", [0, 1])
 def test_unshuffled_rows_are_the_texts_cut_at_equal_lengths(clm_tokenizer, size):
     """Across documents, files and passes: nothing is left over at the end of one."""
-    tokens = naive_tokens(clm_tokenizer, DOCUMENTS)
+    tokens = naive_stream(clm_tokenizer, DOCUMENTS)
     count = 2 * len(tokens) // 8
     rows = [ids for ids, _ in first(count, stream(clm_tokenizer, shuffle_buffer_size=size))]
     assert sum(rows, []) == (tokens + tokens)[: 8 * count] and len(tokens) % 8
@@ -126,8 +123,7 @@ def test_documents_that_share_rows_come_once_in_a_pass(clm_tokenizer, processes)
     for process in range(processes):
         packed = stream(clm_tokenizer, **SHARING | {"shuffle_buffer_size": 1000})
         packed.deal(process, processes)
-        mine = [row["input_ids"].tolist() for row in one_pass(packed)]
-        rows += mine
+        rows += [row["input_ids"].tolist() for row in one_pass(packed)]
     end = clm_tokenizer.eos_token_id
     assert all(row[-1] == end and len(row) <= 64 for row in rows)
     for row in rows:
@@ -248,7 +244,7 @@ def test_a_stream_goes_on_over_the_same_files_alone(change, tmp_path, clm_tokeni
 
 
 def test_a_stream_ends_where_it_finds_less_than_a_row(clm_tokenizer):
-    tokens = len(naive_tokens(clm_tokenizer, DOCUMENTS))
+    tokens = len(naive_stream(clm_tokenizer, DOCUMENTS))
     message = f"max_seq_length is 4096 but a reader of the stream finds {tokens} tokens in all texts"
     with pytest.raises(ValueError, match=message):
         next(iter(stream(clm_tokenizer, max_seq_length=4096)))

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 from datasets import Dataset
+from row_files import naive_stream
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
@@ -22,14 +23,6 @@ AWKWARD = [
     "don't 's 've'll", "<|endoftext|>", "a<|endoftext|> b", "[MASK] a [CLS]b [SEP]", "e\u0301 \u0301 a", "ﬀ ½ ¨ a¨ b",
     "A\ufffdB \x00c \x85 d", "a\u2028b c \u200b d", "1 000,5 $3", "foo\n    bar(x)\n\n\ny", "数据 训练。数据",
 ]  # fmt: skip
-
-
-def naive_ids(tokenizer, document: str) -> list[int]:
-    ids = tokenizer(document)["input_ids"]
-    ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
-    if tokenizer.eos_token_id is not None and (not ids or ids[-1] not in ends):
-        ids = [*ids, tokenizer.eos_token_id]
-    return ids
 
 
 def unigram_tokenizer() -> PreTrainedTokenizerFast:
@@ -141,7 +134,7 @@ def test_encoder_equals_the_tokenizer(tokenizer):
         ids, lengths = encode(documents)
         assert ids.dtype == np.int32
         rows = [row.tolist() for row in np.split(ids, lengths.cumsum()[:-1])] if documents else []
-        assert rows == [naive_ids(tokenizer, document) for document in documents]
+        assert rows == [naive_stream(tokenizer, [document]) for document in documents]
 
 
 @pytest.mark.parametrize("truncation", [False, True])
