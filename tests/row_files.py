@@ -49,6 +49,26 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
     return path
 
 
+def write_tasks(root: Path, lines: list[str]) -> None:
+    """A dozen rows of each kind of task, as a local mirror is laid out."""
+    for split, start in (("train", 0), ("validation", 16)):
+        some = range(start, start + 12)
+        write_jsonl(root / "cola" / f"{split}.jsonl", [{"sentence": lines[i], "label": int(i % 3 > 0)} for i in some])
+        pairs = [{"sentence1": lines[i], "sentence2": lines[i + 1]} for i in some]
+        write_jsonl(root / "stsb" / f"{split}.jsonl", [pair | {"label": i % 6 * 0.9} for i, pair in enumerate(pairs)])
+        marks = {"word": "the", "start1": 0, "end1": 3, "start2": 0, "end2": 3}
+        marked = [pair | marks | {"label": i % 2} for i, pair in enumerate(pairs)]
+        write_jsonl(root / "wic" / f"{split}.jsonl", marked)
+        choices = [
+            {"premise": lines[i], "choice1": lines[i + 1], "choice2": lines[i + 2], "question": "cause", "label": i % 2}
+            for i in some
+        ]
+        write_jsonl(root / "copa" / f"{split}.jsonl", choices)
+        for language in ("en", "de"):
+            nli = [{"premise": lines[i], "hypothesis": lines[i + 1], "label": i % 3} for i in some]
+            write_jsonl(root / "xnli" / language / f"{split}.jsonl", nli)
+
+
 def rows_of_the_hub(monkeypatch, features: dict, **columns) -> list:
     """Let the Hub hold these columns; what it is asked for joins the list."""
     asked = []

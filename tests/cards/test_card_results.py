@@ -14,7 +14,7 @@ import yaml
 from builders import SMALL, text_of
 from huggingface_hub import EvalResult, ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
-from row_files import write_jsonl
+from row_files import write_tasks
 from transformers import BertConfig, BertModel
 
 pytest.importorskip("sklearn")
@@ -192,19 +192,9 @@ def test_a_part_of_a_set_is_no_result_and_a_part_of_the_training_is_named():
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory, trunk, text_lines) -> SimpleNamespace:
     """A grid of three kinds of tasks, a dozen rows each, and two seeds whose models are kept, on a copy of the trunk."""
-    root, lines = tmp_path_factory.mktemp("grid"), text_lines
-    model, columns = Path(shutil.copytree(trunk, root / "small-bert")), ("premise", "choice1", "choice2")
-    for split, start in (("train", 0), ("validation", 16)):
-        some = range(start, start + 12)
-        tasks = {
-            "cola": [{"sentence": lines[i], "label": int(i % 3 > 0)} for i in some],
-            "stsb": [{"sentence1": lines[i], "sentence2": lines[i + 1], "label": i % 6 * 0.9} for i in some],
-            "wic": [dict(sentence1="ab", sentence2="b", start1=1, end1=2, start2=0, end2=1, label=i % 2) for i in some],
-            "copa": [dict(zip(columns, lines[i:], strict=False), question="cause", label=i % 2) for i in some],
-        }
-        for task, rows in tasks.items():
-            (root / task).mkdir(exist_ok=True)
-            write_jsonl(root / task / f"{split}.jsonl", rows)
+    root = tmp_path_factory.mktemp("grid")
+    model = Path(shutil.copytree(trunk, root / "small-bert"))
+    write_tasks(root, text_lines)
     flags = f"--model_name_or_path {model} --tasks cola stsb copa wic --seeds 0 1 --disable_tqdm true --use_cpu --save_models"
     flags += f" --num_train_epochs 1 --per_device_train_batch_size 8 --data_dir {root} --output_dir {root}/out"
     with contextlib.redirect_stdout(io.StringIO()):

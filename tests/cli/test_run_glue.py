@@ -10,7 +10,7 @@ import numpy
 import pytest
 import torch
 from builders import SMALL, TUNING, save
-from row_files import write_jsonl
+from row_files import write_jsonl, write_tasks
 from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, GPT2Config, GPT2Model
 
@@ -28,24 +28,8 @@ from headless_trainer.runtime.sources import fingerprint
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory, text_lines) -> str:
-    """A dozen rows of each kind of task, as a local mirror is laid out."""
-    root, lines = tmp_path_factory.mktemp("data"), text_lines
-    for split, start in (("train", 0), ("validation", 16)):
-        some = range(start, start + 12)
-        write_jsonl(root / "cola" / f"{split}.jsonl", [{"sentence": lines[i], "label": int(i % 3 > 0)} for i in some])
-        pairs = [{"sentence1": lines[i], "sentence2": lines[i + 1]} for i in some]
-        write_jsonl(root / "stsb" / f"{split}.jsonl", [pair | {"label": i % 6 * 0.9} for i, pair in enumerate(pairs)])
-        marks = {"word": "the", "start1": 0, "end1": 3, "start2": 0, "end2": 3}
-        marked = [pair | marks | {"label": i % 2} for i, pair in enumerate(pairs)]
-        write_jsonl(root / "wic" / f"{split}.jsonl", marked)
-        choices = [
-            {"premise": lines[i], "choice1": lines[i + 1], "choice2": lines[i + 2], "question": "cause", "label": i % 2}
-            for i in some
-        ]
-        write_jsonl(root / "copa" / f"{split}.jsonl", choices)
-        for language in ("en", "de"):
-            nli = [{"premise": lines[i], "hypothesis": lines[i + 1], "label": i % 3} for i in some]
-            write_jsonl(root / "xnli" / language / f"{split}.jsonl", nli)
+    root = tmp_path_factory.mktemp("data")
+    write_tasks(root, text_lines)
     return str(root)
 
 
