@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from builders import DECODER, QUICK, make_trainer, tiny_model
+from builders import DECODER, QUICK, Tokenizer, make_trainer, tiny_classifier, tiny_model, token_rows
 from hub_standin import TOKEN, messages
-from transformers import BertConfig, BertForSequenceClassification, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments
 from headless_trainer.cli import make_lm_head as run_lm_head
@@ -40,8 +40,7 @@ def trainer_of(folder, **settings) -> HeadlessTrainer:
         "push_to_hub": True, "hub_model_id": "me/model", "save_steps": 2, "max_steps": 4, "per_device_train_batch_size": 4,
         "logging_steps": 500,
     } | settings  # fmt: skip
-    generator = torch.Generator().manual_seed(0)
-    rows = [{"input_ids": torch.randint(1, 40, (8,), generator=generator)} for _ in range(16)]
+    rows = token_rows(Tokenizer(40), 16, lengths=(8,))
     return make_trainer(folder, tiny_model("clm", 40, "headless", layers=1, positions=16), rows, settings)
 
 
@@ -205,16 +204,14 @@ def contents(folder: Path) -> bytes:
 def test_the_token_stays_out_of_what_is_saved(tmp_path):
     trainer = trainer_of(tmp_path / "run", push_to_hub=False, hub_token=TOKEN)
     trainer.save_model()
-    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=40)
     args = TrainingArguments(str(tmp_path / "classifier"), use_cpu=True, hub_token=TOKEN, report_to=[])
-    ClassificationTrainer(BertForSequenceClassification(config), args, lambda rows: rows).save_model()
+    ClassificationTrainer(tiny_classifier(), args, lambda rows: rows).save_model()
     for name in ("run", "classifier"):
         assert (tmp_path / name / "training_args.bin").is_file() and TOKEN.encode() not in contents(tmp_path / name)
     assert trainer.args.hub_token == TOKEN
 
 
 def test_a_classifier_is_pushed_with_its_token(tmp_path, monkeypatch):
-    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=40)
     given = {"push_to_hub": True, "hub_model_id": "me/classifier", "hub_token": TOKEN, "report_to": [], "use_cpu": True}
     args = TrainingArguments(str(tmp_path / "classifier"), **given)
     pushed = []
@@ -223,7 +220,7 @@ def test_a_classifier_is_pushed_with_its_token(tmp_path, monkeypatch):
         upload_folder=lambda **given: pushed.append((given["token"], {*os.listdir(given["folder_path"])})),
     )
     monkeypatch.setattr("transformers.trainer.hf_api", lambda: api)
-    ClassificationTrainer(BertForSequenceClassification(config), args, lambda rows: rows).save_model()
+    ClassificationTrainer(tiny_classifier(), args, lambda rows: rows).save_model()
     assert pushed[0][0] == TOKEN and {"model.safetensors", "config.json"} <= pushed[0][1]
     assert TOKEN.encode() not in contents(tmp_path / "classifier")
 
