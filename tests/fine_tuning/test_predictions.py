@@ -77,11 +77,10 @@ def trained(tmp_path_factory, models, text_lines):
     def train(model: str, kind: str, *columns: str) -> Path:
         if (model, kind, columns) not in made:
             root = tmp_path_factory.mktemp("trained")
-            files = [root / f"{name}.jsonl" for name in ("train", "dev", "test")]
-            for path, start in zip(files, (0, 20, 40), strict=True):
-                write(path, rows_of(kind, text_lines, start, 20))
-            flags = ["--train_file", files[0], "--validation_file", files[1], "--do_predict", "--test_file", files[2]]
-            flags += ["--text_columns", *columns, "--learning_rate", "0.01", "--seeds", 0, 1, "--max_seq_length", 24]
+            for name, start in (("train", 0), ("dev", 20), ("test", 40)):
+                write(root / f"{name}.jsonl", rows_of(kind, text_lines, start, 20))
+            flags = [*files_of(root), "--do_predict", "--text_columns", *columns]
+            flags += ["--learning_rate", "0.01", "--seeds", 0, 1, "--max_seq_length", 24]
             run("--model_name_or_path", models[model], *flags, "--output_dir", root / "out")
             made[model, kind, columns] = root
         return made[model, kind, columns]

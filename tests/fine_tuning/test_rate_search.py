@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from builders import save, tiny_classifier
+from row_files import write_jsonl
 from transformers import BertForSequenceClassification, BertModel
 
 pytest.importorskip("sklearn")
@@ -36,7 +37,7 @@ def files(tmp_path, text_lines) -> list[str]:
     """Files of ten rows; test.jsonl has wrong labels."""
     for name, start in (("train", 0), ("dev", 20), ("test", 40)):
         rows = [{"text": text_lines[i], "label": i % 2} for i in range(start, start + ROWS)]
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(tmp_path / f"{name}.jsonl", rows)
     return ["--train_file", str(tmp_path / "train.jsonl"), "--validation_file", str(tmp_path / "dev.jsonl")]
 
 
@@ -95,9 +96,8 @@ def test_rows_that_are_predicted_have_no_part_in_the_choice(model, files, right,
     flags = ["--learning_rates", "1e-3", "1e-2", "--num_train_epochs", 1, "--seeds", 0, "--do_predict", "--test_file"]
     found = []
     for wrong, name in enumerate(("right", "wrong")):
-        path = tmp_path / f"{name}.jsonl"
         rows = [{"text": line, "label": (index + wrong) % 2} for index, line in enumerate(text_lines[40:60])]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        path = write_jsonl(tmp_path / f"{name}.jsonl", rows)
         folder = run(model, files, tmp_path / name, *flags, path)
         scores = read(tmp_path / name / "predictions" / "bert_scores.json")
         found.append((read(folder / "seed_0.json")["learning_rate_search"], read(folder / "seed_0.json")["epochs"]))
