@@ -212,10 +212,8 @@ def test_head_bias_starts_at_the_prior_and_is_trained(tmp_path, clm_tokenizer, d
     assert not torch.equal(run.model.lm_head.bias, start)
     run.save_model()
     ids = torch.tensor([[5, 9, 40, 3]])
-    for folder in (
-        tmp_path,
-        tmp_path / "checkpoint-1",
-    ):  # as any client reads them, the trained bias is in their weights
+    for folder in (tmp_path, tmp_path / "checkpoint-1"):
+        # As any client reads them, the trained bias is in their weights.
         loaded = GPT2LMHeadModel.from_pretrained(folder).eval()
         with torch.no_grad():
             torch.testing.assert_close(loaded(ids).logits, run.model.eval()(ids).logits, rtol=1e-4, atol=1e-4)
