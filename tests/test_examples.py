@@ -70,10 +70,7 @@ def test_a_trainer_of_ones_own_on_the_command_line(tmp_path, corpus):
 
 
 @pytest.mark.parametrize(("named", "said"), [
-    (
-        "nowhere:Class",
-        "trainer is 'nowhere:Class', which does not exist .No module named 'nowhere'.: pass module:Class",
-    ),
+    ("nowhere:Class", "trainer is 'nowhere:Class', which does not exist .No module named 'nowhere'.: pass module:Class"),
     ("examples.own_loss:Other", "which does not exist .module 'examples.own_loss' has no attribute 'Other'"),
     ("headless_trainer:VanillaTrainer", "no subclass of HeadlessTrainer: set its base"),
 ])  # fmt: skip

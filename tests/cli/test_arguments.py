@@ -108,10 +108,8 @@ def test_config_overrides_as_pairs_and_as_json():
     assert overrides('{"rope_parameters": {"rope_theta": 10000.0}}') == {"rope_parameters": {"rope_theta": 10000.0}}
     assert overrides(None) == overrides("") == {}
     assert overrides("range=1e-2,size=1_000,kind=no") == {"range": 0.01, "size": 1000, "kind": "no"}
-    for wrong, said in {
-        "n_layer": "must be name=value,name=value or a JSON",
-        "{n_layer: 3": ", line 1, is neither",
-    }.items():
+    faults = {"n_layer": "must be name=value,name=value or a JSON", "{n_layer: 3": ", line 1, is neither"}
+    for wrong, said in faults.items():
         with pytest.raises(ValueError, match=f"config_overrides '{wrong}'.*{said}"):
             overrides(wrong)
 

@@ -94,11 +94,8 @@ def test_a_preset_is_found_by_its_name_and_a_file_by_its_suffix(tmp_path, monkey
     Path("demo").mkdir()
     assert find_config("demo") == PRESETS["demo"]  # a preset's own name is never a folder or a file without a suffix
     assert find_config("demo.yaml") == Path("demo.yaml")
-    for name, nearest in (
-        ("paper_encoder_headles", "paper_encoder_headless"),
-        ("runs/demo.yaml", "demo"),
-        ("a.txt", ""),
-    ):
+    nearest_of = {"paper_encoder_headles": "paper_encoder_headless", "runs/demo.yaml": "demo", "a.txt": ""}
+    for name, nearest in nearest_of.items():
         with pytest.raises(FileNotFoundError, match=f"{name!r}.*{nearest}.*`headless-trainer presets`"):
             find_config(name)
 

@@ -177,12 +177,9 @@ def test_the_harness_s_command_line_prints_the_same(inputs, tmp_path):
     model, common = inputs / "good", ["--tasks", "tiny_lambada", "--include_path", str(inputs / "tasks")]
     main(["--model_name_or_path", str(model), *common, "--device", "cpu", "--output_dir", str(tmp_path / "ours")])
     program = "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
-    command = ["run", "--model", "hf", "--model_args", f"pretrained={model}", *common, "--device", "cpu"]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *command, "--output_path", str(tmp_path / "theirs")],
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-c", program, "run", "--model", "hf", "--model_args", f"pretrained={model}", *common]
+    command += ["--device", "cpu", "--output_path", str(tmp_path / "theirs")]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     printed = dict(re.findall(r"\|(acc|perplexity)\s*\|[↑↓]\s*\|\s*([\d.]+)\|", done.stdout))
     errors = dict(re.findall(r"\|(acc|perplexity)\s*\|[↑↓]\s*\|\s*[\d.]+\|±\s*\|\s*([\d.]+)\|", done.stdout))

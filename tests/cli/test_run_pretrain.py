@@ -93,9 +93,8 @@ def test_both_objectives_see_the_same_rows(tmp_path, text_file, objective):
 ])  # fmt: skip
 @pytest.mark.parametrize("model", [DECODER, ENCODER])
 def test_options(tmp_path, text_file, model, flags):
-    metrics = run(
-        text_file, tmp_path / "run", *model, *flags, "--gradient_accumulation_steps", "2", "--max_eval_samples", "8"
-    )
+    flags = [*model, *flags, "--gradient_accumulation_steps", "2", "--max_eval_samples", "8"]
+    metrics = run(text_file, tmp_path / "run", *flags)
     assert metrics["eval_predicted_tokens"] > 0
 
 

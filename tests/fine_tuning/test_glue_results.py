@@ -14,13 +14,10 @@ def a_run(model="a", task="cola", seed=0, scores=(0.5,), loss="balanced", **chan
     epochs = []
     for index, score in enumerate(scores):
         sets = score if isinstance(score, dict) else {"validation": score}
-        found = {
-            name: {
-                "metrics": dict(zip(("accuracy", "f1"), value if isinstance(value, tuple) else (value,), strict=False)),
-                "loss": 1.0,
-            }
-            for name, value in sets.items()
-        }
+        found = {}
+        for name, value in sets.items():
+            metrics = zip(("accuracy", "f1"), value if isinstance(value, tuple) else (value,), strict=False)
+            found[name] = {"metrics": dict(metrics), "loss": 1.0}
         epochs.append({"epoch": index + 1, "step": 10 * (index + 1), "sets": found})
     run = {
         "model": model, "task": task, "benchmark": "glue", "train_language": None, "seed": seed, "loss": loss,
@@ -171,10 +168,8 @@ def test_the_report_holds_every_table(tmp_path):
     ]
     seeds_of_cola = "Seeds: 2. Each score is the best of 1 epoch on the set that is scored."
     rate = "The learning rate, 0.001, is the best of 2 on the same set."
-    assert (
-        f"{seeds_of_cola} {rate} Only part of the rows: --max_eval_samples 100." in text
-        and text.count("Only part") == 1
-    )
+    assert f"{seeds_of_cola} {rate} Only part of the rows: --max_eval_samples 100." in text
+    assert text.count("Only part") == 1
     own = tmp_path / "own"
     write_run(run_path(own, "cross_entropy", "a", "topics", 0), runs[-1])
     assert ["COLA" in each for each in (text, write_report(own))] == [True, False]
@@ -185,10 +180,7 @@ def test_the_report_holds_every_table(tmp_path):
 
 @pytest.mark.parametrize(("lower", "rows"), [
     (False, ["| model | accuracy |", "| --- | ---: |", "| a | 0.23 ± 0.01 |", "| b | **0.56** ± 0.01 |"]),
-    (
-        True,
-        ["| model | log loss |", "| --- | ---: |", "| a | **0.0023** ± 0.0001414 |", "| b | 0.0056 ± 0.0001414 |"],
-    ),
+    (True, ["| model | log loss |", "| --- | ---: |", "| a | **0.0023** ± 0.0001414 |", "| b | 0.0056 ± 0.0001414 |"]),
 ])  # fmt: skip
 def test_the_table_of_an_own_task_has_its_metric_and_no_average(lower, rows):
     """Of errors, which stand as they are, the lowest is bold."""

@@ -73,10 +73,7 @@ def test_values_that_follow_from_others_follow_the_overrides(source, tmp_path):
 
 @pytest.mark.parametrize(("settings", "text"), [
     ({"model_type": "bert", "config_overrides": "num_hiden_layers=2"}, "'num_hiden_layers'.*'num_hidden_layers'"),
-    (
-        {"model_type": "gpt2", "config_overrides": "n_head=5"},
-        "model_type is 'gpt2' and config_overrides is 'n_head=5', from",
-    ),
+    ({"model_type": "gpt2", "config_overrides": "n_head=5"}, "model_type is 'gpt2' and config_overrides is 'n_head=5', from"),
     ({"model_type": "gpt-neox"}, "model_type 'gpt-neox' .*'gpt_neox'"),
     ({}, "--model_name_or_path, --config_name or --model_type"),
 ])  # fmt: skip
