@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from builders import SMALL
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -25,13 +26,7 @@ class Architecture:
     settings: dict
 
 
-DECODER = {
-    "hidden_size": WIDTH,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": 32,
-}
+DECODER = SMALL | {"num_hidden_layers": 2, "intermediate_size": 24, "max_position_embeddings": 32}
 ENCODER = DECODER | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 LLAMA = DECODER | {"num_key_value_heads": 1, "head_dim": 8}
 SMALL_IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
