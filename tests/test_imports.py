@@ -122,10 +122,6 @@ def test_what_the_package_imports_is_declared():
 
 def test_type_checkers_see_what_can_be_imported():
     stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
-    names = {
-        each.asname: f"{node.module}"
-        for node in ast.walk(stub)
-        if isinstance(node, ast.ImportFrom)
-        for each in node.names
-    }
+    imports = [node for node in ast.walk(stub) if isinstance(node, ast.ImportFrom)]
+    names = {each.asname: node.module for node in imports for each in node.names}
     assert names == headless_trainer._EXPORTS

@@ -279,10 +279,8 @@ def test_what_is_bad_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, 
     choices = {"premise": "a", "choice1": "b", "choice2": "c", "question": "cause", "label": 2}
     write_jsonl(mirror / "copa" / "train.jsonl", [choices])
     other = [encoders[0], str(tmp_path / "nothing")]
-    for models, folder, message in (
-        (other, data, "holds no config.json"),
-        (encoders, mirror, "row 0 of .*has label 2"),
-    ):
+    faults = [(other, data, "holds no config.json"), (encoders, mirror, "row 0 of .*has label 2")]
+    for models, folder, message in faults:
         with pytest.raises(SystemExit, match=message):
             run(models, tmp_path / "out", "--tasks", "cola", "copa", "--data_dir", folder)
     assert not results(tmp_path / "out")

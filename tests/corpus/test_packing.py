@@ -113,10 +113,8 @@ def test_processes_do_not_change_the_rows(clm, cache, monkeypatch):
     monkeypatch.setattr(packing, "BATCH_BYTES", 300)  # so that there is work for all of them
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
     texts = Dataset.from_dict({"text": DOCUMENTS}).select(range(59, -1, -1))  # rows found by number
-    one, three = (
-        tokenize_and_pack(texts, clm, max_seq_length=16, num_proc=n, cache_dir=cache, overwrite_cache=True)
-        for n in (1, 3)
-    )
+    settings = {"max_seq_length": 16, "cache_dir": cache, "overwrite_cache": True}
+    one, three = (tokenize_and_pack(texts, clm, num_proc=n, **settings) for n in (1, 3))
     assert rows_of(one) == rows_of(three) == naive_rows(naive_stream(clm, DOCUMENTS[::-1]), 16)
     assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
 

@@ -72,9 +72,8 @@ def test_processes_have_the_gradient_and_the_losses_of_one(tmp_path, count, dtyp
     found = torch.load(tmp_path / "found.pt")
     for task, empty, accumulation in cases:
         gradients, losses, exchanged = found[task, empty, accumulation]
-        want, want_losses, _ = train(
-            tmp_path, task, empty, batch_size=ROWS, accumulation=1, negatives="step", dtype=dtype, device=device
-        )
+        settings = {"negatives": "step", "dtype": dtype, "device": device}
+        want, want_losses, _ = train(tmp_path, task, empty, batch_size=ROWS, accumulation=1, **settings)
         assert_gradients(gradients, want, TOLERANCE[dtype])
         assert losses == pytest.approx(want_losses, rel=1e-5)
         if task == "mask" or count == 1:
