@@ -233,7 +233,7 @@ def draw(args, models: list[dict], shown: list[str], at_end: dict[str, dict[int,
     panels.append(
         Panel(drawn, xlabel="steps of fine-tuning at the end", ylabel=FIGURES["eval_perplexity"], yscale="log")
     )
-    return curves(panels)
+    return curves(panels, legend="below")
 
 
 if __name__ == "__main__":

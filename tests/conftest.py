@@ -188,6 +188,7 @@ def tokenizer(request, task):
 def sharded(monkeypatch) -> None:
     """The launcher cuts the model into shards."""
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "2")
 
 
 @pytest.fixture
