@@ -66,6 +66,7 @@ class TestRefusal:
         ({}, None),
     ])  # fmt: skip
     def test_configurations_of_deepspeed(self, tmp_path, config, said):
+        pytest.importorskip("deepspeed")
         args = TrainingArguments(str(tmp_path), use_cpu=True, max_grad_norm=0.7)
         config = {"train_micro_batch_size_per_gpu": "auto"} | config
         args.deepspeed_plugin = SimpleNamespace(hf_ds_config=SimpleNamespace(config=config))
