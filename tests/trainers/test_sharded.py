@@ -170,3 +170,20 @@ def test_shards_train_as_one_process(tmp_path, alone, case, device):
     for run in ("mlm_headless", "again"):
         found_counts, found_totals = load_token_counts(tmp_path / run)
         assert torch.equal(counts, found_counts) and totals["tokens_seen"] == found_totals["tokens_seen"]
+
+
+def _train_in_bf16(rank: int, folder: str, made: dict[str, str]) -> None:
+    os.environ.update({name: value for name, value in made.items() if name != "ACCELERATE_USE_FSDP"})
+    for objective in ("headless", "vanilla", "sampled_softmax"):
+        losses = train(Path(folder, objective), "clm", objective, batch_size=1, device="cpu", fsdp=True)[0]
+        torch.save(losses, Path(folder, objective, f"losses_{rank}"))
+
+
+@pytest.mark.slow
+def test_fsdp_in_bf16_rounds_no_sum(tmp_path, monkeypatch):
+    processes.run(_train_in_bf16, 2, str(tmp_path), environment("fsdp2", 2) | {"ACCELERATE_MIXED_PRECISION": "bf16"})
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    for objective in ("headless", "vanilla", "sampled_softmax"):
+        want = train(tmp_path / "alone", "clm", objective, batch_size=ROWS, device="cpu")[0]
+        assert torch.load(tmp_path / objective / "losses_0") == pytest.approx(want, abs=2e-3), objective
+        shutil.rmtree(tmp_path / "alone")
