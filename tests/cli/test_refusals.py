@@ -77,8 +77,7 @@ def test_every_setting_of_transformers_is_judged():
     assert fields <= WORKS | names(PRETRAINING)
     assert fields <= WORKS | names(CLASSIFICATION) | ALSO_IN_CLASSIFICATION
     refused = names(PRETRAINING) | names(CLASSIFICATION)
-    elsewhere = {"train_sampling_strategy", "length_column_name", "dataloader_drop_last"}  # refused in fine-tuning
-    assert not (WORKS - elsewhere) & refused
+    assert not (WORKS - {"train_sampling_strategy", "length_column_name", "dataloader_drop_last"}) & refused
 
 
 def test_every_parameter_of_the_trainer_is_judged():
@@ -281,8 +280,7 @@ def test_a_model_that_calls_its_pooler_trains(tmp_path, mlm_tokenizer):
 
 def test_liger_leaves_the_forward_of_a_trunk(tmp_path):
     args = HeadlessTrainingArguments(str(tmp_path), **HERE, use_liger_kernel=True, liger_kernel_config={"rope": False})
-    off = {"cross_entropy": False, "fused_linear_cross_entropy": False}
-    assert args.liger_kernel_config == off | {"rope": False}
+    assert args.liger_kernel_config == {"cross_entropy": False, "fused_linear_cross_entropy": False, "rope": False}
 
 
 def test_no_grid_with_deepspeed():
