@@ -131,5 +131,6 @@ def _find_text_column(kinds: dict[str, str], text_column: str | None) -> str:
     (name,) = chosen
     if len(kinds) == 1 and not text_column and any(each in name for each in ";\t|"):
         raise ValueError(f"The only column is {name!r}: separate columns with commas, or name it with --text_column.")
-    logger.info("texts are those of the column %.300r", name)
+    if name not in (text_column, "text"):
+        logger.info("texts are those of the column %.300r", name)
     return name
