@@ -1,6 +1,5 @@
 """Argument dataclasses of the commands that train on text."""
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -266,9 +265,6 @@ def checked(args: TrainingArguments, table: Iterable[Refusal]) -> Iterator[None]
     """Check settings before and after ``__post_init__`` of `transformers.TrainingArguments`."""
     refuse(args, STEPS)
     connect(args)
-    launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
-    if launched in ("bf16", "fp16") and not (args.bf16 or args.fp16):
-        setattr(args, launched, True)  # or cards, results and DeepSpeed's checks would take it for float32
     yield
     if args.device.type == "cpu":
         args.dataloader_pin_memory = False  # useless there, and torch would warn

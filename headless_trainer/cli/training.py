@@ -12,14 +12,7 @@ from itertools import islice
 
 import torch
 from torch import Tensor
-from transformers import (
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Trainer,
-    get_scheduler,
-    set_seed,
-)
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer, get_scheduler, set_seed
 from transformers.integrations import get_reporting_integration_callbacks
 from xxhash import xxh3_128_hexdigest
 

@@ -40,6 +40,7 @@ class Metric:
         return float(found)
 
     def fault(self, problem: Problem, labels: np.ndarray, outputs: np.ndarray) -> str | None:
+        """Why there is no value."""
         try:
             return None if math.isfinite(self.value(problem, labels, outputs)) else "it is not defined there"
         except Exception as error:  # noqa: BLE001  whatever a metric says of labels that it is not for

@@ -259,6 +259,7 @@ def _scores(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def capped(scores: Tensor, softcap: float | None) -> Tensor:
+    """Bound scores to plus and minus ``softcap``, if given."""
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 

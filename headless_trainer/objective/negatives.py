@@ -50,6 +50,7 @@ class NegativePool:
         return cls(distinct, torch.zeros_like(distinct).index_add_(0, positions, counts), int(counts.sum()))
 
     def __len__(self) -> int:
+        """Return the number of distinct tokens, U."""
         return self.ids.numel()
 
     def with_drawn(self, ids: Tensor | None) -> "NegativePool":

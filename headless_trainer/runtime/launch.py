@@ -14,12 +14,18 @@ logger = logging.getLogger(__name__)
 
 
 def connect(args: TrainingArguments) -> None:
-    """Connect the processes of a run on CPUs with its ``ddp_timeout``, which transformers sets only on other devices."""
+    """Take over what the launcher exports, and connect the processes of a run on CPUs.
+
+    With its ``ddp_timeout``, which transformers sets only on other devices.
+    """
     from accelerate import PartialState
 
     # accelerate launch exports its default, with which torch.compile would compile each number of targets anew, then give up.
     if os.environ.get("ACCELERATE_DYNAMO_USE_DYNAMIC") == "False":
         del os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"]
+    launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
+    if launched in ("bf16", "fp16") and not (args.bf16 or args.fp16):
+        setattr(args, launched, True)  # or cards, results and DeepSpeed's checks would take it for float32
     if computes_on_cpu(args):
         PartialState(cpu=True, backend=args.ddp_backend, timeout=args.ddp_timeout_delta)
 
@@ -31,8 +37,11 @@ def computes_on_cpu(args: TrainingArguments) -> bool:
 
 def shards(args: TrainingArguments) -> bool:
     """Return whether DeepSpeed or FSDP shard the run, by a setting or by the launcher."""
-    by_launcher = strtobool(os.environ.get("ACCELERATE_USE_FSDP", "False"))
-    return bool(args.deepspeed_plugin is not None or args.fsdp or by_launcher)
+    return bool(args.deepspeed_plugin is not None or args.fsdp or _launches_fsdp(os.environ))
+
+
+def _launches_fsdp(environment: Mapping[str, str]) -> bool:
+    return bool(strtobool(environment.get("ACCELERATE_USE_FSDP", "False")))
 
 
 def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.environ) -> None:
@@ -43,8 +52,8 @@ def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.en
         raise ValueError("deepspeed is set but this process has no launcher: use accelerate launch.")
     if any(int(environment.get(f"PARALLELISM_CONFIG_{each}_SIZE", "1")) > 1 for each in ("TP", "CP", "SP")):
         raise ValueError("accelerate's parallelism_config splits rows or layers: leave its tp, cp and sp sizes at 1.")
-    by_launcher = strtobool(environment.get("ACCELERATE_USE_FSDP", "False")) and environment.get("FSDP_VERSION", "1")
-    if (by_launcher or str((args.fsdp_plugin_args or {}).get("fsdp_version", 2))) != "2":
+    version = (args.fsdp_plugin_args or {}).get("fsdp_version", 2)
+    if int(environment.get("FSDP_VERSION", "1") if _launches_fsdp(environment) else version) != 2:
         raise ValueError(
             "FSDP 1 would save no model: launch with --fsdp_version 2 (headless-trainer launch-config fsdp2)."
         )

@@ -471,7 +471,7 @@ class PretrainingTrainer(Trainer):
             if checkpoint is not None and self._go_on_from(checkpoint):
                 return TrainOutput(self.state.global_step, float("nan"), {})
             if self.is_fsdp_enabled:
-                saving.keep_embedding_apart(self.accelerator.state.fsdp_plugin, self.model)
+                saving.prepare_fsdp(self.accelerator.state.fsdp_plugin, self.model)
             if self.hub is not None:
                 around.push(lambda kind, error, traceback: kind and self.hub.stop())
             around.enter_context(self.signal.given_back())

@@ -128,6 +128,7 @@ def load_totals(trainer, checkpoint: str) -> None:
 
 
 def rows_a_step(args) -> int:
+    """Rows of an optimizer step on all processes."""
     return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
 
 

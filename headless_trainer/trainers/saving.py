@@ -88,10 +88,10 @@ def run_totals(trainer) -> dict[str, float]:
     return totals | (dict(zip(CANDIDATES, (candidates, drawn), strict=True)) if candidates else {})
 
 
-def keep_embedding_apart(fsdp_plugin, model) -> None:
-    """Let FSDP2 shard and gather the input embedding separately: the loss reads it outside the model's forward.
+def prepare_fsdp(fsdp_plugin, model) -> None:
+    """Let FSDP2 gather the input embedding separately, since the loss reads it outside the forward, and sum in float32.
 
-    accelerate does so unless it shards a layer around the embedding first. ``_no_split_modules`` of BERT and similar models
+    accelerate gathers it separately unless it shards a layer around the embedding first. ``_no_split_modules`` of BERT and similar models
     names such a layer, and accelerate 1.15 then fails at the embedding.
     """
     embedding = model.get_input_embeddings()

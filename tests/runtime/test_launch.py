@@ -23,7 +23,7 @@ from transformers import AutoModel, TrainingArguments
 
 from headless_trainer import HeadlessTrainingArguments
 from headless_trainer.runtime.launch import check_launch
-from headless_trainer.trainers.saving import keep_embedding_apart
+from headless_trainer.trainers.saving import prepare_fsdp
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = {path.stem: path for path in (ROOT / "headless_trainer" / "cli" / "launch").glob("*.yaml")}
@@ -109,7 +109,7 @@ class TestRefusal:
 def test_fsdp_sums_in_32_bits():
     policy = MixedPrecisionPolicy(*[torch.bfloat16] * 3)
     plugin = SimpleNamespace(transformer_cls_names_to_wrap=["GPT2Block"], mixed_precision_policy=policy)
-    keep_embedding_apart(plugin, tiny_model("clm", layers=1))
+    prepare_fsdp(plugin, tiny_model("clm", layers=1))
     assert plugin.mixed_precision_policy == MixedPrecisionPolicy(torch.bfloat16, torch.float32, None)
 
 
