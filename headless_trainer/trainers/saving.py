@@ -91,7 +91,7 @@ def run_totals(trainer) -> dict[str, float]:
 def prepare_fsdp(fsdp_plugin, model) -> None:
     """Let FSDP2 gather the input embedding separately, since the loss reads it outside the forward, and sum in float32.
 
-    accelerate gathers it separately unless it shards a layer around the embedding first. ``_no_split_modules`` of BERT and similar models
+    accelerate gathers it separately unless it shards a layer around it first. ``_no_split_modules`` of BERT and similar models
     names such a layer, and accelerate 1.15 then fails at the embedding.
     """
     embedding = model.get_input_embeddings()
