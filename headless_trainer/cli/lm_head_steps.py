@@ -49,8 +49,9 @@ def make_language_model(model_args, data_args, args) -> None:
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
-        if args.counts_from == "checkpoint" and Path(name, TOKEN_COUNTS_NAME).is_file():
-            shutil.copy(Path(name, TOKEN_COUNTS_NAME), aside)  # for a headless training that continues this model
+        saved = sources.find_file(name, TOKEN_COUNTS_NAME, **loading.hub_arguments(model_args))
+        if args.counts_from == "checkpoint" and saved:
+            shutil.copyfile(saved, aside / TOKEN_COUNTS_NAME)  # for a headless training that continues this model
     folder, facts = Path(args.output_dir), {"prior": described_prior(args.init == "prior", args, data_args)}
     card = {"causal": model.can_generate(), "model_args": model_args, "facts": facts}
     write_card(folder, pushes.repo if pushes else folder.resolve().name, "free_head", model, tokenizer, **card)
@@ -63,7 +64,7 @@ def pretraining_counts(model_args, args):
     """Return the checkpoint's counts, if requested, and the share of drawn candidates in its pretraining."""
     own = args.counts_from == "checkpoint"
     try:
-        counts, totals = load_token_counts(model_args.model_name_or_path)
+        counts, totals = load_token_counts(model_args.model_name_or_path, **loading.hub_arguments(model_args))
     except FileNotFoundError:  # another's trunk
         if args.init == "prior" and own:
             raise

@@ -16,9 +16,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
-from transformers.utils import SAFE_WEIGHTS_NAME, cached_file
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..runtime.launch import shards
+from ..runtime.sources import find_file
 from .trunk import infer_task, probe, probe_ids
 
 # Submodules of a trunk with this prefix belong to the head. A final model stores them in a separate file, since other clients
@@ -167,12 +168,8 @@ def load_trunk(source: str | Path, **kwargs) -> PreTrainedModel:
     trunk = AutoModel.from_pretrained(source, **kwargs)
     if not getattr(trunk.config, MARK, False):
         return trunk
-    where = {name: kwargs[name] for name in ("revision", "token", "cache_dir") if name in kwargs}
-    for file in (FILE_NAME, SAFE_WEIGHTS_NAME):  # of a final model, of a checkpoint
-        try:
-            path = cached_file(source, file, **where)
-        except OSError:  # it has no such file
-            continue
+    # Of a final model, of a checkpoint.
+    for path in filter(None, (find_file(source, file, **kwargs) for file in (FILE_NAME, SAFE_WEIGHTS_NAME))):
         with safe_open(path, framework="pt") as weights:
             for name in (own := [each for each in weights.keys() if each.startswith(PREFIX)]):  # noqa: SIM118
                 give(trunk, name.removesuffix(".weight"), weights.get_tensor(name))

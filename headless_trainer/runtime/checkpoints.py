@@ -22,6 +22,7 @@ from transformers.trainer_utils import SaveStrategy
 from .manifest import TOKEN_COUNTS_NAME, TRAINER_STATE_NAME, WEIGHTS, find_fault
 from .processes import HostExchange, on_first_process
 from .signals import NAMES, handled, say
+from .sources import find_file
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +35,12 @@ def save_token_counts(folder: str | Path, token_counts: Tensor, totals: dict[str
     save_file({"token_counts": token_counts.cpu().contiguous()}, Path(folder) / TOKEN_COUNTS_NAME, metadata=metadata)
 
 
-def load_token_counts(folder: str | Path) -> tuple[Tensor, dict[str, float]]:
-    """Read the counts and totals that `save_token_counts` wrote."""
-    path = Path(folder) / TOKEN_COUNTS_NAME
-    if not path.is_file():
+def load_token_counts(source: str | Path, **hub: Any) -> tuple[Tensor, dict[str, float]]:
+    """Read the counts and totals that `save_token_counts` wrote from a folder or the Hub; ``hub`` as in ``from_pretrained``."""
+    path = find_file(source, TOKEN_COUNTS_NAME, **hub)
+    if path is None:
         raise FileNotFoundError(
-            f"{str(folder)!r} holds no {TOKEN_COUNTS_NAME}: name a folder that `headless-trainer pretrain` wrote, or pass "
+            f"{str(source)!r} holds no {TOKEN_COUNTS_NAME}: name a folder that `headless-trainer pretrain` wrote, or pass "
             "--counts_from corpus and a corpus to count tokens in."
         )
     with safe_open(path, framework="pt") as file:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import cached_file
 
 # Errors from reading a model file that is damaged, missing or of another kind.
 UNREADABLE = OSError, ValueError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError
@@ -30,6 +31,14 @@ def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
         if folder.exists():
             raise ValueError(f"{said} cannot be loaded: {reason}.") from error
         raise OSError(f"{said} is neither here nor found on the Hub: {reason}. Name a folder, or connect.") from error
+
+
+def find_file(name: str | Path, file: str, **hub) -> str | None:
+    """Return the path of a file of a `source`, downloaded if it is on the Hub, or None; ``hub`` as in ``from_pretrained``."""
+    try:
+        return cached_file(name, file, **{key: hub[key] for key in ("revision", "token", "cache_dir") if key in hub})
+    except OSError:
+        return None
 
 
 def fingerprint(name: str, config: PreTrainedConfig) -> str:

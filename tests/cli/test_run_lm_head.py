@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -60,6 +61,16 @@ def test_the_head_is_what_the_pretraining_implies(tmp_path, checkpoint, init, dr
     got = logits_of(make_head(folder, tmp_path / "lm", "--init", init))
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
     assert torch.equal(load_token_counts(tmp_path / "lm")[0], counts)  # for a headless training that continues it
+
+
+def test_a_trunk_on_the_hub_brings_its_counts(tmp_path, checkpoint):
+    repository, commit = tmp_path / "hub" / "models--me--trunk", "0" * 40
+    shutil.copytree(checkpoint[0], repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    got = logits_of(make_head("me/trunk", tmp_path / "lm", "--cache_dir", tmp_path / "hub"))
+    assert got.equal(logits_of(make_head(checkpoint[0], tmp_path / "local")))
+    assert torch.equal(load_token_counts(tmp_path / "lm")[0], checkpoint[2])
 
 
 def test_counts_of_a_corpus_keep_the_share_of_drawn_candidates(tmp_path, checkpoint, text_file):
