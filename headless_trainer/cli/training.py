@@ -5,7 +5,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from copy import copy
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -90,7 +90,8 @@ def make_trainer(
         kinds = {extension(path) for path in expand("eval_old_file", data_args.eval_old_file)}
         files = {"train_file": data_args.eval_old_file, "validation_file": None, "dataset_name": None}
         files |= {"text_column": None} if kinds == {".txt"} else {}
-        old = replace(data_args, streaming=False, **files)  # training on them would hold out the same documents
+        old = copy(data_args)
+        vars(old).update(files, streaming=False)  # training on them would hold out the same documents
     came_in = config.dtype if model_args.model_name_or_path and config.dtype != loading.MASTER_DTYPE else None
     loading.check_length(config, data_args.max_seq_length)
     set_seed(args.seed)

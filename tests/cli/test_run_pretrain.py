@@ -178,7 +178,7 @@ def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, t
     base, new = tmp_path / "base", tmp_path / "new.jsonl"  # the old texts are lines, and have no columns
     run(text_file, base, *flags, "--objective", "vanilla", "--task", task)
     new.write_text("\n".join(f'{{"body": "ships sail north {number} times a year."}}' for number in range(60)))
-    for name, more in (("memory", ["--eval_on_start"]), ("stream", ["--streaming"])):
+    for name, more in (("memory", ["--eval_on_start"]), ("stream", ["--streaming", "--shuffle_buffer_size", "20"])):
         folder = tmp_path / name
         given = [*"--text_column body --train_file".split(), new, "--eval_old_file", text_file, "--output_dir", folder]
         main([*map(str, [*QUICK[3:], "--objective", "sampled_softmax", "--model_name_or_path", base, *given, *more])])
