@@ -32,8 +32,10 @@ def log_prior(token_counts: Tensor) -> Tensor:
     Absolute discounting: every seen token gives up the same part of one occurrence, which unseen tokens share equally. The
     part is estimated from the numbers of tokens seen once and twice, n1 / (n1 + 2 n2) (Ney, Essen and Kneser, 1994,
     https://doi.org/10.1006/csla.1994.1001), and bounded so that no seen token becomes rarer than an unseen one. Without
-    counts, all tokens are equally frequent.
+    counts, all tokens are equally frequent. Raises ValueError for frequencies instead of counts.
     """
+    if token_counts.is_floating_point() or (token_counts < 0).any():  # shares would sum to a single token
+        raise ValueError(f"token_counts is {token_counts} but must be numbers of tokens: pass (V,) int64 counts.")
     size, total = len(token_counts), int(token_counts.sum())
     if total == 0:
         return (token_counts + 1.0).log() - math.log(size)

@@ -23,7 +23,7 @@ from ..models.lm_head import attach_lm_head, warn_of_dropped_head
 from ..models.trunk import find_trunk
 from ..objective.losses import candidate_loss
 from ..objective.negatives import NegativePool
-from ..objective.prior import candidate_log_prior, drawn_share_of
+from ..objective.prior import candidate_log_prior, drawn_share_of, log_prior
 from .evaluation import pool_scores, vocabulary_scores
 from .pretraining import PretrainingTrainer
 from .saving import run_totals
@@ -62,6 +62,7 @@ class HeadlessTrainer(PretrainingTrainer):
                     f"token_counts has {len(token_counts)} entries but the embedding has {self.head.size} rows: pass the "
                     "counts of this vocabulary."
                 )
+            log_prior(token_counts)  # raises ValueError for shares, before training
             self.token_counts = self.carried_by_first(token_counts.to("cpu", torch.int64, copy=True))
 
     def trained_part(self, model: nn.Module) -> PreTrainedModel:

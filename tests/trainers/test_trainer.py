@@ -242,6 +242,8 @@ def test_what_is_saved_generates_with_a_cache(tmp_path, clm_tokenizer, head_bias
     (SampledSoftmaxTrainer, "vanilla", {}, {}, r'HeadlessTrainingArguments\(objective="sampled_softmax"\)'),
     (HeadlessTrainer, "headless", {"task": "mlm"}, {}, "task is 'mlm' .*no mask token"),
     (HeadlessTrainer, "headless", {}, {"token_counts": torch.arange(49)}, "token_counts has 49 .* 300 rows"),
+    (HeadlessTrainer, "headless", {}, {"token_counts": torch.ones(300) / 300}, "pass .* int64 counts"),
+    (VanillaTrainer, "vanilla", PRIOR, {"token_counts": torch.ones(300) / 300}, "pass .* int64 counts"),
     (VanillaTrainer, "vanilla", PRIOR, {}, "head_bias is 'prior' but token_counts is None"),
     (VanillaTrainer, "vanilla", PRIOR, {"optimizers": (torch.optim.SGD([torch.ones(1)]), None)}, "made without"),
     (VanillaTrainer, "llama", PRIOR, {"token_counts": torch.ones(50).long()}, "does not end in a LayerNorm"),
