@@ -113,8 +113,10 @@ def test_equals_the_form_of_the_paper(backend, dtype, wider, reduction):
 @REDUCTIONS
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_sampled_softmax_is_every_candidate_written_out(backend, with_bias, softcap, reduction):
+@pytest.mark.parametrize("padded_to", [1, 32])
+def test_sampled_softmax_is_every_candidate_written_out(monkeypatch, padded_to, backend, with_bias, softcap, reduction):
     """Each occurrence is a term over its expected number, outside the soft cap; over all tokens it is the exact softmax."""
+    monkeypatch.setitem(losses.MULTIPLE, "cpu", padded_to)
     data = problem()
     pool = NegativePool.from_targets(data.targets).with_drawn(data.extra)
     columns = torch.cat([data.targets, data.extra])
@@ -304,7 +306,10 @@ def test_refused(change, text):
         cwt_loss(**arguments)
 
 
-# Vocabulary cross-entropy ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("target", [-100, V])
+def test_the_vocabulary_loss_leaves_out_no_target(backend, target):
+    with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+        vocabulary_cross_entropy(torch.ones(2, D), torch.tensor([0, target]), torch.ones(V, D), backend=backend)
 
 
 def vocabulary(data, **settings):
