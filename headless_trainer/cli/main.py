@@ -2,7 +2,6 @@
 
 import difflib
 import importlib
-import re
 import sys
 from pathlib import Path
 
@@ -48,15 +47,10 @@ def main(argv: list[str] | None = None) -> None:
 def presets() -> str:
     """List each preset in one line below its command."""
     blocks = []
-    for command in MARKS.values():
-        texts = {name: summary(path) for name, path in PRESETS.items() if command_of(path) == command}
+    for mark, command in MARKS.items():
+        texts = {name: summary(path) for name, path in PRESETS.items() if f"\n{mark}:" in path.read_text("utf-8")}
         blocks.append(f"headless-trainer {command} PRESET [--flag value ...]\n{aligned(texts)}")
     return "\n\n".join([*blocks, f"The files: {next(iter(PRESETS.values())).parent}"])
-
-
-def command_of(preset: Path) -> str:
-    text = preset.read_text(encoding="utf-8")
-    return next(command for mark, command in MARKS.items() if re.search(rf"^{mark}:", text, re.MULTILINE))
 
 
 def known(name: str, choices: dict, kind: str, listed_by: str):

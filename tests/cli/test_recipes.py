@@ -28,7 +28,7 @@ from transformers import (
     pipeline,
 )
 
-from headless_trainer.cli.main import command_of
+from headless_trainer.cli.main import MARKS
 from headless_trainer.command_line import COMMANDS, MODULES, PRESETS, Yaml
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,8 @@ def recipes() -> dict[tuple, str]:
     for name, path in PRESETS.items():
         comment = "\n".join(re.findall(r"^#[ ]*(.*)$", path.read_text("utf-8"), re.MULTILINE))
         printed = commands("\n".join(re.findall(r"(headless-trainer [^`]*?)(?<!\\)$", comment, re.MULTILINE)))
-        found.setdefault(printed[:1] or ((command_of(path), name),), name)
+        own = next(each for mark, each in MARKS.items() if f"\n{mark}:" in path.read_text("utf-8"))
+        found.setdefault(printed[:1] or ((own, name),), name)
         if name.startswith("adapt_"):  # and the run that the preset names to compare it with
             found[((*printed[0], "--objective", "vanilla"),)] = f"{name}-vanilla"
     for page in PAGES:
