@@ -157,6 +157,8 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("train_file is not given: name files of interactions with --train_file")
     if args.world_size > 1:
         parser.error(f"{args.world_size} processes were started, and items are ranked by one alone: start one")
+    if args.objective == "sampled_softmax":
+        parser.error("objective is 'sampled_softmax', which has no item trainer: use headless or vanilla")
     if not args.load_best_model_at_end:
         parser.error("load_best_model_at_end is False but tau is that of the best weights: leave it out")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
