@@ -94,6 +94,7 @@ class Part:
                 outcome["fits"] = False
             else:
                 self.found["failures"][item] = f"{type(error).__name__}: {error}"[:500]
+            traceback.clear_frames(error.__traceback__)  # they hold the tensors
             self.free()  # raises again if this process has lost the device: it ends here, with this item under way
         self.found["under_way"] = None
         self.save()
@@ -177,7 +178,7 @@ def loss(part: Part) -> None:
             elif not outcome["fits"]:
                 too_large.append(name)
         runs = {name: functools.partial(run_once, methods(part.device, dtype)[name], inputs) for name in memory}
-        with part.attempt(f"times at {size}"):
+        with part.attempt(f"times at {size}") as outcome:
             seconds = alternate(runs, 3 if part.scale == "cpu" or math.prod(size) > 1e13 else 5)
             distinct = len(inputs[1].unique())
             for name, values in seconds.items():
@@ -188,7 +189,10 @@ def loss(part: Part) -> None:
                 )  # fmt: skip
         for name in too_large:
             part.add(**where, method=name, fits=False)
+        if not outcome["fits"]:
+            part.found["failures"][f"times at {size}"] = "out of memory"
         del inputs, exact
+        part.free()
 
 
 STEPS = {
@@ -210,7 +214,7 @@ def steps(part: Part) -> None:
     from step import METHODS
 
     part.found["facts"]["dtype"] = "bfloat16" if part.scale == "gpu" else "float32"
-    compared = {"methods": [each for each in METHODS if "rows" not in each], "pool_size": [4096]}
+    compared = {"methods": [each for each in METHODS if "rows" not in each], "pool_size": [4096, 16384]}
     problems = STEPS[part.scale]
     for index, problem in enumerate(problems):
         if part.late():

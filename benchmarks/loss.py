@@ -13,6 +13,7 @@ import argparse
 import functools
 import inspect
 import json
+import math
 import multiprocessing
 import os
 import shlex
@@ -22,13 +23,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from headless_trainer.cards.facts import hardware, software
-from headless_trainer.objective.losses import cwt_loss, vocabulary_cross_entropy
+from headless_trainer.objective import losses
 from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.tables import markdown
 from headless_trainer.trainers.window import peak_memory_mib
@@ -39,6 +41,8 @@ DEFAULT_SIZES = {
 }
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 REFERENCE = "K x U, cwt_loss (auto)"
+CHUNK = losses.CHUNK_ELEMENTS
+CHUNKS = {"cpu": (), "cuda": (2**25, 2**26)}  # others to try
 
 
 def paper(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
@@ -51,8 +55,20 @@ def widened(scores: Tensor) -> Tensor:
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
-def contrastive(hidden: Tensor, targets: Tensor, weight: Tensor, backend: str) -> Tensor:
-    return cwt_loss(hidden, targets, lambda ids: F.embedding(ids, weight), backend=backend)
+@functools.lru_cache(maxsize=1)  # a training makes them on the host, before the step
+def candidates(targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the index in their pool of ``(K,)`` targets, and its ``(U,)`` ids and float64 log counts, U a multiple of 8."""
+    pool = NegativePool.from_targets(targets)
+    more = 0, -len(pool) % 8  # unaligned rows slow all methods down on a GPU
+    logs = pool.log_counts(torch.float64)
+    return pool.index_of(targets), F.pad(pool.ids, more), F.pad(logs, more, value=-math.inf)
+
+
+def contrastive(hidden: Tensor, targets: Tensor, weight: Tensor, backend: str, chunk: int = CHUNK) -> Tensor:
+    index, ids, log_counts = candidates(targets)
+    log_counts = log_counts.to(torch.promote_types(hidden.dtype, torch.float32))
+    with mock.patch.object(losses, "CHUNK_ELEMENTS", chunk):
+        return losses.candidate_loss(hidden, index, F.embedding(ids, weight), log_counts, backend=backend)
 
 
 CANDIDATE_METHODS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -70,6 +86,11 @@ Head = Callable[..., Tensor]
 def plain_head(hidden: Tensor, targets: Tensor, weight: Tensor, bias=None, *, reduction: str = "mean") -> Tensor:
     """Return the loss from all logits at once, in float32, as the models of transformers do."""
     return F.cross_entropy(widened(F.linear(hidden, weight, bias)), targets, reduction=reduction)
+
+
+def own_head(*inputs, chunk: int = CHUNK, **settings) -> Tensor:
+    with mock.patch.object(losses, "CHUNK_ELEMENTS", chunk):
+        return losses.vocabulary_cross_entropy(*inputs, backend="chunked", **settings)
 
 
 def torch_head(hidden: Tensor, targets: Tensor, weight: Tensor, bias=None, *, reduction: str = "mean") -> Tensor:
@@ -93,10 +114,9 @@ def cut_head(hidden, targets, weight, bias=None, *, reduction: str = "mean", **s
 
 def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
     """Return the heads that can run on a device, and for each of the others the reason why it cannot."""
-    found: dict[str, Head] = {
-        "cross_entropy": plain_head,
-        "vocabulary_cross_entropy chunked": functools.partial(vocabulary_cross_entropy, backend="chunked"),
-    }
+    found: dict[str, Head] = {"cross_entropy": plain_head, "vocabulary_cross_entropy chunked": own_head}
+    for size in CHUNKS[device]:
+        found[f"vocabulary_cross_entropy chunks of {size:,}"] = functools.partial(own_head, chunk=size)
     skipped = {}
     if hasattr(torch.nn, "LinearCrossEntropyOptions"):
         found["torch linear_cross_entropy"] = torch_head
@@ -128,6 +148,8 @@ def methods(device: str, dtype: torch.dtype) -> dict[str, Callable[[Tensor, Tens
     """Return every method that can run on a device, by name."""
     found = heads(device)[0]
     among = {f"K x U, {name}": among_candidates(found[name]) for name in found if name.startswith(("torch", "Liger"))}
+    for size in CHUNKS[device]:
+        among[f"K x U, cwt_loss chunks of {size:,}"] = functools.partial(contrastive, backend="chunked", chunk=size)
     return CANDIDATE_METHODS | among | {f"K x V, {name}": head for name, head in found.items()}
 
 
@@ -135,10 +157,9 @@ def among_candidates(head: Head) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return the contrastive loss computed by a head over the vocabulary, for which the candidates are the vocabulary."""
 
     def loss(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
-        pool = NegativePool.from_targets(targets)
-        index, log_counts = pool.index_of(targets), pool.log_counts()
+        index, ids, log_counts = candidates(targets)
         bias = log_counts.to(hidden.dtype)  # Liger's dtypes must be equal
-        return head(hidden, index, F.embedding(pool.ids, weight), bias) + log_counts[index].mean()
+        return head(hidden, index, F.embedding(ids, weight), bias) + log_counts[index].mean()
 
     return loss
 

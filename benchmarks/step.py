@@ -30,6 +30,7 @@ from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, Sampled
 from headless_trainer.cards.facts import software
 from headless_trainer.pictures import Panel, Series, curves, to_png
 from headless_trainer.tables import markdown
+from headless_trainer.trainers.isolation import sent
 from headless_trainer.trainers.window import peak_memory_mib
 
 SIZES = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
@@ -193,11 +194,12 @@ def plain_step(model_class, loss_of):
             model = model_class(args).from_config(config_of(args)).train()
         if getattr(model.base_model, "pooler", None) is not None:
             model.base_model.pooler = None
+        model.config.use_cache = False  # as Trainer sets it
         optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
 
         def step(batch):
             with torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):
-                loss = loss_of(args, model, batch["input_ids"].to(device))
+                loss = loss_of(args, model, sent(batch["input_ids"], device))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
