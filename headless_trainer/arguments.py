@@ -36,7 +36,7 @@ class LoadingArguments:
     attn_implementation: str | None = HfArg(
         default=None, help="Attention: sdpa, eager, flash_attention_2, flex_attention, or a Hub kernel."
     )
-    cache_dir: str | None = HfArg(default=None, help="Where downloads from the Hub are kept.")
+    cache_dir: str | None = HfArg(default=None, help="Folder of downloads and tokenized rows.")
     model_revision: str = HfArg(default="main", help="Branch, tag or commit of the model on the Hub.")
     token: str | None = HfArg(default=None, repr=False, help="Hub token. The stored login by default.")
     trust_remote_code: bool = HfArg(default=False, help="Run model code that comes with a Hub repository.")

@@ -6,7 +6,7 @@
     headless-trainer lm-eval --compare runs/zero-shot/runs__decoder-lm runs/zero-shot/runs__vanilla
 
 A task reads its documents from the Hub, or from a local file named in --data_files; prompt and metrics are the harness's
-either way. --output_dir gets results.md and one folder per model, updated after each task. Answers are kept there and reused.
+either way. --output_dir gets one folder per model, updated after each task, and results.md. Answers are kept there and reused.
 """
 
 import logging
