@@ -197,8 +197,8 @@ def loss(part: Part) -> None:
 
 STEPS = {
     "gpu": [
-        dict(model="bert-base", vocab_size=50304, length=512, bf16=True, start=16),
-        dict(model="pythia-70m", vocab_size=50304, length=512, bf16=True, start=16),
+        dict(model="pythia-70m", vocab_size=50304, length=512, bf16=True, start=16, last=128),
+        dict(model="bert-base", vocab_size=50304, length=512, bf16=True, start=16, last=256),
         dict(model="gemma-3-270m", vocab_size=262144, length=512, bf16=True, start=8),
         dict(model="xlm-roberta-base", vocab_size=250002, length=512, bf16=True, start=16),
     ],
