@@ -36,8 +36,7 @@ def test_a_cell_may_be_a_document(tmp_path):
 def test_values_of_json_have_the_type_that_they_are_written_in(tmp_path):
     rows = '{"n": 1, "day": "2001-01-01", "id": 12345678901234567890}\n{"n": 2.5, "more": [1]}\n'
     (tmp_path / "a.jsonl").write_text(rows)
-    table = read_rows(tmp_path / "a.jsonl")
-    assert table.to_pylist() == [
+    assert read_rows(tmp_path / "a.jsonl").to_pylist() == [
         {"n": 1.0, "day": "2001-01-01", "id": "12345678901234567890", "more": None},
         {"n": 2.5, "day": None, "id": None, "more": [1]},
     ]
@@ -80,7 +79,6 @@ FAULTS = {
         (gzip.compress("text\ncaf\xe9".encode("cp1252"), mtime=0), "it is not UTF-8"),
     ],
 }
-
 
 # Ids of their own: pytest 8 makes them of the bytes, which all workers must share.
 IDS = [f"{name} {number}" for name in FAULTS for number in range(len(FAULTS[name]))]

@@ -157,8 +157,7 @@ def test_second_call_finds_the_rows(clm, cache, encodings):
 def test_a_saved_tokenizer_finds_the_rows(clm, tmp_path, cache, encodings):
     clm.save_pretrained(tmp_path / "tokenizer")
     for tokenizer in (clm, AutoTokenizer.from_pretrained(tmp_path / "tokenizer")):
-        texts = Dataset.from_dict({"text": DOCUMENTS})
-        tokenize_and_pack(texts, tokenizer, max_seq_length=16, cache_dir=cache)
+        tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, max_seq_length=16, cache_dir=cache)
     assert len(encodings) == 1
 
 
@@ -182,12 +181,8 @@ def test_rows_lie_next_to_the_texts_or_in_the_cache(clm, text_file, cache, tmp_p
         assert rows.cache_files[0]["filename"].startswith(str(folder))
 
 
-def _dataset(rows):
-    return Dataset.from_dict({"input_ids": rows})
-
-
 def test_check_token_ids(clm):
-    rows = _dataset([[1, 2, 299], [0]])
+    rows = Dataset.from_dict({"input_ids": [[1, 2, 299], [0]]})
     check_token_ids(rows, 300, clm)
     check_token_ids(rows.select([1]), 299, clm)  # rows that are not used do not count
     stream = rows.select([1]).to_iterable_dataset()  # of which the tokenizer counts
@@ -204,7 +199,7 @@ def test_unknown_tokens_are_said(mlm, clm, streamed, caplog):
     row = [mlm.cls_token_id, mlm.sep_token_id] * 100
 
     def check(number: int, of: int, tokenizer=mlm, unknown=unknown):
-        rows = _dataset([row, [unknown] * number + [known] * (of - number)])
+        rows = Dataset.from_dict({"input_ids": [row, [unknown] * number + [known] * (of - number)]})
         caplog.clear()
         check_token_ids(rows.to_iterable_dataset() if streamed else rows, 300, tokenizer)
         return caplog.text
@@ -231,12 +226,12 @@ def test_what_line_by_line_cuts_is_said(clm, cache, caplog):
 
 
 def test_target_counts(clm, mlm_tokenizer):
-    rows = _dataset([[1, 2, 2], [5], []])
+    rows = Dataset.from_dict({"input_ids": [[1, 2, 2], [5], []]})
     assert target_counts(rows, 7, "clm", clm).tolist() == [0, 0, 2, 0, 0, 0, 0]
     assert target_counts(rows, 7, "clm", clm).dtype == torch.int64
-    padded = _dataset([[2, 2, 1, 2]]).add_column("attention_mask", [[0, 0, 1, 1]])
+    padded = Dataset.from_dict({"input_ids": [[2, 2, 1, 2]], "attention_mask": [[0, 0, 1, 1]]})
     assert target_counts(padded, 3, "clm", clm).tolist() == [0, 0, 1]
-    of_mlm = target_counts(_dataset([[2, 5, 6], [9, 9, 3]]), 10, "mlm", mlm_tokenizer)
+    of_mlm = target_counts(Dataset.from_dict({"input_ids": [[2, 5, 6], [9, 9, 3]]}), 10, "mlm", mlm_tokenizer)
     assert of_mlm.tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 0, 2]
 
 

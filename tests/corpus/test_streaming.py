@@ -23,6 +23,7 @@ from headless_trainer.corpus.streaming import PLACE, Place, collate_placed
 from headless_trainer.corpus.texts import load_texts
 
 DOCUMENTS = [f"document {i}" + " word" * (i % 5) for i in range(50)]
+WHOLE = {"max_seq_length": 99, "line_by_line": True}  # each document is a row
 
 
 def source(documents=DOCUMENTS, files: int = 3):
@@ -32,9 +33,12 @@ def source(documents=DOCUMENTS, files: int = 3):
     return Dataset.from_dict({"text": documents}).to_iterable_dataset(num_shards=min(files, len(documents)))
 
 
-def stream(tokenizer, texts=None, **settings) -> PackedStream:
+def stream(tokenizer, texts=None, dealt=(), **settings) -> PackedStream:
     settings = {"max_seq_length": 8, "shuffle_buffer_size": 6} | settings
-    return PackedStream(source() if texts is None else texts, tokenizer, **settings)
+    packed = PackedStream(source() if texts is None else texts, tokenizer, **settings)
+    if dealt:
+        packed.deal(*dealt)
+    return packed
 
 
 def first(count: int, rows) -> list[tuple[list[int], tuple]]:
@@ -45,13 +49,10 @@ def documents_of(rows, tokenizer) -> list[str]:
     return [tokenizer.decode(row["input_ids"], skip_special_tokens=True) for row in rows]
 
 
-def one_pass(packed: PackedStream, reader: int = 0, epoch: int = 0):
-    """The rows of one reader up to the end of a pass, line by line."""
-    for ids, place in packed._rows(reader):
-        if place.epoch > epoch:
-            return
-        if place.epoch == epoch:
-            yield {"input_ids": ids}
+def one_pass(packed: PackedStream, epoch: int = 0) -> list[dict]:
+    """The rows of the first reader in a pass."""
+    rows = itertools.takewhile(lambda row: row[1].epoch <= epoch, packed._rows(0))
+    return [{"input_ids": ids} for ids, place in rows if place.epoch == epoch]
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -72,8 +73,7 @@ def test_every_document_once_in_a_pass(clm_tokenizer, monkeypatch, documents, pr
     texts = source(documents)
     seen, readers = {0: Counter(), 1: Counter()}, 0
     for process in range(processes):
-        packed = stream(clm_tokenizer, texts, max_seq_length=99, line_by_line=True, shuffle_buffer_size=size)
-        packed.deal(process, processes, workers)
+        packed = stream(clm_tokenizer, texts, (process, processes, workers), shuffle_buffer_size=size, **WHOLE)
         for reader in range(workers):
             rows = itertools.takewhile(lambda row: row[1].epoch < 2, packed._rows(reader))
             try:
@@ -90,12 +90,9 @@ def test_every_document_once_in_a_pass(clm_tokenizer, monkeypatch, documents, pr
 
 def test_small_files_go_round(clm_tokenizer):
     """Where each file is one document, no reader gets them all."""
-    texts, counts = source([[text] for text in DOCUMENTS[:24]]), []
+    texts = source([[text] for text in DOCUMENTS[:24]])
     for process in range(3):
-        packed = stream(clm_tokenizer, texts, max_seq_length=99, line_by_line=True)
-        packed.deal(process, 3)
-        counts.append(len(list(one_pass(packed))))
-    assert counts == [8, 8, 8]
+        assert len(one_pass(stream(clm_tokenizer, texts, (process, 3), **WHOLE))) == 8
 
 
 SHARING = {"line_by_line": True, "share_rows": True, "max_seq_length": 64}
@@ -121,8 +118,7 @@ def test_documents_that_share_rows_come_once_in_a_pass(clm_tokenizer, processes)
     """Whole, in rows that are nearly full."""
     seen, rows = Counter(), []
     for process in range(processes):
-        packed = stream(clm_tokenizer, **SHARING | {"shuffle_buffer_size": 1000})
-        packed.deal(process, processes)
+        packed = stream(clm_tokenizer, dealt=(process, processes), shuffle_buffer_size=1000, **SHARING)
         rows += [row["input_ids"].tolist() for row in one_pass(packed)]
     end = clm_tokenizer.eos_token_id
     assert all(row[-1] == end and len(row) <= 64 for row in rows)
@@ -133,7 +129,7 @@ def test_documents_that_share_rows_come_once_in_a_pass(clm_tokenizer, processes)
 
 
 def order(tokenizer, epoch: int = 0, files: int = 1, **settings) -> list[int]:
-    packed = stream(tokenizer, source(files=files), max_seq_length=99, line_by_line=True, **settings)
+    packed = stream(tokenizer, source(files=files), **WHOLE, **settings)
     return [DOCUMENTS.index(text) for text in documents_of(one_pass(packed, epoch=epoch), tokenizer)]
 
 
@@ -160,14 +156,10 @@ def test_many_files_are_shared_out_whole(clm_tokenizer, monkeypatch):
     read, blocks = [], TextStream.blocks
     monkeypatch.setattr(TextStream, "blocks", lambda self, file, *args: read.append(file) or blocks(self, file, *args))
     for process in range(2):
-        packed = stream(clm_tokenizer, source(files=32), max_seq_length=99, line_by_line=True)
-        packed.deal(process, 2)
-        list(one_pass(packed))
+        one_pass(stream(clm_tokenizer, source(files=32), (process, 2), **WHOLE))
         assert len(set(read)) == 16 * (process + 1)
-    few = stream(clm_tokenizer, source(files=31), max_seq_length=99, line_by_line=True)
-    few.deal(0, 2)
     read.clear()
-    list(one_pass(few))
+    one_pass(stream(clm_tokenizer, source(files=31), (0, 2), **WHOLE))
     assert set(read) == set(range(31))
 
 
@@ -179,7 +171,7 @@ def test_what_was_used_is_not_encoded_again(clm_tokenizer, monkeypatch):
         return encode(self, documents)
 
     monkeypatch.setattr(streaming.DocumentEncoder, "__call__", counted)
-    packed = stream(clm_tokenizer, source(files=1), max_seq_length=99, line_by_line=True)
+    packed = stream(clm_tokenizer, source(files=1), **WHOLE)
     packed.advance(torch.tensor((0, *Place(block=4, document=3))))
     resumed = documents_of(one_pass(packed), clm_tokenizer)
     assert encoded[: len(resumed)] == resumed and len(resumed) == 50 - 4 * 6 - 3
@@ -249,8 +241,7 @@ def test_a_stream_ends_where_it_finds_less_than_a_row(clm_tokenizer):
     with pytest.raises(ValueError, match=message):
         next(iter(stream(clm_tokenizer, max_seq_length=4096)))
     assert len(next(iter(stream(clm_tokenizer, max_seq_length=tokens)))["input_ids"]) == tokens
-    packed = stream(clm_tokenizer, source(["a"], 1), line_by_line=True)
-    packed.deal(1, 2)
+    packed = stream(clm_tokenizer, source(["a"], 1), (1, 2), line_by_line=True)
     with pytest.raises(ValueError, match="a reader of the stream finds 0 tokens.*--dataloader_num_workers"):
         next(iter(packed))
 
@@ -270,11 +261,10 @@ OTHERS = [
 
 @pytest.mark.parametrize(("dealt", "settings", "message"), OTHERS)
 def test_a_place_means_nothing_under_other_settings(clm_tokenizer, dealt, settings, message):
-    state, other = stream(clm_tokenizer).state_dict(), stream(clm_tokenizer, **settings)
+    state, other = stream(clm_tokenizer).state_dict(), stream(clm_tokenizer, dealt=dealt, **settings)
     lower = copy.deepcopy(clm_tokenizer)
     lower.backend_tokenizer.normalizer = Lowercase()  # the same vocabulary, but other tokens
     with pytest.raises(ValueError, match="hash of the tokenizer is"):
         stream(lower).load_state_dict(state)
-    other.deal(*dealt)
     with pytest.raises(ValueError, match=message + ".*add --ignore_data_skip"):
         other.load_state_dict(state)

@@ -11,7 +11,6 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset, DatasetDict
 from row_files import DOCUMENTS, write_rows
 
 from headless_trainer.arguments import DataArguments
@@ -171,12 +170,12 @@ def test_a_file_that_is_trained_on_and_held_out_is_said(tmp_path, text_file, cac
 
 
 def test_hub_dataset(monkeypatch, cache):
-    part = Dataset.from_dict({"text": DOCUMENTS, "label": list(range(60))})
+    part = datasets.Dataset.from_dict({"text": DOCUMENTS, "label": list(range(60))})
     asked = {}
 
     def load(name, config, **settings):
         asked.update(settings, name=name, config=config)
-        return DatasetDict(parts)
+        return datasets.DatasetDict(parts)
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     args = DataArguments(dataset_name="a/b", dataset_config_name="c", dataset_revision="r")

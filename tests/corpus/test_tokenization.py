@@ -104,9 +104,8 @@ def test_too_little_and_too_much_text_warn(caplog, monkeypatch):
     ({"task": "seq2seq"}, "task must be one of clm, mlm, got 'seq2seq'"),
 ])  # fmt: skip
 def test_errors(settings, message):
-    settings = {"texts": TEXTS, "vocab_size": 330} | settings
     with pytest.raises(ValueError, match=message):
-        train_tokenizer(settings.pop("texts"), **settings)
+        train_tokenizer(**{"texts": TEXTS, "vocab_size": 330} | settings)
 
 
 def _tokenizers():

@@ -8,7 +8,7 @@ import processes
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import CLASSES, VOCAB, Gradients, encoded_rows, save, tiny_classifier
+from builders import CLASSES, QUIET, VOCAB, Gradients, encoded_rows, save, tiny_classifier
 from datasets import Dataset, Value
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
@@ -31,13 +31,12 @@ from headless_trainer.fine_tuning.glue_arguments import GlueArguments
 from headless_trainer.fine_tuning.problems import MULTI_LABEL
 from headless_trainer.fine_tuning.tasks import TASKS
 
-GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "pad_token_id": 0}
-
 
 def gpt2(cls=GPT2ForSequenceClassification, vocab_size=VOCAB, **settings):
     torch.manual_seed(0)
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "pad_token_id": 0}
     silent = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    return cls(GPT2Config(vocab_size=vocab_size, **GPT2, **silent, **settings))
+    return cls(GPT2Config(vocab_size=vocab_size, **sizes, **silent, **settings))
 
 
 NUMBERS = np.linspace(0, 5, 32).astype(np.float32)
@@ -48,10 +47,6 @@ LABELS = MULTI_LABEL.encode([[0], [], [1, 2], [0, 1, 2]] * 8, 3)  # any number o
 # Rows ------------------------------------------------------------------------------------------------------------------
 
 
-def texts_of(rows: Dataset, index: int, tokenizer) -> list[str]:
-    return [tokenizer.decode(ids) for ids in rows[index]["input_ids"]]
-
-
 def encode(rows: list, labels: list, tokenizer, config, length: int = 32, task=TASKS["cola"]):
     return encode_rows(Dataset.from_dict({"texts": rows, "label": labels}), task, tokenizer, config, length)
 
@@ -59,8 +54,8 @@ def encode(rows: list, labels: list, tokenizer, config, length: int = 32, task=T
 def test_rows_of_an_encoder(mlm_tokenizer):
     texts, config = [[["a river", "her letter"]], [["the sky", ""]]], BertConfig(vocab_size=300)
     found = encode(texts, [1, 0], mlm_tokenizer, config)
-    assert texts_of(found, 0, mlm_tokenizer) == ["[CLS]a river[SEP]her letter[SEP]"]
-    assert texts_of(found, 1, mlm_tokenizer) == ["[CLS]the sky[SEP][SEP]"]
+    assert mlm_tokenizer.batch_decode(found[0]["input_ids"]) == ["[CLS]a river[SEP]her letter[SEP]"]
+    assert mlm_tokenizer.batch_decode(found[1]["input_ids"]) == ["[CLS]the sky[SEP][SEP]"]
     assert found["label"][:] == [1, 0] and found.features["label"] == Value("int64")
     assert found["length"][:] == [len(found[i]["input_ids"][0]) for i in range(2)]
     assert set(found.column_names) == {"input_ids", "token_type_ids", "length", "label"}
@@ -71,7 +66,7 @@ def test_rows_of_an_encoder(mlm_tokenizer):
 def test_rows_of_a_decoder_have_an_end_token_between_segments_and_no_segment_ids(clm_tokenizer):
     texts = [[["a river", "her letter"]], [["a", "b"]]]
     found = encode(texts, [0.5, 2.0], clm_tokenizer, GPT2Config(), task=TASKS["stsb"])
-    assert texts_of(found, 0, clm_tokenizer) == ["a river<|endoftext|>her letter"]
+    assert clm_tokenizer.batch_decode(found[0]["input_ids"]) == ["a river<|endoftext|>her letter"]
     assert "token_type_ids" not in found.column_names  # GPT-2 would look segment ids up among its tokens
     assert found["label"][:] == [0.5, 2.0] and found.features["label"] == Value("float32")
 
@@ -110,8 +105,7 @@ def step_gradients(model, rows, tmp_path, split, **kwargs):
     """Gradients and logged loss of one step over 32 rows, in ``split``: (rows of a micro-batch, micro-batches)."""
     args = TrainingArguments(
         tmp_path, per_device_train_batch_size=split[0], gradient_accumulation_steps=split[1], max_steps=1,
-        learning_rate=0.0, max_grad_norm=0.0, use_cpu=True, save_strategy="no", logging_steps=1, disable_tqdm=True,
-        dataloader_pin_memory=False,
+        learning_rate=0.0, max_grad_norm=0.0, save_strategy="no", dataloader_pin_memory=False, **QUIET,
     )  # fmt: skip
     trainer = ClassificationTrainer(model, args, ClassificationCollator(None), train_dataset=rows, **kwargs)
     gradients = Gradients()
@@ -125,8 +119,7 @@ def naive(model, rows: Dataset, loss: str) -> dict[str, torch.Tensor]:
     model.zero_grad()
     scores, labels = [], torch.tensor(rows["label"][:])
     for row in rows:
-        ids = [torch.tensor(each)[None] for each in row["input_ids"]]
-        scores.append(torch.cat([model(input_ids=each).logits[0] for each in ids]))
+        scores.append(torch.cat([model(input_ids=torch.tensor([ids])).logits[0] for ids in row["input_ids"]]))
     scores = torch.stack(scores)
     if labels.dim() == 2:
         value = torch.nn.BCEWithLogitsLoss()(scores, labels)
@@ -160,8 +153,7 @@ def test_any_split_of_a_step_has_the_gradient_of_all_its_rows(tmp_path, make, ki
     for split in [(32, 1), (8, 4)]:
         got, logged = step_gradients(make(num_labels=outputs), rows, tmp_path, split, loss=loss)
         assert got.keys() == want.keys() and logged == pytest.approx(value, rel=1e-5)
-        for name in want:
-            torch.testing.assert_close(got[name], want[name], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
 
 
 def test_scores_of_candidates_are_compared_within_their_row(tmp_path):
@@ -234,23 +226,19 @@ def load(source: str, tokenizer, num_labels: int = 3, seed: int = 0, **options):
     config = load_config(arguments, source, num_labels)
     config.num_labels = num_labels
     agree_on_tokens(tokenizer, config)
-    return load_classifier(arguments, source, config, tokenizer, seed)
+    model, new = load_classifier(arguments, source, config, tokenizer, seed)
+    return model, {name.rpartition(".")[0] for name in new}
 
 
 def test_a_trunk_gets_a_head_from_the_seed_and_keeps_its_weights(tmp_path, mlm_tokenizer, caplog):
     trunk = tiny_classifier(BertModel, vocab_size=300)
     source = save(tmp_path / "trunk", trunk, mlm_tokenizer)
-    (first, new), (again, _), (other, _) = (load(source, mlm_tokenizer, seed=seed) for seed in (0, 0, 1))
+    (first, _), (again, _), (other, _) = (load(source, mlm_tokenizer, seed=seed) for seed in (0, 0, 1))
     assert not caplog.records
-    for name, value in trunk.state_dict().items():
-        torch.testing.assert_close(first.state_dict()[f"bert.{name}"], value)
+    torch.testing.assert_close(first.bert.state_dict(), trunk.state_dict())
     assert first.classifier.weight.equal(again.classifier.weight)
     assert not first.classifier.weight.equal(other.classifier.weight)
     assert first.classifier.weight.shape == (3, 16)
-
-
-def parts(new: list[str]) -> set[str]:
-    return {name.rpartition(".")[0] for name in new}
 
 
 @pytest.mark.parametrize("make, cls, missing", [
@@ -263,7 +251,7 @@ def test_any_checkpoint_can_be_fine_tuned_and_its_new_weights_are_named(tmp_path
     before = make(cls, vocab_size=300, num_labels=3)
     model, new = load(save(tmp_path / "model", before, mlm_tokenizer), mlm_tokenizer)
     assert model.get_input_embeddings().weight.equal(before.get_input_embeddings().weight)
-    assert parts(new) == missing
+    assert new == missing
 
 
 def test_a_decoder_pools_its_last_token_before_the_padding(clm_tokenizer):
@@ -290,7 +278,7 @@ def test_a_classifier_of_another_size(tmp_path, mlm_tokenizer):
     with pytest.raises(ValueError, match="a classifier of 2 outputs but the task needs 3.*--ignore_mismatched_sizes"):
         load_config(GlueArguments(), source, 3)
     model, new = load(source, mlm_tokenizer, ignore_mismatched_sizes=True)
-    assert model.classifier.weight.shape == (3, 16) and parts(new) == {"classifier"}
+    assert model.classifier.weight.shape == (3, 16) and new == {"classifier"}
     assert load_config(GlueArguments(), source, 2).num_labels == 2
 
 

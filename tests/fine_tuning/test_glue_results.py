@@ -10,20 +10,16 @@ from headless_trainer.fine_tuning.results import best_epoch, check_settings, rea
 
 
 def a_run(model="a", task="cola", seed=0, scores=(0.5,), loss="balanced", **changes) -> dict:
-    """A result with one evaluation set; ``scores`` are those of its epochs, or of (metric, metric) pairs."""
+    """A result; ``scores`` are those of its epochs on one evaluation set, or by the names of several."""
     epochs = []
     for index, score in enumerate(scores):
         sets = score if isinstance(score, dict) else {"validation": score}
-        found = {}
-        for name, value in sets.items():
-            metrics = zip(("accuracy", "f1"), value if isinstance(value, tuple) else (value,), strict=False)
-            found[name] = {"metrics": dict(metrics), "loss": 1.0}
+        found = {name: {"metrics": {"accuracy": value}, "loss": 1.0} for name, value in sets.items()}
         epochs.append({"epoch": index + 1, "step": 10 * (index + 1), "sets": found})
     run = {
         "model": model, "task": task, "benchmark": "glue", "train_language": None, "seed": seed, "loss": loss,
         "settings": {"learning_rate": 1e-5, "batch_size": 32}, "weights": model * 4, "pretraining": None,
-        "metric": "accuracy", "selected_on": list(epochs[0]["sets"]),
-        "epochs": epochs,
+        "metric": "accuracy", "selected_on": list(epochs[0]["sets"]), "epochs": epochs,
     }  # fmt: skip
     return run | changes
 

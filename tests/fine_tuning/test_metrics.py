@@ -16,6 +16,8 @@ from headless_trainer.fine_tuning.task_scores import calibration_error, check_me
 from headless_trainer.fine_tuning.tasks import Task
 
 CORRELATIONS = ["spearmanr", "pearsonr"]
+# 3 true positives, 1 false positive, 2 false negatives, 2 true negatives
+MIXED = ([1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 1, 1, 0, 0])
 
 
 def compute(name: str, predictions: list, references: list) -> float:
@@ -30,16 +32,10 @@ def compute(name: str, predictions: list, references: list) -> float:
 
 
 @pytest.mark.parametrize(("name", "predictions", "references", "wanted"), [
-    # 3 true positives, 1 false positive, 2 false negatives, 2 true negatives
-    *(
-        (name, [1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 1, 1, 0, 0], wanted)
-        for name, wanted in {
-            "accuracy": 5 / 8,
-            "f1": 2 * 3 / (2 * 3 + 1 + 2),
-            "macro_f1": (6 / 9 + 4 / 7) / 2,
-            "matthews_correlation": (3 * 2 - 1 * 2) / (4 * 5 * 3 * 4) ** 0.5,
-        }.items()
-    ),
+    ("accuracy", *MIXED, 5 / 8),
+    ("f1", *MIXED, 2 * 3 / (2 * 3 + 1 + 2)),
+    ("macro_f1", *MIXED, (6 / 9 + 4 / 7) / 2),
+    ("matthews_correlation", *MIXED, (3 * 2 - 1 * 2) / (4 * 5 * 3 * 4) ** 0.5),
     # Ranks 1 2 3 4 against 1 3 2 4: 1 - 6 * 2 / (4 * 15). Deviations: products 5 + 5, squares 5 and 24.75.
     ("spearmanr", [0.0, 2.0, 1.0, 7.0], [1, 2, 3, 4], 0.8),
     ("pearsonr", [0.0, 2.0, 1.0, 7.0], [1, 2, 3, 4], 10 / (5 * 29) ** 0.5),

@@ -7,8 +7,8 @@ from decimal import Decimal
 import datasets
 import pyarrow as pa
 import pytest
-from pyarrow import csv, parquet
-from row_files import rows_of_the_hub, write_jsonl
+from pyarrow import parquet
+from row_files import rows_of_the_hub, write_jsonl, write_rows
 
 pytest.importorskip("sklearn")
 
@@ -16,11 +16,6 @@ from headless_trainer.fine_tuning.glue_arguments import GlueArguments
 from headless_trainer.fine_tuning.own_task import own_task
 from headless_trainer.fine_tuning.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from headless_trainer.fine_tuning.task_rows import labels_of, load_task
-
-
-def file(path, text) -> str:
-    path.write_text(text, encoding="utf-8")
-    return str(path)
 
 
 def own(tmp_path, train, validation=None, **settings):
@@ -43,15 +38,9 @@ ROWS = [{"text": "1", "label": "yes"}, {"text": 'two, "quoted"\tand\na line', "l
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
 def test_every_format_has_the_same_rows(tmp_path, suffix):
-    path, table = tmp_path / f"rows{suffix}", pa.Table.from_pylist(ROWS)
-    if suffix == ".parquet":
-        parquet.write_table(table, path)
-    elif suffix == ".json":
-        path.write_text(json.dumps(ROWS, indent=1))
-    elif suffix == ".jsonl":
-        write_jsonl(path, ROWS)
-    else:
-        csv.write_csv(table, path, csv.WriteOptions(delimiter={".csv": ",", ".tsv": "\t"}[suffix]))
+    path = write_rows(tmp_path / f"rows{suffix}", ROWS)
+    if suffix == ".json":
+        path.write_text(json.dumps(ROWS, indent=1))  # each row over several lines
     packed = tmp_path / f"rows{suffix}.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     for each in (path, packed):
@@ -63,7 +52,8 @@ def test_every_format_has_the_same_rows(tmp_path, suffix):
 def test_texts_that_look_like_numbers_or_gaps_stay_texts(tmp_path):
     """Also over several lines, and after the mark that spreadsheets put before a file."""
     text = '\ufeffsentence1,sentence2,label\nNA,7,yes\n"two\nlines, one comma",null,no\n,3,no\n'
-    _, rows, _ = loaded(file(tmp_path / "t.csv", text))
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    _, rows, _ = loaded(str(tmp_path / "t.csv"))
     assert rows["texts"] == [[["NA", "7"]], [["two\nlines, one comma", "null"]], [["", "3"]]]
     assert rows["label"] == [1, 0, 0]
 
@@ -77,7 +67,8 @@ def test_texts_that_look_like_numbers_or_gaps_stay_texts(tmp_path):
     (["4", "null", "2"], {}, ("2", "4"), [1, 0]),
 ])  # fmt: skip
 def test_labels_of_a_csv_are_as_they_are_written(tmp_path, cells, settings, names, found):
-    task, rows, _ = loaded(file(tmp_path / "t.csv", "".join(f"{cell},a\n" for cell in ["label", *cells])), **settings)
+    (tmp_path / "t.csv").write_text("".join(f"{cell},a\n" for cell in ["label", *cells]))
+    task, rows, _ = loaded(str(tmp_path / "t.csv"), **settings)
     assert (task.label_names, rows["label"]) == (names, found)
 
 
@@ -198,14 +189,13 @@ def test_a_class_that_is_only_trained_on_and_other_ways_to_write_one(tmp_path):
 
 # The Hub ---------------------------------------------------------------------------------------------------------------
 
-
 CLASSES = datasets.ClassLabel(names=["negative", "neutral", "fine"])
 
 
-@pytest.mark.parametrize(
-    ("kind", "labels", "found"),
-    [(CLASSES, [2, 0, -1], [2, 0]), (datasets.List(CLASSES), [[2, 0], [1], []], [[0, 1], [2], []])],
-)
+@pytest.mark.parametrize(("kind", "labels", "found"), [
+    (CLASSES, [2, 0, -1], [2, 0]),
+    (datasets.List(CLASSES), [[2, 0], [1], []], [[0, 1], [2], []]),
+])  # fmt: skip
 def test_a_dataset_of_the_hub(monkeypatch, kind, labels, found):
     """One class a row keeps the order that the dataset lists, and -1 is no label; of lists they are sorted: fine, negative."""
     features = {"text": datasets.Value("string"), "label": kind}
@@ -213,8 +203,7 @@ def test_a_dataset_of_the_hub(monkeypatch, kind, labels, found):
     settings = {"cache_dir": "cache", "token": "secret"}
     _, rows, _ = loaded(dataset_name="me/mine", dataset_config_name="small", **settings)
     assert rows == {"texts": [[["a"]], [["b"]], [["c"]]][: len(found)], "label": found}
-    splits = ("train", "train", "validation")
-    assert asked == [("me/mine", "small", {"split": split, **settings}) for split in splits]
+    assert asked == [("me/mine", "small", {"split": split, **settings}) for split in ("train", "train", "validation")]
 
 
 def test_folders_of_data_files_are_read_as_datasets(tmp_path, own_cache):

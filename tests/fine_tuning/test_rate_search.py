@@ -34,8 +34,8 @@ def model(tmp_path_factory, mlm_tokenizer) -> str:
 
 @pytest.fixture
 def files(tmp_path, text_lines) -> list[str]:
-    """Files of ten rows; test.jsonl has wrong labels."""
-    for name, start in (("train", 0), ("dev", 20), ("test", 40)):
+    """Files of ten rows."""
+    for name, start in (("train", 0), ("dev", 20)):
         rows = [{"text": text_lines[i], "label": i % 2} for i in range(start, start + ROWS)]
         write_jsonl(tmp_path / f"{name}.jsonl", rows)
     return ["--train_file", str(tmp_path / "train.jsonl"), "--validation_file", str(tmp_path / "dev.jsonl")]
@@ -86,8 +86,7 @@ def test_the_rate_with_the_best_mean_is_chosen(model, files, right, tmp_path, ca
     kept = BertForSequenceClassification.from_pretrained(folder / "best")
     assert kept.classifier.bias.tolist() == pytest.approx([0.01, 1.0])  # the better seed of the rate
     assert "| learning_rate | 0.01 |" in (folder / "best" / "README.md").read_text()
-    said = capsys.readouterr().out
-    assert "| bert | 65.00 ± 7.07 |" in said
+    assert "| bert | 65.00 ± 7.07 |" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -159,18 +158,16 @@ def test_candidates_of_other_settings_are_not_mixed(model, files, right, tmp_pat
 # Early stopping and the log ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("patience", "epochs", "best"), [(None, 6, 4), (1, 3, 1), (2, 6, 4), (3, 6, 4)]
-)  # the third epoch is no better than the second, and the fourth is worse
+@pytest.mark.parametrize(("patience", "epochs", "best"), [(None, 6, 4), (1, 3, 1), (2, 6, 4), (3, 6, 4)])
 def test_a_run_ends_when_the_score_gets_no_better(model, files, right, tmp_path, patience, epochs, best):
+    # The third epoch is no better than the second, and the fourth is worse.
     right[5e-5, 0] = [3, 6, 6, 5, 8, 7] if patience != 2 else [3, 6, 7, 5, 8, 7]
     flags = [] if patience is None else ["--early_stopping_patience", patience]
     folder = run(model, files, tmp_path / "out", *flags, "--num_train_epochs", 6, "--seeds", 0)
     result = read(folder / "seed_0.json")
     assert (len(result["epochs"]), result["best_epoch"]) == (epochs, best)
     assert result["settings"]["early_stopping_patience"] == patience
-    kept = BertForSequenceClassification.from_pretrained(folder / "best")
-    assert kept.config.id2label == {0: "0", 1: "1"}
+    assert BertForSequenceClassification.from_pretrained(folder / "best").config.id2label == {0: "0", 1: "1"}
 
 
 def test_errors_end_a_run_when_they_get_no_lower(model, files, right, tmp_path):

@@ -10,16 +10,15 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import builders
 import pytest
 import torch
-from builders import tiny_trainer
 
 pytest.importorskip("scipy")
 
 from scipy import stats
 
-from headless_trainer import HeadlessTrainingArguments
-from headless_trainer import pictures as drawing
+from headless_trainer import HeadlessTrainingArguments, pictures
 from headless_trainer.cli.make_report import main
 from headless_trainer.reporting.records import group_runs, read_run
 from headless_trainer.reporting.report import COLOURS, write_report
@@ -28,7 +27,8 @@ from headless_trainer.runtime.checkpoints import save_settings, save_token_count
 from headless_trainer.significance import holm
 
 STEPS = (10, 20, 30, 40)
-TO_PNG = drawing.to_png
+COUNTS = torch.ones(3, dtype=torch.long)
+TO_PNG = pictures.to_png
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -52,7 +52,7 @@ def make_run(
     (folder / "config.json").write_text(json.dumps(config))
     settings = {"task": "clm", "use_cpu": True} | settings
     totals = {"tokens_seen": 100 * steps[-1], "train_seconds": 100 * steps[-1] / pace}
-    save_token_counts(folder, torch.ones(3, dtype=torch.long), totals | {"process_seconds": totals["train_seconds"]})
+    save_token_counts(folder, COUNTS, totals | {"process_seconds": totals["train_seconds"]})
     save_settings(folder, HeadlessTrainingArguments(str(folder), objective=objective, seed=seed, **settings), **of_run)
     return folder
 
@@ -61,7 +61,7 @@ def make_run(
 def figures(monkeypatch) -> list:
     """Figures that were drawn. They are not made PNGs of, which takes a second each."""
     found = []
-    monkeypatch.setattr(drawing, "to_png", lambda figure: found.append(figure) or PNG)
+    monkeypatch.setattr(pictures, "to_png", lambda figure: found.append(figure) or PNG)
     return found
 
 
@@ -71,10 +71,9 @@ def report(tmp_path, *argv) -> str:
 
 
 def refused(tmp_path, *argv) -> str:
-    with pytest.raises(SystemExit) as error:
-        main([*map(str, argv), "--output_dir", str(tmp_path / "report")])
+    said = builders.refused(main, *argv, "--output_dir", tmp_path / "report")
     assert not (tmp_path / "report").exists()
-    return str(error.value)
+    return said
 
 
 def parsed(page: str) -> ElementTree.Element:
@@ -146,8 +145,7 @@ def test_where_a_curve_comes_down_to_a_value(count, wanted, found):
 
 def test_process_hours_count_every_process(tmp_path):
     run = make_run(tmp_path / "run", pace=1.0)
-    counts = torch.ones(3, dtype=torch.long)
-    save_token_counts(run, counts, {"tokens_seen": 4000, "train_seconds": 4000.0, "process_seconds": 9000.0})
+    save_token_counts(run, COUNTS, {"tokens_seen": 4000, "train_seconds": 4000.0, "process_seconds": 9000.0})
     assert read_run(run).end["process_seconds"] == 9000.0
     assert ["2.5"] == [row[6] for row in rows_of(report(tmp_path, run)) if row[:2] == ["run", "headless"]]
 
@@ -193,7 +191,7 @@ def test_the_page_and_its_pictures(tmp_path, two, figures, monkeypatch):
     assert memory.lines[1].get_ydata().tolist() == [1.0] * 4 and speed.get_ylim()[0] == 0
     assert memory.get_ylim() == (0, 1.05 * max(line.get_ydata().max() for line in memory.lines))
     assert [text.get_text() for text in training.legends[0].get_texts()] == ["headless", "vanilla"]
-    monkeypatch.setattr(drawing, "to_png", TO_PNG)
+    monkeypatch.setattr(pictures, "to_png", TO_PNG)
     page = report(tmp_path, *two)
     files = sorted((tmp_path / "report").glob("*.png"))
     assert [path.name for path in files] == ["held_out.png", "training.png"]
@@ -246,8 +244,7 @@ def test_significance_is_that_of_scipy(tmp_path):
     other = report(tmp_path, *runs, single)
     assert ["single", "20.00%", "−21.33 points", "one seed", "800", "× 1.36", "one seed", "1"] in rows_of(other)
     assert texts(other, "li")[3].startswith("A configuration with one seed does not rule out")
-    first = texts(page, "li")[0]
-    assert first.endswith(f"The lead over the second is not significant (p = {accuracy:.2g}).")
+    assert texts(page, "li")[0].endswith(f"The lead over the second is not significant (p = {accuracy:.2g}).")
     assert "with one seed" not in page and "Runs: 6. Configurations: 2." in page
 
 
@@ -375,8 +372,7 @@ def test_the_end_of_a_run_is_read_from_what_it_wrote_last(tmp_path):
     state = json.loads((run / "trainer_state.json").read_text()) | {"global_step": 50, "max_steps": 50}
     (run / "trainer_state.json").write_text(json.dumps(state))
     assert read_run(run).end == {"step": 50, "tokens_seen": 4000, "train_seconds": 4.0, "process_seconds": 4.0}
-    totals = {"tokens_seen": 5200, "train_seconds": 5.5, "process_seconds": 11.0}
-    save_token_counts(run, torch.ones(3, dtype=torch.long), totals)
+    save_token_counts(run, COUNTS, {"tokens_seen": 5200, "train_seconds": 5.5, "process_seconds": 11.0})
     evaluation = {"eval_loss": 5.0, "eval_accuracy": 0.5, "epoch": 1.0, "step": 50}
     (run / "eval_results.json").write_text(json.dumps(evaluation))
     found = read_run(run)
@@ -414,13 +410,12 @@ def test_the_best_model_s_evaluation_is_not_that_of_the_last_step(tmp_path):
 
 def test_a_real_run(tmp_path):
     for objective in ("headless", "vanilla"):
-        run = tiny_trainer(tmp_path / objective, task="clm", objective=objective)
+        run = builders.tiny_trainer(tmp_path / objective, task="clm", objective=objective)
         run.train()
         run.save_model()
         run.save_state()
     page = report(tmp_path, tmp_path / "headless", tmp_path / "vanilla")
-    accuracy = [logs["eval_accuracy"] for logs in run.state.log_history if "eval_accuracy" in logs][-1]
     row = next(row for row in rows_of(page) if row[0] == "vanilla")
-    assert row[1] == f"{accuracy:.2%}"
+    assert row[1] == f"{builders.logged(run, 'eval_accuracy')[-1]:.2%}"
     assert ["objective", "headless", "vanilla"] in rows_of(page)
     assert sorted(path.stem for path in (tmp_path / "report").glob("*.png")) == ["held_out", "training"]
