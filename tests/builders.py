@@ -1,6 +1,7 @@
 """Tiny models, rows and trainers that the tests share."""
 
 import itertools
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from transformers import (
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, SampledSoftmaxTrainer, VanillaTrainer
 from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
+from headless_trainer.hub.pushes import RUN_EXCLUDED
 from headless_trainer.reporting.report_arguments import ReportArguments
 from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
 
@@ -279,6 +281,15 @@ def assert_resumes(make, folder, step: int) -> tuple:
 
 
 # Commands and files ----------------------------------------------------------------------------------------------------
+
+
+def on_hub(folder, name: str, cache) -> str:
+    """Put what a run pushes into a cache of the Hub, as this repository, and return its name."""
+    repository, commit = cache / f"models--{name.replace('/', '--')}", "0" * 40
+    shutil.copytree(folder, repository / "snapshots" / commit, ignore=shutil.ignore_patterns(*RUN_EXCLUDED))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    return name
 
 
 def refused(main, *argv) -> str:

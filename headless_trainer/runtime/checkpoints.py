@@ -12,10 +12,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 
@@ -45,22 +44,6 @@ def load_token_counts(source: str | Path, **hub: Any) -> tuple[Tensor, dict[str,
         )
     with safe_open(path, framework="pt") as file:
         return file.get_tensor("token_counts"), {name: float(each) for name, each in (file.metadata() or {}).items()}
-
-
-def counts_beside(model: nn.Module, rows: int, objective: str) -> tuple[Tensor, dict[str, float]]:
-    """Read the `save_token_counts` file beside the checkpoint of a model; ``(rows,)`` zeros if there is none.
-
-    The Hub is not queried. Tokens added to the embedding since then count as unseen. Headless pretraining that continues a
-    model of another objective, which had other negatives, starts without counts.
-    """
-    counts, source = torch.zeros(rows, dtype=torch.long), getattr(model, "name_or_path", None)
-    if not source or not Path(source, TOKEN_COUNTS_NAME).is_file():
-        return counts, {}
-    if objective == "headless" and read_settings(source).get("objective", objective) != objective:
-        return counts, {}
-    saved, totals = load_token_counts(source)
-    counts[: len(saved)] = saved[:rows]
-    return counts, totals
 
 
 @contextmanager

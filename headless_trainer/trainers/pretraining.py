@@ -42,7 +42,7 @@ from ..objective.prior import CANDIDATES
 from ..objective.sparse_adamw import SparseAdamW, clip_gradients
 from ..refusals import PRETRAINING, PRETRAINING_PARAMETERS, STREAM, check_best_metric, refuse, refuse_parameters
 from ..runtime.checkpoint_aside import CheckpointAside, model_aside
-from ..runtime.checkpoints import StopOnSignal, check_output_dir, checkpoint_to_resume, counts_beside, whole_file
+from ..runtime.checkpoints import StopOnSignal, check_output_dir, checkpoint_to_resume, whole_file
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_in
 from ..runtime.processes import HostExchange, ended_with_launcher, lost_processes_named
@@ -159,7 +159,7 @@ class PretrainingTrainer(Trainer):
         self.embedding = self.model.get_input_embeddings()
         self.roles = EmbeddingRoles(self.embedding)
         # Counts over all training of the model: this run and the checkpoint that it was loaded from.
-        counts, totals = counts_beside(self.model, self.embedding.num_embeddings, args.objective)
+        counts, totals = resume.counts_beside(self.model, self.embedding.num_embeddings, args.objective)
         self.token_counts = self.carried_by_first(counts)
         self.window = TrainingWindow(args.world_size)
         if self.is_world_process_zero():  # for all processes

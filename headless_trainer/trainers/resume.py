@@ -5,14 +5,17 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import torch
 from datasets import Dataset
 from safetensors import safe_open
 from safetensors.torch import load_model
+from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, TrainerState
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
@@ -115,6 +118,21 @@ def load_renamed_weights(model: PreTrainedModel, checkpoint: str) -> None:
             )
         renamed = {name: file.get_tensor(source) for name, source in found.items() if name != source}
         model.load_state_dict(renamed, strict=False)
+
+
+def counts_beside(model: PreTrainedModel, rows: int, objective: str) -> tuple[Tensor, dict[str, float]]:
+    """Read the counts and totals of the checkpoint, in a folder or on the Hub, of a model; ``(rows,)`` zeros if it has none.
+
+    Tokens added to the embedding since then count as unseen. Headless pretraining that continues a model of another objective,
+    which had other negatives, starts without counts.
+    """
+    counts, totals, source = torch.zeros(rows, dtype=torch.long), {}, getattr(model, "name_or_path", None) or ""
+    with suppress(FileNotFoundError):
+        saved, found = load_token_counts(source, revision=getattr(model.config, "_commit_hash", None))
+        totals = found if objective == "headless" else {}
+        if objective != "headless" or found.get(CANDIDATES[0]):  # which only headless training has
+            counts[: len(saved)] = saved[:rows]
+    return counts, totals
 
 
 def load_totals(trainer, checkpoint: str) -> None:

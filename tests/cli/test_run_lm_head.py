@@ -2,11 +2,10 @@
 
 import json
 import math
-import shutil
 
 import pytest
 import torch
-from builders import SMALL, refused, save, tiny_model
+from builders import SMALL, on_hub, refused, save, tiny_model
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -64,11 +63,8 @@ def test_the_head_is_what_the_pretraining_implies(tmp_path, checkpoint, init, dr
 
 
 def test_a_trunk_on_the_hub_brings_its_counts(tmp_path, checkpoint):
-    repository, commit = tmp_path / "hub" / "models--me--trunk", "0" * 40
-    shutil.copytree(checkpoint[0], repository / "snapshots" / commit)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(commit)
-    got = logits_of(make_head("me/trunk", tmp_path / "lm", "--cache_dir", tmp_path / "hub"))
+    name = on_hub(checkpoint[0], "me/trunk", tmp_path / "hub")
+    got = logits_of(make_head(name, tmp_path / "lm", "--cache_dir", tmp_path / "hub"))
     assert got.equal(logits_of(make_head(checkpoint[0], tmp_path / "local")))
     assert torch.equal(load_token_counts(tmp_path / "lm")[0], checkpoint[2])
 

@@ -3,9 +3,20 @@
 import json
 import os
 
+import huggingface_hub
 import pytest
 import torch
-from builders import SMALL, Gradients, assert_resumes, make_trainer, tiny_model, tiny_trainer, token_rows, trainer_for
+from builders import (
+    SMALL,
+    Gradients,
+    assert_resumes,
+    make_trainer,
+    on_hub,
+    tiny_model,
+    tiny_trainer,
+    token_rows,
+    trainer_for,
+)
 from safetensors.torch import load_file
 from transformers import AutoModel, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, TrainingArguments
 
@@ -165,17 +176,24 @@ def test_token_counts_are_those_of_the_targets_and_are_saved(tmp_path, clm_token
     assert all(torch.equal(weights[name], loaded[name]) for name in weights)
 
 
-def test_counts_go_on_from_a_headless_model_and_not_from_a_vanilla_one(tmp_path, clm_tokenizer):
+def test_counts_go_on_from_a_headless_model_and_not_from_a_vanilla_one(tmp_path, clm_tokenizer, monkeypatch):
     """log q is that of the negatives, and cross-entropy has none."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     for objective, carried in (("headless", True), ("vanilla", False)):
         folder = tmp_path / objective
         run = trainer_for(folder, "clm", clm_tokenizer, objective=objective)
         run.train()
         run.save_model()
         before = load_token_counts(folder)[0]
-        model = AutoModel.from_pretrained(folder)
-        again = make_trainer(tmp_path / "again", model, token_rows(clm_tokenizer), {}, processing_class=clm_tokenizer)
-        assert before.any() and torch.equal(again.token_counts, before * carried)
+        for source in (folder, on_hub(folder, f"me/{objective}", tmp_path / "hub")):
+            model = AutoModel.from_pretrained(source)
+            again = make_trainer(
+                tmp_path / "again", model, token_rows(clm_tokenizer), {}, processing_class=clm_tokenizer
+            )
+            assert before.any() and torch.equal(again.token_counts, before * carried)
+    model = GPT2LMHeadModel.from_pretrained(tmp_path / "headless")
+    mixed = make_trainer(tmp_path / "mixed", model, token_rows(clm_tokenizer), {"objective": "vanilla"})
+    assert mixed.token_counts.any() and mixed.window.candidates == 0  # no headless model goes on from these
 
 
 def test_best_checkpoint_is_kept_and_found(tmp_path, clm_tokenizer):
