@@ -98,9 +98,6 @@ def byte_level_bpe(lines: list[str], special_tokens: list[str]) -> tokenizers.To
     return tokenizer
 
 
-# Models ----------------------------------------------------------------------------------------------------------------
-
-
 def tiny_model(
     task: str, vocab_size: int = VOCAB, objective: str = "headless", *, layers=2, positions=32, dropout=0.0,
     attention=None, **changes,
@@ -130,9 +127,6 @@ def save(folder, model, tokenizer) -> str:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
-
-
-# Rows ------------------------------------------------------------------------------------------------------------------
 
 
 def token_rows(tokenizer, count: int = 24, lengths: tuple[int, ...] = (12,)) -> list[dict]:
@@ -173,9 +167,6 @@ def encoded_rows(labels, candidates: int = 1, seed: int = 0) -> Dataset:
 
 
 CLASSES = [0] * 20 + [1] * 9 + [2] * 3  # labels of 32 rows, of very unequal classes
-
-
-# Trainers --------------------------------------------------------------------------------------------------------------
 
 
 def make_trainer(folder, model, rows, settings: dict, kind=None, **parameters):
@@ -278,9 +269,6 @@ def assert_resumes(make, folder, step: int) -> tuple:
     assert logged(resumed) == logged(whole) and len(logged(whole)) == whole.state.global_step > step
     assert_same_weights(whole, resumed)
     return whole, resumed
-
-
-# Commands and files ----------------------------------------------------------------------------------------------------
 
 
 def on_hub(folder, name: str, cache) -> str:

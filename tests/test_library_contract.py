@@ -67,9 +67,6 @@ def test_libraries_have_the_private_names(owner, name):
     )
 
 
-# `Trainer` -------------------------------------------------------------------------------------------------------------
-
-
 def unfit(ours: type, parent: type, name: str) -> str | None:
     """What is wrong with a method as an override: the parent lacks it, or would call ours in another way."""
     if not hasattr(parent, name):

@@ -51,9 +51,6 @@ def accuracy(value: float, **changes) -> EvalResult:
     return EvalResult(dataset_config=fields["dataset_name"], **fields)
 
 
-# The card ------------------------------------------------------------------------------------------------------------------
-
-
 def test_results_are_in_the_metadata_and_in_a_table(folder):
     before, args = text_of(folder), {"documents": 5153, "standard_error": 0.00123456, "words": 12345.678}
     add_results(folder, [accuracy(0.25, metric_args=args)])
@@ -124,9 +121,6 @@ def test_values_that_are_not_finite_are_left_out(folder):
     assert text_of(folder) == before
     add_results(folder, [bad, accuracy(0.5, dataset_name="other texts")])
     assert len(read_card(folder).data.eval_results) == 1 and "nan" not in text_of(folder)
-
-
-# run_glue.py ---------------------------------------------------------------------------------------------------------------
 
 
 def glue_run(task: str, seed: int, score: float, benchmark: str = "glue", **changes) -> dict:

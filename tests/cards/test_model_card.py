@@ -98,9 +98,6 @@ def read_history(folder: Path) -> list[dict]:
     return json.loads((folder / "trainer_state.json").read_text())["log_history"]
 
 
-# What they say -------------------------------------------------------------------------------------------------------------
-
-
 def test_every_folder_with_weights_has_a_card(here):
     folders = {path.parent for path in here.rglob("model.safetensors")}
     assert len(folders) == 8 + 2 * 5  # models, and two checkpoints of each training
@@ -198,9 +195,6 @@ def test_results_are_those_of_the_logs(here):
     assert [each.metric_type for each in read_card(here / "encoder").data.eval_results] == ["accuracy", "cross_entropy"]
 
 
-# What is true of all -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", LOOKED_AT)
 def test_metadata_are_what_the_hub_takes_and_the_text_is_whole(here, name):
     """The rules that huggingface_hub has on this side of its request: `ModelCard.validate` asks the Hub itself."""
@@ -249,9 +243,6 @@ def test_the_lines_of_python_run_as_printed(here, name, monkeypatch):
         exec(compile(code[0], name, "exec"), {})
     expected = {"feature-extraction": r"torch\.Size\(\[\d+, 16\]\) torch\.Size\(\[16\]\)\n", "fill-mask": r"(.*\n){5}"}
     assert re.fullmatch(expected.get(read_card(here / name).data.pipeline_tag, r"(?s).+"), printed.getvalue())
-
-
-# Trainers made by hand -----------------------------------------------------------------------------------------------------
 
 
 def trainer_by_hand(folder, tokenizer, model=None, **settings) -> PretrainingTrainer:

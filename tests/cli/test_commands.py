@@ -76,9 +76,6 @@ def test_an_unknown_command_names_the_nearest():
     assert "'pretain'" in (said := refused(entry.main, "pretain")) and "'pretrain'" in said
 
 
-# Presets -----------------------------------------------------------------------------------------------------------------
-
-
 def test_presets_are_listed_one_a_line_below_their_command(capsys):
     blocks = shown(capsys, "presets").split("\n\n")
     listed = [[line.split()[0] for line in block.splitlines()[1:]] for block in blocks[:-1]]
@@ -106,9 +103,6 @@ def test_launch_configurations(capsys):
     assert names == {"cpu", "multi_gpu", "multi_node", "fsdp2", "zero1", "zero2", "zero3", "slurm"}
     assert "distributed_type: MULTI_GPU" in Path(shown(capsys, "launch-config", "cpu").strip()).read_text()
     assert "The nearest is 'zero3'" in refused(entry.main, "launch-config", "zero_3")
-
-
-# From a wheel alone ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

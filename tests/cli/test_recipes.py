@@ -58,9 +58,6 @@ CUTS = {
 }
 
 
-# Reading -----------------------------------------------------------------------------------------------------------------
-
-
 def command(line: str) -> tuple[str, ...] | None:
     """One of our commands and its words, without what launches it; None for any other line."""
     words = shlex.split(line, comments=True)
@@ -108,9 +105,6 @@ def settings(words: tuple[str, ...]) -> dict[str, list[str]]:
         name, *given = part.split("\x00")
         values[name] = given or [True]
     return values
-
-
-# What recipes read -------------------------------------------------------------------------------------------------------
 
 
 class World:
@@ -221,9 +215,6 @@ class World:
 def world(tmp_path, own_cache, monkeypatch, text_lines, clm_tokenizer, mlm_tokenizer) -> World:
     monkeypatch.chdir(tmp_path)
     return World(text_lines, {"clm": clm_tokenizer, "mlm": mlm_tokenizer})
-
-
-# Running -----------------------------------------------------------------------------------------------------------------
 
 
 def predicts_alone(given: dict[str, list]) -> bool:

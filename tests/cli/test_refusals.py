@@ -16,6 +16,7 @@ from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArgu
 from headless_trainer.corpus.collator import PaddingCollator
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
+from headless_trainer.measures import EVALUATION, higher_is_better
 from headless_trainer.refusals import (
     CLASSIFICATION,
     CLASSIFICATION_PARAMETERS,
@@ -68,9 +69,6 @@ def names(table) -> set[str]:
     return {name for row in table for name in row.names.split()}
 
 
-# A later transformers ----------------------------------------------------------------------------------------------------
-
-
 def test_every_setting_of_transformers_is_judged():
     """One that a later version adds fails here, until it is tried: then it goes into WORKS or into a table."""
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
@@ -85,8 +83,6 @@ def test_every_parameter_of_the_trainer_is_judged():
     assert given == PARAMETERS_THAT_WORK | PRETRAINING_PARAMETERS.keys()
     assert CLASSIFICATION_PARAMETERS.keys() <= PRETRAINING_PARAMETERS.keys()
 
-
-# What is refused: the setting that is named, whatever else is given ---------------------------------------------------------
 
 DECAY = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 4}}
 PARALLEL = types.SimpleNamespace(tp_size=1, cp_size=2)
@@ -258,9 +254,6 @@ def test_parameters_that_classification_refuses(tmp_path, mlm_tokenizer):
         ClassificationTrainer(tiny_classifier(), TrainingArguments(str(tmp_path), **HERE))
 
 
-# Rows and models that did not work ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("label", [1, np.int64(1), torch.tensor(1), 0.5])
 def test_a_label_of_the_row_is_refused(clm_tokenizer, label):
     with pytest.raises(ValueError, match="Column 'labels' of row 0 has the one value .* for 3 tokens: remove"):
@@ -273,9 +266,6 @@ def test_a_model_that_calls_its_pooler_trains(tmp_path, mlm_tokenizer):
     run = make_trainer(tmp_path, model, token_rows(mlm_tokenizer), settings, processing_class=mlm_tokenizer)
     run.train()
     assert not any("pooler" in key for key in run.model.state_dict())
-
-
-# Settings that work, and did not or did so in a way of their own ----------------------------------------------------------
 
 
 def test_liger_leaves_the_forward_of_a_trunk(tmp_path):
@@ -299,7 +289,10 @@ def test_a_schedule_that_follows_scores_knows_which_is_better(tmp_path, clm_toke
     assert run.lr_scheduler.mode == mode
 
 
-@pytest.mark.parametrize("name, greater", [("perplexity", False), ("eval_cross_entropy", False), ("accuracy", True)])
+@pytest.mark.parametrize("name, greater", [
+    ("perplexity", False), ("eval_cross_entropy", False), ("accuracy", True), ("pool_accuracy", True),
+    ("accuracy_without_bias", True), ("cross_entropy_without_bias", False),
+])  # fmt: skip
 def test_the_best_checkpoint_is_the_best(tmp_path, clm_tokenizer, name, greater):
     """transformers takes every name that does not end in "loss" for one that is better when greater."""
     settings = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 3}
@@ -358,3 +351,9 @@ def test_evaluation_of_a_classifier_has_a_loss(tmp_path, mlm_tokenizer):
     assert metrics["eval_loss"] == pytest.approx(want.item(), rel=1e-5)
     args.prediction_loss_only = True
     assert run.predict(data).predictions is None
+
+
+def test_which_figures_are_better_when_higher():
+    higher = {"accuracy", "pool_accuracy", "accuracy_without_bias"}
+    names = {each.bare_name for each in EVALUATION}
+    assert {name for name in names if higher_is_better(name)} == higher < names

@@ -206,9 +206,6 @@ def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(tmp_path, en
     assert "| seed | 1 |" in card and 'pipeline("text-classification", model="./best")' in card
 
 
-# Restarts --------------------------------------------------------------------------------------------------------------
-
-
 def test_a_full_disk_is_one_line_and_leaves_nothing_half(tmp_path, data, encoders, monkeypatch):
     def full(tensors, path, *args, **kwargs):
         Path(path).touch()
@@ -270,9 +267,6 @@ def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, d
         run(str(moved), tmp_path / "out", *flags)
 
 
-# Bad input -------------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_bad_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, data, encoders):
     (tmp_path / "nothing").mkdir()
     mirror = Path(shutil.copytree(data, tmp_path / "data"))
@@ -284,9 +278,6 @@ def test_what_is_bad_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, 
         with pytest.raises(SystemExit, match=message):
             run(models, tmp_path / "out", "--tasks", "cola", "copa", "--data_dir", folder)
     assert not results(tmp_path / "out")
-
-
-# Names -----------------------------------------------------------------------------------------------------------------
 
 
 def test_names_of_models_tell_them_apart():

@@ -111,8 +111,6 @@ def test_several_processes_with_nothing_to_train_are_refused(tmp_path, monkeypat
         check_arguments(ModelArguments(model_name_or_path="m"), DataArguments(), args)
 
 
-# Fine-tuning -------------------------------------------------------------------------------------------------------------
-
 FAST = ["--max_seq_length", "16", "--per_device_train_batch_size", "8", "--disable_tqdm", "true", "--use_cpu"]
 FAST += ["--validation_split_percentage", "20", "--save_strategy", "no"]
 TRAIN = ["--do_train", "--learning_rate", "1e-2", "--max_steps"]

@@ -14,7 +14,11 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from headless_trainer import HeadlessTrainer, load_token_counts
+from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
 from headless_trainer.cli.pretrain import main
+from headless_trainer.cli.training import make_trainer
+from headless_trainer.command_line import parse_args
+from headless_trainer.objective.prior import log_prior
 from headless_trainer.runtime.checkpoints import read_settings
 
 ROOT = Path(__file__).parents[2]
@@ -194,3 +198,16 @@ def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, t
     assert before["eval_loss"] > after["eval_loss"]
     texts = [read_settings(tmp_path / name)["held_out_texts"] for name in ("base", "memory", "stream")]
     assert texts[0] != texts[1] == texts[2]
+
+
+def test_a_run_counts_its_own_rows_and_seeds_its_stream(tmp_path, text_file):
+    def made(name, *flags):
+        flags = [*QUICK, *DECODER, "--train_file", str(text_file), "--output_dir", str(tmp_path / name), *flags]
+        return make_trainer(*parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], flags))[0]
+
+    run = made("memory", "--objective", "sampled_softmax")
+    counts = torch.zeros(run.head.size, dtype=torch.long)
+    for row in run.train_dataset:
+        counts += torch.tensor(row["input_ids"][1:]).bincount(minlength=run.head.size)
+    torch.testing.assert_close(run.frequency, log_prior(counts).exp())
+    assert made("stream", "--streaming", "--data_seed", "7").stream.stream.seed == 7

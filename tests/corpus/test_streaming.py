@@ -268,3 +268,10 @@ def test_a_place_means_nothing_under_other_settings(clm_tokenizer, dealt, settin
         stream(lower).load_state_dict(state)
     with pytest.raises(ValueError, match=message + ".*add --ignore_data_skip"):
         other.load_state_dict(state)
+
+
+def test_readers_take_turns_and_the_turn_is_stored(clm_tokenizer):
+    packed = stream(clm_tokenizer, dealt=(0, 1, 2))
+    for reader, following in ((0, 1), (1, 0)):
+        packed.advance(torch.tensor([reader, 0, 0, 0, 3, 0]))
+        assert packed.state_dict()["next_reader"] == following

@@ -44,9 +44,6 @@ CHOICES = [0] * 25 + [1] * 7
 LABELS = MULTI_LABEL.encode([[0], [], [1, 2], [0, 1, 2]] * 8, 3)  # any number of three labels
 
 
-# Rows ------------------------------------------------------------------------------------------------------------------
-
-
 def encode(rows: list, labels: list, tokenizer, config, length: int = 32, task=TASKS["cola"]):
     return encode_rows(Dataset.from_dict({"texts": rows, "label": labels}), task, tokenizer, config, length)
 
@@ -96,9 +93,6 @@ def test_candidates_follow_each_other_and_an_empty_text_is_one_padding_token(clm
     shown = [clm_tokenizer.decode(ids[:length]) for ids, length in zip(batch["input_ids"], lengths, strict=True)]
     assert shown == ["ef", clm_tokenizer.pad_token, "a", "bcd"]
     assert batch["labels"].tolist() == [0, 1] and batch["labels"].dtype == torch.int64
-
-
-# The step --------------------------------------------------------------------------------------------------------------
 
 
 def step_gradients(model, rows, tmp_path, split, **kwargs):
@@ -216,9 +210,6 @@ def test_two_processes_have_the_gradient_of_one(tmp_path):
     assert loss == pytest.approx(want.pop("loss").item(), rel=1e-5)
     for name, grad in want.items():
         torch.testing.assert_close(found[name], grad, rtol=1e-4, atol=1e-6)
-
-
-# Checkpoints -----------------------------------------------------------------------------------------------------------
 
 
 def load(source: str, tokenizer, num_labels: int = 3, seed: int = 0, **options):

@@ -28,9 +28,6 @@ def seeds(model, task, values, **changes) -> list[dict]:
     return [a_run(model, task, seed, (value,), **changes) for seed, value in enumerate(values)]
 
 
-# Files -----------------------------------------------------------------------------------------------------------------
-
-
 def test_a_result_comes_back_as_it_was_written(tmp_path):
     path = run_path(tmp_path, "balanced", "a", "cola", 3)
     assert path == tmp_path / "balanced" / "a" / "cola" / "seed_3.json"
@@ -57,9 +54,6 @@ def test_runs_of_other_settings_do_not_mix(settings, weights, message):
     check_settings([a_run()], "balanced", SETTINGS, {"a": "aaaa", "b": "other"}, "runs")
 
 
-# Scores ----------------------------------------------------------------------------------------------------------------
-
-
 def test_the_best_epoch_of_xnli_is_chosen_in_the_language_of_training():
     scores = ({"en": 0.6, "de": 0.3}, {"en": 0.5, "de": 0.5})
     run = a_run(task="xnli", scores=scores, benchmark="xnli", selected_on=["en"])
@@ -78,9 +72,6 @@ def test_of_equal_epochs_of_an_own_task_that_with_the_lowest_loss_counts():
         epoch["sets"]["validation"]["loss"] = loss
     assert (best_epoch(run), best_epoch(run | {"benchmark": "user"})) == (1, 2)  # of benchmarks the first
     assert best_epoch(run | {"benchmark": "user", "lower_is_better": True}) == 0
-
-
-# Tables ----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_table_like_table_1():
@@ -169,9 +160,6 @@ def test_the_report_holds_every_table(tmp_path):
     own = tmp_path / "own"
     write_run(run_path(own, "cross_entropy", "a", "topics", 0), runs[-1])
     assert ["COLA" in each for each in (text, write_report(own))] == [True, False]
-
-
-# One's own task ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("lower", "rows"), [

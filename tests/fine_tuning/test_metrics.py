@@ -52,9 +52,6 @@ def test_a_score_by_hand(name, predictions, references, wanted):
     assert compute(name, predictions, references) == pytest.approx(wanted, abs=1e-12)
 
 
-# Metrics by name -------------------------------------------------------------------------------------------------------
-
-
 def drawn(problem, seed: int, classes: int, rows: int = 60):
     """Labels of rows, predictions and outputs of a model that knows a little."""
     draw = np.random.default_rng(seed)

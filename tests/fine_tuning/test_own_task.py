@@ -31,8 +31,6 @@ def loaded(train: str | None = None, validation: str | None = None, **settings):
     return task, rows[:], sets["validation"][:]
 
 
-# Files -----------------------------------------------------------------------------------------------------------------
-
 ROWS = [{"text": "1", "label": "yes"}, {"text": 'two, "quoted"\tand\na line', "label": "no"}]
 
 
@@ -72,9 +70,6 @@ def test_labels_of_a_csv_are_as_they_are_written(tmp_path, cells, settings, name
     assert (task.label_names, rows["label"]) == (names, found)
 
 
-# Columns ---------------------------------------------------------------------------------------------------------------
-
-
 def test_columns_are_named_or_found(tmp_path):
     rows = [{"sentence1": "2001", "title": "c", "stars": stars} for stars in (1, 2)]
     assert own(tmp_path, rows, label_column="stars")[0].columns == ("sentence1",)
@@ -94,9 +89,6 @@ def test_columns_are_named_or_found(tmp_path):
 def test_columns_that_are_not_there(tmp_path, rows, settings, message):
     with pytest.raises(ValueError, match=message):
         own(tmp_path, rows, **settings)
-
-
-# Labels ----------------------------------------------------------------------------------------------------------------
 
 
 def table_of(tmp_path, labels) -> str:
@@ -186,8 +178,6 @@ def test_a_class_that_is_only_trained_on_and_other_ways_to_write_one(tmp_path):
     assert scored["label"] == [1, 0]
     assert labels_of(task, pa.chunked_array([[3.0, 1.0]]), "here") == [2, 0]
 
-
-# The Hub ---------------------------------------------------------------------------------------------------------------
 
 CLASSES = datasets.ClassLabel(names=["negative", "neutral", "fine"])
 

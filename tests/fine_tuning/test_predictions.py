@@ -14,6 +14,7 @@ import pytest
 import torch
 from builders import SMALL, TUNING, save
 from row_files import write_jsonl as write
+from scipy.stats import spearmanr
 from tokenizers import Tokenizer, processors
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast, pipeline
 
@@ -167,6 +168,8 @@ def test_rows_with_labels_are_scored(trained, tmp_path, kind):
         want = {"macro_f1": f1_score(*many, average="macro")}
     else:
         want = {"spearmanr": found["metrics"]["spearmanr"]}
+        # What is written is rounded, so that some of it is equal.
+        assert want["spearmanr"] == pytest.approx(spearmanr(labels, predictions)[0], abs=0.02)
         assert found["loss"] == pytest.approx(np.mean((np.array(labels) - predictions) ** 2), rel=1e-4)
     assert found["metrics"] == pytest.approx(want) and found["rows"] == 20
     assert found["rows_of"] == f"test_file {str(root / 'test.jsonl')!r}"

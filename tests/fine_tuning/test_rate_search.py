@@ -155,9 +155,6 @@ def test_candidates_of_other_settings_are_not_mixed(model, files, right, tmp_pat
         run(model, files, tmp_path / "out", *flags)
 
 
-# Early stopping and the log ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("patience", "epochs", "best"), [(None, 6, 4), (1, 3, 1), (2, 6, 4), (3, 6, 4)])
 def test_a_run_ends_when_the_score_gets_no_better(model, files, right, tmp_path, patience, epochs, best):
     # The third epoch is no better than the second, and the fourth is worse.

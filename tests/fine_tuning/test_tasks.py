@@ -50,9 +50,6 @@ def load(name, data_dir, languages=None, **settings):
     return load_task(task, GlueArguments(data_dir=data_dir, **settings))
 
 
-# --- the table ---------------------------------------------------------------------------------------------------------
-
-
 def test_groups_of_tasks():
     assert GROUPS["paper"] == ("mrpc", "cola", "stsb", "sst2", "qnli", "qqp", "mnli")
     assert {name for members in GROUPS.values() for name in members} | {"xnli"} == set(TASKS)
@@ -74,9 +71,6 @@ def test_outputs_of_the_head():
     assert TASKS["xnli"].label_names == TASKS["mnli"].label_names == ("entailment", "neutral", "contradiction")
     assert TASKS["rte"].label_names == TASKS["qnli"].label_names == ("entailment", "not_entailment")
     assert TASKS["wnli"].label_names == ("not_entailment", "entailment")
-
-
-# --- names -------------------------------------------------------------------------------------------------------------
 
 
 def names(selected):
@@ -103,9 +97,6 @@ def test_languages_restrict_xnli_alone():
 def test_an_unknown_task_suggests_the_nearest(given, nearest):
     with pytest.raises(ValueError, match=f"tasks must be of glue, .*got '{given}'. Did you mean '{nearest}'"):
         select_tasks(["cola", given])
-
-
-# --- rows of every form ------------------------------------------------------------------------------------------------
 
 
 def test_one_sentence_and_pairs_are_text_whatever_they_look_like(tmp_path):
@@ -188,9 +179,6 @@ def test_rows_without_a_label_are_left_out(tmp_path, caplog, label):
     assert "1 of 3 rows of data_dir" in caplog.text
 
 
-# --- what cannot be loaded ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "rows", "message"), [
     ("cola", [{"text": "x", "label": 0}], r"has no column 'sentence', only: text \(string\), label"),
     ("cola", [{"sentence": "x"}], "has no column 'label'"),
@@ -220,9 +208,6 @@ def test_what_is_not_in_data_dir(tmp_path, name, settings, message):
     mirror(tmp_path, "xnli/en", NLI)
     with pytest.raises((FileNotFoundError, ValueError), match=message):
         load(name, data_dir, **settings)
-
-
-# --- the Hub -----------------------------------------------------------------------------------------------------------
 
 
 def test_rows_from_the_hub(monkeypatch):

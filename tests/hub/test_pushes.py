@@ -52,9 +52,6 @@ def pushes_of(folder, **settings) -> HubPushes:
     return HubPushes(TrainingArguments(str(folder), hub_model_id="me/model", use_cpu=True, **settings))
 
 
-# What is pushed, and where ----------------------------------------------------------------------------------------------
-
-
 def test_the_repository_is_named_by_the_argument_or_by_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert repository_name("me/tiny", "runs/other") == "me/tiny"
@@ -108,6 +105,24 @@ def test_pushing_by_hand_saves_first(hub, tmp_path):
     assert set(repository.branches["next"]) == MODEL
 
 
+def test_neither_checkpoints_nor_hidden_files_are_pushed(hub, tmp_path):
+    pushes = pushes_of(tmp_path)
+    pushes.push_run("all")
+    assert set(hub.files("me/model")) == {"README.md", "model.safetensors"}
+
+
+def test_a_save_pushes_the_model_alone(hub, tmp_path):
+    folder = tmp_path / "checkpoint-4"
+    for name in ("model.safetensors", "optimizer.pt", "rng_state.pth", "manifest.json", "stream_0.json", ".hidden"):
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(name)
+    args = TrainingArguments(str(tmp_path), hub_model_id="me/model", push_to_hub=True, use_cpu=True)
+    pushes = HubPushes(args)
+    pushes.on_save(args, SimpleNamespace(global_step=4), None)
+    pushes.wait()
+    assert set(hub.files("me/model")) == {"model.safetensors"}
+
+
 def test_only_the_main_process_pushes(tmp_path, monkeypatch):
     monkeypatch.setattr(HeadlessTrainer, "is_world_process_zero", lambda self: False)
     monkeypatch.setattr(HubPushes, "__init__", lambda *args, **kwargs: pytest.fail("another process pushes"))
@@ -129,9 +144,6 @@ def test_a_checkpoint_stays_while_it_is_pushed(hub, tmp_path, monkeypatch, alway
     assert hub.repositories["me/model"].messages == said
     kept = {path.name for path in tmp_path.glob("checkpoint-*")}
     assert kept == ({"checkpoint-2", "checkpoint-4", "checkpoint-6"} if always else {"checkpoint-2", "checkpoint-6"})
-
-
-# What fails -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_refused_token_is_said_once_and_again_at_the_end(hub, tmp_path, caplog, capfd):
@@ -224,8 +236,6 @@ def test_a_classifier_is_pushed_with_its_token(tmp_path, monkeypatch):
     assert pushed[0][0] == TOKEN and {"model.safetensors", "config.json"} <= pushed[0][1]
     assert TOKEN.encode() not in contents(tmp_path / "classifier")
 
-
-# Commands and processes --------------------------------------------------------------------------------------------------
 
 RUN = [*DECODER, *QUICK, "--save_strategy", "steps", "--save_steps", "2", "--push_to_hub"]
 

@@ -84,9 +84,6 @@ def relative_error(got, want):
     return ((got.double() - want).abs().max() / want.abs().max()).item()
 
 
-# Exactness ---------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
 @pytest.mark.parametrize("model_type", [*LAYER_NORM, "phi", "opt of the post-norm kind"])
 @torch.no_grad()
@@ -148,9 +145,6 @@ def test_fold_bias_by_hand():
     torch.testing.assert_close(folded @ torch.tensor([0.0, 2.0]).double(), torch.tensor([108.0, 223.0]).double())
 
 
-# The plain projection ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "model_type", [*LAYER_NORM, "phi", *RMS_NORM, "granite", "gemma2", "nemotron", "opt, projected"]
 )
@@ -164,8 +158,6 @@ def test_init_embeddings_is_the_plain_projection(model_type, ids, tmp_path):
     loaded = reload(attach_lm_head(trunk, init="embeddings"), tmp_path)
     assert relative_error(loaded(input_ids=ids).logits, implied(trunk, ids, rows=rows)) < 1e-5
 
-
-# Refusals ----------------------------------------------------------------------------------------------------------------
 
 NO_NORM = "model .*ForCausalLM does not end in a LayerNorm .*'embeddings'"
 MODERN = LLAMA | {"vocab_size": VOCAB, "cls_token_id": 2, "sep_token_id": 3}
@@ -203,8 +195,6 @@ def test_what_is_not_folded(counts, monkeypatch):
     with pytest.raises(ValueError, match="model GPT2Model has log q folded"):
         unfold(model.transformer)
 
-
-# Encoders ----------------------------------------------------------------------------------------------------------------
 
 ENCODERS = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "mpnet", "roformer", "deberta-v2"), ENCODER),
@@ -313,9 +303,6 @@ def test_heads_that_cannot_pass_through_are_refused_or_kept_for_training(model_t
         assert model.cls.predictions.transform.dense.weight.abs().max() < 1
 
 
-# An ordinary checkpoint --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model_type", [*LAYER_NORM, "phi"])
 def test_the_trunk_is_copied_and_the_head_is_untied(model_type, counts, tmp_path):
     trunk = make_trunk(model_type)
@@ -334,9 +321,6 @@ def test_the_trunk_is_copied_and_the_head_is_untied(model_type, counts, tmp_path
         torch.testing.assert_close(embedding, trunk.get_input_embeddings().weight, rtol=0, atol=0)
     for role in ("pad", "bos", "eos"):
         assert getattr(model.generation_config, f"{role}_token_id") == getattr(trunk.config, f"{role}_token_id")
-
-
-# To train on -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -381,9 +365,6 @@ def test_a_head_made_of_a_folded_decoder_is_that_of_its_trunk(counts, ids, tmp_p
     model = attach_lm_head(trunk, counts)
     again = attach_lm_head(model, counts)
     torch.testing.assert_close(again(ids).logits, model(ids).logits, rtol=0, atol=0)
-
-
-# The folder of a pretraining ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("totals, drawn_share", [({}, 0.0), ({"candidates": 200.0, "drawn_candidates": 50.0}, 0.25)])

@@ -39,9 +39,6 @@ def checkpoint(tmp_path, clm_tokenizer):
     return folder
 
 
-# Configurations ----------------------------------------------------------------------------------------------------------
-
-
 def test_overrides_as_pairs_and_as_json_by_common_names():
     values = {"hidden_size": 24, "num_hidden_layers": 3, "attn_pdrop": 0.25, "tie_word_embeddings": True}
     pairs = "hidden_size=24,num_hidden_layers=3,attn_pdrop=0.25,tie_word_embeddings=true"
@@ -102,9 +99,6 @@ def test_untied_candidates_of_scaled_embeddings_keep_the_scale(tmp_path, clm_tok
     assert torch.equal(candidate_matrix(trunk).weight, 4 * gemma.get_input_embeddings().weight)  # the root of 16
 
 
-# Lengths -----------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("model_type", "padding_id", "usable"), [
     *((name, 1, 20) for name in ("bert", "gpt2", "gpt_neox", "opt", "modernbert")),
     *((name, 1, 18) for name in ("roberta", "xlm-roberta", "camembert", "data2vec-text", "mpnet")),
@@ -127,9 +121,6 @@ def test_rows_as_long_as_the_positions_pass_and_longer_ones_do_not(model_type, p
 def test_a_model_without_a_table_of_positions_has_no_limit():
     for model_type in ("bloom", "xlnet"):
         check_length(AutoConfig.for_model(model_type), 10**6)
-
-
-# Tokenizers --------------------------------------------------------------------------------------------------------------
 
 
 def test_the_tokenizer_of_the_model_or_the_one_that_is_named(checkpoint, mlm_tokenizer, tmp_path):
@@ -168,9 +159,6 @@ def test_a_trained_tokenizer_is_saved_and_read_on_resume(task, kind, tmp_path, t
     again = find_tokenizer(args, training_args, None, 64, str(folder))  # and no text is read again
     assert again.get_vocab() == tokenizer.get_vocab()
     assert again(sentence)["input_ids"] == tokenizer(sentence)["input_ids"] != expected
-
-
-# Models ------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "modernbert", "electra"])

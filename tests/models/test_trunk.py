@@ -41,9 +41,6 @@ def tokenizer_for(mlm_tokenizer, clm_tokenizer):
     return lambda name: mlm_tokenizer if ARCHITECTURES[name].task == "mlm" else clm_tokenizer
 
 
-# Training --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("given", ["trunk", "language model"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_headless_trains_every_parameter_of_every_architecture(name, given, tmp_path, tokenizer_for):
@@ -111,9 +108,6 @@ def test_vanilla_loss_and_gradients_are_those_of_the_full_logits(name, tmp_path,
     assert all(math.isfinite(value) for value in logged(trainer)) and len(logged(trainer)) == 2
 
 
-# The trunk and its embedding ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_trunk_task_and_projection_of_every_architecture(name):
     model, trunk, task = make_model(name, lm=True), make_model(name), ARCHITECTURES[name].task
@@ -166,8 +160,6 @@ def test_checks_run_where_the_attention_kernel_does_not_and_leave_it(monkeypatch
     VocabularyHead(model)
     assert model.training is training and model.config._attn_implementation == attention != "eager"
 
-
-# Refusals ----------------------------------------------------------------------------------------------------------------
 
 OTHERS = {
     "t5": {"d_model": WIDTH, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2, "vocab_size": 300},
@@ -255,9 +247,6 @@ def test_a_bert_told_to_be_a_decoder_is_one():
 def test_infer_task_refuses_the_unknown():
     with pytest.raises(ValueError, match="model ViTConfig: set task"):
         infer_task(AutoConfig.for_model("vit"))
-
-
-# The vocabulary head -----------------------------------------------------------------------------------------------------
 
 
 def head_and_batch(name: str = "gpt_neox", seed: int = 0, **changes):

@@ -92,9 +92,6 @@ def assert_no_worse(got: list[Tensor], naive: list[Tensor], exact: list[Tensor],
         assert difference(one, true) <= difference(low, true) + allowed
 
 
-# Contrastive weight tying ----------------------------------------------------------------------------------------------
-
-
 @REDUCTIONS
 @pytest.mark.parametrize("wider", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)

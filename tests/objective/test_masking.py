@@ -38,9 +38,6 @@ def assert_share(hits: torch.Tensor | int, trials: int, share: float) -> None:
     assert abs(hits - share * trials) <= 5 * math.sqrt(share * (1 - share) * trials)
 
 
-# Next tokens and documents ---------------------------------------------------------------------------------------------
-
-
 def test_next_tokens():
     ids = torch.tensor([[5, 6, 7, 8], [9, 4, 3, 0]])
     assert next_tokens(ids).tolist() == [[6, 7, 8, -100], [4, 3, 0, -100]]
@@ -68,9 +65,6 @@ def test_document_mask():
     assert mask.shape == (2, 1, 4, 4) and mask.dtype == torch.bool
     assert mask[0, 0].long().tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
     assert mask[1].all()
-
-
-# Masked tokens ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -155,9 +149,6 @@ def test_content_seeds_tell_rows_apart():
     assert len(content_seeds(torch.stack([row, swapped, changed, row.flip(0)]), (0,)).unique()) == 4
     many = torch.cartesian_prod(torch.arange(20), torch.arange(20), torch.arange(20))
     assert len(content_seeds(many, (0,)).unique()) == 8000
-
-
-# Uniform numbers -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

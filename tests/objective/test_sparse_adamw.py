@@ -55,9 +55,6 @@ def train_pair(tables, ours, dense, steps: int, gradient_size=lambda shape, gene
     return worst
 
 
-# The optimizer ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.95), (0.0, 0.9)])
 def test_it_is_dense_adamw(weight_decay, betas):
@@ -192,8 +189,6 @@ def test_rows_of_processes_are_averaged():
     weight.grad = None
     assert average_row_gradients(weight, lambda own: torch.cat([own, own]), 2) == 0 and weight.grad is None
 
-
-# The trainer -----------------------------------------------------------------------------------------------------------
 
 VOCAB, LENGTH = 200, 12
 
@@ -360,9 +355,6 @@ def test_models_and_optimizers_it_refuses(tmp_path):
     for name, value in (("optimizers", (optimizer, None)), ("optimizer_cls_and_kwargs", (torch.optim.SGD, {"lr": 1}))):
         with pytest.raises(ValueError, match=f"{name} also chooses an optimizer"):
             HeadlessTrainer(model, args, train_dataset=data(), processing_class=Tokenizer(VOCAB), **{name: value})
-
-
-# Processes -------------------------------------------------------------------------------------------------------------
 
 
 def _process(rank: int, folder: str, task: str, accumulation: int, untied: bool) -> None:

@@ -98,9 +98,6 @@ def two(tmp_path) -> list[Path]:
     return [make_run(tmp_path / "headless"), behind]
 
 
-# The page ----------------------------------------------------------------------------------------------------------------
-
-
 def test_the_summary_says_who_is_best(tmp_path, two, capsys):
     sentences = texts(report(tmp_path, *two), "li")
     assert sentences[:4] == [
@@ -212,8 +209,6 @@ def test_names_and_what_files_of_runs_say_is_text(tmp_path, two):
     assert texts(page, "li")[0].startswith('At equal tokens (4,000), held-out accuracy: 40.0% by <b>&" (')
 
 
-# Seeds -------------------------------------------------------------------------------------------------------------------
-
 ONE = (0.40, 0.43, 0.41)
 OTHER = (0.36, 0.41, 0.30)
 
@@ -295,9 +290,6 @@ def test_another_loss_or_task_is_no_seed_and_other_differences_are_shown(tmp_pat
     assert "headless, MarginTrainer" in str(rows_of(report(tmp_path / "margin", own)))
     for run, named in ((own, "trainer HeadlessTrainer and MarginTrainer"), (two[1], "objective"), (task, "task")):
         assert f"has runs with {named}" in refused(tmp_path, f"ours={other},{run}")
-
-
-# What runs lack ----------------------------------------------------------------------------------------------------------
 
 
 def test_runs_without_evaluations_still_have_speed_and_loss(tmp_path):
@@ -403,9 +395,6 @@ def test_the_best_model_s_evaluation_is_not_that_of_the_last_step(tmp_path):
     )  # fmt: skip
     (run / "eval_results.json").write_text(json.dumps({"eval_loss": 5.0, "eval_accuracy": 0.3, "step": 40}))
     assert read_run(run).curve("eval_accuracy", "tokens_seen").to_numpy().tolist()[-1] == [3000.0, 0.2]
-
-
-# Real runs ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_real_run(tmp_path):

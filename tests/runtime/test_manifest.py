@@ -48,9 +48,6 @@ def names(run_dir: Path) -> list[str]:
     return sorted(path.name for path in run_dir.iterdir())
 
 
-# What a manifest holds, and what it notices -----------------------------------------------------------------------------
-
-
 def test_names_sizes_checksums_and_facts(tmp_path):
     folder = checkpoint(tmp_path, 3, processes=1, rows_a_step=64)
     written = json.loads((folder / MANIFEST_NAME).read_text())
@@ -107,8 +104,6 @@ def test_no_flipped_bit_of_a_manifest_goes_unseen(tmp_path):
         manifest._find_fault.cache_clear()
         assert find_fault(folder), spoiled
 
-
-# What a run needs to go on ----------------------------------------------------------------------------------------------
 
 STATES = ["scheduler.pt", "rng_state.pth"]
 LAYOUTS = {
@@ -170,8 +165,6 @@ def test_what_lacks_something_never_gets_its_name(tmp_path, name):
     assert names(tmp_path) == []
 
 
-# `find_fault` decides what a run resumes from, so it has an answer for everything -----------------------------------------
-
 CONTENTS = (
     b"", b"\0", b"\xff\xfe", b"null", b"[]", b"1e999", b"{}", b"[" * 100_000, b"9" * 100_000, b'"\\ud800"',
     b'{"files": null, "checksum": 1}', b'{"files": {"a": {"size": 1e999, "checksum": 1}}, "algorithm": "sha256"}',
@@ -203,9 +196,6 @@ def test_a_folder_that_is_none(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     for folder in (tmp_path / "loop", tmp_path / "missing", "a\0b", tmp_path / ("a" * 300), fill(tmp_path / "a")):
         assert find_fault(folder)
-
-
-# Which to resume --------------------------------------------------------------------------------------------------------
 
 
 def test_the_one_before_a_damaged_one_with_a_warning(tmp_path, caplog):
@@ -260,9 +250,6 @@ def test_one_that_was_killed_before_its_rename_is_published(tmp_path):
     fill(tmp_path / ".incomplete" / "checkpoint-4")  # no manifest yet, so nobody knows
     assert checkpoint_to_resume("last", tmp_path) == str(tmp_path / "checkpoint-2")
     assert names(tmp_path) == [".incomplete", "checkpoint-1", "checkpoint-2"]
-
-
-# Writing, and deleting --------------------------------------------------------------------------------------------------
 
 
 def test_killed_between_the_two_renames_nothing_is_lost(tmp_path, monkeypatch):

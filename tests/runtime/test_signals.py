@@ -187,8 +187,6 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path, kind):
     assert_gone(workers)
 
 
-# The command -------------------------------------------------------------------------------------------------------------
-
 # The documents in batches so small and slow that the tokenization is met.
 TOKENIZING = """
 import sys, time
@@ -281,9 +279,6 @@ while True:
     job.process.kill()
     job.end()
     assert (tmp_path / "done").exists(), job.log()
-
-
-# The callback ------------------------------------------------------------------------------------------------------------
 
 
 def handlers() -> list:

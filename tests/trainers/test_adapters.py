@@ -1,8 +1,10 @@
 """Adapters of peft under the objectives that keep a model's own head."""
 
+import copy
+
 import pytest
 import torch
-from builders import VOCAB, Tokenizer, labelled_rows, make_trainer, predictions, tiny_model
+from builders import VOCAB, Gradients, Tokenizer, labelled_rows, make_trainer, predictions, tiny_model
 
 from headless_trainer import attach_lm_head
 
@@ -11,7 +13,7 @@ TASKS = {"clm": ["c_attn"], "mlm": ["query", "value"]}
 TASKS_IN_WORDS = {"clm": "causal", "mlm": "masked"}
 
 
-def trainer(folder, objective, task, **settings):
+def trainer(folder, objective, task, callbacks=(), **settings):
     torch.manual_seed(0)
     config = peft.LoraConfig(r=2, target_modules=TASKS[task], fan_in_fan_out=task == "clm", init_lora_weights=False)
     settings = {
@@ -20,7 +22,16 @@ def trainer(folder, objective, task, **settings):
     } | settings  # fmt: skip
     counts = {"token_counts": torch.ones(VOCAB, dtype=torch.long)} if objective == "sampled_softmax" else {}
     rows, model = labelled_rows(task, empty=False), peft.get_peft_model(tiny_model(task, objective="vanilla"), config)
-    return make_trainer(folder, model, rows, settings, eval_dataset=rows, processing_class=Tokenizer(), **counts)
+    return make_trainer(
+        folder,
+        model,
+        rows,
+        settings,
+        eval_dataset=rows,
+        processing_class=Tokenizer(),
+        callbacks=list(callbacks),
+        **counts,
+    )
 
 
 @pytest.mark.parametrize("objective", ["vanilla", "sampled_softmax"])
@@ -47,10 +58,18 @@ def test_an_adapter_alone_is_trained_saved_and_resumed(tmp_path, objective, task
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_loss_and_the_gradients_are_those_of_the_merged_logits(tmp_path, task):
-    run = trainer(tmp_path, "vanilla", task, max_steps=1, max_grad_norm=0.0, save_strategy="no")
-    logits, targets = predictions(run.model, task, labelled_rows(task, empty=False)[:4])
+    steps = Gradients()
+    run = trainer(tmp_path, "vanilla", task, [steps], max_steps=1, max_grad_norm=0.0, save_strategy="no")
+    reference = copy.deepcopy(run.model)
+    logits, targets = predictions(reference, task, labelled_rows(task, empty=False)[:4])
+    loss = torch.nn.functional.cross_entropy(logits, targets)
+    loss.backward()
     run.train()
-    want = torch.nn.functional.cross_entropy(logits, targets).item()
+    want = loss.item()
+    wanted = {name: p.grad for name, p in reference.named_parameters() if p.grad is not None}
+    assert steps.kept.keys() == wanted.keys() and all(".lora_" in name for name in wanted)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(steps.kept[name], gradient, rtol=1e-4, atol=1e-8)
     assert run.state.log_history[0]["loss"] == pytest.approx(want, rel=1e-5)
 
 

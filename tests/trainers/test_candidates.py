@@ -146,3 +146,12 @@ def test_resumed_draws_what_would_have_been_drawn(tmp_path):
     for run in assert_resumes(lambda folder: trainer(folder, **settings), tmp_path, 2):
         run.save_model(str(tmp_path / "end"))
         assert load_token_counts(tmp_path / "end")[1]["drawn_candidates"] == 4 * 3 * 30
+
+
+def test_each_step_draws_anew(tmp_path):
+    run, targets = trainer(tmp_path, sampled_negatives=20), torch.tensor([2, 2, 3])
+    for step in (0, 1):
+        run.state.global_step = step
+        (((pool,), _),) = run.candidates_of_step([targets])
+        want = NegativePool.from_targets(targets).with_drawn(draw_uniform(20, VOCAB, run.args.seed, step))
+        assert torch.equal(pool.ids, want.ids) and torch.equal(pool.counts, want.counts)

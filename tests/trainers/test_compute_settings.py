@@ -61,9 +61,6 @@ def train(folder, task, tokenizer, *, data=None, attention="sdpa", dropout=0.0, 
     return run, gradients.kept
 
 
-# Compilation -----------------------------------------------------------------------------------------------------------
-
-
 def compiled_and_not(tmp_path, task, tokenizer, backend, **settings):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -115,9 +112,6 @@ def test_compiled_with_its_backward(tmp_path, task, tokenizer, backend, settings
     assert weights.keys() == others.keys()
 
 
-# Precision -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("task", ["clm", pytest.param("mlm", marks=pytest.mark.slow)])
 def test_bfloat16(tmp_path, task, tokenizer, monkeypatch, caplog):
     dtypes, compute_loss = [], HeadlessTrainer.compute_loss
@@ -144,9 +138,6 @@ def test_bfloat16(tmp_path, task, tokenizer, monkeypatch, caplog):
     assert "The model has 16-bit weights, which lose small updates" in caplog.text
 
 
-# Checkpointing ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 @pytest.mark.parametrize("name", CHECKPOINTING)
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")
@@ -164,9 +155,6 @@ def test_checkpointing_recomputes_the_same_gradient(tmp_path, task, tokenizer, n
     assert all(torch.equal(got[name], grad) for name, grad in want.items()) and got.keys() == want.keys()
 
 
-# Attention -------------------------------------------------------------------------------------------------------------
-
-
 ABSENT = [("gpt2", "flash_attention_2"), ("bert", "org/flash-attn2"), ("gpt2", "flash"), ("gpt2", "flex_attention")]
 
 
@@ -177,9 +165,6 @@ def test_an_attention_that_is_not_there(model_type, attention, tmp_path, monkeyp
     with pytest.raises(SystemExit, match=f"attn_implementation is '{attention}'"):  # before any data
         main(["--model_type", model_type, "--attn_implementation", attention, "--train_file", "nothing.txt",
               "--output_dir", str(tmp_path), "--max_steps", "1", "--use_cpu"])  # fmt: skip
-
-
-# Documents in packed rows ----------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()

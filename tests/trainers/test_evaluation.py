@@ -12,6 +12,7 @@ from builders import Table
 from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.trainers import evaluation
+from headless_trainer.trainers.data_loading import COUNTS
 from headless_trainer.trainers.evaluation import Evaluation, pool_scores, vocabulary_scores
 
 K, D, V = 23, 6, 31
@@ -188,6 +189,10 @@ def test_sums_of_an_evaluation():
         wanted |= {"perplexity": math.e} if task == "clm" else {}
         figures, rows = run.evaluation.figures()
         assert figures == pytest.approx(wanted) and rows == 6
+    # What only keeps this process busy counts nowhere.
+    run.scores = {"loss": torch.empty(0), "cross_entropy": torch.empty(0)}
+    run.evaluation.score(None, {"labels": torch.ones(1, 3, dtype=torch.long), COUNTS: False})
+    assert run.evaluation.figures() == (figures, rows)
     # Rows and predictions are twice as many, losses are twice as large.
     run.times = [2.0, 2.0, 4.0, 4.0]
     figures, rows = run.evaluation.figures()

@@ -71,9 +71,6 @@ def classifier(folder, tokenizer, *, model=None, **parameters):
     return ClassificationTrainer(model, args, processing_class=tokenizer, **data, **parameters)
 
 
-# Callbacks ---------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["headless", "vanilla", "classification"])
 def test_callbacks_have_the_events_of_transformers(tmp_path, clm_tokenizer, kind):
     plain, ours = Events(), Events()
@@ -96,9 +93,6 @@ def test_callbacks_have_the_events_of_transformers(tmp_path, clm_tokenizer, kind
     assert ours.seen == ["on_prediction_step"] * 3 + ["on_predict"]
 
 
-# Predictions and metrics -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 def test_predict_gives_the_figures_of_an_evaluation(tmp_path, request, task, objective):
@@ -112,9 +106,6 @@ def test_predict_gives_the_figures_of_an_evaluation(tmp_path, request, task, obj
     for name in names:
         assert output.metrics[name.replace("eval_", "test_")] == want[name], name
     assert "own_loss" in run.predict(rows, metric_key_prefix="own").metrics
-
-
-# Models that are made anew -----------------------------------------------------------------------------------------------
 
 
 def test_a_model_that_is_made_anew_learns_the_token_that_pads(tmp_path, clm_tokenizer):
@@ -198,9 +189,6 @@ def test_a_bias_of_the_candidates_is_a_subclass_of_their_head(tmp_path, clm_toke
     assert {name for name, value in again.evaluate().items() if value != figures[name]} >= {
         "eval_loss", "eval_cross_entropy", "eval_cross_entropy_without_bias",
     }  # fmt: skip
-
-
-# What Python users do ------------------------------------------------------------------------------------------------------
 
 
 def test_a_trainer_gives_the_language_model_that_its_trunk_implies(tmp_path):

@@ -46,9 +46,6 @@ def trainer(folder, model=None, *, held_out=None, token_counts=None, task="clm",
     )  # fmt: skip
 
 
-# Every row once --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [list, Stream])
 def test_each_row_is_dealt_to_one_process(kind, workers):
@@ -161,9 +158,6 @@ def test_evaluating_leaves_the_training_as_it_is(tmp_path, device):
         run.train()
         losses.append(logged(run))
     assert losses[0] == pytest.approx(losses[1], rel=0 if device == "cpu" else 1e-4, abs=0) and len(losses[0]) == 3
-
-
-# Counts ------------------------------------------------------------------------------------------------------------------
 
 
 def test_counts_come_with_the_checkpoint(tmp_path):

@@ -98,9 +98,6 @@ def test_logs_without_a_target_are_warnings(tmp_path, caplog, targets, warnings)
     assert caplog.text.count("No row had a target since the last log") == warnings
 
 
-# Trackers --------------------------------------------------------------------------------------------------------------
-
-
 def test_tensorboard_gets_every_name(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -101,7 +101,8 @@ def test_the_log_has_the_rate_of_the_others_and_both_follow_the_schedule(tmp_pat
     run.train()
     rates = [logs["learning_rate"] for logs in run.state.log_history if "loss" in logs]
     assert rates == pytest.approx([1e-2, 0.5e-2])
-    groups = {group["lr"] for group in run.optimizer.param_groups}
+    both = run.optimizer.optimizer
+    groups = {group["lr"] for group in [*both.param_groups, *both.other.param_groups, *both.muon.param_groups]}
     assert groups == {0.0}
     assert {group["initial_lr"] for group in run.optimizer.param_groups} == {1e-2, 4e-2}
 

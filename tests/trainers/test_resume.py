@@ -6,13 +6,24 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from builders import SMALL, VOCAB, Tokenizer, assert_resumes, assert_same_weights, logged, tiny_trainer, trainer_for
+from builders import (
+    SMALL,
+    VOCAB,
+    Tokenizer,
+    assert_resumes,
+    assert_same_weights,
+    logged,
+    tiny_model,
+    tiny_trainer,
+    trainer_for,
+)
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from headless_trainer import HeadlessTrainingArguments, VanillaTrainer, load_token_counts
-from headless_trainer.trainers.resume import is_finished, load_totals, row_facts
+from headless_trainer.runtime.checkpoints import save_token_counts
+from headless_trainer.trainers.resume import check_architecture, is_finished, load_totals, row_facts
 from headless_trainer.trainers.window import TrainingWindow
 
 SAVING = {"save_strategy": "steps", "save_steps": 1}
@@ -94,9 +105,6 @@ def test_one_other_token_in_a_thousand_rows_is_seen(name):
 
 def test_what_is_refused_for_the_place_in_the_data_goes_with_ignore_data_skip(tmp_path, caplog):
     assert resumed(tmp_path, rows(count=25), seed=7, ignore_data_skip=True).state.global_step == 2
-
-
-# Weights that have another name in the file ------------------------------------------------------------------------------
 
 
 def vanilla_neox(folder, **settings):
@@ -230,3 +238,17 @@ def test_a_longer_run_goes_on_from_before_the_decay_of_a_shorter_one(tmp_path):
     branch.train(str(tmp_path / "2" / "checkpoint-5"))
     long.train()
     assert_same_weights(long, branch)
+
+
+def test_seconds_of_processes_are_those_of_the_checkpoint(tmp_path):
+    save_token_counts(
+        tmp_path, torch.zeros(VOCAB, dtype=torch.long), {"tokens_seen": 1, "train_seconds": 3.0, "process_seconds": 6.0}
+    )
+    run = tiny_trainer(tmp_path / "run", task="clm")
+    load_totals(run, str(tmp_path))
+    assert (run.window.train_seconds, run.window.process_seconds) == (3.0, 6.0)
+
+
+def test_a_model_with_another_dropout_is_the_same(tmp_path):
+    tiny_model("clm", dropout=0.1).save_pretrained(tmp_path)
+    check_architecture(str(tmp_path), tiny_model("clm", dropout=0.3).config)

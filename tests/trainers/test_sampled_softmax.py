@@ -155,3 +155,12 @@ def test_refused(tmp_path):
         trainer(tmp_path, counts=COUNTS[:3])
     with pytest.raises(ValueError, match="model GPT2Model has no vocabulary projection"):
         SampledSoftmaxTrainer(tiny_model("clm"), trainer(tmp_path).args)
+
+
+def test_counts_are_those_of_the_dataset_by_default(tmp_path):
+    rows = Dataset.from_dict({"input_ids": [[5, 6, 6, 7, 6], [5, 7, 7, 6, 8]]})
+    run = trainer(tmp_path, counts=None, rows=rows)
+    counts = torch.zeros(VOCAB, dtype=torch.long)
+    counts[[6, 7, 8]] = torch.tensor([4, 3, 1])
+    torch.testing.assert_close(run.frequency, log_prior(counts).exp())
+    assert run.unseen.tolist() == (counts == 0).tolist()

@@ -1,5 +1,6 @@
 """Training on a stream: resumed equals never stopped, in any pass, with workers and with several processes."""
 
+import itertools
 import json
 import os
 
@@ -14,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from headless_trainer import HeadlessTrainer, PackedStream
 from headless_trainer.cli.pretrain import main
 from headless_trainer.runtime.manifest import read_facts, write_manifest
+from headless_trainer.trainers.data_loading import Passes
 
 STEPS, ROWS, MICRO_BATCHES, LENGTH = 24, 3, 2, 12
 
@@ -228,3 +230,15 @@ def test_the_script_streams_on_two_processes(tmp_path):
     states = [json.loads((tmp_path / f"run/checkpoint-6/stream_{rank}.json").read_text()) for rank in range(2)]
     assert [state["places"][0]["document"] for state in states] == [24, 24]
     assert [states[0]["settings"][name] for name in ("data_seed", "shuffle_buffer_size")] == [3, 200]
+
+
+def test_the_generator_of_a_dataset_is_seeded_with_each_pass():
+    class Drawn(torch.utils.data.IterableDataset):
+        generator = torch.Generator()
+
+        def __iter__(self):
+            yield from torch.randperm(50, generator=self.generator).tolist()
+
+    found = list(itertools.islice(Passes(Drawn()), 150))
+    want = [torch.randperm(50, generator=torch.Generator().manual_seed(number)).tolist() for number in range(3)]
+    assert found == sum(want, [])

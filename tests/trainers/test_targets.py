@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from builders import tiny_trainer
 from transformers import AutoConfig, AutoModel
 
 from headless_trainer import HeadlessTrainingArguments
 from headless_trainer.objective.masking import IGNORE_INDEX
-from headless_trainer.trainers.step import TargetMaker
+from headless_trainer.trainers.step import TargetMaker, draw_step
 
 VOCAB_SIZE = 300  # of both tokenizers
 WIDTH = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -56,9 +57,6 @@ def gpt2():
     return build("gpt2")
 
 
-# Causal language modelling ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("batch, wanted", [
     (  # padding is no target
         {"input_ids": [[5, 6, 7, 8], [9, 10, 0, 0]], "attention_mask": [[1, 1, 1, 1], [1, 1, 0, 0]],
@@ -75,9 +73,6 @@ def test_next_tokens_of_a_batch(make, gpt2, batch, wanted):
     made = make("clm", gpt2)(batch, 0)
     assert made["labels"].tolist() == wanted and torch.equal(made["input_ids"], batch["input_ids"])
     assert set(made) == {"labels", *batch} - {"special_tokens_mask"}
-
-
-# Masked language modelling ---------------------------------------------------------------------------------------------
 
 
 def text_rows(tokenizer, lines, count: int = 32) -> dict[str, torch.Tensor]:
@@ -173,9 +168,6 @@ def test_the_batch_of_the_collator_is_left_as_it_is(make, bert, mlm_tokenizer, t
     assert all(torch.equal(batch[name], before[name]) for name in batch)
 
 
-# Documents in one row --------------------------------------------------------------------------------------------------
-
-
 def documents(end: int) -> list[list[int]]:
     return [[12, 13, 14, 15, 16, end], [20, 21, 22, end], [30, 31, 32, 33, 34, 35, 36, end]]
 
@@ -252,9 +244,6 @@ def test_isolated_documents_end_before_they_are_masked(make, bert, mlm_tokenizer
     assert torch.equal(batch["position_ids"], torch.tensor([0, 1, 2, 3, 4, 5, 6, 0]).expand(40, -1))
 
 
-# Refusals --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name, task, tokenizer, settings, text", [
     ("bert", "mlm", "clm", {}, "task is 'mlm' .*no mask token"),
     ("bert", "mlm", None, {}, "pass processing_class=tokenizer"),
@@ -289,3 +278,18 @@ def test_the_look_at_isolation_leaves_the_model_as_it_was(make, attention):
 def test_labels_of_rows_are_no_labels_of_tokens(make, bert):
     with pytest.raises(ValueError, match=r"labels has shape \(2,\), not one for each token: remove the column"):
         make("mlm", bert)({"input_ids": torch.full((2, 2), 9), "labels": torch.tensor([0, 1])}, 0)
+
+
+def test_each_step_masks_the_same_rows_anew(tmp_path):
+    run, drawn = tiny_trainer(tmp_path), []
+    batch = run.data_collator([run.train_dataset[index] for index in range(4)])
+    for run.state.global_step in (0, 1, 1):
+        drawn.append(draw_step(run, [dict(batch)]).input_ids[0])
+    assert not torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[1], drawn[2])
+
+
+def test_random_tokens_are_those_of_the_tokenizer(make, bert, mlm_tokenizer):
+    model = AutoModel.from_config(bert.config)
+    model.resize_token_embeddings(len(mlm_tokenizer) + 500)
+    batch = {"input_ids": torch.full((64, 60), 7) + torch.arange(64)[:, None]}
+    assert make("mlm", model)(batch, 0)["input_ids"].max() < len(mlm_tokenizer)

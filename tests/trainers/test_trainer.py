@@ -198,16 +198,15 @@ def test_counts_go_on_from_a_headless_model_and_not_from_a_vanilla_one(tmp_path,
 
 def test_best_checkpoint_is_kept_and_found(tmp_path, clm_tokenizer):
     settings = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 4}
-    settings |= {"load_best_model_at_end": True, "save_total_limit": 1}
+    settings |= {"load_best_model_at_end": True, "save_total_limit": 1, "learning_rate": 3.0}
     run = trainer_for(tmp_path, "clm", clm_tokenizer, **settings)
     run.train()
     best = run.state.best_model_checkpoint
+    assert best != str(tmp_path / "checkpoint-4")  # the last is kept anyway
     assert os.path.isdir(best) and os.path.dirname(best) == str(tmp_path)
     state = json.loads((tmp_path / os.path.basename(best) / "trainer_state.json").read_text())
     assert state["best_model_checkpoint"] == best
 
-
-# The baseline's head bias, and refusals --------------------------------------------------------------------------------
 
 PRIOR = {"objective": "vanilla", "head_bias": "prior", "max_steps": 1, "save_strategy": "steps", "save_steps": 1}
 

@@ -100,12 +100,12 @@ def test_a_wait_is_seen(tmp_path, monkeypatch):
     assert found[Path(__file__).name, "waiting"] == 3
 
 
-# What is read late --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("at", [2, 3], ids=["in the middle", "the last step"])
 def test_a_run_that_reads_late_stops_too_and_saves_nothing(tmp_path, at):
-    run = tiny_trainer(tmp_path, eval_strategy="no", max_steps=3, save_strategy="steps", save_steps=1, task="clm")
+    run = tiny_trainer(
+        tmp_path, eval_strategy="no", max_steps=3, save_strategy="steps", save_steps=1, task="clm",
+        logging_strategy="no",
+    )  # fmt: skip
     run.finite.late = True
     compute_loss = run.compute_loss
     run.compute_loss = lambda *given, **named: (
