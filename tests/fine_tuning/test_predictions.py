@@ -14,11 +14,11 @@ import pytest
 import torch
 from builders import SMALL, TUNING, save
 from row_files import write_jsonl as write
-from scipy.stats import spearmanr
 from tokenizers import Tokenizer, processors
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast, pipeline
 
 pytest.importorskip("sklearn")
+from scipy.stats import spearmanr
 from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error
 
 from headless_trainer.cli.glue import main
