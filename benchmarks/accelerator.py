@@ -81,8 +81,11 @@ class Part:
         return True
 
     @contextlib.contextmanager
-    def attempt(self, item: str) -> Iterator[dict]:
-        """Run one item and record its error, if any; yield a dict with ``ran`` and ``fits`` (into memory)."""
+    def attempt(self, item: str, may_not_fit: bool = True) -> Iterator[dict]:
+        """Run one item and record its error, if any; yield a dict with ``ran`` and ``fits`` (into memory).
+
+        Running out of memory is an error only of an item that fitted before.
+        """
         outcome = {"ran": False, "fits": True}
         self.found["under_way"] = item
         self.save()
@@ -90,7 +93,8 @@ class Part:
             yield outcome
             outcome["ran"] = True
         except Exception as error:
-            if type(error).__name__ == "OutOfMemoryError":  # torch's, by name: a part need not load torch
+            too_large = type(error).__name__ == "OutOfMemoryError"  # torch's, by name: a part need not load torch
+            if too_large and may_not_fit:
                 outcome["fits"] = False
             else:
                 self.found["failures"][item] = f"{type(error).__name__}: {error}"[:500]
@@ -178,7 +182,7 @@ def loss(part: Part) -> None:
             elif not outcome["fits"]:
                 too_large.append(name)
         runs = {name: functools.partial(run_once, methods(part.device, dtype)[name], inputs) for name in memory}
-        with part.attempt(f"times at {size}") as outcome:
+        with part.attempt(f"times at {size}", may_not_fit=False):
             seconds = alternate(runs, 3 if part.scale == "cpu" or math.prod(size) > 1e13 else 5)
             distinct = len(inputs[1].unique())
             for name, values in seconds.items():
@@ -189,8 +193,6 @@ def loss(part: Part) -> None:
                 )  # fmt: skip
         for name in too_large:
             part.add(**where, method=name, fits=False)
-        if not outcome["fits"]:
-            part.found["failures"][f"times at {size}"] = "out of memory"
         del inputs, exact
         part.free()
 
@@ -297,7 +299,7 @@ def sweep(part: Part, problem, deadline: float) -> None:
                     del made[method]
                     part.free()
             seconds = {}
-            with part.attempt(f"{name}: times at batch {size}"):
+            with part.attempt(f"{name}: times at batch {size}", may_not_fit=False):
                 runs = {m: functools.partial(timed, step, {"input_ids": ids}, device) for m, step in made.items()}
                 seconds = alternate(runs, 3)
             step = runs = None

@@ -57,9 +57,9 @@ def widened(scores: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=1)  # a training makes them on the host, before the step
 def candidates(targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the index in their pool of ``(K,)`` targets, and its ``(U,)`` ids and float64 log counts, U a multiple of 8."""
+    """Return the index in their pool of ``(K,)`` targets, and its ``(U,)`` ids and float64 log counts, padded."""
     pool = NegativePool.from_targets(targets)
-    more = 0, -len(pool) % 8  # unaligned rows slow all methods down on a GPU
+    more = 0, -len(pool) % losses.MULTIPLE["cuda"]  # for all methods
     logs = pool.log_counts(torch.float64)
     return pool.index_of(targets), F.pad(pool.ids, more), F.pad(logs, more, value=-math.inf)
 

@@ -49,8 +49,8 @@ def make_language_model(model_args, data_args, args) -> None:
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
-        saved = sources.find_file(name, TOKEN_COUNTS_NAME, **loading.hub_arguments(model_args))
-        if args.counts_from == "checkpoint" and saved:
+        own = args.counts_from == "checkpoint"
+        if own and (saved := sources.find_file(name, TOKEN_COUNTS_NAME, **loading.hub_arguments(model_args))):
             shutil.copyfile(saved, aside / TOKEN_COUNTS_NAME)  # for a headless training that continues this model
     folder, facts = Path(args.output_dir), {"prior": described_prior(args.init == "prior", args, data_args)}
     card = {"causal": model.can_generate(), "model_args": model_args, "facts": facts}

@@ -14,10 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def connect(args: TrainingArguments) -> None:
-    """Take over what the launcher exports, and connect the processes of a run on CPUs.
-
-    With its ``ddp_timeout``, which transformers sets only on other devices.
-    """
+    """Take over what the launcher exports, and set ``ddp_timeout`` on CPUs too, where transformers ignores it."""
     from accelerate import PartialState
 
     # accelerate launch exports its default, with which torch.compile would compile each number of targets anew, then give up.

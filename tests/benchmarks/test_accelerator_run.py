@@ -30,6 +30,8 @@ def items(part):
             if fails:
                 raise fails
         part.add(item=name, **outcome)
+    with part.attempt("e", may_not_fit=False):  # it fitted before
+        raise OutOfMemoryError("of memory")
 
 
 def broken(part):
@@ -95,7 +97,7 @@ def test_what_fails_is_told_and_the_rest_runs(tmp_path):
         {"item": "c", "ran": False, "fits": False},
         {"item": "d", "ran": True, "fits": True},
     ]
-    assert parts["items"]["failures"] == {"b": "ValueError: no such kernel"}
+    assert parts["items"]["failures"] == {"b": "ValueError: no such kernel", "e": "OutOfMemoryError: of memory"}
     assert parts["broken"]["rows"] == parts["endless"]["rows"] == [{"item": "first"}]
     assert parts["lost"]["rows"] == [{"item": "a"}, {"item": "c"}] and parts["lost"]["left_out"] == ["b"]
     assert "- FAILED b: ValueError: no such kernel" in page
