@@ -41,8 +41,7 @@ DEFAULT_SIZES = {
 }
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 REFERENCE = "K x U, cwt_loss (auto)"
-CHUNK = losses.CHUNK_ELEMENTS
-CHUNKS = {"cpu": (), "cuda": (2**25, 2**26)}  # others to try
+CHUNKS = {"cpu": (), "cuda": (2**25, 2**28)}  # others to try
 
 
 def paper(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
@@ -64,10 +63,10 @@ def candidates(targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return pool.index_of(targets), F.pad(pool.ids, more), F.pad(logs, more, value=-math.inf)
 
 
-def contrastive(hidden: Tensor, targets: Tensor, weight: Tensor, backend: str, chunk: int = CHUNK) -> Tensor:
+def contrastive(hidden: Tensor, targets: Tensor, weight: Tensor, backend: str, **chunk: int) -> Tensor:
     index, ids, log_counts = candidates(targets)
     log_counts = log_counts.to(torch.promote_types(hidden.dtype, torch.float32))
-    with mock.patch.object(losses, "CHUNK_ELEMENTS", chunk):
+    with mock.patch.dict(losses.CHUNK_ELEMENTS, chunk):
         return losses.candidate_loss(hidden, index, F.embedding(ids, weight), log_counts, backend=backend)
 
 
@@ -88,8 +87,8 @@ def plain_head(hidden: Tensor, targets: Tensor, weight: Tensor, bias=None, *, re
     return F.cross_entropy(widened(F.linear(hidden, weight, bias)), targets, reduction=reduction)
 
 
-def own_head(*inputs, chunk: int = CHUNK, **settings) -> Tensor:
-    with mock.patch.object(losses, "CHUNK_ELEMENTS", chunk):
+def own_head(*inputs, cuda: int = losses.CHUNK_ELEMENTS["cuda"], **settings) -> Tensor:
+    with mock.patch.dict(losses.CHUNK_ELEMENTS, cuda=cuda):
         return losses.vocabulary_cross_entropy(*inputs, backend="chunked", **settings)
 
 
@@ -116,7 +115,7 @@ def heads(device: str) -> tuple[dict[str, Head], dict[str, str]]:
     """Return the heads that can run on a device, and for each of the others the reason why it cannot."""
     found: dict[str, Head] = {"cross_entropy": plain_head, "vocabulary_cross_entropy chunked": own_head}
     for size in CHUNKS[device]:
-        found[f"vocabulary_cross_entropy chunks of {size:,}"] = functools.partial(own_head, chunk=size)
+        found[f"vocabulary_cross_entropy chunks of {size:,}"] = functools.partial(own_head, cuda=size)
     skipped = {}
     if hasattr(torch.nn, "LinearCrossEntropyOptions"):
         found["torch linear_cross_entropy"] = torch_head
@@ -149,7 +148,7 @@ def methods(device: str, dtype: torch.dtype) -> dict[str, Callable[[Tensor, Tens
     found = heads(device)[0]
     among = {f"K x U, {name}": among_candidates(found[name]) for name in found if name.startswith(("torch", "Liger"))}
     for size in CHUNKS[device]:
-        among[f"K x U, cwt_loss chunks of {size:,}"] = functools.partial(contrastive, backend="chunked", chunk=size)
+        among[f"K x U, cwt_loss chunks of {size:,}"] = functools.partial(contrastive, backend="chunked", cuda=size)
     return CANDIDATE_METHODS | among | {f"K x V, {name}": head for name, head in found.items()}
 
 

@@ -225,6 +225,7 @@ def isolating(
     texts = Dataset.from_dict({"text": text_lines[:40]}).to_iterable_dataset()
     rows = PackedStream(texts, tokenizer, max_seq_length=30)
     settings |= {"task": "clm", "isolate_documents": True, "max_steps": 1, "per_device_train_batch_size": 4}
+    settings["tf32"] = False  # --torch_compile enables it for the whole process
     return make_trainer(folder, model, rows, settings, processing_class=tokenizer)
 
 
