@@ -10,7 +10,7 @@ On one GPU it takes at most nine minutes and writes accelerator.json and acceler
 - loss: forward and backward of the loss alone, of the paper's form, and of every installed exact head over the vocabulary
   (torch's, Liger's, Cut Cross-Entropy), each with its error relative to float64
 - steps: whole training steps with growing batches until memory runs out: trunk alone, headless, vanilla with the fastest of
-  those heads, transformers' own model, and headless in pools of 4,096
+  those heads, transformers' own model, and headless in pools
 
 Each part runs in a process of its own for its share of the time. The page names whatever fails, and the rest still runs.
 """

@@ -41,6 +41,7 @@ DEFAULT_SIZES = {
 }
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 REFERENCE = "K x U, cwt_loss (auto)"
+CHUNK = losses.CHUNK_ELEMENTS["cuda"]
 CHUNKS = {"cpu": (), "cuda": (2**25, 2**28)}  # others to try
 
 
@@ -63,10 +64,10 @@ def candidates(targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return pool.index_of(targets), F.pad(pool.ids, more), F.pad(logs, more, value=-math.inf)
 
 
-def contrastive(hidden: Tensor, targets: Tensor, weight: Tensor, backend: str, **chunk: int) -> Tensor:
+def contrastive(hidden: Tensor, targets: Tensor, weight: Tensor, backend: str, cuda: int = CHUNK) -> Tensor:
     index, ids, log_counts = candidates(targets)
     log_counts = log_counts.to(torch.promote_types(hidden.dtype, torch.float32))
-    with mock.patch.dict(losses.CHUNK_ELEMENTS, chunk):
+    with mock.patch.dict(losses.CHUNK_ELEMENTS, cuda=cuda):
         return losses.candidate_loss(hidden, index, F.embedding(ids, weight), log_counts, backend=backend)
 
 
@@ -87,7 +88,7 @@ def plain_head(hidden: Tensor, targets: Tensor, weight: Tensor, bias=None, *, re
     return F.cross_entropy(widened(F.linear(hidden, weight, bias)), targets, reduction=reduction)
 
 
-def own_head(*inputs, cuda: int = losses.CHUNK_ELEMENTS["cuda"], **settings) -> Tensor:
+def own_head(*inputs, cuda: int = CHUNK, **settings) -> Tensor:
     with mock.patch.dict(losses.CHUNK_ELEMENTS, cuda=cuda):
         return losses.vocabulary_cross_entropy(*inputs, backend="chunked", **settings)
 

@@ -268,6 +268,10 @@ def test_auto_takes_chunks_when_the_scores_are_many(monkeypatch):
         monkeypatch.setitem(losses.CHUNK_ELEMENTS, "cpu", rows * len(data.targets.unique()))
         cwt(data)(data.hidden, data.weight)
     assert applied == [K - 1]
+    monkeypatch.delitem(losses.CHUNK_ELEMENTS, "cpu")  # as on any accelerator
+    monkeypatch.setitem(losses.CHUNK_ELEMENTS, "cuda", K * len(data.targets.unique()))
+    cwt(data)(data.hidden, data.weight)
+    assert len(applied) == 1
 
 
 @pytest.mark.parametrize("trained", ["hidden", "weight"])
