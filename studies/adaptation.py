@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", type=float, default=[1e-3, 3e-3, 6e-3])
     parser.add_argument("--base_steps", type=int, default=2000)
     parser.add_argument("--base_rate", type=float, default=4e-3)
-    parser.add_argument("--adam_beta2", type=float, help="of the continued models")
+    parser.add_argument("--continued_flags", default="", help="further flags of the continued runs: ...='--adam_beta2 0.999'")
     parser.add_argument("--model_type", help="replaces the scale's model type, at the same size")
     parser.add_argument("--untied", action="store_true", help="pretrain bases with an untied head")
     parser.add_argument(
@@ -140,7 +140,6 @@ def run(args, folder: Path, seed: int, objective: str, rate: float, steps: int, 
     """Train unless that was done before, and return the results at the end; None if the run diverged."""
     objective, *words = objective.split()
     more |= {"sampled_negatives": words[1]} if words else {}
-    more |= {"adam_beta2": args.adam_beta2} if args.adam_beta2 and "model_name_or_path" in more else {}
     flags = args.settings | {
         "task": args.task, "objective": objective, "output_dir": folder, "seed": seed, "max_steps": steps,
         "tokenizer_name": shared.tokenizer_of(args), "learning_rate": rate, "warmup_steps": 0.05, "eval_strategy": "steps",
@@ -149,6 +148,7 @@ def run(args, folder: Path, seed: int, objective: str, rate: float, steps: int, 
     kept = ("vocab_size", "model_type", "config_overrides") if "model_name_or_path" in more else ("vocab_size",)
     flags = {name: value for name, value in flags.items() if name not in kept}
     command = [sys.executable, "run_pretrain.py", *shared.as_flags(flags)]
+    command += shlex.split(args.continued_flags) if "model_name_or_path" in more else []
     return shared.results_of(command, folder, "eval_results.json", args.jobs)
 
 

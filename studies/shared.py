@@ -68,6 +68,7 @@ INGREDIENTS = {
     "masking 30 %": ["--mlm_probability", "0.3"],
     "weight decay 0.3": ["--weight_decay", "0.3"],
     **{f"beta2 {value}": ["--adam_beta2", value] for value in ("0.999", "0.9999")},
+    **{f"epsilon {value}": ["--adam_epsilon", value] for value in ("1e-6", "1e-5", "1e-4")},
     # Other trunks for --scale cpu.
     **{
         f"width {width}": ["--config_overrides", CPU_MODELS["clm"]["config_overrides"].replace("128", f"{width}")]
