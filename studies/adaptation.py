@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", type=float, default=[1e-3, 3e-3, 6e-3])
     parser.add_argument("--base_steps", type=int, default=2000)
     parser.add_argument("--base_rate", type=float, default=4e-3)
-    parser.add_argument("--continued_flags", default="", help="further flags of the continued runs: ...='--adam_beta2 0.999'")
+    parser.add_argument("--continued_flags", default="", help="of the continued runs: ...='--adam_beta2 0.999'")
     parser.add_argument("--model_type", help="replaces the scale's model type, at the same size")
     parser.add_argument("--untied", action="store_true", help="pretrain bases with an untied head")
     parser.add_argument(
