@@ -131,8 +131,8 @@ def draw(found: dict[str, list[dict]]):
         for recipe, mean in means.items()
     ]
     norms = [Series(tenths, mean["norm"], "o-") for mean in means.values()]
-    panels = [Panel(gains, xlabel=xlabel, ylabel=f"nats above {first}")]
-    return curves([*panels, Panel(norms, xlabel=xlabel, ylabel="norm of the embeddings")])
+    panels = [Panel(gains, xlabel=xlabel, ylabel="nats above the first")]
+    return curves([*panels, Panel(norms, xlabel=xlabel, ylabel="norm of the embeddings")], legend="below")
 
 
 if __name__ == "__main__":
