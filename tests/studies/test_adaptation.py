@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments, ModelArguments
+from headless_trainer.command_line import parse_args
 from headless_trainer.fine_tuning.results import write_run
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +30,17 @@ def test_scores_on_tasks(study, tmp_path, monkeypatch):
     row = {"texts": "new.txt", "objective": "vanilla", "rate": 1e-3, "steps": 4}
     assert script.fine_tuned(args, row, {0: tmp_path}) == {"sst2": [75.0], "average": [75.0]}
     assert script.shared.spread([math.inf, 5.0], 1) == "inf"  # a run that diverged
+
+
+def test_flags_of_continued_runs_replace_those_of_all(study, tmp_path, monkeypatch):
+    script, commands = study("adaptation"), []
+    monkeypatch.setattr(script.shared, "results_of", lambda command, *rest: commands.append(command[2:]))
+    args = SimpleNamespace(settings={"adam_beta2": 0.98}, task="clm", tokenizer_name="t", batch_size=4, jobs=1)
+    args.continued_flags = "--adam_beta2 0.999"
+    for more in ({}, {"model_name_or_path": "base"}):
+        script.run(args, tmp_path, 0, "vanilla", 1e-3, 4, **more)
+    parsed = [parse_args([ModelArguments, DataArguments, HeadlessTrainingArguments], words)[2] for words in commands]
+    assert [training.adam_beta2 for training in parsed] == [0.98, 0.999]
 
 
 @pytest.mark.slow
