@@ -131,7 +131,7 @@ def draw(found: dict[str, list[dict]]):
         for recipe, mean in means.items()
     ]
     norms = [Series(tenths, mean["norm"], "o-") for mean in means.values()]
-    panels = [Panel(gains, xlabel=xlabel, ylabel="nats above the first")]
+    panels = [Panel(gains, xlabel=xlabel, ylabel="nats above the first recipe")]
     return curves([*panels, Panel(norms, xlabel=xlabel, ylabel="norm of the embeddings")], legend="below")
 
 
