@@ -28,6 +28,7 @@ def test_every_preset_parses_alone(name):
     assert training.task in ("mlm", "clm")
     own_text = name == "demo" or name.startswith(("recipe_", "adapt_"))  # which take the reader's
     assert own_text or data.dataset_name or data.train_file
+    assert training.adam_beta2 == 0.999 or not own_text  # 0.98 harms a baseline: docs/results.md
 
 
 PYTHIA, DISTILBERT = "EleutherAI/pythia-70m-deduped", "distilbert/distilbert-base-multilingual-cased"

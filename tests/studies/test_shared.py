@@ -134,6 +134,7 @@ def test_every_ingredient_is_what_pretraining_takes(commands, tmp_path):
     given = dict(zip(shared.INGREDIENTS, map(flags_given, started), strict=True))
     assert given["Muon"]["muon_learning_rate"] == ["0.002"]
     assert given["GPT-NeoX"]["model_type"] == ["gpt_neox"]
+    assert given["epsilon 1e-5"]["adam_epsilon"] == ["1e-5"] and given["beta2 0.999"]["adam_beta2"][-1] == "0.999"
 
 
 def test_seconds_are_those_of_training_at_the_pace_of_undisturbed_steps(study, tmp_path):
