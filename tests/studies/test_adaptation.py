@@ -13,11 +13,11 @@ from headless_trainer.arguments import DataArguments, HeadlessTrainingArguments,
 from headless_trainer.command_line import parse_args
 from headless_trainer.fine_tuning.results import write_run
 
+pytest.importorskip("scipy")
 ROOT = Path(__file__).parents[2]
 
 
 def test_scores_on_tasks(study, tmp_path, monkeypatch):
-    pytest.importorskip("scipy")
     found = {"model": "m", "task": "sst2", "benchmark": "glue", "metric": "accuracy", "selected_on": ["validation"]}
     found |= {"seed": 0, "epochs": [{"sets": {"validation": {"metrics": {"accuracy": 0.75}, "loss": 1.0}}}]}
 
