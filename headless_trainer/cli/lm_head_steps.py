@@ -10,7 +10,7 @@ from ..hub.pushes import HubPushes
 from ..models import loading
 from ..models.candidate_head import load_trunk
 from ..models.lm_head import attach_lm_head
-from ..models.trunk import check_headless, infer_task
+from ..models.trunk import check_headless, check_vocabulary, infer_task
 from ..objective.prior import drawn_share_of
 from ..runtime import run_folder, sources
 from ..runtime.checkpoint_aside import model_aside
@@ -34,11 +34,9 @@ def make_language_model(model_args, data_args, args) -> None:
     tokenizer = loading.load_tokenizer(model_args)
     with sources.source("model_name_or_path", name):
         trunk = load_trunk(name, dtype="auto", **loading.hub_arguments(model_args))
-    if len(tokenizer) > (size := trunk.get_input_embeddings().num_embeddings):
-        raise ValueError(
-            f"tokenizer_name has {len(tokenizer):,} tokens but {name!r} has {size:,}: use its own tokenizer."
-        )
+    check_vocabulary(trunk, tokenizer, name, "leave --tokenizer_name out")
     counts, drawn_share = pretraining_counts(model_args, args)
+    size = trunk.get_input_embeddings().num_embeddings
     if args.init == "prior" and args.counts_from == "corpus":
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
         rows = training.tokenized_rows(documents, tokenizer, model_args, data_args, args)

@@ -36,7 +36,7 @@ class SimilarLengthSampler(torch.utils.data.Sampler):
     def __init__(self, trainer: Trainer, lengths: np.ndarray):
         args = trainer.args
         self.trainer, self.lengths = trainer, lengths
-        self.rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        self.rows = trainer.get_total_train_batch_size(args)
         self.seed = args.seed if args.data_seed is None else args.data_seed
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from ..models.loading import MASTER_DTYPE, POSITIONS_AFTER_PADDING, hub_arguments
+from ..models.trunk import check_vocabulary
 from ..runtime import sources
 from .classification_rows import has_segments
 from .glue_arguments import GlueArguments
@@ -83,10 +84,5 @@ def load_classifier(
             f"model_name_or_path {source!r} lacks {len(lacking)} weights of a {config.model_type}, such as {lacking[0]!r}: "
             "its config.json does not describe its weights."
         )
-    rows = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > rows:
-        raise ValueError(
-            f"The tokenizer of {source!r} has {len(tokenizer):,} tokens but its embedding has {rows:,} rows. "
-            "Use the matching tokenizer."
-        )
+    check_vocabulary(model, tokenizer, source, "name the model's own with --tokenizer_name")
     return model, new

@@ -67,6 +67,11 @@ OF_SOME = (
         "it is for a task of your own (--train_file or --dataset_name), and tasks names benchmarks: drop one of the two",
         lambda args: args.tasks,
     ),
+    Refusal(
+        "languages",
+        "tasks names no XNLI, which alone has languages: add xnli, or leave it out",
+        lambda args: not any("xnli" in task for task in args.tasks or ["xnli"]),
+    ),
     Refusal("data_dir languages", "it is for benchmarks: leave it out", lambda args: args.is_own_task),
     Refusal("train_split validation_split test_split", "files have none: leave it out", lambda args: args.train_file),
 )

@@ -8,6 +8,7 @@ Letters used in shapes: D width, V vocabulary size.
 
 import copy
 import logging
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def attach_lm_head(
         token_counts: required for ``prior``: the folder that the trunk was saved in, or ``(V,)`` int64 counts of each token
             as a target. By default the counts in the trunk's folder.
         init: ``prior``, or ``embeddings`` for the plain projection on ``E^T``.
-        drawn_share: share of drawn tokens among the candidates; by default read from the folder, or 0.
+        drawn_share: share of drawn tokens among the candidates; by default that of the folder's counts, or 0 without a folder.
         head_class: scored the candidates when the trunk was trained.
         new_layers: for a model that is fine-tuned next. Layers before the projection become an identity that can be trained;
             those that cannot be the identity keep random weights instead of raising ValueError.
@@ -66,17 +67,20 @@ def attach_lm_head(
         ValueError: if the architecture has no language model, or untrained layers in its head; if the counts are missing or
             fit another vocabulary; if the model cannot store log q (the trunk ends in an RMSNorm and the head has no bias);
             or if the folder holds a language model.
-        FileNotFoundError: if the folder has no counts.
+        FileNotFoundError: if ``prior`` needs the folder's counts and it has none.
     """
     if init not in ("prior", "embeddings"):
         raise ValueError(f"init must be 'prior' or 'embeddings', got {init!r}.")
+    folder, given = None, isinstance(token_counts, Tensor)
     if isinstance(trunk, (str, Path)):
         folder, trunk = trunk, load_trunk(trunk, dtype="auto")
         check_headless(trunk.config, str(folder))
-        token_counts = folder if token_counts is None else token_counts
-    if isinstance(token_counts, (str, Path)):
-        token_counts, totals = load_token_counts(token_counts)
-        drawn_share = drawn_share_of(totals) if drawn_share is None else drawn_share
+    source = folder if given or token_counts is None else token_counts
+    if init == "prior" and source is not None:
+        with suppress(FileNotFoundError) if given else nullcontext():
+            stored, totals = load_token_counts(source)
+            token_counts = token_counts if given else stored
+            drawn_share = drawn_share_of(totals) if drawn_share is None else drawn_share
     trunk = find_trunk(trunk)
     vocab_size = trunk.get_input_embeddings().num_embeddings
     if init == "prior" and (token_counts is None or len(token_counts) != vocab_size):

@@ -28,6 +28,7 @@ from .candidate_head import MARK, candidate_matrix, load_trunk, own_modules, unt
 from .fold import FOLD
 from .lm_head import warn_of_dropped_head
 from .projection import check_head_is_known
+from .trunk import check_vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ MASTER_DTYPE = torch.float32
 # Architectures whose first position is the one after the padding id.
 POSITIONS_AFTER_PADDING = (
     "roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "xlm-roberta-xl", "xmod", "ibert",
+    "longformer", "luke", "esm",
 )  # fmt: skip
 
 
@@ -158,13 +160,10 @@ def load_model(
         raise ValueError(
             f"tie_word_embeddings is True but {args.model_name_or_path!r} has a candidate matrix: leave it out."
         )
-    rows = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > rows:
-        if not args.resize_embeddings or own_modules(model):
-            raise ValueError(
-                f"Tokenizer has {len(tokenizer):,} tokens but the embedding has {rows:,} rows. Pass --resize_embeddings (not "
-                "possible with a candidate matrix) or use the matching tokenizer."
-            )
+    if not args.resize_embeddings or own_modules(model):
+        remedy = "pass --resize_embeddings (not possible with a candidate matrix), or use the matching tokenizer"
+        check_vocabulary(model, tokenizer, args.model_name_or_path, remedy)
+    elif len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer))
     if untied and candidate_matrix(model) is None:  # start from the vectors that scored tokens in the checkpoint
         embedding, head = model.get_input_embeddings(), None

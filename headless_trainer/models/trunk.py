@@ -95,6 +95,14 @@ def probe(model: PreTrainedModel, ids: Tensor):
         model.train(training)
 
 
+def check_vocabulary(model: PreTrainedModel, tokenizer, source: str, remedy: str) -> None:
+    """Refuse a tokenizer with more tokens than the model's embedding has rows."""
+    if len(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
+        raise ValueError(
+            f"The tokenizer for {source!r} has {len(tokenizer):,} tokens but the embedding has {rows:,} rows: {remedy}."
+        )
+
+
 @contextmanager
 def cache_for_generation(model: PreTrainedModel) -> Iterator[None]:
     """Turn on the cache for generation, which training turns off, while a model's configuration is saved."""
@@ -121,6 +129,8 @@ def infer_task(model: PreTrainedModel | PreTrainedConfig) -> str:
     """Return ``mlm`` or ``clm``, from a model's class or from the use of its architecture."""
     config = getattr(model, "config", model)
     name, kind = type(model).__name__, type(config)
+    if not isinstance(config, PreTrainedConfig):
+        raise ValueError(f"model must be a transformers PreTrainedModel, got {name}.")
     check_one_stack(config, name)
     # An encoder's architecture may be configured as causal: BERT and similar models, XLM and FlauBERT.
     causal = bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))

@@ -137,8 +137,10 @@ def vocabulary_cross_entropy(
         float32 (float64 for float64 inputs) nats: a scalar, or ``(K,)`` for ``none``; zero, attached, with K = 0. torch itself
         rejects targets outside [0, V), -100 too.
     """
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"reduction must be mean, sum or none, got {reduction!r}.")
+    if reduction not in ("mean", "sum", "none") or backend not in ("auto", "dense", "chunked"):
+        raise ValueError(
+            f"reduction must be mean, sum or none and backend auto, dense or chunked, got {reduction!r} and {backend!r}."
+        )
     if hidden.shape[0] == 0:
         # A rank without a predicted token must still reach every parameter, or the gradient exchange hangs. Sums of empty
         # slices are exactly zero, whatever the weights are.

@@ -43,7 +43,7 @@ def rank(values: dict[str, Sequence[float]], higher_is_better: bool) -> pandas.D
 def held_out(configurations: Configurations, axis: str) -> tuple[float, dict[str, pandas.DataFrame]]:
     """Return the most tokens or seconds that every run was evaluated at, and `rank` there by each of `COMPARED`, by name."""
     ends = [run.curve(ACCURACY, axis)[axis].max() for runs in configurations.values() for run in runs]
-    position, ranked = min(end for end in ends if end > 0), {}
+    position, ranked = min((end for end in ends if end > 0), default=0.0), {}
     for measure in COMPARED:
         values: dict[str, list[float]] = {}
         for name, runs in configurations.items():
@@ -120,7 +120,8 @@ def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) ->
 
 def _reached(configurations: Configurations) -> list[str]:
     """Say what the configuration with the lowest final perplexity needs to reach the others' final ones."""
-    curves = {name: curve for name, runs in configurations.items() if len(curve := _mean_curve(runs))}
+    curves = {name: _mean_curve(runs) for name, runs in configurations.items()}
+    curves = {name: curve for name, curve in curves.items() if curve[TOKENS].max() > 0}
     if len(curves) < 2:
         return []
     best, parts = min(curves, key=lambda name: curves[name][CROSS_ENTROPY].iloc[-1]), []

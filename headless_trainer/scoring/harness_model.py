@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ..models.projection import check_head_is_known
+from ..models.trunk import check_vocabulary
 from ..runtime import sources
 
 logger = logging.getLogger(__name__)
@@ -48,12 +49,7 @@ def load(name_or_path: str, args) -> "ScoredPositions":
             f"random values. {REMEDY}"
         )
     check_head_is_known(model, report["unexpected_keys"], name_or_path)
-    rows = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > rows:
-        raise ValueError(
-            f"The tokenizer of {name_or_path!r} has {len(tokenizer):,} tokens but the embedding has {rows:,} rows: save the "
-            "model's own tokenizer there."
-        )
+    check_vocabulary(model, tokenizer, name_or_path, "save the model's own tokenizer there")
     if tokenizer.eos_token is None:  # the harness puts it before and after texts
         tokenizer.eos_token = tokenizer.bos_token or tokenizer.sep_token or tokenizer.convert_ids_to_tokens(0)
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

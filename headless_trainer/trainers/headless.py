@@ -108,6 +108,7 @@ class HeadlessTrainer(PretrainingTrainer):
         return attach_lm_head(self.model, counts, drawn_share=share, head_class=self.head_class)
 
     def log_step(self, step: Step) -> None:
+        super().log_step(step)
         for each in step.micro_batches:
             for part in each.candidates:
                 count_pool(self.window, part, each.divisor, self.args.sampled_negatives or 0)

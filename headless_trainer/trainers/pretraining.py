@@ -51,7 +51,6 @@ from . import resume, saving
 from .data_loading import HeldOutBatches, Passes, own_loader
 from .evaluation import Evaluation, generators_set_aside
 from .finite import FiniteCheck
-from .roles import EmbeddingRoles
 from .sparse_rows import SparseRows, check_optimizer
 from .step import CARRIED, EVALUATION_SEED, CandidatePools, MicroBatch, Shares, Step, TargetMaker, draw_step
 from .stream_place import StreamPlace
@@ -157,7 +156,6 @@ class PretrainingTrainer(Trainer):
         if inner is model:  # an adapter does not train the embedding
             free_padding_row(self.model, processing_class, args.seed)
         self.embedding = self.model.get_input_embeddings()
-        self.roles = EmbeddingRoles(self.embedding)
         # Counts over all training of the model: this run and the checkpoint that it was loaded from.
         counts, totals = resume.counts_beside(self.model, self.embedding.num_embeddings, args.objective)
         self.token_counts = self.carried_by_first(counts)
@@ -191,7 +189,11 @@ class PretrainingTrainer(Trainer):
         return self.pools(targets, self.state.global_step)
 
     def log_step(self, step: Step) -> None:
-        """Add the figures of the coming step to `window`."""
+        """Add the figures of the coming step to `window`: here the sizes of its pools."""
+        for pool in (part.pool for each in step.micro_batches for part in each.candidates):
+            used = int(pool.targets > 0)  # every process must add the same names, even without a prediction
+            self.window.add("pool_tokens", len(pool) * used, used)
+            self.window.add("pool_size", pool.size * used, used)
 
     def _prior(self) -> Tensor | None:
         """Return ``(V,)`` log q for `evaluation_scores`, or None; called once per evaluation."""
@@ -259,7 +261,6 @@ class PretrainingTrainer(Trainer):
             (inputs,) = draw_step(self, [inputs]).batches
         micro_batch = inputs[CARRIED]
         inputs = {name: value for name, value in inputs.items() if name != CARRIED}
-        self.roles.expect_inputs(inputs.get("attention_mask"))
         return inputs, micro_batch
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:
@@ -444,6 +445,7 @@ class PretrainingTrainer(Trainer):
         token: str | None = None,
         revision: str | None = None,
         private: bool | None = None,
+        **card: Any,  # of the parent's card, which run_mlm.py passes: see create_model_card
     ) -> None:
         """Save the model and push the run's folder without its checkpoints; ``blocking`` waits for a bounded time."""
         if self.hub is None:
@@ -477,7 +479,6 @@ class PretrainingTrainer(Trainer):
             around.enter_context(self.signal.given_back())
             around.enter_context(lost_processes_named())
             around.enter_context(ended_with_launcher())
-            around.enter_context(self.roles.told_apart())
             if self.rows is not None:
                 around.enter_context(self.rows.updated_as_rows())
             if self.stream is not None:  # it resumes at its own position: there is nothing to skip

@@ -78,7 +78,7 @@ def check_resume(trainer, checkpoint: str) -> None:
     if trainer.args.ignore_data_skip:
         return
     facts, processes = read_facts(checkpoint), trainer.args.world_size
-    check_processes(facts, processes, rows_a_step(trainer.args))
+    check_processes(facts, processes, trainer.get_total_train_batch_size(trainer.args))
     if trainer.stream is not None:
         trainer.stream.load(checkpoint)
     else:
@@ -143,11 +143,6 @@ def load_totals(trainer, checkpoint: str) -> None:
     window.tokens_seen = first * int(totals["tokens_seen"])
     window.candidates, window.drawn = (first * int(totals.get(name, 0)) for name in CANDIDATES)
     window.train_seconds, window.process_seconds = totals["train_seconds"], totals["process_seconds"]
-
-
-def rows_a_step(args) -> int:
-    """Rows of an optimizer step on all processes."""
-    return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
 
 
 def check_architecture(checkpoint: str, config: PreTrainedConfig) -> None:

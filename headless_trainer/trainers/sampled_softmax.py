@@ -24,7 +24,7 @@ from ..objective.negatives import NegativePool
 from ..objective.prior import log_prior
 from .evaluation import vocabulary_scores
 from .pretraining import PretrainingTrainer
-from .step import Candidates, Step
+from .step import Candidates
 
 # Default number of tokens drawn per step; for mlm, which predicts few tokens, at least a share of the vocabulary; and the
 # largest share. With too few draws, tokens that never occur keep or gain probability; more cost time (docs/adapting.md).
@@ -97,12 +97,6 @@ class SampledSoftmaxTrainer(PretrainingTrainer):
         log_weights = pool.log_counts(torch.promote_types(outputs.dtype, torch.float32)) - expected.log()
         options = {"bias": bias, "softcap": self.head.softcap, "reduction": "sum"}
         return candidate_loss(outputs, part.target_index, vectors, log_weights, **options)
-
-    def log_step(self, step: Step) -> None:
-        for pool in (part.pool for each in step.micro_batches for part in each.candidates):
-            used = int(pool.targets > 0)
-            self.window.add("pool_tokens", len(pool) * used, used)
-            self.window.add("pool_size", pool.size * used, used)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         for name in (name for name in logs if name.endswith(MASS)):  # of each evaluation set

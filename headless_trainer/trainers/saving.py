@@ -41,7 +41,7 @@ def checkpoint(trainer) -> Iterator[None]:
             if args.should_save:
                 state.save_to_json(os.path.join(aside.folder, TRAINER_STATE_NAME))
         trainer.accelerator.wait_for_everyone()
-        facts = resume.row_facts(trainer.train_dataset) | {"rows_a_step": resume.rows_a_step(args)}
+        facts = resume.row_facts(trainer.train_dataset) | {"rows_a_step": trainer.get_total_train_batch_size(args)}
         aside.publish(args.save_only_model, processes=args.world_size, stream=trainer.stream is not None, **facts)
     if args.should_save:
         keep = {str(aside.final), state.best_model_checkpoint or str(aside.final)}

@@ -119,7 +119,7 @@ class TrainingWindow(TrainerCallback):
 
 
 def count_pool(window: TrainingWindow, part: Candidates, divisor: Tensor | float, drawn: int = 0) -> None:
-    """Log the size of a pool, the floor of its loss due to repeated targets, and the loss of equal scores.
+    """Count a pool's candidates, and log the floor of its loss due to repeated targets, and the loss of equal scores.
 
     ``divisor`` is that of the predictions' summed loss; ``drawn`` is the number of candidates that are no targets.
     """
@@ -128,8 +128,6 @@ def count_pool(window: TrainingWindow, part: Candidates, divisor: Tensor | float
     log_counts = pool.log_counts()
     window.candidates += pool.size * used
     window.drawn += drawn * used
-    window.add("pool_tokens", len(pool) * used, used)
-    window.add("pool_size", pool.size * used, used)
     window.add("loss_floor", log_counts[part.target_index].sum() / divisor)
     window.add("random_guess_loss", predictions * log_counts.logsumexp(0) / divisor if used else 0.0)
 

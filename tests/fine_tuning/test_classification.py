@@ -299,7 +299,7 @@ def test_weights_that_are_not_those_of_the_configuration_are_refused(tmp_path, m
 
 def test_a_tokenizer_with_more_tokens_than_the_embedding_is_refused(tmp_path, mlm_tokenizer):
     source = save(tmp_path / "model", tiny_classifier(BertModel, vocab_size=200), mlm_tokenizer)
-    with pytest.raises(ValueError, match="has 300 tokens but its embedding has 200 rows"):
+    with pytest.raises(ValueError, match="has 300 tokens but the embedding has 200 rows: name the"):
         load(source, mlm_tokenizer)
 
 

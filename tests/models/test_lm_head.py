@@ -376,7 +376,7 @@ def test_the_folder_says_what_the_head_is(totals, drawn_share, counts, ids, tmp_
     want = implied(trunk, ids, candidate_log_prior(counts, drawn_share))
     whole = AutoModelForCausalLM.from_config(trunk.config)  # a language model may be given for its trunk
     whole.base_model.load_state_dict(trunk.state_dict())
-    for given in ((tmp_path,), (str(tmp_path),), (trunk, tmp_path), (whole, tmp_path)):
+    for given in ((tmp_path,), (str(tmp_path),), (tmp_path, counts), (trunk, tmp_path), (whole, tmp_path)):
         assert relative_error(attach_lm_head(*given)(ids).logits, want) < 1e-5
 
 
@@ -385,6 +385,8 @@ def test_a_folder_without_counts_or_with_a_head_is_refused(counts, tmp_path):
     trunk.save_pretrained(tmp_path / "trunk")
     with pytest.raises(FileNotFoundError, match="holds no token_counts.safetensors"):
         attach_lm_head(tmp_path / "trunk")
+    attach_lm_head(tmp_path / "trunk", counts)  # what the folder lacks is given, or not needed
+    attach_lm_head(tmp_path / "trunk", init="embeddings")
     attach_lm_head(trunk, counts).save_pretrained(tmp_path / "lm")
     save_token_counts(tmp_path / "lm", counts, {})
     with pytest.raises(ValueError, match="holds a GPT2LMHeadModel, which already has a head"):

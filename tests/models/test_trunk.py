@@ -128,6 +128,12 @@ def test_trunk_task_and_projection_of_every_architecture(name):
         check_causal(trunk)
 
 
+@pytest.mark.parametrize("model", [None, torch.nn.Linear(2, 2)])
+def test_what_is_no_model_has_no_task(model):
+    with pytest.raises(ValueError, match=f"must be a transformers PreTrainedModel, got {type(model).__name__}"):
+        infer_task(model)
+
+
 @pytest.mark.parametrize(("name", "size", "projection"), [
     ("electra", 8, "embeddings_project"), ("albert", 8, "encoder.embedding_hidden_mapping_in"), ("electra", WIDTH, None),
     ("albert", WIDTH, "encoder.embedding_hidden_mapping_in"),  # which projects at the width of its layers even then

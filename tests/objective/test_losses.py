@@ -296,6 +296,7 @@ def test_no_gradient_is_made_where_none_is_kept(backend):
     ({"target_ids": torch.full((K,), -100)}, "target -100 is no token"),
     ({"pool": NegativePool.from_targets(torch.tensor([1, 2]))}, "pool of 2 tokens"),
     ({"reduction": "max"}, "reduction .* 'max'"),
+    ({"backend": "dens"}, "backend .* 'dens'"),
 ])  # fmt: skip
 def test_refused(change, text):
     data = problem(torch.float32)

@@ -311,6 +311,12 @@ def test_what_is_evaluated_only_after_the_other_ended_has_no_figure_at_equal_tim
     assert sentences[1] == "After 4 s of training, held-out accuracy: 40.0% by headless (perplexity 600)."
 
 
+def test_runs_that_were_evaluated_only_before_training_are_compared_there(tmp_path):
+    runs = [make_run(tmp_path / name, (0.2, None), steps=(0, 10)) for name in ("one", "other")]
+    sentences = texts(report(tmp_path, *runs), "li")
+    assert sentences[0].startswith("At equal tokens (0), held-out accuracy: 20.0%") and "To reach" not in str(sentences)
+
+
 @pytest.mark.parametrize("settings, changed, reason", [
     ({"task": "mlm"}, {}, "The runs have different tasks (clm, mlm), so their"),
     ({"held_out_texts": "b2"}, {}, "The runs have different held-out texts or masks (a1, b2), so their"),

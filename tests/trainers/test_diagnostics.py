@@ -48,7 +48,7 @@ def test_window_in_numbers(clock):
     assert logs.pop("peak_memory_mib") > 10
     assert logs == {
         "tokens_per_second": 50.0, "tokens_seen": 100, "predicted_tokens": 3.0, "train_seconds": 2.0,
-        "pool_tokens": 2.0, "pool_size": 3.0, "loss_floor": pytest.approx((0.75 * math.log(3) + 0.0) / 2),
+        "loss_floor": pytest.approx((0.75 * math.log(3) + 0.0) / 2),
         "random_guess_loss": pytest.approx((math.log(4) + math.log(2)) / 2),
     }  # fmt: skip
     window.start_step()
@@ -77,7 +77,6 @@ def test_window_over_two_processes(clock):
     run_two_steps(window, clock)
     logs = window.flush(CPU, lambda sums: 2 * sums)
     assert (logs["tokens_per_second"], logs["tokens_seen"], logs["predicted_tokens"]) == (100.0, 200, 6.0)
-    assert (logs["pool_tokens"], logs["pool_size"]) == (2.0, 3.0)
     assert logs["loss_floor"] == pytest.approx(0.375 * math.log(3))
 
 
@@ -86,7 +85,6 @@ def test_window_without_pools_or_steps(clock):
     pool = NegativePool.from_targets(torch.tensor([1]))
     count_pool(window, Candidates(pool, torch.empty(0, dtype=torch.long), None), 1, drawn=1)
     logs = window.flush(CPU)
-    assert "pool_tokens" not in logs and "pool_size" not in logs  # no loss had a pool
     assert logs["loss_floor"] == logs["random_guess_loss"] == window.candidates == window.drawn == 0
 
 
