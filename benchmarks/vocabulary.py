@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--largest_vanilla", type=int, default=1_000_000, help="Largest vocabulary for vanilla.")
     parser.add_argument("--memory_gib", type=float, default=8.0, help="Leave out configurations that need more.")
-    parser.add_argument("--figure", default="docs/vocabulary.png")
+    parser.add_argument("--figure", help="Draw the results into this file.")
     results_argument(parser)
     args = parser.parse_args()
     if min(args.sizes) < args.types + SPECIAL:
@@ -71,7 +71,8 @@ def main() -> None:
             print_row(results[-1])
     reference.stop()
     write_results(args.results_dir, results)
-    draw(results, args.figure)
+    if args.figure:
+        draw(results, args.figure)
 
 
 def why_not(method: str, vocab_size: int, args) -> str:
@@ -133,9 +134,6 @@ def train(connection, method: str, vocab_size: int, args) -> None:
 
     class Pace(TrainerCallback):
         """Waits between steps, so that only the training loop is timed: data, targets, and forward to optimizer."""
-
-        def __init__(self):
-            self.started = None
 
         def on_train_begin(self, arguments, state, control, **kwargs):
             connection.recv()

@@ -18,7 +18,8 @@ headless-trainer COMMAND [PRESET|FILE] [--flag value ...]
 
 {commands}
 
-headless-trainer COMMAND --help lists the flags of a command. On several processes:
+headless-trainer COMMAND --help lists the flags of a command, headless-trainer --version the installed versions.
+On several processes:
 {accelerate}"""
 ACCELERATE = """accelerate launch --config_file "$(headless-trainer launch-config NAME)" \\
     -m headless_trainer.cli.pretrain [PRESET|FILE] [--flag value ...]"""
@@ -33,6 +34,10 @@ def main(argv: list[str] | None = None) -> None:
     with errors_in_one_line(ValueError):
         if name in ("-h", "--help"):
             print(HELP.format(commands=aligned(COMMANDS | LISTS), accelerate=ACCELERATE))
+        elif name in ("-V", "--version"):
+            from ..cards.facts import software  # not at the top: it imports torch
+
+            print(software()["Versions"])
         elif name == "presets":
             print(presets())
         elif name != "launch-config":

@@ -128,7 +128,7 @@ PRETRAIN = {
     f"{RUN} --streaming --train_sampling_strategy sequential": "train_sampling_strategy is 'sequential' but streaming is True",
     f"{RUN} --streaming --logging_strategy epoch": "logging_strategy is 'epoch' but train_dataset has no length",
     f"{RUN} --eval_old_file good.txt": "eval_old_file is given but nothing is evaluated: add --do_eval",
-    f"{RUN} --report_to wandb": "report_to is ['wandb'], which fails: WandbCallback requires wandb",
+    f"{RUN} --report_to comet_ml": "report_to is ['comet_ml'], which fails: CometCallback requires comet-ml",
     f"{RUN} --lr_scheduler_type cosine_with_min_lr": "lr_scheduler_type is 'cosine_with_min_lr', which fails:",
     f"{RUN} --optim adamw_8bit": "optim is 'adamw_8bit', which fails: You need to install `bitsandbytes`",
     f"{RUN} --use_liger_kernel": "use_liger_kernel is True, which fails: No module named 'liger_kernel'",

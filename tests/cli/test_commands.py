@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from builders import OPTIONS, refused
 from safetensors.torch import load_file
 from transformers import TrainingArguments
 
+import headless_trainer
 from headless_trainer.cli import main as entry
 from headless_trainer.command_line import COMMANDS, MODULES, PRESETS, find_config
 
@@ -34,6 +36,12 @@ def test_help_names_every_command(capsys):
     text = shown(capsys)
     assert text == shown(capsys, "--help")
     assert all(f"\n  {name} " in text for name in (*COMMANDS, "presets", "launch-config"))
+
+
+def test_one_version_is_shown_installed_and_cited(capsys):
+    version = headless_trainer.__version__
+    assert f", headless_trainer {version}, torch {torch.__version__}, " in shown(capsys, "--version")
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 USAGE = "from headless_trainer.cli import main\nfor name in ('--help', 'presets', 'launch-config'): main.main([name])"
