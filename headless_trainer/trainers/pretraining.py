@@ -292,11 +292,14 @@ class PretrainingTrainer(Trainer):
         return optimizer
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor | float:
-        return super()._clip_grad_norm(model) if self.rows is None else self._clip_rows_too(self.args.max_grad_norm)
+        if self.rows is None:
+            return super()._clip_grad_norm(model)
+        self.accelerator.unscale_gradients()
+        return clip_gradients(self.model.parameters(), self.args.max_grad_norm or math.inf)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: float | None = None) -> float | None:
         if self.rows is not None and grad_norm is None:
-            grad_norm = self._clip_rows_too(math.inf)
+            grad_norm = self._clip_grad_norm(model)  # the parent does not clip: only measure
         grad_norm = super()._get_grad_norm(model, grad_norm)
         if grad_norm is None:
             return grad_norm
@@ -312,10 +315,6 @@ class PretrainingTrainer(Trainer):
                 f"{scaler.get_scale():g}"
             )
         return grad_norm
-
-    def _clip_rows_too(self, max_norm: float) -> Tensor:
-        self.accelerator.unscale_gradients()
-        return clip_gradients(self.model.parameters(), max_norm)
 
     # Logs --------------------------------------------------------------------------------------------------------------
 

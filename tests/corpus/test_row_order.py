@@ -10,8 +10,9 @@ from headless_trainer.corpus.row_order import SimilarLengthSampler, row_lengths
 
 
 def order_of(lengths: np.ndarray, rows: int, seed: int, epoch: float | None) -> list[int]:
-    args = SimpleNamespace(train_batch_size=1, gradient_accumulation_steps=rows, world_size=1, seed=7, data_seed=seed)
-    sampler = SimilarLengthSampler(SimpleNamespace(args=args, state=SimpleNamespace(epoch=epoch)), lengths)
+    args, state = SimpleNamespace(seed=7, data_seed=seed), SimpleNamespace(epoch=epoch)
+    trainer = SimpleNamespace(args=args, state=state, get_total_train_batch_size=lambda args: rows)
+    sampler = SimilarLengthSampler(trainer, lengths)
     assert len(sampler) == len(lengths)
     return list(sampler)
 
