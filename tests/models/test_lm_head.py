@@ -376,8 +376,11 @@ def test_the_folder_says_what_the_head_is(totals, drawn_share, counts, ids, tmp_
     want = implied(trunk, ids, candidate_log_prior(counts, drawn_share))
     whole = AutoModelForCausalLM.from_config(trunk.config)  # a language model may be given for its trunk
     whole.base_model.load_state_dict(trunk.state_dict())
-    for given in ((tmp_path,), (str(tmp_path),), (tmp_path, counts), (trunk, tmp_path), (whole, tmp_path)):
+    for given in ((tmp_path,), (str(tmp_path),), (trunk, tmp_path), (whole, tmp_path)):
         assert relative_error(attach_lm_head(*given)(ids).logits, want) < 1e-5
+    others = counts.flip(0)  # instead of the folder's, whose share of drawn candidates remains
+    want = implied(trunk, ids, candidate_log_prior(others, drawn_share))
+    assert relative_error(attach_lm_head(tmp_path, others)(ids).logits, want) < 1e-5
 
 
 def test_a_folder_without_counts_or_with_a_head_is_refused(counts, tmp_path):
