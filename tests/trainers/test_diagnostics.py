@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from transformers import TrainerCallback
 
 from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.trainers import window as window_module
+from headless_trainer.trainers.pretraining import PretrainingTrainer
 from headless_trainer.trainers.step import Candidates
 from headless_trainer.trainers.window import TrainingWindow, count_pool, peak_memory_mib
 
@@ -30,6 +32,11 @@ def end_step(window: TrainingWindow) -> None:
     window.on_step_end(None, None, None)
 
 
+def log_pool(window: TrainingWindow, pool: NegativePool) -> None:
+    micro_batch = SimpleNamespace(candidates=[SimpleNamespace(pool=pool)])
+    PretrainingTrainer.log_step(SimpleNamespace(window=window), SimpleNamespace(micro_batches=[micro_batch]))
+
+
 def run_two_steps(window: TrainingWindow, clock) -> None:
     for seconds, tokens, targets in ((1.5, 60, [3, 3, 3, 5]), (0.5, 40, [3, 5])):
         clock(1000.0)  # between steps: evaluation and saving
@@ -37,6 +44,7 @@ def run_two_steps(window: TrainingWindow, clock) -> None:
         window.add_batch(tokens, len(targets))
         pool = NegativePool.from_targets(torch.tensor(targets))
         count_pool(window, Candidates(pool, pool.index_of(torch.tensor(targets)), None), len(targets))
+        log_pool(window, pool)
         clock(seconds)
         end_step(window)
 
@@ -48,7 +56,7 @@ def test_window_in_numbers(clock):
     assert logs.pop("peak_memory_mib") > 10
     assert logs == {
         "tokens_per_second": 50.0, "tokens_seen": 100, "predicted_tokens": 3.0, "train_seconds": 2.0,
-        "loss_floor": pytest.approx((0.75 * math.log(3) + 0.0) / 2),
+        "pool_tokens": 2.0, "pool_size": 3.0, "loss_floor": pytest.approx((0.75 * math.log(3) + 0.0) / 2),
         "random_guess_loss": pytest.approx((math.log(4) + math.log(2)) / 2),
     }  # fmt: skip
     window.start_step()
@@ -77,6 +85,7 @@ def test_window_over_two_processes(clock):
     run_two_steps(window, clock)
     logs = window.flush(CPU, lambda sums: 2 * sums)
     assert (logs["tokens_per_second"], logs["tokens_seen"], logs["predicted_tokens"]) == (100.0, 200, 6.0)
+    assert (logs["pool_tokens"], logs["pool_size"]) == (2.0, 3.0)
     assert logs["loss_floor"] == pytest.approx(0.375 * math.log(3))
 
 
@@ -84,7 +93,9 @@ def test_window_without_pools_or_steps(clock):
     window = TrainingWindow()
     pool = NegativePool.from_targets(torch.tensor([1]))
     count_pool(window, Candidates(pool, torch.empty(0, dtype=torch.long), None), 1, drawn=1)
+    log_pool(window, NegativePool.from_targets(torch.empty(0, dtype=torch.long)))
     logs = window.flush(CPU)
+    assert "pool_tokens" not in logs and "pool_size" not in logs  # no loss had a pool
     assert logs["loss_floor"] == logs["random_guess_loss"] == window.candidates == window.drawn == 0
 
 
