@@ -224,7 +224,11 @@ MODEL = (
 )
 DATA = (
     Refusal("train_file", f"dataset_name is also given: {OF_TWO}", lambda args: args.dataset_name),
-    Refusal("sample_by", f"rows of dataset_name are whole documents: {OF_TWO}", lambda args: args.dataset_name),
+    Refusal(
+        "sample_by",
+        f"rows of dataset_name are whole documents: {LEAVE}",
+        lambda a: a.dataset_name and not a.eval_old_file,
+    ),
     Refusal("validation_file", "train_file is not given: add it, or leave this out", lambda args: not args.train_file),
     *outside("validation_split_percentage", "be above 0 and below 100", lambda share: 0 < share < 100),
     Refusal("max_train_samples", "a stream has no fixed rows: set --max_steps instead", lambda args: args.streaming),

@@ -171,7 +171,7 @@ def write_results(folder: Path, results: object, table: Iterable[str], figure=No
     if commits := sorted(set(filter(None, map(commit_of_run, runs)))):
         origin["Commits of the runs"] = ", ".join(commits)
     text = "\n".join([*table, "", *(f"- {label}: {value}" for label, value in origin.items())]) + "\n"
-    text += "\n![The same results drawn](results.png)\n" * (figure is not None)
+    text += "\n![Picture](results.png)\n" * (figure is not None)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "results.json", (json.dumps({"origin": origin, "results": results}, indent=1) + "\n").encode())
     write_whole(folder / "results.md", text.encode())

@@ -11,7 +11,7 @@ from transformers import Trainer
 
 from ..arguments import with_settings
 from ..corpus.row_order import SimilarLengthSampler
-from ..models.padding_row import free_padding_row, keep_padding_id
+from ..models.padding_row import free_padding_row, keep_padding_id, may_be_token
 from ..objective.losses import balanced_cross_entropy
 from ..refusals import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
 from ..runtime.checkpoint_aside import model_aside
@@ -79,7 +79,8 @@ class ClassificationTrainer(Trainer):
 
     def _free_padding_row(self, model):
         """Decoders' pairs have the padding token between two texts."""
-        free_padding_row(model, self.processing_class, self.args.seed)
+        if may_be_token(model.get_input_embeddings().padding_idx, self.processing_class):
+            free_padding_row(model, self.processing_class, self.args.seed)
         return model
 
     def _get_dataloader(self, *args, **kwargs) -> DataLoader:

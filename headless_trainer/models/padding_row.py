@@ -20,7 +20,7 @@ def may_be_token(padding_id: int | None, tokenizer) -> bool:
 
 
 def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
-    """Let gradients reach the row of a padding id that is also a token: ``nn.Embedding(padding_idx=...)`` blocks them.
+    """Let gradients reach the row of the padding id, which ``nn.Embedding(padding_idx=...)`` blocks.
 
     The padding id often belongs to a real token, such as the end of a text, whose row would stay at its initial zeros. In a
     new model that row is drawn from the ``seed``, normal with the standard deviation of the others. A row read from a
@@ -28,12 +28,13 @@ def free_padding_row(model: PreTrainedModel, tokenizer, seed: int) -> None:
     """
     embedding = model.get_input_embeddings()
     weight, row = embedding.weight, embedding.padding_idx
-    if not may_be_token(row, tokenizer):
+    if row is None:
         return
     for module in model.modules():  # several modules may share the weight
         if isinstance(module, nn.Embedding) and module.weight is weight:
             module.padding_idx = None
-    if getattr(weight, "_is_hf_initialized", False):  # set by transformers on what it reads from a checkpoint
+    read = getattr(weight, "_is_hf_initialized", False)  # set by transformers on what it reads from a checkpoint
+    if read or not may_be_token(row, tokenizer):
         return
     whole = nullcontext()
     if is_deepspeed_zero3_enabled():

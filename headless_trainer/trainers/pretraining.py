@@ -51,6 +51,7 @@ from . import resume, saving
 from .data_loading import HeldOutBatches, Passes, own_loader
 from .evaluation import Evaluation, generators_set_aside
 from .finite import FiniteCheck
+from .roles import EmbeddingRoles
 from .sparse_rows import SparseRows, check_optimizer
 from .step import CARRIED, EVALUATION_SEED, CandidatePools, MicroBatch, Shares, Step, TargetMaker, draw_step
 from .stream_place import StreamPlace
@@ -156,6 +157,7 @@ class PretrainingTrainer(Trainer):
         if inner is model:  # an adapter does not train the embedding
             free_padding_row(self.model, processing_class, args.seed)
         self.embedding = self.model.get_input_embeddings()
+        self.roles = EmbeddingRoles(self.embedding)
         # Counts over all training of the model: this run and the checkpoint that it was loaded from.
         counts, totals = resume.counts_beside(self.model, self.embedding.num_embeddings, args.objective)
         self.token_counts = self.carried_by_first(counts)
@@ -261,6 +263,7 @@ class PretrainingTrainer(Trainer):
             (inputs,) = draw_step(self, [inputs]).batches
         micro_batch = inputs[CARRIED]
         inputs = {name: value for name, value in inputs.items() if name != CARRIED}
+        self.roles.expect_inputs(inputs.get("attention_mask"))
         return inputs, micro_batch
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:
@@ -478,6 +481,7 @@ class PretrainingTrainer(Trainer):
             around.enter_context(self.signal.given_back())
             around.enter_context(lost_processes_named())
             around.enter_context(ended_with_launcher())
+            around.enter_context(self.roles.told_apart())
             if self.rows is not None:
                 around.enter_context(self.rows.updated_as_rows())
             if self.stream is not None:  # it resumes at its own position: there is nothing to skip

@@ -35,14 +35,12 @@ class SparseRows(TrainerCallback):
 
     @contextmanager
     def updated_as_rows(self) -> Iterator[None]:
-        """Make the embedding's gradients sparse and exchange them here; on exit, undo both."""
+        """Make the embedding's gradients sparse and exchange them here; on exit, restore the model."""
         # Several modules may share a weight, as in encoders with a module of their own.
         weights = set(self.weights)
         modules = [each for each in self.model.modules() if isinstance(each, nn.Embedding) and each.weight in weights]
         for module in modules:
-            # To leave out a padding row, the backward of sparse gradients waits for the device:
-            # https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/Embedding.cpp
-            module.sparse, module.padding_idx = True, None
+            module.sparse = True
         if self.args.world_size > 1:
             named = self.model.named_parameters(remove_duplicate=False)  # a tied head names the weight again
             names = [name for name, parameter in named if parameter in weights]

@@ -173,6 +173,11 @@ def test_null_takes_a_value_of_a_file_back(write):
     assert parse(write('{\n\t"max_steps": 5\n}', "run.json"))[-1].max_steps == 5
 
 
+def test_old_texts_beside_a_hub_dataset_may_be_paragraphs():
+    flags = ["--dataset_name", "someone/texts", "--eval_old_file", "old.txt", "--sample_by", "paragraph"]
+    assert parse(*flags)[1].sample_by == "paragraph"
+
+
 def test_a_name_that_stands_twice_in_a_file_is_an_error(write):
     with pytest.raises(ValueError, match=r"line 3, .*'max_steps' occurs twice, give it once"):
         parse(write("max_steps: 5\nlearning_rate: 1.0\nmax_steps: 6\n"))

@@ -121,6 +121,7 @@ def test_rows_as_long_as_the_positions_pass_and_longer_ones_do_not(model_type, p
 def test_a_model_without_a_table_of_positions_has_no_limit():
     for model_type in ("bloom", "xlnet"):
         check_length(AutoConfig.for_model(model_type), 10**6)
+    check_length(AutoConfig.for_model("esm", position_embedding_type="rotary"), 10**6)
 
 
 def test_the_tokenizer_of_the_model_or_the_one_that_is_named(checkpoint, mlm_tokenizer, tmp_path):

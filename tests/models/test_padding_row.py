@@ -171,10 +171,19 @@ def test_a_row_of_a_checkpoint_is_left_as_it_is_and_trained_for_other_clients(tm
     assert loaded.get_input_embeddings().weight[EOS].any()
 
 
-def test_convolutions_that_read_padding_do_not_train_it(tmp_path):
-    trainer = trainer_of(make_model("convbert", PAD), tmp_path, PAD)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_convolutions_that_read_padding_do_not_train_it(sparse, tmp_path):
+    trainer = trainer_of(make_model("convbert", PAD), tmp_path, PAD, sparse_embedding_updates=sparse)
     trainer.train()
     assert not gradient_of(trainer)[PAD].any() and gradient_of(trainer)[EOS].any()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_text_may_contain_the_token_that_pads(sparse, tmp_path):
+    trainer = trainer_of(make_model("llama", PAD), tmp_path, PAD, sparse_embedding_updates=sparse)
+    trainer.train_dataset[0]["input_ids"][1] = PAD
+    trainer.train()
+    assert gradient_of(trainer)[PAD].any() and trainer.token_counts[PAD] == 1
 
 
 @pytest.mark.parametrize("pad", [EOS, PAD], ids=["pad_is_eos", "pad_of_its_own"])
