@@ -20,9 +20,8 @@ def source(argument: str, name: str, *, model: bool = True) -> Iterator[None]:
     folder, said = Path(name), f"{argument} {name!r}"
     if model and folder.is_dir() and not (folder / "config.json").is_file():
         raise ValueError(f"{said} holds no config.json, so it is not a model. Name a checkpoint.")
-    if (
-        name.startswith((".", "/", "~")) or name.count("/") > 1
-    ) and not folder.exists():  # no Hub name: asking the Hub would take half a minute
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if is_path and not folder.exists():  # no Hub name: asking the Hub would take half a minute
         raise OSError(f"{said} is not a local folder. Name one that holds a checkpoint, or a Hub name.")
     try:
         yield
