@@ -259,13 +259,22 @@ def _as_flags(values: dict) -> list[str]:
 class Yaml(yaml.SafeLoader):
     """YAML as people expect it: ``no`` and ``off`` are words (``eval_strategy: no``), and ``1e-4`` is a number.
 
-    Raises an error for a name that occurs twice in a mapping, where YAML would keep the last value.
+    Raises an error for a name that occurs twice in a mapping, where YAML would keep the last value, and for aliases, which,
+    nested, can make a file of a few lines exceed any memory.
     """
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if first in "tTfF" or not tag.endswith(":bool")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            alias = self.peek_event()
+            raise yaml.composer.ComposerError(
+                problem=f"*{alias.anchor} refers to an earlier value, write it out", problem_mark=alias.start_mark
+            )
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         for place, (name, _) in enumerate(node.value):

@@ -216,19 +216,13 @@ MODEL = (
     ),
     Refusal("tokenizer_name", f"train_tokenizer makes a new one: {OF_TWO}", lambda args: args.train_tokenizer),
     Refusal(
-        "resize_embeddings",
-        f"a new model has one row per token: add --model_name_or_path, or {LEAVE}",
-        lambda args: not args.model_name_or_path,
+        "resize_embeddings", f"a new model has one row per token: {LEAVE}", lambda args: not args.model_name_or_path
     ),
     *outside("vocab_size", "be at least 300 (256 bytes and the special tokens)", lambda size: size >= 300),
 )
 DATA = (
     Refusal("train_file", f"dataset_name is also given: {OF_TWO}", lambda args: args.dataset_name),
-    Refusal(
-        "sample_by",
-        f"rows of dataset_name are whole documents: {LEAVE}",
-        lambda a: a.dataset_name and not a.eval_old_file,
-    ),
+    Refusal("sample_by", f"rows of dataset_name are texts: {LEAVE}", lambda a: a.dataset_name and not a.eval_old_file),
     Refusal("validation_file", "train_file is not given: add it, or leave this out", lambda args: not args.train_file),
     *outside("validation_split_percentage", "be above 0 and below 100", lambda share: 0 < share < 100),
     Refusal("max_train_samples", "a stream has no fixed rows: set --max_steps instead", lambda args: args.streaming),

@@ -36,12 +36,11 @@ def make_language_model(model_args, data_args, args) -> None:
         trunk = load_trunk(name, dtype="auto", **loading.hub_arguments(model_args))
     check_vocabulary(trunk, tokenizer, name, "leave --tokenizer_name out")
     counts, drawn_share = pretraining_counts(model_args, args)
-    size = trunk.get_input_embeddings().num_embeddings
     if args.init == "prior" and args.counts_from == "corpus":
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
         rows = training.tokenized_rows(documents, tokenizer, model_args, data_args, args)
         rows = packing.first_rows(rows, data_args.max_train_samples)
-        packing.check_token_ids(rows, size, tokenizer)
+        packing.check_token_ids(rows, size := trunk.get_input_embeddings().num_embeddings, tokenizer)
         counts = packing.target_counts(rows, size, infer_task(config), tokenizer, args.isolate_documents)
     model = attach_lm_head(trunk, counts, init=args.init, drawn_share=drawn_share)
     with model_aside(args.output_dir, is_main=True) as aside:

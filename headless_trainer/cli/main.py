@@ -18,8 +18,7 @@ headless-trainer COMMAND [PRESET|FILE] [--flag value ...]
 
 {commands}
 
-headless-trainer COMMAND --help lists the flags of a command, headless-trainer --version the installed versions.
-On several processes:
+COMMAND --help lists the flags of a command; headless-trainer --version, what is installed. On several processes:
 {accelerate}"""
 ACCELERATE = """accelerate launch --config_file "$(headless-trainer launch-config NAME)" \\
     -m headless_trainer.cli.pretrain [PRESET|FILE] [--flag value ...]"""
@@ -35,9 +34,8 @@ def main(argv: list[str] | None = None) -> None:
         if name in ("-h", "--help"):
             print(HELP.format(commands=aligned(COMMANDS | LISTS), accelerate=ACCELERATE))
         elif name in ("-V", "--version"):
-            from ..cards.facts import software  # not at the top: it imports torch
-
-            print(software()["Versions"])
+            facts = importlib.import_module("..cards.facts", __package__)  # not at the top: it imports torch
+            print(facts.software()["Versions"])
         elif name == "presets":
             print(presets())
         elif name != "launch-config":

@@ -21,6 +21,8 @@ from xxhash import xxh3_128_hexdigest
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TABLES = (*SEPARATORS, ".json", ".jsonl", ".parquet")
 FORMATS = (".txt", *TABLES)
+# Gzipped text unpacks to 3 to 50 times its size, a bomb to about 1,000 times.
+_MOST_UNPACKED, _UNPACKED_AT_LEAST = 300, 100_000_000
 _DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
 
 csv.field_size_limit(sys.maxsize)  # a document may be one cell
@@ -89,7 +91,7 @@ def read_tables(
         raise ValueError(f"{said} must end in {', '.join(TABLES)}, each also with .gz. Convert it to one of these.")
     with opened(path, argument) as file:
         if kind == ".parquet":
-            source = parquet.ParquetFile(pa.BufferReader(file.read()) if isinstance(file, gzip.GzipFile) else path)
+            source = parquet.ParquetFile(path if file.seekable() else pa.BufferReader(file.read()))
             names = _known(columns, source.schema_arrow.names)
             for batch in source.iter_batches(rows or max(1, source.metadata.num_rows), columns=names):
                 yield pa.Table.from_batches([batch])
@@ -167,7 +169,7 @@ def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.Buffe
         is_packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         try:
-            yield gzip.open(raw) if is_packed else raw
+            yield io.BufferedReader(_Unpacked(raw)) if is_packed else raw
         except (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException, *_DAMAGED) as error:
             fault = (str(error) or type(error).__name__).splitlines()[0][:300].rstrip(".")
             if isinstance(error, UnicodeDecodeError):
@@ -176,3 +178,20 @@ def opened(path: str | os.PathLike, argument: str = "file") -> Iterator[io.Buffe
                 fault += f", at or before byte {raw.tell():,} of its {os.path.getsize(path):,}"
             kind = extension(path).lstrip(".")
             raise OSError(f"{argument} {os.fspath(path)!r} cannot be read as {kind}: {fault}.") from error
+
+
+class _Unpacked(io.RawIOBase):
+    """Unpack a gzipped file, and refuse a bomb before it fills memory or disk."""
+
+    def __init__(self, raw: io.BufferedReader):
+        self.file = gzip.open(raw)
+        self.most = max(_MOST_UNPACKED * os.fstat(raw.fileno()).st_size, _UNPACKED_AT_LEAST)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        size = self.file.readinto(buffer)
+        if self.file.tell() > self.most:
+            raise ValueError(f"it unpacks to over {_MOST_UNPACKED} times its size, unlike text. Unpack it yourself")
+        return size

@@ -184,8 +184,8 @@ def check_length(config: PreTrainedConfig, max_seq_length: int) -> None:
 def usable_positions(config: PreTrainedConfig) -> int | None:
     """Return the length of the longest row that a model has positions for, or None without a limit."""
     positions = getattr(config, "max_position_embeddings", None)
-    rotary = getattr(config, "position_embedding_type", None) == "rotary"  # ESM-2
-    if not positions or positions < 0 or rotary:  # below 0: XLNet's value for no limit
+    rotary = getattr(config, "position_embedding_type", None) == "rotary"
+    if rotary or not positions or positions < 0:  # ESM-2; XLNet's value for no limit
         return None
     if config.model_type in POSITIONS_AFTER_PADDING:
         return positions - (config.pad_token_id or 0) - 1

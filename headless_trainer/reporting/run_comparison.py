@@ -120,8 +120,7 @@ def _quality(axis: str, position: float, ranked: dict[str, pandas.DataFrame]) ->
 
 def _reached(configurations: Configurations) -> list[str]:
     """Say what the configuration with the lowest final perplexity needs to reach the others' final ones."""
-    curves = {name: _mean_curve(runs) for name, runs in configurations.items()}
-    curves = {name: curve for name, curve in curves.items() if curve[TOKENS].max() > 0}
+    curves = {name: curve for name, runs in configurations.items() if (curve := _mean_curve(runs))[TOKENS].max() > 0}
     if len(curves) < 2:
         return []
     best, parts = min(curves, key=lambda name: curves[name][CROSS_ENTROPY].iloc[-1]), []

@@ -172,10 +172,7 @@ def check_writable(folder: str | Path, argument: str = "output_dir") -> None:
 
 
 def check_processes(saved: dict[str, Any], processes: int, rows_a_step: int) -> None:
-    """Refuse to resume with other rows per step than in the ``saved`` facts of a checkpoint: the run would lose its position.
-
-    The position in the data is a number of steps, so a step must have as many rows as before, over all processes.
-    """
+    """Refuse other rows per step than in the ``saved`` facts of a checkpoint: its position, counted in steps, would be lost."""
     old_processes, old_rows = saved["processes"], saved["rows_a_step"]
     if old_rows != rows_a_step:
         raise ValueError(

@@ -6,7 +6,8 @@ import os
 import pytest
 from row_files import write_rows
 
-from headless_trainer.corpus.files import expand, read_rows, read_tables
+from headless_trainer.corpus.documents import documents_in_file
+from headless_trainer.corpus.files import expand, opened, read_rows, read_tables
 
 ROWS = [
     {"id": "007", "label": "01", "text": "two\nlines, \"quoted\""},
@@ -97,6 +98,23 @@ def test_a_column_that_is_missing_is_refused(tmp_path):
     for kind in ("csv", "jsonl", "parquet"):
         with pytest.raises(OSError, match=r"has no column 'body', only \['id', 'label', 'text'\]"):
             list(read_tables(write_rows(tmp_path / f"a.{kind}", ROWS), columns=["body"]))
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.csv", "a.jsonl.gz", "a.parquet.gz", "a.txt.gz"])
+def test_a_bomb_is_refused_by_its_ratio(name, tmp_path, monkeypatch):
+    """Whatever reads it, and whatever its name is."""
+    monkeypatch.setattr("headless_trainer.corpus.files._UNPACKED_AT_LEAST", 1_000_000)
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b"0" * 20_000_000))
+    with pytest.raises(OSError, match="unpacks to over 300 times its size"):
+        if "txt" in name:
+            list(documents_in_file(path, "train_file", "document", None))
+        else:
+            read_rows(path)
+    content = b"text\n" + os.urandom(200).hex().encode() * 40_000  # of repeated lines, 16 MB and a ratio of 250
+    path.write_bytes(gzip.compress(content))
+    with opened(path) as file:
+        assert file.read() == content
 
 
 def test_names_that_are_no_file_of_rows(tmp_path):

@@ -89,6 +89,14 @@ def test_files_that_are_refused(tmp_path, name, text, said):
         read(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.csv.gz", "a.jsonl.gz"])
+def test_a_gzip_bomb_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("headless_trainer.corpus.files._UNPACKED_AT_LEAST", 1_000_000)
+    (tmp_path / name).write_bytes(gzip.compress(b"0" * 20_000_000))
+    with pytest.raises(OSError, match="unpacks to over 300 times its size"):
+        read(tmp_path / name)
+
+
 def test_a_user_in_two_text_files_is_refused(tmp_path):
     for name, text in (("a.txt", "u1 a b\n"), ("b.txt", "u2 a\nu1 c d\n")):
         (tmp_path / name).write_text(text)
