@@ -78,7 +78,7 @@ def add_grid_results(grid) -> None:
 @never_raises()
 def write_classifier_card(folder: Path, called: str, run, model: PreTrainedModel, result: dict) -> None:
     """Write the card of a fine-tuned model, under its name on the Hub or that of its folder. Never raises."""
-    task, settings = run.task, result["settings"] | {"learning_rate": result["learning_rate"], "seed": run.seed}
+    task, settings = run.task, result["settings"] | {"seed": run.seed}
     if task.benchmark == OWN_TASK:
         hub_name, config = settings["dataset_name"], settings["dataset_config_name"]
         name = hub_name or Path(settings["train_file"]).name

@@ -1,6 +1,5 @@
 """Arguments of `headless-trainer glue`: the grid of models, tasks and seeds, and how each of its runs trains."""
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -50,7 +49,6 @@ DECIDED = (
 VALUES = (
     *outside("max_train_samples max_eval_samples early_stopping_patience", *ONE_OR_MORE),
     *outside("max_seq_length", "be at least 4", lambda length: length >= 4),
-    *outside("learning_rates", "not be negative or infinite", lambda them: all(0 <= each < math.inf for each in them)),
     *outside("seeds", "be different and not negative", lambda them: len({*them}) == len(them) and min(them) >= 0),
     *outside("task_label", "hold only letters, digits, _ and -", re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII).fullmatch),
     Refusal(
@@ -63,14 +61,12 @@ VALUES = (
 )
 OF_SOME = (
     Refusal(
-        "test_split dataset_config_name text_columns label_column problem_type metric task_label learning_rates",
+        "test_split dataset_config_name text_columns label_column problem_type metric task_label",
         "it is for a task of your own (--train_file or --dataset_name), and tasks names benchmarks: drop one of the two",
         lambda args: args.tasks,
     ),
-    Refusal(
-        "languages", "tasks names no XNLI: leave it out", lambda args: args.tasks and "xnli" not in str(args.tasks)
-    ),
-    Refusal("data_dir languages", "it is for benchmarks: leave it out", lambda args: args.is_own_task),
+    Refusal("languages", "tasks names no XNLI: leave it out", lambda args: "xnli" not in str(args.tasks)),
+    Refusal("data_dir", "it is for benchmarks: leave it out", lambda args: args.is_own_task),
     Refusal("train_split validation_split test_split", "files have none: leave it out", lambda args: args.train_file),
 )
 
@@ -91,9 +87,6 @@ class GlueArguments(LoadingArguments):
         default=None,
         help="balanced (the default, as in the paper): every class has the same weight in a step. cross_entropy: every row has "
         "the same weight. Multi-label and regression tasks have a fixed loss and take neither.",
-    )
-    learning_rates: list[float] | None = HfArg(
-        default=None, help="Your own task: rates to try with every seed. The best mean validation score decides."
     )
     early_stopping_patience: int | None = HfArg(default=None, help="Stop after N epochs without a better score.")
     data_dir: str | None = HfArg(
@@ -178,8 +171,6 @@ class GlueArguments(LoadingArguments):
             wrong += ": give one of them, such as --tasks paper"
         elif bool(self.train_file) != bool(self.validation_file):
             wrong = "train_file or validation_file is missing: give both or neither"
-        elif self.learning_rates and training.learning_rate != GlueTrainingArguments.learning_rate:
-            wrong = f"learning_rate is {training.learning_rate} but learning_rates are given: drop one of the two"
         if wrong:
             raise ValueError(f"{wrong}.")
         refuse(self, OF_SOME)
@@ -213,8 +204,6 @@ def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:
     for name in TRAINING_SETTINGS:
         value = getattr(args, name)
         settings[name] = getattr(value, "value", value)
-    if grid.learning_rates:
-        settings["learning_rate"] = None  # each run has its own
     if grid.train_file:
         from ..corpus.documents import TextStream  # not at the top: --help does without pyarrow
 

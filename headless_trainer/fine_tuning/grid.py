@@ -39,22 +39,15 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One fine-tuning: a model on a task with a seed; ``learning_rate`` is one of several to try, or None."""
+    """One fine-tuning: a model on a task with a seed."""
 
     model: Model
     task: Task
     seed: int
     path: Path
-    learning_rate: float | None = None
-
-    @property
-    def result_path(self) -> Path:
-        """Path of the result if its learning rate is chosen, or without a search."""
-        return self.path if self.learning_rate is None else self.path.parent.with_name(self.path.name)
 
     def __str__(self) -> str:
-        rate = "" if self.learning_rate is None else f", rate {self.learning_rate:g}"
-        return f"{self.task.name}, {self.model.name}{rate}, seed {self.seed}"
+        return f"{self.task.name}, {self.model.name}, seed {self.seed}"
 
 
 @dataclass
@@ -85,29 +78,19 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
             raise ValueError(f"push_to_hub is True but {several}: give one of each, or push a model by `hf upload`.")
     loss = arguments.loss or (tasks[0].problem.losses[0] if arguments.is_own_task else "balanced")
     weights = {model.name: model.weights for model in models}
-    check_settings(read_runs(output_dir, "**"), loss, run_settings(arguments, training), weights, training.output_dir)
+    check_settings(read_runs(output_dir), loss, run_settings(arguments, training), weights, training.output_dir)
     runs = [
-        Run(model, task, seed, run_path(output_dir, loss, model.name, task.name, seed, rate), rate)
+        Run(model, task, seed, run_path(output_dir, loss, model.name, task.name, seed))
         for task in tasks
         for model in models
-        for rate in (arguments.learning_rates or (None,))
         for seed in arguments.seeds
     ]
     pending = [run for run in runs if not run.path.is_file()]
     for run in runs if arguments.keeps_models and (pending or training.push_to_hub) else ():
         if run not in pending and not run.path.with_name(BEST).is_dir():
             raise ValueError(f"save_models is True but {run} ended without a model: choose another --output_dir.")
-    for folder in (run.result_path.parent for run in runs if arguments.learning_rates):
-        seeds = {path.stem[5:] for path in folder.glob("seed_*.json")} - {*map(str, arguments.seeds)}
-        if seeds:  # the means that choose a rate would lack them
-            raise ValueError(f"learning_rates: {folder} holds seed {min(seeds)}: add it to --seeds.")
-        rates = {path.parent.name for path in folder.glob("rate_*/seed_*.json")}
-        if rates := rates - {each.path.parent.name for each in runs}:  # a better one would be replaced
-            raise ValueError(f"learning_rates: {folder} holds {min(rates)}: add it to keep its results.")
     for run in pending:  # other runs of the grid may be another process's
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
-        if run.learning_rate is not None:
-            alone_until_exit(run.result_path.parent, ".search.lock")
     with first_process_first(training):
         data = {task.name: load_rows(task, arguments) for task in tasks} if pending else {}
     return Grid(arguments, training, loss, runs, pending, data)

@@ -39,8 +39,6 @@ def write_report(output_dir: str | Path) -> str:
     for title, own in tables.items():
         seeds, epochs = len({run["seed"] for run in own}), max(len(run["epochs"]) for run in own)
         how = f"Seeds: {seeds}. Each score is the best of {count(epochs, 'epoch')} on the set that is scored."
-        if tried := own[0].get("learning_rate_search"):
-            how += f" The learning rate, {tried['chosen']:g}, is the best of {len(tried['scores'])} on the same set."
         for name in "max_train_samples", "max_eval_samples":
             if most := own[0]["settings"].get(name):
                 how += f" Only part of the rows: --{name} {most}."

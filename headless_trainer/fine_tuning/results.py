@@ -4,7 +4,6 @@ A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
 
     model, task, benchmark, seed, loss   what was run, the model by the name of its folder
     settings                             everything that changes scores, the same in a whole `<loss>` folder
-    learning_rate, learning_rate_search  of the run; and of a search: the rate chosen, and the mean score of each
     weights                              fingerprint of the checkpoint
     train_language                       of XNLI
     metric, lower_is_better              the task's score, and whether it is a loss or an error
@@ -38,9 +37,8 @@ METRIC_NAMES = {
 }  # fmt: skip
 
 
-def run_path(output_dir: str | Path, loss: str, model: str, task: str, seed: int, rate: float | None = None) -> Path:
-    """Return the path of a run's result; a candidate of a search over learning rates has a folder for its rate."""
-    return Path(output_dir, loss, model, task, "" if rate is None else f"rate_{rate:g}", f"seed_{seed}.json")
+def run_path(output_dir: str | Path, loss: str, model: str, task: str, seed: int) -> Path:
+    return Path(output_dir, loss, model, task, f"seed_{seed}.json")
 
 
 def write_run(path: Path, run: dict) -> None:
@@ -54,9 +52,9 @@ def read_run(path: Path) -> dict:
         raise ValueError(f"{str(path)!r} is damaged ({error}): delete it, and repeat the command.") from error
 
 
-def read_runs(output_dir: str | Path, folders: str = "*/*/*") -> list[dict]:
-    """Read all results in a folder, sorted by path; with ``**``, also those of all tried learning rates."""
-    return [read_run(path) for path in sorted(Path(output_dir).glob(f"{folders}/seed_*.json"))]
+def read_runs(output_dir: str | Path) -> list[dict]:
+    """Read all results in a folder, sorted by path."""
+    return [read_run(path) for path in sorted(Path(output_dir).glob("*/*/*/seed_*.json"))]
 
 
 def check_settings(runs: list[dict], loss: str, settings: dict, weights: dict[str, str], output_dir: str) -> None:

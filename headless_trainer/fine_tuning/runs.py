@@ -1,11 +1,10 @@
-"""Run the pending runs of a grid: fine-tune, score every epoch, write one result file per run, choose learning rates."""
+"""Run the pending runs of a grid: fine-tune, score every epoch, write one result file per run."""
 
 import copy
 import gc
 import logging
 import math
 import shutil
-import statistics
 import time
 from functools import partial
 from importlib import metadata
@@ -57,9 +56,7 @@ def run_grid(grid: Grid) -> None:
 
 
 def finish(grid: Grid) -> None:
-    """Choose learning rates, name the kept models, add the scores to the cards of local models, and push the best model."""
-    if grid.arguments.learning_rates:
-        choose_rates(grid)
+    """Name the kept models, add the scores to the cards of local models, and push the best model."""
     for name, folder in best_models(grid).items() if grid.arguments.is_own_task else ():
         if folder.is_dir():
             logger.info("%s: its best model is in %s", name, folder)
@@ -84,8 +81,7 @@ def run_one(run: Run, grid: Grid, train: Dataset, sets: dict[str, Dataset]) -> d
     result = {
         "model": run.model.name, "task": run.task.name, "train_language": run.task.train_language, "seed": run.seed,
         "loss": grid.loss, "settings": run_settings(grid.arguments, grid.training),
-        "learning_rate": trainer.args.learning_rate, "weights": run.model.weights, **scorer.result,
-        "best_epoch": best, "score": scores[best], "last_score": scores[-1],
+        "weights": run.model.weights, **scorer.result, "best_epoch": best, "score": scores[best], "last_score": scores[-1],
         "loss_curve": [[logs["step"], logs["loss"]] for logs in trainer.state.log_history if "loss" in logs],
         "train_seconds": seconds, "train_samples_per_second": trainer.state.epoch * len(train) / seconds,
         "evaluation_seconds": scorer.seconds, "versions": {name: metadata.version(name) for name in PACKAGES},
@@ -113,7 +109,6 @@ def make_trainer(run: Run, grid: Grid, train: Dataset) -> ClassificationTrainer:
     config.problem_type = REGRESSION.config_name if task.num_labels == 1 else task.problem.config_name
     model, _ = load_classifier(grid.arguments, run.model.source, config, run.model.tokenizer, run.seed)
     args.seed = run.seed
-    args.learning_rate = args.learning_rate if run.learning_rate is None else run.learning_rate
     return quiet_trainer(model, args, loss=grid.loss, train_dataset=train, processing_class=run.model.tokenizer)
 
 
@@ -178,34 +173,4 @@ def keep_model(run: Run, result: dict) -> Path | None:
 
 def best_models(grid: Grid) -> dict[str, Path]:
     """Return the folder of the best fine-tuned model by the name of its source, in a grid of one task."""
-    return {run.model.name: run.result_path.with_name(BEST) for run in grid.runs}
-
-
-# Learning rates --------------------------------------------------------------------------------------------------------
-
-
-def choose_rates(grid: Grid) -> None:
-    """Move the results and the fine-tuned model of each model's best rate to their final place.
-
-    Each rate has a folder, `<output_dir>/<loss>/<model>/<task>/rate_<r>`. The content of the best one moves up, beside all
-    other results, with `learning_rate_search`: the score of each rate.
-    """
-    for name, runs in groupby(grid.runs, key=lambda run: run.model.name):
-        results = {run: read_run(run.path) for run in runs}
-        first, scores = next(iter(results.values())), {}
-        for run, result in results.items():
-            scores.setdefault(run.learning_rate, []).append(result["score"])
-        means = {rate: statistics.fmean(own) for rate, own in scores.items()}
-        chosen = max(means, key=lambda rate: merit(first, means[rate]))
-        search = {"chosen": chosen, "scores": {f"{rate:g}": mean for rate, mean in means.items()}}
-        best = [run for run in results if run.learning_rate == chosen]
-        kept, above = best[0].path.with_name(BEST), best[0].result_path.with_name(BEST)
-        if kept.is_dir():
-            shutil.rmtree(above, ignore_errors=True)
-            shutil.copytree(kept, above)
-        for run in best:
-            write_run(run.result_path, results[run] | {"learning_rate_search": search})
-        listing = ", ".join(f"{rate:g}: {shown(first, mean):.4g}" for rate, mean in means.items())
-        logger.info("%s: rate %g, the best on the validation rows (%s)", name, chosen, listing)
-        if len(means) > 2 and chosen in (min(means), max(means)):
-            logger.warning("The best rate of %s, %g, is at the end of the list: try rates beyond it.", name, chosen)
+    return {run.model.name: run.path.with_name(BEST) for run in grid.runs}

@@ -225,10 +225,10 @@ def test_the_same_command_predicts_again_and_a_model_that_is_gone_is_named(train
 
 @pytest.mark.slow
 def test_two_processes_predict_what_one_does(trained, models, tmp_path):
-    """After a search with early stopping, in which both follow the same scores."""
+    """With early stopping, in which both follow the same scores."""
     root = trained("bert", "classes", "text")
     flags = ["--model_name_or_path", models["bert"], *files_of(root), *TUNING, "--output_dir", tmp_path / "two"]
-    flags += ["--do_predict", "--text_columns", "text", "--seeds", 0, "--learning_rates", "0.01", "0.03"]
+    flags += ["--do_predict", "--text_columns", "text", "--seeds", 0, "--learning_rate", "0.01"]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, "run_glue.py"]
     command = [*launch, *flags, "--early_stopping_patience", 1]
     subprocess.run([*map(str, command)], cwd=ROOT, env=os.environ, stdout=subprocess.DEVNULL, check=True)
