@@ -142,9 +142,10 @@ def _has_no_free_head(trunk: PreTrainedModel) -> bool:
         model = kind._from_config(copy.deepcopy(trunk.config))
     head, last = model.get_output_embeddings(), last_layer_norm(trunk)
     layers = _layers_between(model, head)
-    if _transform(layers, last) is None and any(True for layer in layers for _ in layer.parameters()):
+    has_weights = any(True for layer in layers for _ in layer.parameters())
+    if model.base_model is model or (_transform(layers, last) is None and has_weights):
         return True
-    return getattr(head, "bias", None) is None and (last is None or last.bias is None)
+    return getattr(head, "bias", None) is None and (has_weights or last is None or last.bias is None)
 
 
 def _language_model_class(config: PreTrainedConfig) -> Any:
@@ -169,9 +170,15 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     config.use_cache = True  # for generation; training turns it off
     for setting in LOGIT_TRANSFORMS:  # the objective trains the plain dot product
         if getattr(config, setting, None) is not None:
-            setattr(config, setting, None if setting == SOFTCAP else 1.0)
+            try:
+                setattr(config, setting, None if setting == SOFTCAP else 1.0)
+            except Exception as error:  # MiniCPM3 derives it, Gemma 3n insists on a number
+                said = f"model {type(trunk).__name__} fixes {setting}, without which a free head is trained"
+                raise ValueError(f"{said}: keep the trunk for features and fine-tuning.") from error
     # The dtype is set while the model is made: casting it later would also round tables such as the rotary frequencies.
     model = kind._from_config(config, dtype=trunk.dtype).to(trunk.device)
+    if model.base_model is model:  # Llama 4
+        raise ValueError(f"model {type(model).__name__} names no part below its head: use the trunk alone.")
     # A language model may have an unused pooler that the trunk lacks (FNet, LayoutLM).
     own = {name: value for name, value in trunk.state_dict().items() if not name.startswith(PREFIX)}
     model.base_model.load_state_dict(model.base_model.state_dict() | own)

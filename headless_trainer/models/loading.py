@@ -120,7 +120,7 @@ def load_model(
 ) -> PreTrainedModel:
     """Load the trunk (headless) or the language model, from a checkpoint or with random weights.
 
-    A new model gets the tokenizer's special ids, and one embedding row per token.
+    A new model gets the tokenizer's special ids, and one embedding row per id.
     """
     headless = objective == "headless"
     untied = headless and args.tie_word_embeddings is False
@@ -129,7 +129,7 @@ def load_model(
     options: dict[str, Any] = {"dtype": MASTER_DTYPE, "attn_implementation": args.attn_implementation}
     lm_class = AutoModelForMaskedLM if task == "mlm" else AutoModelForCausalLM
     if args.model_name_or_path is None:
-        config.vocab_size = len(tokenizer)
+        config.vocab_size = 1 + max(tokenizer.get_vocab().values())  # ids may have gaps
         for role in ("pad", "bos", "eos", "cls", "sep", "mask"):
             name = f"{role}_token_id"
             if hasattr(config, name):

@@ -1,6 +1,7 @@
 """Find the vocabulary projection of a language model, and check its inputs and outputs."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -49,22 +50,49 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
             raise _changes_logits(model)
         return projection, 1.0, None
     passed, logits = _watched(model, projection)
+    rtol = max(1e-4, 4 * torch.finfo(model.dtype).eps)
     if len(passed) == 1 and passed[0][1].shape == logits.shape:
         scores, softcap = passed[0][1].to(logits.dtype), settings[SOFTCAP]  # scores of 0 hide cap and scale
+        found = None
         if torch.equal(scores, logits) and (scores.any() or all(each in (None, 1) for each in settings.values())):
-            return projection, 1.0, None
-        if softcap and torch.allclose(softcap * torch.tanh(scores / softcap), logits, rtol=1e-4):
-            return projection, 1.0, softcap
-        scale = ((scores.double() * logits).sum() / scores.double().square().sum()).item()
-        if projection.bias is None and torch.allclose(scale * scores, logits, rtol=1e-4):
-            return projection, scale, None
+            found = 1.0, None
+        elif softcap and torch.allclose(softcap * torch.tanh(scores / softcap), logits, rtol=rtol):
+            found = 1.0, softcap
+        elif projection.bias is None:
+            scale = ((scores.double() * logits).sum() / scores.double().square().sum()).item()
+            found = (scale, None) if torch.allclose(scale * scores, logits, rtol=rtol) else None
+        # A head may add a bias of its own (ESM), or remember its soft cap.
+        if found and torch.allclose(_returned(model, projection), logits.new_full((), found[0]), rtol=rtol):
+            return projection, *found
     raise _changes_logits(model)
+
+
+@contextmanager
+def computed_by(model: PreTrainedModel, projection: nn.Linear, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Replace the computation of a projection, uncapped by its model; on exit, restore both."""
+    config = model.config.__dict__  # Gemma 3n's accepts no None
+    softcap, projection.forward = config.get(SOFTCAP), forward
+    if softcap is not None:
+        config[SOFTCAP] = None
+    try:
+        yield
+    finally:
+        del projection.forward
+        if softcap is not None:
+            config[SOFTCAP] = softcap
+
+
+def _returned(model: PreTrainedModel, projection: nn.Linear) -> Tensor:
+    """Return what a model makes of a 1 from its projection, as which training returns a loss."""
+    with computed_by(model, projection, lambda hidden: hidden.new_ones(())):
+        returned = probe(model, probe_ids(model)).logits
+    return returned if returned.dim() == 0 else returned.new_full((), torch.nan)
 
 
 def _changes_logits(model: PreTrainedModel) -> ValueError:
     return ValueError(
-        f"model {type(model).__name__} changes its logits after the projection: use --objective headless, or a model whose "
-        "head ends in a single projection."
+        f"model {type(model).__name__} changes its logits after the projection, so it gets no head here: train it with "
+        "--objective headless for features and fine-tuning, or use a model whose head ends in a single projection."
     )
 
 

@@ -4,7 +4,7 @@ Letters used in shapes: T tokens in a row, U candidates, D width.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,16 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
     """
     if not isinstance(model, PreTrainedModel):
         raise ValueError(f"model must be a transformers PreTrainedModel, got {type(model).__name__}.")
-    name = type(model).__name__
+    name, embedding = type(model).__name__, None
     check_one_stack(model.config, name)
     trunk: PreTrainedModel = model.base_model
-    if not isinstance(trunk.get_input_embeddings(), nn.Embedding):
+    if trunk is model and model.get_output_embeddings() is not None:  # Llama 4
+        raise ValueError(
+            f"model {name} has a head but names no part below it: pass its AutoModel, or use another model."
+        )
+    with suppress(NotImplementedError):  # in a decoder cut out of an encoder-decoder, such as BartForCausalLM
+        embedding = trunk.get_input_embeddings()
+    if not isinstance(embedding, nn.Embedding):
         raise ValueError(f"model {name} has no token embedding (torch.nn.Embedding), so nothing to contrast with.")
     if isinstance(getattr(trunk, "pooler", None), nn.Module) and any(True for _ in trunk.pooler.parameters()):
         trunk.pooler = nn.Identity()  # not None: LayoutLM and SqueezeBERT call it
@@ -87,12 +93,15 @@ def probe_ids(model: PreTrainedModel) -> Tensor:
 def probe(model: PreTrainedModel, ids: Tensor):
     """Run a model without dropout, and without attention kernels that need another device or precision."""
     training, attention = model.training, model.config._attn_implementation
+    kind = getattr(model.base_model, "attention_type", None)
     try:
         model.config._attn_implementation = "eager"
         return model.eval()(input_ids=ids)
     finally:
         model.config._attn_implementation = attention
         model.train(training)
+        if kind == "block_sparse":  # BigBird leaves it for good at the first short row
+            model.base_model.set_attention_type(kind)
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer, source: str, remedy: str) -> None:

@@ -4,8 +4,7 @@ Letters used in shapes: B rows, T tokens in a row, K predicted positions, U ids,
 """
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,7 +15,7 @@ from transformers import PreTrainedModel
 from ..runtime.manifest import TRAINED_NAME
 from .fold import fold_bias, fold_head_bias
 from .lm_head import freeze_scaled_layer
-from .projection import SOFTCAP, find_head
+from .projection import computed_by, find_head
 
 Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -43,7 +42,7 @@ class VocabularyHead:
         # During a call: the predicted positions, until they are picked, and the computation there.
         self._predicted: Tensor | None = None
         self._compute: Compute | None = None
-        bias = None if model.config.tie_word_embeddings else self.projection.bias
+        bias = None if getattr(model.config, "tie_word_embeddings", False) else self.projection.bias
         for module in model.modules():  # BERT's kin have the bias twice: transformers saves or resizes one of the two
             if bias is not None and getattr(module, "decoder", None) is self.projection and hasattr(module, "bias"):
                 module.bias = nn.Parameter(bias.detach().clone(), bias.requires_grad)
@@ -79,7 +78,7 @@ class VocabularyHead:
         """
         self._predicted, self._compute = predicted, compute
         try:
-            with self._projecting_by(self._project):
+            with computed_by(self.model, self.projection, self._project):
                 result = model(**inputs).logits
             return result if self.scale == 1.0 else result / self.scale  # undo the model's own multiplication
         finally:
@@ -105,21 +104,8 @@ class VocabularyHead:
 
     def _look_up(self, name: str, ids: Tensor) -> Tensor:
         # Through its forward, because outside it weights may be shards (ZeRO-3, FSDP2).
-        with self._projecting_by(lambda ids: getattr(self.projection, name)[ids]):
+        with computed_by(self.model, self.projection, lambda ids: getattr(self.projection, name)[ids]):
             return self.projection(ids)
-
-    @contextmanager
-    def _projecting_by(self, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """Replace the computation of the projection, uncapped by the model; on exit, restore both."""
-        self.projection.forward = forward
-        if self.softcap is not None:
-            setattr(self.model.config, SOFTCAP, None)
-        try:
-            yield
-        finally:
-            del self.projection.forward
-            if self.softcap is not None:
-                setattr(self.model.config, SOFTCAP, self.softcap)
 
     def _select(self, module: nn.Module, args: tuple, output):
         # When compiled, pick the positions at the projection instead: here, each new number of them would recompile the rest.

@@ -6,7 +6,16 @@ import pytest
 import torch
 from architectures import ARCHITECTURES, make_model
 from builders import VOCAB, Tokenizer, make_trainer, save, tiny_model, token_rows
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
 
 from headless_trainer.arguments import HeadlessTrainingArguments, ModelArguments
 from headless_trainer.models.candidate_head import candidate_matrix
@@ -160,6 +169,13 @@ def test_a_trained_tokenizer_is_saved_and_read_on_resume(task, kind, tmp_path, t
     again = find_tokenizer(args, training_args, None, 64, str(folder))  # and no text is read again
     assert again.get_vocab() == tokenizer.get_vocab()
     assert again(sentence)["input_ids"] == tokenizer(sentence)["input_ids"] != expected
+
+
+def test_a_new_model_has_a_row_for_the_largest_id_of_a_tokenizer_with_gaps():
+    words = Backend(WordLevel({"[UNK]": 0, "a": 1, "b": 15}, unk_token="[UNK]"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[UNK]")
+    model = loaded(tokenizer, task="clm", model_type="gpt2", config_overrides="n_embd=16,n_layer=1,n_head=2")
+    assert model.config.vocab_size == 16
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "modernbert", "electra"])

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from architectures import ARCHITECTURES, LLAMA, WIDTH, make_config, make_model
 from builders import logged, make_trainer
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from headless_trainer.models.candidate_head import CandidateHead
+from headless_trainer.models.lm_head import attach_lm_head
 from headless_trainer.models.projection import find_projection
 from headless_trainer.models.trunk import check_causal, find_trunk, infer_task
 from headless_trainer.models.vocabulary_head import VocabularyHead
@@ -242,6 +243,59 @@ def test_scaled_and_capped_heads_are_trained_as_they_are(model_type, settings, s
     scores = vocabulary_scores(hidden, targets, head)["cross_entropy"]
     assert scores.mean().item() == pytest.approx(want.item(), rel=1e-5)
     torch.testing.assert_close(model(**inputs).logits.flatten(0, 1)[positions], logits)  # an ordinary model again
+
+
+def other(model_type: str, kind=AutoModel, dtype=torch.float32, **settings):
+    return kind.from_config(AutoConfig.for_model(model_type, **LLAMA | {"vocab_size": 40} | settings), dtype=dtype)
+
+
+def test_trying_a_sparse_attention_leaves_it_sparse():
+    """At a short row BigBird would change to full attention for good."""
+    model = other("big_bird", attention_type="block_sparse", block_size=4, num_random_blocks=1)
+    CandidateHead(find_trunk(model))
+    assert model.attention_type == "block_sparse" == model.encoder.attention_type
+
+
+BART = {"d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16, "encoder_layers": 1}
+LLAMA4 = {"num_local_experts": 2, "intermediate_size_mlp": 24}
+MINICPM = {"num_key_value_heads": 2, "dim_model_base": 8} | dict.fromkeys(
+    ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 8
+)
+GEMMA3N = {
+    "vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 8, "laurel_rank": 4, "altup_num_inputs": 2,
+    "num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.0, 0.0], "layer_types": ["full_attention"] * 2,
+    "final_logit_softcapping": 2.0,
+}  # fmt: skip
+CAUSAL = {"kind": AutoModelForCausalLM}
+
+
+@pytest.mark.parametrize(("use", "name", "settings", "said"), [
+    (VocabularyHead, "esm", {"kind": AutoModelForMaskedLM, "mask_token_id": 4, "pad_token_id": 1}, "changes its logits"),
+    (find_trunk, "bart", BART | CAUSAL | {"is_encoder_decoder": False}, "BartForCausalLM has no token embedding"),
+    (find_trunk, "llama4_text", LLAMA4 | CAUSAL, "has a head but names no part below it: pass its AutoModel"),
+    (attach_lm_head, "llama4_text", LLAMA4, "Llama4ForCausalLM names no part below its head: use the trunk alone"),
+    (attach_lm_head, "minicpm3", MINICPM, "MiniCPM3Model fixes logits_scaling, without which a free head"),
+    (attach_lm_head, "gemma3n_text", GEMMA3N, "Gemma3nTextModel fixes final_logit_softcapping, without which"),
+])  # fmt: skip
+def test_architectures_that_get_no_head_are_refused(use, name, settings, said):
+    """An own bias after the projection, half an encoder-decoder, no name for the trunk, and scales that stay."""
+    model = other(name, **settings)
+    with pytest.raises(ValueError, match=said):
+        use(model, init="embeddings") if use is attach_lm_head else use(model)
+
+
+def test_a_cap_in_a_configuration_that_takes_no_none_is_undone_for_a_loss():
+    model = other("gemma3n_text", **GEMMA3N | CAUSAL)
+    head = VocabularyHead(model)
+    big = head.within(
+        model, {"input_ids": torch.arange(4)[None]}, torch.arange(3), lambda hidden, *_: hidden.new_full((), 9.0)
+    )
+    assert (head.softcap, big.item(), model.config.final_logit_softcapping) == (2.0, 9.0, 2.0)
+
+
+def test_a_factor_of_rounded_logits_is_found():
+    head = VocabularyHead(other("granite", dtype=torch.bfloat16, vocab_size=2_000, logits_scaling=6.0, **CAUSAL))
+    assert head.scale == pytest.approx(1 / 6, rel=1e-3)
 
 
 def test_a_bert_told_to_be_a_decoder_is_one():
