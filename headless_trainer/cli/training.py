@@ -29,7 +29,7 @@ from ..runtime.checkpoints import check_output_dir, check_writable, checkpoint_t
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
 from ..runtime.processes import first_process_first, lost_processes_named
-from ..runtime.signals import NAMES
+from ..runtime.signals import NAMES, deferred
 from ..trainers.headless import HeadlessTrainer
 from ..trainers.pretraining import PretrainingTrainer, check_trainable
 from ..trainers.resume import check_resume
@@ -91,7 +91,9 @@ def make_trainer(
         files = {"train_file": data_args.eval_old_file, "validation_file": None, "dataset_name": None}
         files |= {"text_column": None} if kinds == {".txt"} else {}
         old = copy(data_args)
-        vars(old).update(files, streaming=False)  # training on them would hold out the same documents
+        # The default share or a smaller one, whose documents are among those that the earlier training held out.
+        share = min(data_args.validation_split_percentage, DataArguments.validation_split_percentage)
+        vars(old).update(files, streaming=False, validation_split_percentage=share)
     came_in = config.dtype if model_args.model_name_or_path and config.dtype != loading.MASTER_DTYPE else None
     loading.check_length(config, data_args.max_seq_length)
     set_seed(args.seed)
@@ -133,10 +135,10 @@ def make_trainer(
         processing_class=tokenizer, **({"drawn_share": drawn_share} if drawn_share else {}),
     )  # fmt: skip
     trainer.old_eval_dataset, trainer.saved_dtype = rows.get("old"), came_in
-    if resume:  # check before training that the checkpoint fits this run, and find its position
-        check_resume(trainer, resume)
     first = "".join(row["text"] for row in islice(documents["validation"], 100))  # no two corpora have the same
     trainer.facts = RunFacts(model_args, data_args, xxh3_128_hexdigest(first.encode())[:8])
+    if resume:  # check before training that the checkpoint fits this run, and find its position
+        check_resume(trainer, resume)
     run_folder.use_console(trainer)
     return trainer, resume
 
@@ -205,8 +207,9 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
 
 def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
     """Save the model, then its held-out figures and card."""
-    trainer.save_model()
-    trainer.save_state()
+    with deferred():  # without a checkpoint the training would be lost
+        trainer.save_model()
+        trainer.save_state()
     if evaluate and not trainer.is_prepared:
         logger.warning("Nothing was left to train; DeepSpeed and FSDP evaluate only what they train: launch without.")
         evaluate = False

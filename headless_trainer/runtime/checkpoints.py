@@ -145,7 +145,8 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None,
     folder = Path(output_dir)
     checkpoints = checkpoints_in(folder)
     left = [*checkpoints, *(path for path in sorted(folder.glob("*")) if re.fullmatch(WEIGHTS, path.name))]
-    if left and not resume_from_checkpoint:
+    is_own = resume_from_checkpoint and Path(resume_from_checkpoint).resolve().parent == folder.resolve()
+    if left and not is_own:
         another, further = "choose another --output_dir", "--resume_from_checkpoint last"
         if in_python:
             another = "set trainer.args.output_dir to another folder"

@@ -49,6 +49,16 @@ def handled(handlers: dict[int, Any]) -> Iterator[None]:
 
 
 @contextmanager
+def deferred() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C wait for the end of a context."""
+    received: list[int] = []
+    with handled(dict.fromkeys(NAMES, lambda number, frame: received.append(number))):
+        yield
+    for number in received[:1]:
+        os.kill(os.getpid(), number)
+
+
+@contextmanager
 def ended_by_signals(to_go_on: str) -> Iterator[None]:
     """Decorate a command: SIGTERM and Ctrl-C end it with one line on how to resume, and exit code 143 or 130.
 

@@ -112,6 +112,7 @@ class PretrainingTrainer(Trainer):
     objective: str  # must equal args.objective
     head_class: type[CandidateHead] | type[VocabularyHead]
     hub: HubPushes | None = None
+    restarted_data = False  # by --ignore_data_skip
     old_eval_dataset: Any = None
     saved_dtype: torch.dtype | None = None
 
@@ -498,6 +499,7 @@ class PretrainingTrainer(Trainer):
         """Restore a checkpoint's totals and position in the data; return True if nothing is left to train."""
         resume.check_resume(self, checkpoint)
         resume.load_totals(self, checkpoint)
+        self.restarted_data = self.args.ignore_data_skip and self.stream is None
         state = resume.read_state(checkpoint)
         if not resume.is_finished(self.args, state):
             return False
@@ -516,10 +518,10 @@ class PretrainingTrainer(Trainer):
             return
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         if not self.is_sharded:
-            resume.load_renamed_weights(model or self.model, resume_from_checkpoint)
+            resume.check_weights(model or self.model, resume_from_checkpoint, load=True)
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
         best = self.state.best_model_checkpoint
         if not (self.is_sharded or resume.load_trained_weights(self.model, best)):
-            resume.load_renamed_weights(self.model, best)
+            resume.check_weights(self.model, best, load=True)

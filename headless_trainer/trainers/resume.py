@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 # A changed value would make another run.
 REFUSED = (
     "trainer", "objective", "task", "optim", "sparse_embedding_updates", "head_bias", "metric_for_best_model",
-    "lr_scheduler_type",
+    "lr_scheduler_type", "freeze_trunk", "held_out_texts", "eval_pool_size",
 )  # fmt: skip
 # A changed value would change the order of the rows or the masks: the checkpoint's position in the data would not apply.
 REFUSED_WITH_PLACE = ("seed", "data_seed", "train_sampling_strategy", "length_column_name", "dataloader_drop_last")
@@ -47,7 +47,7 @@ KEPT = ("learning_rate", "muon_learning_rate", "weight_decay", "adam_beta1", "ad
 SET = {
     "_name_or_path", "architectures", "dtype", "tie_word_embeddings", "transformers_version", "use_cache", MARK, FOLD,
 }  # fmt: skip
-ROWS = "hash_of_rows"  # fact of a checkpoint
+ROWS, RESTARTED = "hash_of_rows", "restarted_data"  # facts of a checkpoint
 _known: "WeakKeyDictionary[Dataset, dict[str, Any]]" = WeakKeyDictionary()  # facts of datasets, which do not change
 
 
@@ -63,24 +63,29 @@ def best_checkpoint(state: TrainerState, run_dir: str | Path) -> str | None:
 
 def is_finished(args, state: TrainerState) -> bool:
     """Return whether a run with these arguments has nothing left to train after this state."""
-    if args.max_steps > 0:
-        return state.global_step >= args.max_steps
-    return state.global_step >= state.max_steps and (state.epoch or 0) >= args.num_train_epochs
+    by_steps = state.global_step >= args.max_steps
+    return by_steps if args.max_steps > 0 else (state.epoch or 0) >= args.num_train_epochs - 1e-6
 
 
 def check_resume(trainer, checkpoint: str) -> None:
     """Restore the position in the data; raise ValueError if it would be lost, or if the checkpoint is another run's."""
     if os.path.isfile(os.path.join(checkpoint, CONFIG_NAME)):  # an adapter has none
         check_architecture(checkpoint, trainer.model.config)
-    if is_finished(trainer.args, read_state(checkpoint)):
-        return
     check_settings(checkpoint, trainer)
-    if trainer.args.ignore_data_skip:
+    if not trainer.is_sharded:
+        check_weights(trainer.model, checkpoint)
+    if trainer.args.ignore_data_skip or is_finished(trainer.args, read_state(checkpoint)):
         return
     facts, processes = read_facts(checkpoint), trainer.args.world_size
     check_processes(facts, processes, trainer.get_total_train_batch_size(trainer.args))
     if trainer.stream is not None:
         trainer.stream.load(checkpoint)
+    elif facts.get(RESTARTED) or facts.get("stream"):
+        why = "read a stream: add --streaming, or" if facts.get("stream") else "had restarted the data: again"
+        raise ValueError(
+            f"resume_from_checkpoint {checkpoint!r} has no position in these rows, since its run {why} restart the data with "
+            "--ignore_data_skip."
+        )
     else:
         check_rows(facts, trainer.train_dataset)
 
@@ -93,22 +98,27 @@ def load_trained_weights(model: PreTrainedModel, checkpoint: str) -> bool:
     return path.is_file()
 
 
-def load_renamed_weights(model: PreTrainedModel, checkpoint: str) -> None:
-    """Load the weights whose names in a checkpoint's file differ from those in the model.
+def check_weights(model: PreTrainedModel, checkpoint: str, load: bool = False) -> None:
+    """Refuse a checkpoint whose file has other weights than the model; ``load`` those whose names differ.
 
     `save_pretrained` gives some weights the names of older versions (GPT-NeoX's head is ``embed_out``). `Trainer` reads the
     file by the model's own names, and would only warn and train random weights in their place.
     """
     path = Path(checkpoint, SAFE_WEIGHTS_NAME)
-    if not path.is_file():  # shards, which are loaded by the model's own names
+    # Shards are loaded by the model's own names.
+    if not path.is_file() or Path(checkpoint, TRAINED_NAME).is_file():
         return
     own = model.state_dict()
     with safe_open(path, framework="pt") as file:
         renamings = [each for each in get_model_conversion_mapping(model) if isinstance(each, WeightRenaming)]
         found = {name if name in own else rename_source_key(name, renamings, [])[0]: name for name in file.keys()}  # noqa: SIM118
-        read = {own[name].data_ptr() for name in found.keys() & own.keys()}  # tied weights share it
-        lost = sorted(name for name, value in own.items() if value.data_ptr() not in read)
+        read: dict[int, str] = {}  # tied weights share an address
         unknown = sorted(found.keys() - own.keys())
+        for name in sorted(found.keys() & own.keys()):
+            other = read.setdefault(own[name].data_ptr(), name)
+            if other != name and not torch.equal(file.get_tensor(found[name]), file.get_tensor(found[other])):
+                unknown.append(f"separate {other} and {name}")
+        lost = sorted(name for name, value in own.items() if value.data_ptr() not in read)
         if lost or unknown:
             names = ", ".join(lost or unknown)
             problem = f"lacks {names}" if lost else f"holds {names}, which this model does not have"
@@ -116,8 +126,9 @@ def load_renamed_weights(model: PreTrainedModel, checkpoint: str) -> None:
                 f"Checkpoint {checkpoint!r} {problem}, so it belongs to another run: resume with the model, "
                 "tie_word_embeddings and head_bias that wrote it."
             )
-        renamed = {name: file.get_tensor(source) for name, source in found.items() if name != source}
-        model.load_state_dict(renamed, strict=False)
+        if load:
+            renamed = {name: file.get_tensor(source) for name, source in found.items() if name != source}
+            model.load_state_dict(renamed, strict=False)
 
 
 def counts_beside(model: PreTrainedModel, rows: int, objective: str) -> tuple[Tensor, dict[str, float]]:
@@ -166,14 +177,15 @@ def check_settings(checkpoint: str, trainer) -> None:
         if settings.get("data_seed") is None:
             settings["data_seed"] = settings.get("seed")
         settings["optim"] = str(settings.get("optim")).removesuffix("_fused")  # the same computation
-    if not before.get(
-        "metric_for_best_model"
-    ):  # the checkpoint has no best figure, with which others would be compared
-        before.pop("metric_for_best_model", None)
-    if not {before.get("lr_scheduler_type"), now["lr_scheduler_type"]} & {
-        *FOLLOW_SCORES
-    }:  # others compute each rate anew
-        before.pop("lr_scheduler_type", None)
+    now["held_out_texts"] = trainer.facts.held_out_texts
+    metric = before.get("metric_for_best_model") or ""
+    compared = bool(metric) and not is_finished(args, read_state(checkpoint))  # later figures, with the best one
+    by_pool = compared and metric.endswith(("loss", "pool_accuracy"))
+    # Other schedules compute each rate anew.
+    follows = {before.get("lr_scheduler_type"), now["lr_scheduler_type"]} & {*FOLLOW_SCORES}
+    matter = {"metric_for_best_model": metric, "held_out_texts": compared, "eval_pool_size": by_pool}
+    for name in (name for name, does in (matter | {"lr_scheduler_type": follows}).items() if not does):
+        before.pop(name, None)
     place = () if args.ignore_data_skip else REFUSED_WITH_PLACE
     # With and without Muon differ.
     kept = [name for name in KEPT if (before.get(name) is None) == (now.get(name) is None)]
@@ -184,6 +196,7 @@ def check_settings(checkpoint: str, trainer) -> None:
                 "its weights (--model_name_or_path).",
                 *(name, now.get(name), before[name]),
             )
+            setattr(args, name, before[name])  # what cards and reports tell
             continue
         anew = ", or restart the data with --ignore_data_skip" if name in place else ""
         raise ValueError(

@@ -42,6 +42,7 @@ def checkpoint(trainer) -> Iterator[None]:
                 state.save_to_json(os.path.join(aside.folder, TRAINER_STATE_NAME))
         trainer.accelerator.wait_for_everyone()
         facts = resume.row_facts(trainer.train_dataset) | {"rows_a_step": trainer.get_total_train_batch_size(args)}
+        facts[resume.RESTARTED] = trainer.restarted_data
         aside.publish(args.save_only_model, processes=args.world_size, stream=trainer.stream is not None, **facts)
     if args.should_save:
         keep = {str(aside.final), state.best_model_checkpoint or str(aside.final)}

@@ -14,8 +14,10 @@ from builders import tiny_trainer
 from transformers import TrainerCallback
 from transformers.trainer_utils import SaveStrategy
 
+from headless_trainer.cli.training import finish
 from headless_trainer.runtime.checkpoints import checkpoints_in
 from headless_trainer.runtime.manifest import find_fault
+from headless_trainer.runtime.signals import Stopped, raised
 
 ROOT = Path(__file__).parents[2]
 
@@ -356,3 +358,15 @@ def test_a_signal_in_the_last_evaluation_leaves_a_checkpoint(tmp_path):
     run.add_callback(evaluated)
     run.train()
     assert run.signal.stopped and [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2"]
+
+
+def test_a_signal_waits_until_the_model_is_saved(tmp_path, monkeypatch):
+    """Without a checkpoint the training would be lost."""
+    run = tiny_trainer(tmp_path, task="clm", max_steps=1, save_strategy="no", eval_strategy="no")
+    run.train()
+    save = run.save_model
+    monkeypatch.setattr(run, "save_model", lambda: [os.kill(os.getpid(), signal.SIGTERM), save()])
+    with pytest.raises(Stopped, match="143"), raised():
+        finish(run, evaluate=False)
+    assert {"model.safetensors", "trainer_state.json"} <= {path.name for path in tmp_path.iterdir()}
+    assert not (tmp_path / "eval_results.json").exists()

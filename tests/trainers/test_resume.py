@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from headless_trainer import HeadlessTrainingArguments, VanillaTrainer, load_token_counts
-from headless_trainer.runtime.checkpoints import save_token_counts
+from headless_trainer.runtime.checkpoints import read_settings, save_token_counts
 from headless_trainer.trainers.resume import check_architecture, is_finished, load_totals, row_facts
 from headless_trainer.trainers.window import TrainingWindow
 
@@ -57,6 +57,8 @@ def test_what_the_optimizer_brings_back_is_said_to_have_no_effect(tmp_path, capl
     assert "0.001" in ours(caplog)[0]
     assert logged(again, "learning_rate")[-1] == 0.001 / 2  # as it says: half is left after the first of two steps
     assert again.optimizer.param_groups[0]["weight_decay"] == 0.0
+    written = read_settings(tmp_path / "b" / "checkpoint-2")  # what cards and reports tell
+    assert (written["learning_rate"], written["weight_decay"]) == (0.001, 0.0)
 
 
 @pytest.mark.parametrize("settings, said", [
@@ -82,6 +84,61 @@ def test_another_metric_would_be_compared_with_the_best_of_the_first(tmp_path):
         run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
     run.train(resume_from_checkpoint=str(tmp_path / "b" / "checkpoint-1"))
     assert run.state.best_global_step == 2
+
+
+@pytest.mark.parametrize("settings, said", [
+    ({"eval_pool_size": 8}, "eval_pool_size is 8 but .* 4096"), ({"texts": "b"}, "held_out_texts is 'b' but .* 'a'"),
+])  # fmt: skip
+def test_best_scores_of_other_measures_are_not_compared(tmp_path, settings, said):
+    best = SAVING | {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
+    first = trainer_for(tmp_path / "a", "mlm", Tokenizer(), **best)
+    first.facts.held_out_texts = "a"
+    first.train()
+    texts = settings.pop("texts", "a")
+    run = trainer_for(tmp_path / "b", "mlm", Tokenizer(), **best | settings)
+    run.facts.held_out_texts = texts
+    with pytest.raises(ValueError, match=said):
+        run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
+
+
+@pytest.mark.parametrize("settings", [{"objective": "vanilla"}, {"seed": 7}])
+def test_a_finished_run_repeated_with_other_settings_is_refused(tmp_path, settings):
+    trainer_for(tmp_path, "mlm", Tokenizer(), data=rows(), **SAVING).train()
+    again = trainer_for(tmp_path, "mlm", Tokenizer(), data=rows(), **SAVING | settings)
+    with pytest.raises(ValueError, match="so it belongs to another run"):
+        again.train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("first, said", [(False, "separate lm_head.* and .*wte"), (True, "lacks lm_head.weight")])
+def test_a_resume_neither_ties_nor_unties_a_head(tmp_path, first, said):
+    """Also of a finished run, whose matrices would otherwise become one."""
+    shape = {"vocab_size": 30, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    tied = [AutoConfig.for_model("gpt2", tie_word_embeddings=each, **shape) for each in (first, not first)]
+    vanilla(tmp_path, tied[0]).train()
+    with pytest.raises(ValueError, match=said):
+        vanilla(tmp_path, tied[1]).train(resume_from_checkpoint=True)
+
+
+def test_a_run_does_not_resume_into_the_folder_of_another(tmp_path):
+    for name in ("a", "b"):
+        trainer_for(tmp_path / name, "mlm", Tokenizer(), data=rows(), max_steps=1, **SAVING).train()
+    for place in ("b", "a/checkpoint-1"):
+        run = trainer_for(tmp_path / place, "mlm", Tokenizer(), data=rows(), **SAVING)
+        with pytest.raises(ValueError, match="already holds .*: set trainer.args.output_dir to another folder"):
+            run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
+
+
+def test_a_place_in_rows_that_were_restarted_is_none(tmp_path):
+    again = resumed(tmp_path, ignore_data_skip=True, max_steps=3)
+    plain, anew = (
+        trainer_for(
+            again.args.output_dir, "mlm", Tokenizer(), data=rows(), max_steps=4, ignore_data_skip=ignored, **SAVING
+        )
+        for ignored in (False, True)
+    )
+    with pytest.raises(ValueError, match="no position in these rows, since its run had restarted the data: again"):
+        plain.train(resume_from_checkpoint=True)
+    assert anew.train(resume_from_checkpoint=True).global_step == 4
 
 
 @pytest.mark.parametrize("data", [rows(count=25), rows(seed=1)])
@@ -192,9 +249,9 @@ def test_seconds_of_processes_add_up_where_their_number_changes(tmp_path):
 def test_a_resumed_run_may_change_when_it_saves_and_be_longer_than_half_an_epoch(tmp_path):
     state = resumed(tmp_path, save_steps=2, logging_steps=2, eval_steps=2).state
     assert (state.save_steps, state.logging_steps, state.eval_steps) == (2, 2, 2)
-    half = SimpleNamespace(global_step=3, max_steps=3, num_train_epochs=1, epoch=0.5)
-    runs = [SimpleNamespace(max_steps=-1, num_train_epochs=epochs) for epochs in (0.5, 1)]
-    assert [is_finished(run, half) for run in runs] == [True, False]
+    half = SimpleNamespace(global_step=3, max_steps=9, epoch=0.5)  # of a run that had wanted more
+    runs = [SimpleNamespace(max_steps=-1, num_train_epochs=epochs) for epochs in (0.4, 0.5, 1)]
+    assert [is_finished(run, half) for run in runs] == [True, True, False]
 
 
 def test_counts_over_all_processes_are_the_first_one_s_alone(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from headless_trainer import HeadlessTrainer, PackedStream
 from headless_trainer.cli.pretrain import main
 from headless_trainer.runtime.manifest import read_facts, write_manifest
 from headless_trainer.trainers.data_loading import Passes
+from headless_trainer.trainers.resume import check_resume
 
 STEPS, ROWS, MICRO_BATCHES, LENGTH = 24, 3, 2, 12
 
@@ -91,6 +92,10 @@ def test_refused(tmp_path, text_lines):
     with pytest.raises(ValueError, match="dataloader_num_workers is 2 .* with 1"):
         other = trainer(tmp_path / "b", text_lines, "clm", dataloader_num_workers=2)
         other.train(resume_from_checkpoint=checkpoint)
+    plain = trainer(tmp_path / "d", text_lines, "clm")
+    plain.stream, plain.train_dataset = None, [{"input_ids": [1, 2]}]
+    with pytest.raises(ValueError, match="no position in these rows, since its run read a stream: add --streaming, or"):
+        check_resume(plain, checkpoint)
     os.remove(os.path.join(checkpoint, "stream_0.json"))  # as a run that read no stream leaves a checkpoint
     write_manifest(checkpoint, **read_facts(checkpoint) | {"stream": False})
     with pytest.raises(ValueError, match="stream_0.json.*--ignore_data_skip"):
