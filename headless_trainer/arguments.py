@@ -95,7 +95,9 @@ class DataArguments:
         default=None, help="Files, folders or globs for evaluation. Default: part of the training documents."
     )
     eval_old_file: list[str] | None = HfArg(
-        default=None, help="Earlier texts, to measure forgetting. Their held-out part is scored as eval_old_...."
+        default=None,
+        help="Earlier texts, to measure forgetting. Of what a default run with the same --sample_by holds out, "
+        "--validation_split_percentage at most is scored as eval_old_....",
     )
     text_column: str | None = HfArg(default=None, help="Text column. Default: text, or the only text column.")
     sample_by: Literal["line", "paragraph", "document"] = HfArg(
@@ -258,6 +260,17 @@ class LMHeadArguments(HeadlessTrainingArguments):
         "eval_pool_size", "eval_full_vocabulary", "mask_token", "resize_embeddings", "do_predict",
     )  # fmt: skip
     refusals = HEAD
+
+
+@dataclass
+class ReportArguments:
+    """Runs and the report."""
+
+    runs: list[str] = HfArg(
+        help="Output folders of training runs, or NAME=RUN1,RUN2 for the seeds of one. The flag itself is optional "
+        "in front of the first."
+    )
+    output_dir: str = HfArg(help="Folder of the report.")
 
 
 @contextmanager

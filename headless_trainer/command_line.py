@@ -74,15 +74,11 @@ INSTEAD = {
         "dtype torch_dtype": "weights are trained in float32; --bf16 true computes in bfloat16",
         "warmup_ratio": "use --warmup_steps with a share of the steps, below 1",
         "use_auth_token": "use --token",
-        "include_tokens_per_second": "tokens_per_second is always logged",
-        "dispatch_batches": "use --accelerator_config",
         "split_batches": "lower --per_device_train_batch_size",
-        "fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap": "use --fsdp_config, or accelerate launch",
         "evaluation_strategy": "use --eval_strategy",
         "no_cuda": "use --use_cpu",
         "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR",
         "adafactor": "use --optim adafactor",
-        "push_to_hub_token push_to_hub_model_id push_to_hub_organization": "use --hub_token, --hub_model_id",
     },
 }
 PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "cli" / "presets").glob("*.yaml"))}

@@ -23,10 +23,9 @@ from transformers import (
 )
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, SampledSoftmaxTrainer, VanillaTrainer
-from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
+from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments, ReportArguments
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 from headless_trainer.hub.pushes import RUN_EXCLUDED
-from headless_trainer.reporting.report_arguments import ReportArguments
 from headless_trainer.scoring.zero_shot_arguments import ZeroShotArguments
 
 VOCAB = 50

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from huggingface_hub import parse_local_safetensors_file_metadata
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -38,6 +39,13 @@ def count(number: float, noun: str) -> str:
     """Return a count with its noun: ``1 epoch``, ``2.5 epochs``, ``1,000 processes``."""
     figure = f"{number:,.2f}".rstrip("0").rstrip(".") if isinstance(number, float) else f"{number:,}"
     return f"{figure} {noun}" + ("" if figure == "1" else "es" if noun.endswith("s") else "s")
+
+
+def mean_pool(history: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+    """Return the mean number of candidates of a step's pools, and of distinct ones, from the logs; nothing without pools."""
+    logs = [each for each in history if "pool_size" in each]
+    steps = np.diff([0, *(each["step"] for each in logs)])  # of which each log is the mean
+    return [tuple(np.average([(each["pool_size"], each["pool_tokens"]) for each in logs], 0, steps))] if logs else []
 
 
 def on_hub(source: str | None) -> bool:

@@ -82,7 +82,7 @@ def results_table(results: Sequence[EvalResult]) -> str:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, int) or isinstance(value, float) and abs(value) >= 10_000:
+    if isinstance(value, int) or isinstance(value, float) and abs(value) >= 9_999.5:
         return f"{value:,.0f}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 PICTURE = "loss.png"
-WORDS = (card_facts.count, card_facts.linked, card_facts.data_name, card_facts.file_names)  # functions of the template
+WORDS = (card_facts.count, card_facts.linked, card_facts.data_name, card_facts.file_names, card_facts.mean_pool)
 HEADLESS_TAG = "contrastive-weight-tying"
 UNFILLED = "[More Information Needed]"  # in the template card that peft writes beside an adapter
 
@@ -128,7 +128,7 @@ def write_card(
         "folded": config.is_file() and FOLD in config.read_text(encoding="utf-8"),
         "results": results_table(results),
         "environment": card_facts.software(),
-        **{each.__name__: each for each in WORDS},
+        **{each.__name__: each for each in WORDS},  # functions of the template
     } | facts
     save_card(folder, ModelCard.from_template(ModelCardData(**metadata), template_path=str(TEMPLATE), **facts))
 

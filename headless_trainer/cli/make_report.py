@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> None:
     from ..command_line import CONFIG_SUFFIXES, errors_in_one_line, parse_args, show_usage
 
     show_usage(__doc__, argv)
-    from ..reporting.report_arguments import ReportArguments
+    from ..arguments import ReportArguments
 
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv and not argv[0].startswith("-") and Path(argv[0]).suffix not in CONFIG_SUFFIXES:

@@ -57,7 +57,7 @@ def tokenize_and_pack(
 
     Args:
         texts: documents in the column "text".
-        line_by_line: put one document into a row, cut to ``max_seq_length`` tokens but with its closing token.
+        line_by_line: put one document into a row, cut to ``max_seq_length`` tokens but with its closing token if it has one.
         share_rows: with line_by_line, put as many whole documents into a row as fit (see `shared_rows`), for a model that keeps
             them apart.
         num_proc: number of encoding processes, one per processor by default.
@@ -81,7 +81,7 @@ def tokenize_and_pack(
 
     def tables() -> Iterator[tuple[pa.Table]]:
         batches = _encoded_batches(texts, tokenizer, num_proc or available_processors())
-        for ids, offsets in _rows(batches, **settings):
+        for ids, offsets in _rows(batches, DocumentEncoder(tokenizer).closing_ids, **settings):
             yield (pa.table({"input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))}),)
 
     path = _cache_path(texts, tokenizer, cache_dir, settings)
@@ -96,9 +96,11 @@ def _cache_path(texts: Dataset, tokenizer: PreTrainedTokenizerBase, cache_dir: s
     return cache_folder(cache_dir) / f"rows-{fingerprint}.arrow"
 
 
-def _rows(batches: Iterable[Batch], *, max_seq_length: int, line_by_line: bool, share_rows: bool) -> Iterator[Batch]:
+def _rows(
+    batches: Iterable[Batch], closing_ids: list[int], *, max_seq_length: int, line_by_line: bool, share_rows: bool
+) -> Iterator[Batch]:
     if line_by_line:
-        lines = _lines(batches, max_seq_length)
+        lines = _lines(batches, closing_ids, max_seq_length)
         if not share_rows:
             yield from lines
             return
@@ -122,25 +124,29 @@ def _rows(batches: Iterable[Batch], *, max_seq_length: int, line_by_line: bool, 
         )
 
 
-def _lines(batches: Iterable[Batch], max_seq_length: int) -> Iterator[Batch]:
+def _lines(batches: Iterable[Batch], closing_ids: list[int], max_seq_length: int) -> Iterator[Batch]:
     documents = cut = tokens = lost = 0
-    for ids, lengths in batches:
-        documents, cut = documents + len(lengths), cut + np.count_nonzero(lengths > max_seq_length)
-        tokens, lost = tokens + len(ids), lost + int((lengths - max_seq_length).clip(min=0).sum())
-        yield cut_documents(ids, lengths[lengths > 0], max_seq_length)
-    if lost:
-        logger.warning(
-            "line_by_line: %d of %d documents are longer than max_seq_length, %d, and cut: %.1f %% of all tokens are lost.",
-            *(cut, documents, max_seq_length, 100 * lost / tokens),
-        )
+    which = "the first "  # of a stream, of which check_token_ids reads no more
+    try:
+        for ids, lengths in batches:
+            documents, cut = documents + len(lengths), cut + np.count_nonzero(lengths > max_seq_length)
+            tokens, lost = tokens + len(ids), lost + int((lengths - max_seq_length).clip(min=0).sum())
+            yield cut_documents(ids, lengths[lengths > 0], closing_ids, max_seq_length)
+        which = ""
+    finally:
+        if lost:
+            logger.warning(
+                "line_by_line: %d of %s%d documents are longer than max_seq_length, %d, and cut: %.1f %% of tokens are lost.",
+                *(cut, which, documents, max_seq_length, 100 * lost / tokens),
+            )
 
 
-def cut_documents(ids: np.ndarray, lengths: np.ndarray, max_seq_length: int) -> Batch:
-    """Cut non-empty documents to rows of at most ``max_seq_length`` tokens, and keep their last token."""
+def cut_documents(ids: np.ndarray, lengths: np.ndarray, closing_ids: list[int], max_seq_length: int) -> Batch:
+    """Cut non-empty documents to rows of at most ``max_seq_length`` tokens, and keep a last token that closes them."""
     kept = np.minimum(lengths, max_seq_length)
     position = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths)
-    # A document that is too long loses tokens before its last one, which is the sep or eos token.
-    stays = (position < np.repeat(kept - 1, lengths)) | (position == np.repeat(lengths - 1, lengths))
+    closed = np.isin(ids[lengths.cumsum() - 1], closing_ids)
+    stays = (position < np.repeat(kept - closed, lengths)) | (position == np.repeat(lengths - closed, lengths))
     return ids[stays], np.append(0, kept.cumsum()).astype(np.int32)
 
 
@@ -177,7 +183,8 @@ def shared_rows(documents: Iterable[np.ndarray], max_seq_length: int) -> Iterato
 
 def _stream_rows(texts: IterableDataset | TextStream, tokenizer: PreTrainedTokenizerBase, settings: dict):
     texts = texts if isinstance(texts, TextStream) else TextStream(texts)
-    for ids in documents_of(_rows(map(DocumentEncoder(tokenizer), texts.batches()), **settings)):
+    encode = DocumentEncoder(tokenizer)
+    for ids in documents_of(_rows(map(encode, texts.batches()), encode.closing_ids, **settings)):
         yield {"input_ids": ids}
 
 

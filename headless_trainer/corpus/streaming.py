@@ -126,7 +126,7 @@ class PackedStream(torch.utils.data.IterableDataset):
                 ids, lengths = encode(documents)
                 tokens += len(ids)
                 if self.line_by_line:
-                    yield from self._lines(ids, lengths, place)
+                    yield from self._lines(ids, lengths, encode.closing_ids, place)
                 else:
                     starts = len(carried) - place.token + np.append(0, lengths.cumsum())
                     ids = np.concatenate((carried, ids[place.token :]))
@@ -146,9 +146,11 @@ class PackedStream(torch.utils.data.IterableDataset):
             after = place._replace(document=place.document + whole, token=int(end - starts[whole]))
             yield ids[end - self.max_seq_length : end], after
 
-    def _lines(self, ids: np.ndarray, lengths: np.ndarray, place: Place) -> Iterator[tuple[np.ndarray, Place]]:
+    def _lines(
+        self, ids: np.ndarray, lengths: np.ndarray, closing_ids: list[int], place: Place
+    ) -> Iterator[tuple[np.ndarray, Place]]:
         filled = np.flatnonzero(lengths)
-        rows = documents_of([cut_documents(ids, lengths[filled], self.max_seq_length)])
+        rows = documents_of([cut_documents(ids, lengths[filled], closing_ids, self.max_seq_length)])
         after = [place._replace(document=place.document + number + 1) for number in filled.tolist()]
         if self.share_rows:
             rows = list(shared_rows(rows, self.max_seq_length))[place.token :]

@@ -50,7 +50,7 @@ def draw_step(trainer, batches: list[dict[str, Tensor]]) -> "Step":
     shares = trainer.candidates_of_step([target_ids for _, target_ids in predicted])
     masks = [batch.get("attention_mask", torch.ones_like(batch["input_ids"])) for batch in hosts]
     micro_batches = [
-        MicroBatch.of(*each, pools, divisor, int(mask.sum()) if mask.dim() == 2 else len(mask) * mask.shape[-1])
+        MicroBatch.of(*each, pools, divisor, int((mask != 0).sum()) if mask.dim() == 2 else len(mask) * mask.shape[-1])
         for mask, each, (pools, divisor) in zip(masks, predicted, shares, strict=True)
     ]
     carrying = [inputs | {CARRIED: each} for inputs, each in zip(made, micro_batches, strict=True)]

@@ -144,6 +144,15 @@ def test_objectives(here):
     assert section(text_of(here / "vanilla"), "Objective").startswith("Cross-entropy over the vocabulary")
 
 
+def test_the_mean_of_pools_is_one_over_steps():
+    logs = [
+        {"step": 1, "pool_size": 36.0, "pool_tokens": 20.0},
+        {"step": 4, "pool_size": 40.0, "pool_tokens": 28.0},
+        {"step": 4},
+    ]
+    assert card_facts.mean_pool(logs) == [(39.0, 26.0)] and not card_facts.mean_pool(logs[2:])
+
+
 def test_data_tokens_rows_time_and_memory(here):
     data = bullets(here / "decoder", "Data")
     assert data["Texts"] == "the local file `lines.txt`" and data["Held out"] == "10 % of the documents"

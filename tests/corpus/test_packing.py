@@ -1,4 +1,5 @@
 import copy
+import gc
 import os
 
 import numpy as np
@@ -97,7 +98,9 @@ def test_documents_without_an_end_do_not_share_rows(cache):
     said = "isolate_documents is True with line_by_line but the tokenizer has no end-of-text token"
     with pytest.raises(ValueError, match=said):
         tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, share_rows=True, **settings)
-    assert len(tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, **settings)) == 60
+    rows = tokenize_and_pack(Dataset.from_dict({"text": DOCUMENTS}), tokenizer, **settings | {"max_seq_length": 5})
+    # No token stands beside one that it does not follow in the text.
+    assert rows_of(rows) == [tokenizer(text)["input_ids"][:5] for text in DOCUMENTS if text]
 
 
 @pytest.mark.parametrize("settings", [{}, {"line_by_line": True}, {"line_by_line": True, "share_rows": True}])
@@ -218,7 +221,12 @@ def test_what_line_by_line_cuts_is_said(clm, cache, caplog):
     whole = [len(clm(text)["input_ids"]) + 1 for text in texts["text"]]  # and the end
     limit = max(whole) - 3
     tokenize_and_pack(texts, clm, max_seq_length=limit, line_by_line=True, cache_dir=cache)
-    said = f"1 of 3 documents are longer than max_seq_length, {limit}, and cut: {300 / sum(whole):.1f} % of all tokens"
+    said = f"1 of 3 documents are longer than max_seq_length, {limit}, and cut: {300 / sum(whole):.1f} % of tokens"
+    assert said in caplog.text
+    caplog.clear()
+    stream = tokenize_and_pack(texts.to_iterable_dataset(), clm, max_seq_length=limit, line_by_line=True)
+    check_token_ids(stream, 300, clm)  # as before each training
+    gc.collect()
     assert said in caplog.text
     caplog.clear()
     tokenize_and_pack(texts, clm, max_seq_length=max(whole) + 1, line_by_line=True, cache_dir=cache)

@@ -112,3 +112,10 @@ def test_tensorboard_gets_every_name(tmp_path):
     assert set(events.Tags()["scalars"]) == {*rewrite_logs(names)}
     losses = [(logs["step"], logs["loss"]) for logs in history if "loss" in logs]
     assert {event.step: event.value for event in events.Scalars("train/loss")} == pytest.approx(dict(losses))
+
+
+def test_tokens_are_counted_where_a_mask_holds_the_numbers_of_documents(tmp_path):
+    row = {"input_ids": torch.arange(6), "attention_mask": torch.tensor([1, 1, 2, 2, 3, 0])}
+    run = make_trainer(tmp_path, tiny_model("clm"), [row] * 4, {"task": "clm", "max_steps": 1, "save_strategy": "no"})
+    run.train()
+    assert run.window.tokens_seen == 5 * 4
