@@ -96,8 +96,8 @@ class DataArguments:
     )
     eval_old_file: list[str] | None = HfArg(
         default=None,
-        help="Earlier texts, to measure forgetting. Of what a default run with the same --sample_by holds out, "
-        "--validation_split_percentage at most is scored as eval_old_....",
+        help="Earlier texts, to measure forgetting. eval_old_... scores the documents that a default run with the same "
+        "--sample_by holds out, at most --validation_split_percentage of all.",
     )
     text_column: str | None = HfArg(default=None, help="Text column. Default: text, or the only text column.")
     sample_by: Literal["line", "paragraph", "document"] = HfArg(
@@ -266,10 +266,7 @@ class LMHeadArguments(HeadlessTrainingArguments):
 class ReportArguments:
     """Runs and the report."""
 
-    runs: list[str] = HfArg(
-        help="Output folders of training runs, or NAME=RUN1,RUN2 for the seeds of one. The flag itself is optional "
-        "in front of the first."
-    )
+    runs: list[str] = HfArg(help="Output folders of training runs, or NAME=RUN1,RUN2 for seeds; --runs may be omitted.")
     output_dir: str = HfArg(help="Folder of the report.")
 
 

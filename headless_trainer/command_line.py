@@ -78,7 +78,6 @@ INSTEAD = {
         "evaluation_strategy": "use --eval_strategy",
         "no_cuda": "use --use_cpu",
         "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR",
-        "adafactor": "use --optim adafactor",
     },
 }
 PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "cli" / "presets").glob("*.yaml"))}

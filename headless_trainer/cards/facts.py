@@ -44,8 +44,8 @@ def count(number: float, noun: str) -> str:
 def mean_pool(history: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
     """Return the mean number of candidates of a step's pools, and of distinct ones, from the logs; nothing without pools."""
     logs = [each for each in history if "pool_size" in each]
-    steps = np.diff([0, *(each["step"] for each in logs)])  # of which each log is the mean
-    return [tuple(np.average([(each["pool_size"], each["pool_tokens"]) for each in logs], 0, steps))] if logs else []
+    steps, pools = np.diff([0, *(e["step"] for e in logs)]), [(e["pool_size"], e["pool_tokens"]) for e in logs]
+    return [tuple(np.average(pools, 0, steps))] if logs else []
 
 
 def on_hub(source: str | None) -> bool:

@@ -91,7 +91,6 @@ def make_trainer(
         files = {"train_file": data_args.eval_old_file, "validation_file": None, "dataset_name": None}
         files |= {"text_column": None} if kinds == {".txt"} else {}
         old = copy(data_args)
-        # The default share or a smaller one, whose documents are among those that the earlier training held out.
         share = min(data_args.validation_split_percentage, DataArguments.validation_split_percentage)
         vars(old).update(files, streaming=False, validation_split_percentage=share)
     came_in = config.dtype if model_args.model_name_or_path and config.dtype != loading.MASTER_DTYPE else None
@@ -207,7 +206,7 @@ def train(trainer: PretrainingTrainer, resume: str | None) -> None:
 
 def finish(trainer: PretrainingTrainer, evaluate: bool) -> None:
     """Save the model, then its held-out figures and card."""
-    with deferred():  # without a checkpoint the training would be lost
+    with deferred(f"The trained model is saved in {trainer.args.output_dir}."):
         trainer.save_model()
         trainer.save_state()
     if evaluate and not trainer.is_prepared:

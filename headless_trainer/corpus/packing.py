@@ -125,8 +125,7 @@ def _rows(
 
 
 def _lines(batches: Iterable[Batch], closing_ids: list[int], max_seq_length: int) -> Iterator[Batch]:
-    documents = cut = tokens = lost = 0
-    which = "the first "  # of a stream, of which check_token_ids reads no more
+    documents, cut, tokens, lost, which = 0, 0, 0, 0, "the first "  # of a stream, of which often no more are read
     try:
         for ids, lengths in batches:
             documents, cut = documents + len(lengths), cut + np.count_nonzero(lengths > max_seq_length)
@@ -135,7 +134,7 @@ def _lines(batches: Iterable[Batch], closing_ids: list[int], max_seq_length: int
         which = ""
     finally:
         if lost:
-            logger.warning(
+            logger.warning_once(  # a stream is read again by each evaluation
                 "line_by_line: %d of %s%d documents are longer than max_seq_length, %d, and cut: %.1f %% of tokens are lost.",
                 *(cut, which, documents, max_seq_length, 100 * lost / tokens),
             )

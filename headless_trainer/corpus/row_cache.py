@@ -20,7 +20,7 @@ from ..runtime.processes import made_progress
 logger = logging.getLogger(__name__)
 
 # Raise it when the same texts, tokenizer and settings give other rows, so that nobody reads the old ones.
-ROWS_VERSION = 2
+ROWS_VERSION, TEXTS_VERSION = 2, 1
 _MARK = b"rows, xxh3_128: "  # after the rows, beyond the end of the Arrow stream; followed by the checksum
 _AT_ONCE = 16_000_000  # bytes that are checked at a time
 

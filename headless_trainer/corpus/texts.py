@@ -16,7 +16,7 @@ from datasets.fingerprint import Hasher
 from ..arguments import DataArguments
 from .documents import TEXT_TYPES, File, TextStream, documents_in_file, shards, split
 from .files import cache_of, expand, extension, read_tables
-from .row_cache import ROWS_VERSION, cache_folder, find_or_write
+from .row_cache import TEXTS_VERSION, cache_folder, find_or_write
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def load_texts(
             options = {"share": share, "paths": paths}
             texts |= {side: TextStream(files, held_out=bool(place), **options) for place, side in enumerate(sides)}
             continue
-        key = Hasher.hash(json.dumps([identity, share, ROWS_VERSION]))
+        key = Hasher.hash(json.dumps([identity, share, TEXTS_VERSION]))
         paths = [cache_folder(cache_dir) / f"texts-{key}-{side}.arrow" for side in sides]
         texts |= zip(sides, find_or_write(paths, functools.partial(_sides, files, share), _FEATURES), strict=True)
     for name, part in texts.items():

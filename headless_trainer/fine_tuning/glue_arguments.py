@@ -31,7 +31,6 @@ _INSTEAD = {
     "resume_from_checkpoint": "repeat the command to finish a grid",
     "eval_do_concat_batches batch_eval_metrics prediction_loss_only include_for_metrics": "whole splits are scored",
     "seed": "--seeds names one or several",
-    "dataloader_drop_last": "every row is scored",
 }
 DECIDED = (
     *(Refusal(names, f"`headless-trainer glue` sets it: {instead}") for names, instead in _INSTEAD.items()),

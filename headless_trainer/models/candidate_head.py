@@ -72,7 +72,7 @@ class CandidateHead:
         if output_width != width:
             raise ValueError(
                 f"model {name} has outputs of width {output_width} and embeddings of width {width}: contrastive weight tying "
-                "needs equal widths: use another architecture."
+                "needs equal widths. Use another architecture."
             )
 
     def vectors(self, ids: Tensor) -> Tensor:

@@ -173,8 +173,9 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
             try:
                 setattr(config, setting, None if setting == SOFTCAP else 1.0)
             except Exception as error:  # MiniCPM3 derives it, Gemma 3n insists on a number
-                said = f"model {type(trunk).__name__} fixes {setting}, without which a free head is trained"
-                raise ValueError(f"{said}: keep the trunk for features and fine-tuning.") from error
+                raise ValueError(
+                    f"model {type(trunk).__name__} always applies {setting}: it gets no free head."
+                ) from error
     # The dtype is set while the model is made: casting it later would also round tables such as the rotary frequencies.
     model = kind._from_config(config, dtype=trunk.dtype).to(trunk.device)
     if model.base_model is model:  # Llama 4

@@ -1,7 +1,7 @@
 """Find the vocabulary projection of a language model, and check its inputs and outputs."""
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from .trunk import probe, probe_ids
 
 # Settings that change the logits after the projection.
 SOFTCAP = "final_logit_softcapping"
+LARGE = 1024.0  # beyond any cap
 LOGIT_TRANSFORMS = (SOFTCAP, "logits_scaling", "logit_scale", "lm_head_multiplier")
 
 
@@ -83,16 +84,18 @@ def computed_by(model: PreTrainedModel, projection: nn.Linear, forward: Callable
 
 
 def _returned(model: PreTrainedModel, projection: nn.Linear) -> Tensor:
-    """Return what a model makes of a 1 from its projection, as which training returns a loss."""
-    with computed_by(model, projection, lambda hidden: hidden.new_ones(())):
-        returned = probe(model, probe_ids(model)).logits
-    return returned if returned.dim() == 0 else returned.new_full((), torch.nan)
+    """Return what a model makes of a single number from its projection, such as the loss in training, as a share of it."""
+    forward = computed_by(model, projection, lambda hidden: hidden.new_full((), LARGE))
+    with forward, suppress(IndexError, RuntimeError):  # of models that need scores of each token
+        if (returned := probe(model, probe_ids(model)).logits).dim() == 0:
+            return returned / LARGE
+    return projection.weight.new_full((), torch.nan)
 
 
 def _changes_logits(model: PreTrainedModel) -> ValueError:
     return ValueError(
-        f"model {type(model).__name__} changes its logits after the projection, so it gets no head here: train it with "
-        "--objective headless for features and fine-tuning, or use a model whose head ends in a single projection."
+        f"model {type(model).__name__} changes its logits after the projection, so its head can be neither trained nor "
+        "attached: use --objective headless for features and fine-tuning, or a model whose head ends in a projection."
     )
 
 

@@ -25,13 +25,11 @@ def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
     check_one_stack(model.config, name)
     trunk: PreTrainedModel = model.base_model
     if trunk is model and model.get_output_embeddings() is not None:  # Llama 4
-        raise ValueError(
-            f"model {name} has a head but names no part below it: pass its AutoModel, or use another model."
-        )
+        raise ValueError(f"model {name} has a head but names no part below it: pass its AutoModel.")
     with suppress(NotImplementedError):  # in a decoder cut out of an encoder-decoder, such as BartForCausalLM
         embedding = trunk.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding):
-        raise ValueError(f"model {name} has no token embedding (torch.nn.Embedding), so nothing to contrast with.")
+        raise ValueError(f"model {name} shows no token embedding (torch.nn.Embedding), so nothing to contrast with.")
     if isinstance(getattr(trunk, "pooler", None), nn.Module) and any(True for _ in trunk.pooler.parameters()):
         trunk.pooler = nn.Identity()  # not None: LayoutLM and SqueezeBERT call it
     return trunk

@@ -49,12 +49,18 @@ def handled(handlers: dict[int, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def deferred() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C wait for the end of a context."""
+def deferred(said: str) -> Iterator[None]:
+    """Let SIGTERM and a first Ctrl-C wait for the end of a context, and then say what it has done."""
     received: list[int] = []
-    with handled(dict.fromkeys(NAMES, lambda number, frame: received.append(number))):
+
+    def wait(number, frame):
+        received.append(number)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with handled(dict.fromkeys(NAMES, wait)):
         yield
     for number in received[:1]:
+        say(said)
         os.kill(os.getpid(), number)
 
 

@@ -112,7 +112,6 @@ class PretrainingTrainer(Trainer):
     objective: str  # must equal args.objective
     head_class: type[CandidateHead] | type[VocabularyHead]
     hub: HubPushes | None = None
-    restarted_data = False  # by --ignore_data_skip
     old_eval_dataset: Any = None
     saved_dtype: torch.dtype | None = None
 
@@ -473,6 +472,7 @@ class PretrainingTrainer(Trainer):
             if self.stream is not None:
                 self.stream.begin()
             resume.check_same_rows(self)
+            self.restarted_data = bool(checkpoint and self.args.ignore_data_skip and self.stream is None)
             if checkpoint is not None and self._go_on_from(checkpoint):
                 return TrainOutput(self.state.global_step, float("nan"), {})
             if self.is_fsdp_enabled:
@@ -499,7 +499,6 @@ class PretrainingTrainer(Trainer):
         """Restore a checkpoint's totals and position in the data; return True if nothing is left to train."""
         resume.check_resume(self, checkpoint)
         resume.load_totals(self, checkpoint)
-        self.restarted_data = self.args.ignore_data_skip and self.stream is None
         state = resume.read_state(checkpoint)
         if not resume.is_finished(self.args, state):
             return False

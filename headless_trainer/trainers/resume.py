@@ -63,8 +63,8 @@ def best_checkpoint(state: TrainerState, run_dir: str | Path) -> str | None:
 
 def is_finished(args, state: TrainerState) -> bool:
     """Return whether a run with these arguments has nothing left to train after this state."""
-    by_steps = state.global_step >= args.max_steps
-    return by_steps if args.max_steps > 0 else (state.epoch or 0) >= args.num_train_epochs - 1e-6
+    seen = state.epoch or 0
+    return state.global_step >= args.max_steps if args.max_steps > 0 else seen >= args.num_train_epochs - 1e-6
 
 
 def check_resume(trainer, checkpoint: str) -> None:
@@ -81,10 +81,9 @@ def check_resume(trainer, checkpoint: str) -> None:
     if trainer.stream is not None:
         trainer.stream.load(checkpoint)
     elif facts.get(RESTARTED) or facts.get("stream"):
-        why = "read a stream: add --streaming, or" if facts.get("stream") else "had restarted the data: again"
+        why = "read a stream: add --streaming, or" if facts.get("stream") else "restarted the data: again"
         raise ValueError(
-            f"resume_from_checkpoint {checkpoint!r} has no position in these rows, since its run {why} restart the data with "
-            "--ignore_data_skip."
+            f"resume_from_checkpoint {checkpoint!r} has no position in these rows, since its run {why} pass --ignore_data_skip."
         )
     else:
         check_rows(facts, trainer.train_dataset)
@@ -177,14 +176,14 @@ def check_settings(checkpoint: str, trainer) -> None:
         if settings.get("data_seed") is None:
             settings["data_seed"] = settings.get("seed")
         settings["optim"] = str(settings.get("optim")).removesuffix("_fused")  # the same computation
-    now["held_out_texts"] = trainer.facts.held_out_texts
-    metric = before.get("metric_for_best_model") or ""
+    texts, metric = trainer.facts.held_out_texts, before.get("metric_for_best_model") or ""
+    now = {"freeze_trunk": False} | now | {"held_out_texts": texts}
     compared = bool(metric) and not is_finished(args, read_state(checkpoint))  # later figures, with the best one
     by_pool = compared and metric.endswith(("loss", "pool_accuracy"))
+    matter = {"metric_for_best_model": metric, "held_out_texts": compared and texts, "eval_pool_size": by_pool}
     # Other schedules compute each rate anew.
-    follows = {before.get("lr_scheduler_type"), now["lr_scheduler_type"]} & {*FOLLOW_SCORES}
-    matter = {"metric_for_best_model": metric, "held_out_texts": compared, "eval_pool_size": by_pool}
-    for name in (name for name, does in (matter | {"lr_scheduler_type": follows}).items() if not does):
+    matter["lr_scheduler_type"] = {before.get("lr_scheduler_type"), now["lr_scheduler_type"]} & {*FOLLOW_SCORES}
+    for name in (name for name, does in matter.items() if not does):
         before.pop(name, None)
     place = () if args.ignore_data_skip else REFUSED_WITH_PLACE
     # With and without Muon differ.
@@ -198,10 +197,11 @@ def check_settings(checkpoint: str, trainer) -> None:
             )
             setattr(args, name, before[name])  # what cards and reports tell
             continue
+        remedy = "use the same evaluation data" if name == "held_out_texts" else "set it to that"
         anew = ", or restart the data with --ignore_data_skip" if name in place else ""
         raise ValueError(
             f"{name} is {now.get(name)!r} but checkpoint {checkpoint!r} was written with {before[name]!r}, so it belongs to "
-            f"another run: set it to that{anew}."
+            f"another run: {remedy}{anew}."
         )
 
 

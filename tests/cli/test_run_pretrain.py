@@ -195,6 +195,7 @@ def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, t
     before = {name: logs[name] for logs in history if logs["step"] == 0 for name in logs}
     old, after = (json.loads((tmp_path / name / "eval_results.json").read_text()) for name in ("base", "memory"))
     assert before["eval_old_loss"] == pytest.approx(old["eval_loss"], abs=0.2)
+    assert before["eval_old_predicted_tokens"] < old["eval_predicted_tokens"]  # 5 of 20 %, as any earlier run holds out
     assert before["eval_loss"] > after["eval_loss"]
     texts = [read_settings(tmp_path / name)["held_out_texts"] for name in ("base", "memory", "stream")]
     assert texts[0] != texts[1] == texts[2]

@@ -176,7 +176,7 @@ OTHERS = {
 
 @pytest.mark.parametrize(("model", "text"), [
     ("t5", "model T5Model is an encoder-decoder"),
-    ("vit", "model ViTModel has no token embedding"),
+    ("vit", "model ViTModel shows no token embedding"),
     (nn.Linear(2, 2), "PreTrainedModel, got Linear"),
     (None, "PreTrainedModel, got NoneType"),
 ])  # fmt: skip
@@ -258,9 +258,7 @@ def test_trying_a_sparse_attention_leaves_it_sparse():
 
 BART = {"d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16, "encoder_layers": 1}
 LLAMA4 = {"num_local_experts": 2, "intermediate_size_mlp": 24}
-MINICPM = {"num_key_value_heads": 2, "dim_model_base": 8} | dict.fromkeys(
-    ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 8
-)
+MINICPM = {"num_key_value_heads": 2, "dim_model_base": 8}
 GEMMA3N = {
     "vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 8, "laurel_rank": 4, "altup_num_inputs": 2,
     "num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.0, 0.0], "layer_types": ["full_attention"] * 2,
@@ -271,11 +269,11 @@ CAUSAL = {"kind": AutoModelForCausalLM}
 
 @pytest.mark.parametrize(("use", "name", "settings", "said"), [
     (VocabularyHead, "esm", {"kind": AutoModelForMaskedLM, "mask_token_id": 4, "pad_token_id": 1}, "changes its logits"),
-    (find_trunk, "bart", BART | CAUSAL | {"is_encoder_decoder": False}, "BartForCausalLM has no token embedding"),
+    (find_trunk, "bart", BART | CAUSAL | {"is_encoder_decoder": False}, "BartForCausalLM shows no token embedding"),
     (find_trunk, "llama4_text", LLAMA4 | CAUSAL, "has a head but names no part below it: pass its AutoModel"),
     (attach_lm_head, "llama4_text", LLAMA4, "Llama4ForCausalLM names no part below its head: use the trunk alone"),
-    (attach_lm_head, "minicpm3", MINICPM, "MiniCPM3Model fixes logits_scaling, without which a free head"),
-    (attach_lm_head, "gemma3n_text", GEMMA3N, "Gemma3nTextModel fixes final_logit_softcapping, without which"),
+    (attach_lm_head, "minicpm3", MINICPM, "MiniCPM3Model always applies logits_scaling: it gets no free head"),
+    (attach_lm_head, "gemma3n_text", GEMMA3N, "Gemma3nTextModel always applies final_logit_softcapping"),
 ])  # fmt: skip
 def test_architectures_that_get_no_head_are_refused(use, name, settings, said):
     """An own bias after the projection, half an encoder-decoder, no name for the trunk, and scales that stay."""

@@ -360,7 +360,7 @@ def test_a_signal_in_the_last_evaluation_leaves_a_checkpoint(tmp_path):
     assert run.signal.stopped and [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2"]
 
 
-def test_a_signal_waits_until_the_model_is_saved(tmp_path, monkeypatch):
+def test_a_signal_waits_until_the_model_is_saved(tmp_path, monkeypatch, capfd):
     """Without a checkpoint the training would be lost."""
     run = tiny_trainer(tmp_path, task="clm", max_steps=1, save_strategy="no", eval_strategy="no")
     run.train()
@@ -370,3 +370,4 @@ def test_a_signal_waits_until_the_model_is_saved(tmp_path, monkeypatch):
         finish(run, evaluate=False)
     assert {"model.safetensors", "trainer_state.json"} <= {path.name for path in tmp_path.iterdir()}
     assert not (tmp_path / "eval_results.json").exists()
+    assert f"The trained model is saved in {tmp_path}." in capfd.readouterr().err
