@@ -305,9 +305,8 @@ def damage_files(folder: Path, flips: int, moments: random.Random, table: Table)
         "a folder instead": lambda path: (path.unlink(), path.mkdir()),
     } | {f"bit {number} flipped": flip for number in range(flips)}
     # People may edit a card, and JSON may end in a space.
-    names = [
-        path.relative_to(newest) for path in sorted(newest.rglob("*")) if path.is_file() and path.name != "README.md"
-    ]
+    files = (path for path in sorted(newest.rglob("*")) if path.is_file() and path.name != "README.md")
+    names = [path.relative_to(newest) for path in files]
     for name in names:
         found = []
         for way, damage in ways.items():
@@ -371,10 +370,8 @@ def fill_disk(folder: Path, table: Table) -> None:
         left += [path.name for path in output.rglob(model)] + [path.name for path in checkpoints_in(output)]
         held = status == 1 and "Traceback" not in run.said() and not left
         table.add(f"a full disk {where}", "rows", held)
-        print(
-            f"full disk {where}: status {status}, left: {left or 'nothing'}: {run.said().strip().splitlines()[-1]}",
-            flush=True,
-        )
+        last = run.said().strip().splitlines()[-1]
+        print(f"full disk {where}: status {status}, left: {left or 'nothing'}: {last}", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from headless_trainer import load_token_counts
-from headless_trainer.fine_tuning import task_scores
+from headless_trainer.fine_tuning.task_scores import calibration_error
 from headless_trainer.pictures import Panel, Series, curves
 from headless_trainer.tables import markdown
 
@@ -86,15 +86,10 @@ def measure(folder: Path, ids: Tensor, group: Tensor) -> dict:
         "cross_entropy": [loss[chosen].mean().item() for chosen in which],
         "norm": [embedding[chosen].norm(dim=-1).mean().item() for chosen in tokens],
         "mean_cosine": [100 * mean_cosine(embedding[chosen]).item() for chosen in tokens],
-        "calibration_error": 100 * calibration_error(confidence.exp(), right),
+        "calibration_error": 100 * calibration_error(confidence.exp().double().numpy(), right.numpy() == 1),
         "confidence": 100 * confidence.exp().mean().item(),
         "total_accuracy": 100 * right.mean().item(),
     }
-
-
-def calibration_error(confidence: Tensor, right: Tensor) -> float:
-    """Return the expected calibration error of ``(K,)`` confidences; ``right`` says whether each was right, 0 or 1."""
-    return task_scores.calibration_error(confidence.double().numpy(), right.numpy() == 1)
 
 
 def table(found: dict[str, list[dict]], sizes: list[int]) -> str:

@@ -61,10 +61,7 @@ INGREDIENTS = {
     "bias log q": ["--head_bias", "prior"],  # for vanilla decoders; vanilla encoders have their own bias
     "Muon": ["--muon_learning_rate", "2x"],
     "pools of 2048": ["--pool_size", "2048"],
-    **{
-        f"counts ^ {power}": ["--trainer", "studies.counts:Power" + power.replace(".", "")]
-        for power in ("0", "0.5", "1.5", "2")
-    },
+    **{f"counts ^ {a}": ["--trainer", "studies.counts:Power" + a.replace(".", "")] for a in ("0", "0.5", "1.5", "2")},
     "masking 30 %": ["--mlm_probability", "0.3"],
     "weight decay 0.3": ["--weight_decay", "0.3"],
     **{f"beta2 {value}": ["--adam_beta2", value] for value in ("0.999", "0.9999")},
@@ -96,9 +93,7 @@ INGREDIENTS = {
 def model_arguments(description: str, *, recipes: bool = True) -> argparse.ArgumentParser:
     """Return a parser for the settings that select pretrained models; studies with equal settings share their models."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--train_file", nargs="+", help="the corpus; default: the scale's, except for cpu, which has none"
-    )
+    parser.add_argument("--train_file", nargs="+", help="the corpus; default: the scale's, if it is not cpu")
     parser.add_argument("--output_dir", required=True, type=Path)
     parser.add_argument("--task", choices=["clm", "mlm"], default="clm")
     parser.add_argument(

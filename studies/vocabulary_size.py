@@ -47,9 +47,7 @@ CPU_FINE_TUNING = ["--num_train_epochs", "3", "--learning_rate", "1e-3", "--per_
 def main(argv: list[str] | None = None) -> None:
     parser = shared.model_arguments(__doc__)
     parser.add_argument("--vocab_sizes", nargs="+", type=int, default=[5_000, 15_000, 50_000], help="ascending")
-    parser.add_argument(
-        "--rates", nargs="+", type=float, help="one for each recipe, or one for all; default: the scale's"
-    )
+    parser.add_argument("--rates", nargs="+", type=float, help="one for each recipe or for all; default: the scale's")
     parser.add_argument("--held_out_bytes", type=int, default=100_000, help="least number of bytes that decoders score")
     tasks = ["mnli", "qqp", "qnli", "sst2", "stsb"]
     parser.add_argument("--tasks", nargs="+", default=tasks, help="tasks for encoders, named as in run_glue.py")

@@ -1,12 +1,9 @@
-"""studies/rare_tokens.py: groups by frequency, and calibration."""
+"""studies/rare_tokens.py: groups by frequency."""
 
-import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("sklearn")
-
-from headless_trainer.fine_tuning.task_scores import calibration_error
 
 
 def test_each_group_has_a_tenth_of_all_occurrences(study):
@@ -18,10 +15,3 @@ def test_each_group_has_a_tenth_of_all_occurrences(study):
     sums = torch.zeros(10, dtype=torch.long).index_add_(0, groups, many)
     assert (sums - many.sum() / 10).abs().max() <= 8
     assert all((many[groups == low].max() <= many[groups == low + 1].min()).item() for low in range(9))
-
-
-def test_calibration_is_that_of_classifiers(study):
-    probabilities = np.random.default_rng(0).random(500)
-    right = np.random.default_rng(1).random(500) < probabilities
-    found = study("rare_tokens").calibration_error(torch.tensor(probabilities), torch.tensor(right).double())
-    assert found == pytest.approx(calibration_error(probabilities, right), abs=1e-12)
