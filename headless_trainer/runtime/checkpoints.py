@@ -145,8 +145,8 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None,
     folder = Path(output_dir)
     checkpoints = checkpoints_in(folder)
     left = [*checkpoints, *(path for path in sorted(folder.glob("*")) if re.fullmatch(WEIGHTS, path.name))]
-    source = Path(os.path.abspath(resume_from_checkpoint or "/"))  # perhaps a link in the folder
-    if left and source.parent.resolve() != folder.resolve():
+    above = resume_from_checkpoint and Path(os.path.abspath(resume_from_checkpoint)).parent  # it may be a link there
+    if left and not (above and above.resolve() == folder.resolve()):
         another, further = "choose another --output_dir", "--resume_from_checkpoint last"
         if in_python:
             another = "set trainer.args.output_dir to another folder"

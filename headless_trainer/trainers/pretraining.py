@@ -517,10 +517,10 @@ class PretrainingTrainer(Trainer):
             return
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         if not self.is_sharded:
-            resume.check_weights(model or self.model, resume_from_checkpoint, load=True)
+            resume.match_weights(model or self.model, resume_from_checkpoint, load=True)
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
         best = self.state.best_model_checkpoint
         if not (self.is_sharded or resume.load_trained_weights(self.model, best)):
-            resume.check_weights(self.model, best, load=True)
+            resume.match_weights(self.model, best, load=True)

@@ -71,10 +71,11 @@ def check_resume(trainer, checkpoint: str) -> None:
     """Restore the position in the data; raise ValueError if it would be lost, or if the checkpoint is another run's."""
     if os.path.isfile(os.path.join(checkpoint, CONFIG_NAME)):  # an adapter has none
         check_architecture(checkpoint, trainer.model.config)
-    check_settings(checkpoint, trainer)
+    finished = is_finished(trainer.args, read_state(checkpoint))
+    check_settings(checkpoint, trainer, finished)
     if not trainer.is_sharded:
-        check_weights(trainer.model, checkpoint)
-    if trainer.args.ignore_data_skip or is_finished(trainer.args, read_state(checkpoint)):
+        match_weights(trainer.model, checkpoint)
+    if trainer.args.ignore_data_skip or finished:
         return
     facts, processes = read_facts(checkpoint), trainer.args.world_size
     check_processes(facts, processes, trainer.get_total_train_batch_size(trainer.args))
@@ -97,7 +98,7 @@ def load_trained_weights(model: PreTrainedModel, checkpoint: str) -> bool:
     return path.is_file()
 
 
-def check_weights(model: PreTrainedModel, checkpoint: str, load: bool = False) -> None:
+def match_weights(model: PreTrainedModel, checkpoint: str, load: bool = False) -> None:
     """Refuse a checkpoint whose file has other weights than the model; ``load`` those whose names differ.
 
     `save_pretrained` gives some weights the names of older versions (GPT-NeoX's head is ``embed_out``). `Trainer` reads the
@@ -167,18 +168,17 @@ def check_architecture(checkpoint: str, config: PreTrainedConfig) -> None:
             )
 
 
-def check_settings(checkpoint: str, trainer) -> None:
-    """Refuse settings that would make another run than the checkpoint's, and warn of those without effect."""
-    before, args = read_settings(checkpoint), trainer.args
-    now = {name: getattr(value, "value", value) for name, value in vars(args).items()}
-    now["trainer"] = type(trainer).__name__
+def check_settings(checkpoint: str, trainer, finished: bool) -> None:
+    """Refuse settings that would make another run than the checkpoint's; warn of those without effect, and reset them."""
+    before, args, texts = read_settings(checkpoint), trainer.args, trainer.facts.held_out_texts
+    now = {"freeze_trunk": False} | {name: getattr(value, "value", value) for name, value in vars(args).items()}
+    now |= {"trainer": type(trainer).__name__, "held_out_texts": texts}
     for settings in (before, now):
         if settings.get("data_seed") is None:
             settings["data_seed"] = settings.get("seed")
         settings["optim"] = str(settings.get("optim")).removesuffix("_fused")  # the same computation
-    texts, metric = trainer.facts.held_out_texts, before.get("metric_for_best_model") or ""
-    now = {"freeze_trunk": False} | now | {"held_out_texts": texts}
-    compared = bool(metric) and not is_finished(args, read_state(checkpoint))  # later figures, with the best one
+    metric = before.get("metric_for_best_model") or ""
+    compared = bool(metric) and not finished  # later figures, with the best one
     by_pool = compared and metric.endswith(("loss", "pool_accuracy"))
     matter = {"metric_for_best_model": metric, "held_out_texts": compared and texts, "eval_pool_size": by_pool}
     # Other schedules compute each rate anew.

@@ -17,7 +17,7 @@ from transformers.trainer_utils import SaveStrategy
 from headless_trainer.cli.training import finish
 from headless_trainer.runtime.checkpoints import checkpoints_in
 from headless_trainer.runtime.manifest import find_fault
-from headless_trainer.runtime.signals import Stopped, raised
+from headless_trainer.runtime.signals import Stopped, deferred, raised
 
 ROOT = Path(__file__).parents[2]
 
@@ -371,3 +371,9 @@ def test_a_signal_waits_until_the_model_is_saved(tmp_path, monkeypatch, capfd):
     assert {"model.safetensors", "trainer_state.json"} <= {path.name for path in tmp_path.iterdir()}
     assert not (tmp_path / "eval_results.json").exists()
     assert f"The trained model is saved in {tmp_path}." in capfd.readouterr().err
+
+
+def test_a_second_ctrl_c_ends_a_save_at_once():
+    with pytest.raises(Stopped, match="130"), raised(), deferred("It is saved."):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
