@@ -100,6 +100,7 @@ def test_best_scores_of_other_measures_are_not_compared(tmp_path, settings, said
     run.facts.held_out_texts = settings.get("texts", "a")
     with pytest.raises(ValueError, match=said):
         run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
+    assert run.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2")).global_step == 2  # its end
 
 
 @pytest.mark.parametrize("settings", [{"objective": "vanilla"}, {"seed": 7}])
@@ -149,6 +150,8 @@ def test_with_ignore_data_skip_other_rows_are_read_and_have_no_place_any_more(tm
 def test_other_rows_are_refused(tmp_path, data):
     with pytest.raises(ValueError, match=rf"training rows \(24; .*{len(data)}\).*--ignore_data_skip"):
         resumed(tmp_path, data)
+    at_end = trainer_for(tmp_path / "c", "mlm", Tokenizer(), data=data, **SAVING)
+    assert at_end.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2")).global_step == 2
 
 
 @pytest.mark.parametrize("name", ["input_ids", "labels"])
