@@ -52,13 +52,13 @@ def accuracy(value: float, **changes) -> EvalResult:
 
 
 def test_results_are_in_the_metadata_and_in_a_table(folder):
-    before, args = text_of(folder), {"documents": 5153, "standard_error": 0.00123456, "words": 12345.678}
+    before, args = text_of(folder), {"documents": 5153, "standard_error": 0.00123456, "words": 12345.678, "lines": 9999.6}
     add_results(folder, [accuracy(0.25, metric_args=args)])
     after = text_of(folder)
     table = (
         "## Evaluation\n\n"
         "| data | figure | value | obtained with |\n| --- | --- | --- | --- |\n"
-        "| some texts | accuracy | 0.25 | documents 5,153, standard error 0.001235, words 12,346 |\n"
+        "| some texts | accuracy | 0.25 | documents 5,153, standard error 0.001235, words 12,346, lines 10,000 |\n"
     )
     assert after.count(table) == 1 and after.index(table) < after.index("\n## Citation\n")
     assert after.replace(table, "").split("\n---\n")[1] == before.split("\n---\n")[1]
