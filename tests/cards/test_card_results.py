@@ -52,7 +52,8 @@ def accuracy(value: float, **changes) -> EvalResult:
 
 
 def test_results_are_in_the_metadata_and_in_a_table(folder):
-    before, args = text_of(folder), {"documents": 5153, "standard_error": 0.00123456, "words": 12345.678, "lines": 9999.6}
+    before = text_of(folder)
+    args = {"documents": 5153, "standard_error": 0.00123456, "words": 12345.678, "lines": 9999.6}
     add_results(folder, [accuracy(0.25, metric_args=args)])
     after = text_of(folder)
     table = (
