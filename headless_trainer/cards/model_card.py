@@ -13,6 +13,7 @@ from ..arguments import DataArguments, LMHeadArguments, ModelArguments
 from ..measures import RESULTS, shown_in
 from ..models.candidate_head import candidate_matrix
 from ..models.fold import FOLD
+from ..models.lm_head import frozen_layers
 from ..models.trunk import without_adapter
 from ..runtime.checkpoints import load_token_counts
 from ..runtime.manifest import CARD_NAME
@@ -126,6 +127,7 @@ def write_card(
         if tokenizer is not None
         else None,
         "folded": config.is_file() and FOLD in config.read_text(encoding="utf-8"),
+        "frozen": [] if adapter else frozen_layers(model),
         "results": results_table(results),
         "environment": card_facts.software(),
         **{each.__name__: each for each in WORDS},  # functions of the template

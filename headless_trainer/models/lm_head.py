@@ -229,7 +229,14 @@ def freeze_scaled_layer(model: PreTrainedModel) -> None:
             if any(getattr(module, "base_layer", None) is layer for module in model.modules()):
                 raise ValueError("an adapter would destroy the head's dense layer, scaled by 2^-15: leave it out.")
             layer.requires_grad_(False)
-            logger.info("The dense layer of the head stays frozen: it is the identity, scaled by 2^-15.")
+            logger.info("The dense layer of the head is frozen: it is the identity, scaled by 2^-15.")
+
+
+def frozen_layers(model: PreTrainedModel) -> list[str]:
+    """Return the names of the dense layers that `freeze_scaled_layer` froze."""
+    between = _layers_between(model, model.get_output_embeddings())
+    frozen = [each for each in between if type(each) is nn.Linear and not each.weight.requires_grad]
+    return [name for name, layer in model.named_modules() if layer in frozen]
 
 
 def _layers_between(model: PreTrainedModel, head: nn.Module) -> list[nn.Module]:

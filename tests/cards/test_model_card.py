@@ -118,11 +118,11 @@ SAID = {  # and what is not
         [f"from `decoder` {WITHOUT}", "in its pretraining added", "It continues texts", FOLDED],
         ["fine-tuned"],
     ),
-    "encoder-lm": (["a masked language model", f"from `encoder` {WITHOUT}"], [FOLDED, "continues"]),
-    "embeddings": (["Its head is the input embedding.\n"], ["log frequency"]),
+    "encoder-lm": (["masked language", f"from `encoder` {WITHOUT}", "`cls.predictions.transform.dense` is"], [FOLDED]),
+    "embeddings": (["Its head is the matrix of the candidates"], ["log frequency"]),
     "tuned": (["from `decoder/checkpoint-2`", "for 4 optimizer steps", "began as", "in `lines.txt` added"], [WITHOUT]),
     "tuned/checkpoint-2": (["for 2 optimizer steps", FOLDED], [WITHOUT]),
-    "tuned-encoder": (["Only the head was trained."], [WITHOUT]),
+    "tuned-encoder": (["Only the head was trained."], [WITHOUT, "freeze it"]),
 }
 LOOKED_AT = [*SAID, "decoder/checkpoint-2"]
 
