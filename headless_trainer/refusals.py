@@ -43,13 +43,14 @@ UNREAD = f"losses, metrics and checkpoints ignore it: {LEAVE}"
 OF_TWO = "drop one of the two"
 ONE_OR_MORE = "be at least 1", lambda value: value >= 1
 ADAMW = ("adamw_torch", "adamw_torch_fused")
+CONSTANT = ("constant", "constant_with_warmup")
 FOLLOW_SCORES = ("reduce_lr_on_plateau", "greedy")  # schedules that read the metric of each evaluation
 # Checked before transformers reads them: it replaces 0 by logging_steps.
 STEPS = tuple(
     Refusal(
         f"{when}_steps",
         f"it must be above 0 with {when}_strategy 'steps'",
-        lambda args, when=when: getattr(args, f"{when}_strategy") == "steps" and not getattr(args, f"{when}_steps") > 0,
+        lambda a, when=when: getattr(a, f"{when}_strategy") == "steps" and not getattr(a, f"{when}_steps") > 0,
     )
     for when in ("logging", "save", "eval")
 )
@@ -63,30 +64,28 @@ RANGES = (
     Refusal(
         "num_train_epochs",
         "it must be above 0 and finite where max_steps is not given",
-        lambda args: args.max_steps < 1 and not 0 < args.num_train_epochs < math.inf,
+        lambda a: a.max_steps < 1 and not 0 < a.num_train_epochs < math.inf,
     ),
     Refusal("auto_find_batch_size", "weights and counts would not start anew: lower per_device_train_batch_size"),
-    Refusal("label_names", f"labels are in 'labels': {LEAVE}", lambda args: list(args.label_names) != ["labels"]),
+    Refusal("label_names", f"labels are in 'labels': {LEAVE}", lambda a: list(a.label_names) != ["labels"]),
     Refusal("label_smoothing_factor average_tokens_across_devices", UNREAD),
-    Refusal(
-        "bf16_full_eval fp16_full_eval", "it rounds the weights for good, also for later training: use bf16 or fp16"
-    ),
+    Refusal("bf16_full_eval fp16_full_eval", "it rounds the weights for good, also in training: use bf16 or fp16"),
     Refusal("dataloader_in_order", f"a resume would repeat rows and lose others, and predictions mix them up: {LEAVE}"),
     Refusal(
         "save_strategy",
         "only a better evaluation is saved: also set eval_strategy and metric_for_best_model",
-        lambda args: args.save_strategy == "best" and (args.eval_strategy == "no" or not args.metric_for_best_model),
+        lambda a: a.save_strategy == "best" and (a.eval_strategy == "no" or not a.metric_for_best_model),
     ),
     Refusal("save_on_each_node", f"machines share the folder of a run: {LEAVE}"),
     Refusal(
         "accelerator_config",
         "with split_batches a position in the data means other rows: divide per_device_train_batch_size instead",
-        lambda args: args.accelerator_config.split_batches,
+        lambda a: a.accelerator_config.split_batches,
     ),
     Refusal(
         "ddp_static_graph",
         f"torch fails with it where gradient_accumulation_steps is above 1: {OF_TWO}",
-        lambda args: args.gradient_accumulation_steps > 1,
+        lambda a: a.gradient_accumulation_steps > 1,
     ),
     Refusal(
         "lr_scheduler_type",
@@ -97,15 +96,11 @@ RANGES = (
     Refusal(
         "warmup_steps",
         "lr_scheduler_type has no warmup: use constant_with_warmup, or 0 steps",
-        lambda args: args.lr_scheduler_type in ("constant", *FOLLOW_SCORES),
+        lambda a: a.lr_scheduler_type in ("constant", *FOLLOW_SCORES),
     ),
-    Refusal(
-        "lr_scheduler_kwargs",
-        f"lr_scheduler_type takes none: {LEAVE}",
-        lambda args: args.lr_scheduler_type in ("constant", "constant_with_warmup"),
-    ),
-    Refusal("optim_args", f"optim takes none: {LEAVE}", lambda args: args.optim in (*ADAMW, "adafactor")),
-    Refusal("optim_target_modules", f"optim trains all layers: {LEAVE}", lambda args: args.optim in ADAMW),
+    Refusal("lr_scheduler_kwargs", f"lr_scheduler_type takes none: {LEAVE}", lambda a: a.lr_scheduler_type in CONSTANT),
+    Refusal("optim_args", f"optim takes none: {LEAVE}", lambda a: a.optim in (*ADAMW, "adafactor")),
+    Refusal("optim_target_modules", f"optim trains all layers: {LEAVE}", lambda a: a.optim in ADAMW),
 )
 PRETRAINING = (
     *RANGES,
@@ -117,57 +112,51 @@ PRETRAINING = (
     Refusal(
         "train_sampling_strategy",
         "it ignores seeds, and a resume would read other rows: use group_by_length",
-        lambda args: args.train_sampling_strategy == "batch_rebalance",
+        lambda a: a.train_sampling_strategy == "batch_rebalance",
     ),
     Refusal(
         "accelerator_config",
         "without use_seedable_sampler a resume would read other rows: set it to true",
-        lambda args: not args.accelerator_config.use_seedable_sampler,
+        lambda a: not a.accelerator_config.use_seedable_sampler,
     ),
     Refusal("remove_unused_columns", f"the trainer makes targets from columns that the model does not take: {LEAVE}"),
     Refusal("enable_jit_checkpoint include_for_metrics batch_eval_metrics eval_do_concat_batches do_predict", UNREAD),
     Refusal(
         "include_num_input_tokens_seen",
         "it would count tokens equal to the padding token as padding: read tokens_seen in the logs, or set 'all'",
-        lambda args: args.include_num_input_tokens_seen == "non_padding",
+        lambda a: a.include_num_input_tokens_seen == "non_padding",
     ),
     Refusal(
         "load_best_model_at_end",
         f"save_strategy is 'no', so there is no model to load: set save_strategy and eval_strategy, or {LEAVE}",
-        lambda args: args.save_strategy == "no",
+        lambda a: a.save_strategy == "no",
     ),
     Refusal(
         "eval_steps",
         "load_best_model_at_end needs a checkpoint of each evaluation: set save_steps to that, or save_strategy to 'best'",
-        lambda args: (
-            args.load_best_model_at_end and args.save_strategy == "steps" and args.save_steps != args.eval_steps
-        ),
+        lambda a: a.load_best_model_at_end and a.save_strategy == "steps" and a.save_steps != a.eval_steps,
     ),
     Refusal(
         "parallelism_config",
         f"targets are drawn for whole rows: {LEAVE} tp, cp and sp sizes",
-        lambda args: any((getattr(args.parallelism_config, f"{each}_size", 1) or 1) > 1 for each in ("tp", "cp", "sp")),
+        lambda a: any((getattr(a.parallelism_config, f"{each}_size", 1) or 1) > 1 for each in ("tp", "cp", "sp")),
     ),
     Refusal(
         "pool_size",
         f"negatives is not 'micro_batch', so the targets of several forwards form one pool: {OF_TWO}",
-        lambda args: args.negatives != "micro_batch",
+        lambda a: a.negatives != "micro_batch",
     ),
-    Refusal("head_bias", "only objective 'vanilla' starts a head: " + OF_TWO, lambda args: args.objective != "vanilla"),
+    Refusal("head_bias", "only objective 'vanilla' starts a head: " + OF_TWO, lambda a: a.objective != "vanilla"),
     Refusal(
         "head_bias",
         f"fsdp and DeepSpeed's stage 3 shard the head, which no other client could then load: launch with zero2, or {LEAVE}",
-        lambda args: shards(args) and (args.deepspeed_plugin is None or args.deepspeed_plugin.zero_stage == 3),
+        lambda a: shards(a) and (a.deepspeed_plugin is None or a.deepspeed_plugin.zero_stage == 3),
     ),
-    Refusal(
-        "mlm_probability",
-        f"task is 'clm', which masks nothing: use --task mlm, or {LEAVE}",
-        lambda args: args.task == "clm",
-    ),
+    Refusal("mlm_probability", f"task 'clm' masks nothing: use --task mlm, or {LEAVE}", lambda a: a.task == "clm"),
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
         f"optim is not AdamW: change it, or {LEAVE}",
-        lambda args: args.optim not in ADAMW,
+        lambda a: a.optim not in ADAMW,
     ),
     Refusal(
         "sparse_embedding_updates muon_learning_rate",
@@ -180,7 +169,7 @@ STREAM = tuple(
     Refusal(
         f"{when}_strategy",
         "train_dataset has no length, so its epochs have no end: use steps",
-        lambda args, when=when: getattr(args, f"{when}_strategy") == "epoch",
+        lambda a, when=when: getattr(a, f"{when}_strategy") == "epoch",
     )
     for when in ("logging", "save", "eval")
 )
@@ -192,7 +181,7 @@ CLASSIFICATION = (
 HEAD = (
     *PRETRAINING,
     Refusal("head_bias", "--init says how the head starts: drop head_bias"),
-    Refusal("freeze_trunk", f"nothing is trained: add --do_train, or {LEAVE}", lambda args: not args.do_train),
+    Refusal("freeze_trunk", f"nothing is trained: add --do_train, or {LEAVE}", lambda a: not a.do_train),
 )
 # Settings that only some objectives read, with these objectives.
 OF_OBJECTIVES = {
@@ -208,35 +197,25 @@ PRETRAINING_PARAMETERS = {
 }
 CLASSIFICATION_PARAMETERS = {"compute_loss_func": "the parameter loss sets the loss: leave it out"}
 MODEL = (
-    Refusal("config_name", f"model_type also names a configuration: {OF_TWO}", lambda args: args.model_type),
+    Refusal("config_name", f"model_type also names a configuration: {OF_TWO}", lambda a: a.model_type),
     Refusal(
         "config_name model_type config_overrides",
-        f"model_name_or_path has its own configuration: {OF_TWO}",
-        lambda args: args.model_name_or_path,
+        f"model_name_or_path has its own: {OF_TWO}",
+        lambda a: a.model_name_or_path,
     ),
-    Refusal("tokenizer_name", f"train_tokenizer makes a new one: {OF_TWO}", lambda args: args.train_tokenizer),
-    Refusal(
-        "resize_embeddings", f"a new model has one row per token: {LEAVE}", lambda args: not args.model_name_or_path
-    ),
+    Refusal("tokenizer_name", f"train_tokenizer makes a new one: {OF_TWO}", lambda a: a.train_tokenizer),
+    Refusal("resize_embeddings", f"a new model has one row per token: {LEAVE}", lambda a: not a.model_name_or_path),
     *outside("vocab_size", "be at least 300 (256 bytes and the special tokens)", lambda size: size >= 300),
 )
 DATA = (
-    Refusal("train_file", f"dataset_name is also given: {OF_TWO}", lambda args: args.dataset_name),
+    Refusal("train_file", f"dataset_name is also given: {OF_TWO}", lambda a: a.dataset_name),
     Refusal("sample_by", f"rows of dataset_name are texts: {LEAVE}", lambda a: a.dataset_name and not a.eval_old_file),
-    Refusal("validation_file", "train_file is not given: add it, or leave this out", lambda args: not args.train_file),
+    Refusal("validation_file", "train_file is not given: add it, or leave this out", lambda a: not a.train_file),
     *outside("validation_split_percentage", "be above 0 and below 100", lambda share: 0 < share < 100),
-    Refusal("max_train_samples", "a stream has no fixed rows: set --max_steps instead", lambda args: args.streaming),
+    Refusal("max_train_samples", "a stream has no fixed rows: set --max_steps instead", lambda a: a.streaming),
     *outside("shuffle_buffer_size", "not be negative", lambda size: size >= 0),
-    Refusal(
-        "shuffle_buffer_size",
-        f"only streams have a buffer: add --streaming, or {LEAVE}",
-        lambda args: not args.streaming,
-    ),
-    Refusal(
-        "dataset_config_name dataset_revision",
-        f"dataset_name is not given: {LEAVE}",
-        lambda args: not args.dataset_name,
-    ),
+    Refusal("shuffle_buffer_size", f"only streams have one: add --streaming, or {LEAVE}", lambda a: not a.streaming),
+    Refusal("dataset_config_name dataset_revision", f"dataset_name is missing: {LEAVE}", lambda a: not a.dataset_name),
     *outside("max_seq_length", "be at least 2", lambda length: length >= 2),
     *outside("max_train_samples max_eval_samples preprocessing_num_workers", *ONE_OR_MORE),
 )

@@ -21,6 +21,7 @@ from ..cards.facts import RunFacts
 from ..cards.model_card import write_model_card
 from ..corpus import packing, streaming, texts
 from ..corpus.files import expand, extension
+from ..corpus.row_cache import cache_folder
 from ..models import loading
 from ..models.trunk import check_one_stack, infer_task
 from ..refusals import PRETRAINING, STREAM, Refusal, check_best_metric, refuse
@@ -78,8 +79,8 @@ def make_trainer(
     alone_until_exit(args.output_dir)
     resume = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
     check_output_dir(args.output_dir, resume)
-    if model_args.cache_dir:
-        check_writable(model_args.cache_dir, "cache_dir")
+    if model_args.cache_dir or not data_args.streaming:
+        check_writable(cache_folder(model_args.cache_dir), "cache_dir" if model_args.cache_dir else "HF_DATASETS_CACHE")
     config = loading.load_config(model_args)
     check_one_stack(config, type(config).__name__)
     args.task = args.task or infer_task(config)
@@ -106,6 +107,8 @@ def make_trainer(
     model = make_model(config, tokenizer)
     # Again: it may depend on the tokenizer's padding id.
     loading.check_length(model.config, data_args.max_seq_length)
+    if usable := loading.usable_positions(model.config):  # the model's users cut to what its tokenizer says
+        tokenizer.model_max_length = min(max(tokenizer.model_max_length, data_args.max_seq_length), usable)
     check_trainable(model, tokenizer, args, kind.head_class)  # before the corpus is tokenized
 
     rows = {}

@@ -55,6 +55,12 @@ def extension(path: str | os.PathLike) -> str:
     return Path(os.fspath(path).lower().removesuffix(".gz")).suffix
 
 
+def stamp(path: str | os.PathLike) -> tuple[int, int, int]:
+    """Return what changes with a file's contents; of its times only the last is set by no program, such as cp -p."""
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def cache_of(dataset_name: str, config: str | None, cache_dir: str | None) -> str | None:
     """Return the ``cache_dir`` for `datasets.load_dataset`; a local folder gets its own, which changes with its files.
 
@@ -65,7 +71,7 @@ def cache_of(dataset_name: str, config: str | None, cache_dir: str | None) -> st
         return cache_dir
     builder = datasets.load_dataset_builder(dataset_name, config, cache_dir=cache_dir)
     files = [str(folder / "README.md"), *chain.from_iterable((builder.config.data_files or {}).values())]
-    stats = [(path, os.path.getsize(path), os.stat(path).st_mtime_ns) for path in files if os.path.isfile(path)]
+    stats = [(path, *stamp(path)) for path in files if os.path.isfile(path)]
     key = xxh3_128_hexdigest(json.dumps([str(folder), stats]).encode())
     return os.path.join(cache_dir or datasets.config.HF_DATASETS_CACHE, f"folder-{key}")
 

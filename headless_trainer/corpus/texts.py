@@ -15,7 +15,7 @@ from datasets.fingerprint import Hasher
 
 from ..arguments import DataArguments
 from .documents import TEXT_TYPES, File, TextStream, documents_in_file, shards, split
-from .files import cache_of, expand, extension, read_tables
+from .files import cache_of, expand, extension, read_tables, stamp
 from .row_cache import TEXTS_VERSION, cache_folder, find_or_write
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def _from_files(args: DataArguments) -> dict[str, Part]:
         argument = f"{name}_file"
         column = _column_of_files(found, argument, args.text_column)
         files = [functools.partial(documents_in_file, path, argument, args.sample_by, column) for path in found]
-        stats = [(os.path.abspath(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found]
+        stats = [(os.path.abspath(path), *stamp(path)) for path in found]
         parts[name] = files, [stats, args.sample_by, column], found
     if both := {path.resolve() for path in paths["train"]} & {path.resolve() for path in paths.get("validation", [])}:
         logger.warning("train_file and validation_file both name %s: held-out figures use training texts", min(both))

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -68,12 +69,12 @@ def rotate_checkpoints(run_dir: str | Path, limit: int | None, keep: set[str]) -
         return
     kept, found = {Path(path).resolve() for path in keep}, checkpoints_in(run_dir)
     others = [path for path in found if path.resolve() not in kept]
-    removed = Path(run_dir, INCOMPLETE_NAME, "removed")
+    aside = Path(run_dir, INCOMPLETE_NAME)
     for path in others[max(0, limit - (len(found) - len(others))) :]:
-        removed.parent.mkdir(exist_ok=True)
-        shutil.rmtree(removed, ignore_errors=True)
-        os.replace(path, removed)  # so that a kill leaves no partial checkpoint under its name
-        shutil.rmtree(removed.parent, ignore_errors=True)
+        aside.mkdir(exist_ok=True)
+        # So that a kill leaves no partial checkpoint under its name. An earlier one may still be there: NFS keeps open files.
+        os.replace(path, tempfile.mkdtemp(dir=aside))
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 class CheckpointAside(ExitStack):

@@ -44,9 +44,9 @@ def _launches_fsdp(environment: Mapping[str, str]) -> bool:
 def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.environ) -> None:
     """Refuse launches that would train alone, split rows, or lose a setting or the model."""
     if args.deepspeed_plugin is not None:
+        if not {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
+            raise ValueError("deepspeed or ACCELERATE_USE_DEEPSPEED is set without a launcher: use accelerate launch.")
         _check_deepspeed(args)
-    if args.deepspeed and not {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
-        raise ValueError("deepspeed is set but this process has no launcher: use accelerate launch.")
     if any(int(environment.get(f"PARALLELISM_CONFIG_{each}_SIZE", "1")) > 1 for each in ("TP", "CP", "SP")):
         raise ValueError("accelerate's parallelism_config splits rows or layers: leave its tp, cp and sp sizes at 1.")
     version = (args.fsdp_plugin_args or {}).get("fsdp_version", 2)

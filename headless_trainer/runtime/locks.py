@@ -40,7 +40,7 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME, owner: str | None = None
     path, held = Path(folder).resolve() / name, vars(_of_thread).setdefault("held", [])
     lock = FileLock(path, timeout=1, thread_local=False, fallback_to_soft=False)
     if not any(path == each for each, _ in held) or (owner and (path, owner) in held):
-        if on_first_process(lambda: _take(lock, path)) and several():
+        if on_first_process(lambda: _take(lock, path, folder)) and several():
             if not _appears(path):
                 raise ValueError(
                     f"output_dir {str(path.parent)!r} is not the first process's: use storage that all share."
@@ -64,9 +64,9 @@ def _appears(path: Path) -> bool:
     return path.exists()
 
 
-def _take(lock: FileLock, path: Path) -> bool:
+def _take(lock: FileLock, path: Path, folder: str | Path) -> bool:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        Path(folder).mkdir(parents=True, exist_ok=True)  # not resolved: a link to a missing disk is an error
         lock.acquire()
     except Timeout:
         holder = path.read_text(errors="replace")[:200].strip() or "another process"
@@ -74,7 +74,7 @@ def _take(lock: FileLock, path: Path) -> bool:
             f"output_dir {str(path.parent)!r} is being written to by {holder} ({path.name}). Wait for it, end it, or "
             "choose another --output_dir."
         ) from None
-    except FileExistsError:  # a file, which whoever writes to the folder refuses
+    except FileExistsError:  # a file or such a link, which whoever writes to the folder refuses
         return False
     except OSError as error:  # whoever writes to the folder reports if it is not writable
         logger.warning("%s cannot be locked (%s), so a second run could write to that folder.", path, error)

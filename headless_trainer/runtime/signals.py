@@ -1,4 +1,4 @@
-"""Handle SIGTERM and Ctrl-C: end a command with one line, and let worker processes leave them to their parent."""
+"""Handle SIGTERM, SIGHUP and Ctrl-C: end a command with one line, and let worker processes leave them to their parent."""
 
 import functools
 import multiprocessing
@@ -6,12 +6,12 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 # Do not import transformers or torch here: commands need this file before they import those, which takes seconds.
 
-NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 
 
 class Stopped(SystemExit):
@@ -20,11 +20,12 @@ class Stopped(SystemExit):
 
 def say(text: str) -> None:
     """Write a message to stderr, below a progress bar, at any moment: a signal may interrupt print, which then cannot."""
-    os.write(2, f"{chr(10) * os.isatty(2)}{text}\n".encode())
+    with suppress(OSError):  # Ctrl-C has also ended a `tee` that reads stderr
+        os.write(2, f"{chr(10) * os.isatty(2)}{text}\n".encode())
 
 
 def raised():
-    """Make SIGTERM and Ctrl-C raise `Stopped` in a context; a second Ctrl-C ends the process at once."""
+    """Make these signals raise `Stopped` in a context; a second Ctrl-C ends the process at once."""
 
     def stop(number, frame):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -36,10 +37,12 @@ def raised():
 
 @contextmanager
 def handled(handlers: dict[int, Any]) -> Iterator[None]:
-    """Change signal handlers in a context. Without effect outside the main thread, where Python sets none."""
+    """Change signal handlers in a context, in the main thread alone, as Python requires; nohup's SIGHUP stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        handlers = {number: handler for number, handler in handlers.items() if number != signal.SIGHUP}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
@@ -50,7 +53,7 @@ def handled(handlers: dict[int, Any]) -> Iterator[None]:
 
 @contextmanager
 def deferred(said: str) -> Iterator[None]:
-    """Let SIGTERM and a first Ctrl-C wait for the end of a context, and then say what it has done."""
+    """Let these signals, of Ctrl-C the first, wait for the end of a context, and then say what it has done."""
     received: list[int] = []
 
     def wait(number, frame):
@@ -66,7 +69,7 @@ def deferred(said: str) -> Iterator[None]:
 
 @contextmanager
 def ended_by_signals(to_go_on: str) -> Iterator[None]:
-    """Decorate a command: SIGTERM and Ctrl-C end it with one line on how to resume, and exit code 143 or 130.
+    """Decorate a command: signals end it with one line on how to resume, and an exit code such as 143 for SIGTERM.
 
     During training, `checkpoints.StopOnSignal` handles them.
     """

@@ -232,10 +232,9 @@ def test_a_fine_tuned_model_has_a_card(grid):
         assert str(ModelCard.load(path)) == text
 
 
-@pytest.mark.parametrize(
-    ("task", "printed"),
-    [("cola", r"((un)?acceptable 0\.\d+\n){2}"), ("stsb", r"LABEL_0 -?\d+\.\d+\n"), ("copa", r"LABEL_0 -?\d+\.\d+\n")],
-)
+@pytest.mark.parametrize(("task", "printed"), [
+    ("cola", r"((un)?acceptable 0\.\d+\n){2}"), ("stsb", r"LABEL_0 -?\d+\.\d+\n"), ("copa", r"LABEL_0 -?\d+\.\d+\n"),
+])  # fmt: skip
 def test_its_lines_of_python_run_as_printed(grid, task, printed, monkeypatch):
     monkeypatch.chdir(grid.runs / task)
     code = re.findall(r"^```python\n(.*?)\n```$", text_of(grid.runs / task / "best"), re.MULTILINE | re.DOTALL)

@@ -299,10 +299,9 @@ TABLES = {"pretrain": PRETRAIN, "lm-head": LM_HEAD, "glue": GLUE, "lm-eval": LM_
 NEEDS = {"glue": "sklearn", "report": "sklearn", "lm-eval": "lm_eval"}
 
 
-@pytest.mark.parametrize(
-    ("command", "typed", "said"),
-    [(command, typed, said) for command, table in TABLES.items() for typed, said in table.items()],
-)
+@pytest.mark.parametrize(("command", "typed", "said"), [
+    (command, typed, said) for command, table in TABLES.items() for typed, said in table.items()
+])  # fmt: skip
 def test_one_line_says_it(command, typed, said, inputs, tmp_path, own_cache, monkeypatch, capsys, request):
     if command in NEEDS:
         pytest.importorskip(NEEDS[command])

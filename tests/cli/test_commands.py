@@ -36,6 +36,7 @@ def test_help_names_every_command(capsys):
     text = shown(capsys)
     assert text == shown(capsys, "--help")
     assert all(f"\n  {name} " in text for name in (*COMMANDS, "presets", "launch-config"))
+    assert "'pretain'" in (said := refused(entry.main, "pretain")) and "'pretrain'" in said
 
 
 def test_one_version_is_shown_installed_and_cited(capsys):
@@ -78,10 +79,6 @@ def test_help_has_a_line_for_each_flag_of_ours_and_help_all_for_every_flag(capsy
     assert len(lines) <= 80 and "--help-all" in lines[-1]
     assert not [line for line in lines if re.search(r" \.\.\.( \[|$)", line)]  # cut
     assert all(line.split(maxsplit=1)[1:] for line in lines if line.startswith("  --"))  # each with its text
-
-
-def test_an_unknown_command_names_the_nearest():
-    assert "'pretain'" in (said := refused(entry.main, "pretain")) and "'pretrain'" in said
 
 
 def test_presets_are_listed_one_a_line_below_their_command(capsys):

@@ -50,12 +50,6 @@ def test_a_flag_that_is_not_here_says_what_to_use(monkeypatch, kinds, name, inst
     assert {*re.findall(r"--(\w+)", instead)} <= known
 
 
-@pytest.mark.parametrize("name", ["past_index", "ray_scope", "sharded_ddp"])
-def test_a_name_like_no_other_gets_no_nearest_one(name):
-    with pytest.raises(ValueError, match=f"Unknown argument '--{name}'. --help-all"):
-        parse_args(TEXT, [f"--{name}"])
-
-
 def test_the_table_of_the_page():
     commands = {"DataArguments": "pretrain, lm-head", "GlueArguments": "glue", "TrainingArguments": "all"}
     page = Path(__file__).parents[2].joinpath("docs", "usage.md").read_text(encoding="utf-8").replace("`", "")

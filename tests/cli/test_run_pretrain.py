@@ -37,6 +37,7 @@ def test_what_leaves_is_stored_as_what_came(tmp_path, text_file, clm_tokenizer, 
     flags = "--max_steps 2 --save_strategy steps --save_steps 1 --max_seq_length 16 --per_device_train_batch_size 4 --use_cpu"
     flags = [*flags.split(), "--objective", objective, "--learning_rate", "1e-2", "--train_file", str(text_file)]
     main([*flags, "--model_name_or_path", str(base), "--output_dir", str(out)])
+    assert AutoTokenizer.from_pretrained(out).model_max_length == 32  # the positions of the model
     kind = AutoModel if objective == "headless" else AutoModelForCausalLM
     left = kind.from_pretrained(out, dtype="auto")
     trained = kind.from_pretrained(out / "checkpoint-2", dtype="auto")

@@ -102,10 +102,9 @@ WIDE_BERT = {"hidden_size": 256, "num_hidden_layers": 1}
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("made_wide", [False, True])
-@pytest.mark.parametrize(
-    ("model_type", "changes"),
-    [*((name, {}) for name in LAYER_NORM), *(("bert", WIDE_BERT | {"layer_norm_eps": eps}) for eps in (1e-12, 1e-5))],
-)
+@pytest.mark.parametrize(("model_type", "changes"), [
+    *((name, {}) for name in LAYER_NORM), *(("bert", WIDE_BERT | {"layer_norm_eps": eps}) for eps in (1e-12, 1e-5)),
+])  # fmt: skip
 @torch.no_grad()
 def test_16_bits_are_as_close_as_the_unfolded_sum(model_type, changes, made_wide, dtype, counts, ids):
     """Made in float32 and then cast, as users do, or made in 16 bits."""
@@ -145,12 +144,10 @@ def test_fold_bias_by_hand():
     torch.testing.assert_close(folded @ torch.tensor([0.0, 2.0]).double(), torch.tensor([108.0, 223.0]).double())
 
 
-@pytest.mark.parametrize(
-    "model_type", [*LAYER_NORM, "phi", *RMS_NORM, "granite", "gemma2", "nemotron", "opt, projected"]
-)
+@pytest.mark.parametrize("kind", [*LAYER_NORM, "phi", *RMS_NORM, "granite", "gemma2", "nemotron", "opt, projected"])
 @torch.no_grad()
-def test_init_embeddings_is_the_plain_projection(model_type, ids, tmp_path):
-    model_type, _, projected = model_type.partition(",")
+def test_init_embeddings_is_the_plain_projection(kind, ids, tmp_path):
+    model_type, _, projected = kind.partition(",")
     trunk = make_trunk(model_type, **{"word_embed_proj_dim": 8} if projected else {})
     rows = trunk.get_input_embeddings().weight
     if model_type.startswith("gemma"):  # as the trunk embeds, which is what was contrasted

@@ -73,13 +73,11 @@ def test_it_is_dense_adamw(weight_decay, betas):
         torch.testing.assert_close(state[name], want[name], rtol=1e-10, atol=1e-30)
 
 
-@pytest.mark.parametrize(
-    "betas, first, late, large", [((0.9, 0.999), 5e-3, 2e-9, 2e-10), ((0.9, 0.95), 4e-2, 6e-3, 2e-5)]
-)
-def test_two_terms_stand_for_the_sum(betas, first, late, large):
+@pytest.mark.parametrize("betas, one, late, wide", [((0.9, 0.999), 5e-3, 2e-9, 2e-10), ((0.9, 0.95), 4e-2, 6e-3, 2e-5)])
+def test_two_terms_stand_for_the_sum(betas, one, late, wide):
     beta1, beta2 = betas
     root = torch.logspace(-4, 5, 80, dtype=torch.float64)  # sqrt(v) over eps
-    for last, bound in ((1, first), (1000, late)):
+    for last, bound in ((1, one), (1000, late)):
         worst = worst_large = 0.0
         for missed in (1, 2, 3, 7, 30, 300):
             n = torch.arange(1, missed + 1, dtype=torch.float64)
@@ -93,7 +91,7 @@ def test_two_terms_stand_for_the_sum(betas, first, late, large):
             error = (got / want - 1).abs()
             worst, worst_large = max(worst, error.max().item()), max(worst_large, error[root > 50].max().item())
         assert bound / 20 < worst < bound
-        assert worst_large < large
+        assert worst_large < wide
 
 
 def test_only_rows_that_are_asked_for_are_caught_up():

@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from headless_trainer import HeadlessTrainer
 from headless_trainer.runtime import locks
+from headless_trainer.runtime.checkpoints import check_writable
 from headless_trainer.runtime.locks import LOCK_NAME, alone_in
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,13 @@ class Holder:
         self.process.wait()
         if self.child > 1:
             os.kill(self.child, signal.SIGKILL)
+
+
+def test_a_link_to_a_disk_that_is_missing_is_refused(tmp_path):
+    (tmp_path / "runs").symlink_to(tmp_path / "unmounted")
+    with alone_in(tmp_path / "runs" / "a"), pytest.raises(PermissionError, match="output_dir .* cannot be written to"):
+        check_writable(tmp_path / "runs" / "a")
+    assert not (tmp_path / "unmounted").exists()
 
 
 def trainer(folder: Path) -> HeadlessTrainer:

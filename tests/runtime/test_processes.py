@@ -111,9 +111,7 @@ class TestTheFirstProcessFirst:
             sys.exit(143)
         assert store.get("first/0/0") == b"failed"
 
-    @pytest.mark.parametrize(
-        ("said", "message"), [("failed", "has failed"), ("7", "has made no progress for 20 seconds")]
-    )
+    @pytest.mark.parametrize("said, message", [("failed", "has failed"), ("7", "has made no progress for 20 seconds")])
     def test_the_others_end_when_it_has_failed_or_hangs(self, store, said, message, monkeypatch):
         seconds = iter(range(99))  # those who wait longer fail
         monkeypatch.setattr(processes.time, "monotonic", lambda: next(seconds))

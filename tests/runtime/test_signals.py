@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -17,7 +18,7 @@ from transformers.trainer_utils import SaveStrategy
 from headless_trainer.cli.training import finish
 from headless_trainer.runtime.checkpoints import checkpoints_in
 from headless_trainer.runtime.manifest import find_fault
-from headless_trainer.runtime.signals import Stopped, deferred, raised
+from headless_trainer.runtime.signals import Stopped, deferred, raised, say
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,6 +142,7 @@ def stopped_in(folder: Path, kind: str, phase: str, number: int = signal.SIGTERM
 
 
 SIGNALS = [(signal.SIGTERM, "SIGTERM", 143), (signal.SIGINT, "Ctrl-C", 130)]
+SIGNALS += [(signal.SIGHUP, "SIGHUP", 129)] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)  # nohup make test
 PHASES = [(kind, "step") for kind in ("memory", "persistent", "stream", "classification")]
 PHASES += [("memory", "evaluation"), ("classification", "evaluation"), ("memory", "saving")]
 
@@ -233,12 +235,12 @@ def test_tokenizing_ends_with_one_line(tmp_path, text_file, monkeypatch, number,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "name", "code"), [(signal.SIGTERM, "SIGTERM", 0), (signal.SIGINT, "Ctrl-C", 130)])
-def test_training_ends_with_a_checkpoint_and_one_line(tmp_path, text_file, number, name, code):
+@pytest.mark.parametrize(("number", "name"), [each[:2] for each in SIGNALS])
+def test_training_ends_with_a_checkpoint_and_one_line(tmp_path, text_file, number, name):
     job = Job(tmp_path / "job", "run_pretrain.py", *flags(text_file, tmp_path), "--dataloader_num_workers", "2")
     started = job.wait_for(lambda: checkpoints_in(tmp_path / "run"))
     job.signal_group(number)
-    assert job.end() == code
+    assert job.end() == (130 if number == signal.SIGINT else 0)
     line = f"Stopped by {name} with a checkpoint. To resume: repeat the command with --resume_from_checkpoint last"
     assert ("A second Ctrl-C ends it at once" in job.log()) == (number == signal.SIGINT)
     assert job.log().count("Stopped by") == 1 and job.log().splitlines()[-1].endswith(line), job.log()
@@ -371,6 +373,15 @@ def test_a_signal_waits_until_the_model_is_saved(tmp_path, monkeypatch, capfd):
     assert {"model.safetensors", "trainer_state.json"} <= {path.name for path in tmp_path.iterdir()}
     assert not (tmp_path / "eval_results.json").exists()
     assert f"The trained model is saved in {tmp_path}." in capfd.readouterr().err
+
+
+def test_neither_nohup_nor_a_reader_that_is_gone_ends_a_run(monkeypatch):
+    monkeypatch.setattr(os, "write", MagicMock(side_effect=BrokenPipeError))
+    say("The run ends after this step.")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with raised():
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.signal(signal.SIGHUP, before) is signal.SIG_IGN
 
 
 def test_a_second_ctrl_c_ends_a_save_at_once():

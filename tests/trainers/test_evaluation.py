@@ -136,10 +136,9 @@ def test_log_prior_by_hand():
     assert log_prior(torch.tensor([2**40, 0])).exp().sum().item() == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
-    "counts",
-    [[0, 0, 0], [1], [1, 1, 1], [7, 0], [0, 1], [2, 2, 2, 2], [10**9, 1, 0], [3, 2, 1] * 50 + [0], [2**40] + [0] * 9],
-)
+@pytest.mark.parametrize("counts", [
+    [0, 0, 0], [1], [1, 1, 1], [7, 0], [0, 1], [2, 2, 2, 2], [10**9, 1, 0], [3, 2, 1] * 50 + [0], [2**40] + [0] * 9,
+])  # fmt: skip
 def test_log_prior_is_a_distribution_in_which_no_token_is_rarer_for_having_been_seen(counts):
     prior = log_prior(torch.tensor(counts))
     assert prior.isfinite().all()

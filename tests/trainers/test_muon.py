@@ -107,10 +107,9 @@ def test_the_log_has_the_rate_of_the_others_and_both_follow_the_schedule(tmp_pat
     assert {group["initial_lr"] for group in run.optimizer.param_groups} == {1e-2, 4e-2}
 
 
-@pytest.mark.parametrize(
-    ("schedule", "kwargs", "last"),
-    [("polynomial", {"lr_end": 1e-3}, 0.1), ("cosine_with_min_lr", {"min_lr": 5e-3}, 0.5)],
-)
+@pytest.mark.parametrize(("schedule", "kwargs", "last"), [
+    ("polynomial", {"lr_end": 1e-3}, 0.1), ("cosine_with_min_lr", {"min_lr": 5e-3}, 0.5),
+])  # fmt: skip
 def test_schedules_that_end_above_zero(tmp_path, schedule, kwargs, last):
     settings = {"learning_rate": 1e-2, "muon_learning_rate": 4e-2, "lr_scheduler_kwargs": kwargs}
     run = tiny_trainer(tmp_path, task="clm", lr_scheduler_type=schedule, **settings)

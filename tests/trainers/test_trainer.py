@@ -79,10 +79,9 @@ def test_floor_and_guess_are_those_of_the_logged_loss(tmp_path, clm_tokenizer, n
 
 
 @pytest.mark.parametrize("task", ["clm", "mlm"])
-@pytest.mark.parametrize(
-    "objective, negatives, split",
-    [("headless", "step", (4, 2)), ("headless", "step", (1, 8)), ("vanilla", "micro_batch", (2, 4))],
-)
+@pytest.mark.parametrize("objective, negatives, split", [
+    ("headless", "step", (4, 2)), ("headless", "step", (1, 8)), ("vanilla", "micro_batch", (2, 4)),
+])  # fmt: skip
 def test_a_step_does_not_depend_on_its_split(tmp_path, task, tokenizer, objective, negatives, split):
     settings = {"objective": objective, "negatives": negatives, "data": token_rows(tokenizer, lengths=(12, 5, 9))}
     found = []
