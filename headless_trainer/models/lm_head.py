@@ -229,7 +229,7 @@ def freeze_scaled_layer(model: PreTrainedModel) -> None:
             if any(getattr(module, "base_layer", None) is layer for module in model.modules()):
                 raise ValueError("an adapter would destroy the head's dense layer, scaled by 2^-15: leave it out.")
             layer.requires_grad_(False)
-            logger.info("The dense layer of the head is frozen: it is the identity, scaled by 2^-15.")
+            logger.info("The dense layer of the head is the identity, scaled by 2^-15: no step may change it.")
 
 
 def frozen_layers(model: PreTrainedModel) -> list[str]:
