@@ -229,7 +229,7 @@ def test_parameters_that_pretraining_refuses(tmp_path, clm_tokenizer, objective,
 
 def test_the_task_of_the_model_decides_too(tmp_path, clm_tokenizer):
     args = HeadlessTrainingArguments(str(tmp_path), **HERE, mlm_probability=0.3)
-    with pytest.raises(ValueError, match="mlm_probability is 0.3 but task is 'clm'"):
+    with pytest.raises(ValueError, match="mlm_probability is 0.3 but task 'clm' masks nothing"):
         HeadlessTrainer(tiny_model("clm", len(clm_tokenizer)), args, processing_class=clm_tokenizer)
 
 
