@@ -118,8 +118,11 @@ SAID = {  # and what is not
         [f"from `decoder` {WITHOUT}", "in its pretraining added", "It continues texts", FOLDED],
         ["fine-tuned"],
     ),
-    "encoder-lm": (["masked language", f"from `encoder` {WITHOUT}", "`cls.predictions.transform.dense` is"], [FOLDED]),
-    "embeddings": (["Its head is the matrix of the candidates"], ["log frequency"]),
+    "encoder-lm": (
+        ["a masked language model", f"from `encoder` {WITHOUT}", "transform.dense` is"],
+        [FOLDED, "continues"],
+    ),
+    "embeddings": (["in that pretraining, by default the input embedding.\n"], ["log frequency"]),
     "tuned": (["from `decoder/checkpoint-2`", "for 4 optimizer steps", "began as", "in `lines.txt` added"], [WITHOUT]),
     "tuned/checkpoint-2": (["for 2 optimizer steps", FOLDED], [WITHOUT]),
     "tuned-encoder": (["Only the head was trained."], [WITHOUT, "freeze it"]),

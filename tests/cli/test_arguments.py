@@ -45,6 +45,7 @@ FLAGS = """--model_type gpt_neox --config_overrides hidden_size=192,hidden_dropo
     --train_tokenizer --train_file a.txt b.txt --max_seq_length 64 --output_dir runs/x --learning_rate 0.001
     --lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {"min_lr_rate":0.1} --warmup_steps 0.1
     --objective vanilla --logging_nan_inf_filter false""".split()
+WRONG = {"objective": "headles", "lr_scheduler_type": "triangular", "max_seq_length": "long"}
 
 
 def test_defaults_are_the_papers(tmp_path):
@@ -122,17 +123,18 @@ def test_an_unknown_name_suggests_the_nearest(write, wrong, nearest):
     for argv in ([f"--{wrong}", "1"], [f"--{wrong}=1"], [write({wrong: 1})]):
         with pytest.raises(ValueError, match=f"Unknown argument '--{wrong}'. The nearest known one is '--{nearest}'"):
             parse(*argv)
-    with pytest.raises(ValueError, match="Unknown argument '--ray_scope'. --help-all"):  # like no other
-        parse("--ray_scope")
+    for name in ("past_index", "ray_scope", "sharded_ddp"):  # like no other
+        with pytest.raises(ValueError, match=f"Unknown argument '--{name}'. --help-all"):
+            parse(f"--{name}")
 
 
-@pytest.mark.parametrize("name", ["objective", "lr_scheduler_type", "max_seq_length"])
+@pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("source", ["file", "flag"])
 def test_choices_and_types_are_checked_in_files_and_flags(write, capsys, name, source):
     with pytest.raises(SystemExit):
-        parse(write({name: "long"})) if source == "file" else parse(f"--{name}", "long")
+        parse(write({name: WRONG[name]})) if source == "file" else parse(f"--{name}", WRONG[name])
     error = capsys.readouterr().err
-    assert f"--{name}" in error and "long" in error
+    assert f"--{name}" in error and WRONG[name] in error
 
 
 # Files

@@ -8,16 +8,12 @@ from headless_trainer.objective.negatives import NegativePool
 EMPTY = torch.empty(0, dtype=torch.long)
 
 
-@pytest.mark.parametrize(
-    "targets",
-    [
-        torch.tensor([7, 2, 7, 9, 2, 7]),
-        [torch.tensor([7, 2, 7, 9, 2, 7])],
-        [torch.tensor([7, 2]), EMPTY, torch.tensor([7]), torch.tensor([9, 2, 7])],
-        (batch for batch in (torch.tensor([[7, 2], [7, 9]]), torch.tensor([[2], [7]]))),
-    ],
-    ids=["one", "list_of_one", "several", "generator_of_two_dimensions"],
-)
+@pytest.mark.parametrize("targets", [
+    torch.tensor([7, 2, 7, 9, 2, 7]),
+    [torch.tensor([7, 2, 7, 9, 2, 7])],
+    [torch.tensor([7, 2]), EMPTY, torch.tensor([7]), torch.tensor([9, 2, 7])],
+    (batch for batch in (torch.tensor([[7, 2], [7, 9]]), torch.tensor([[2], [7]]))),
+], ids=["one", "list_of_one", "several", "generator_of_two_dimensions"])  # fmt: skip
 def test_from_targets(targets):
     pool = NegativePool.from_targets(targets)
     assert pool.ids.tolist() == [2, 7, 9] and pool.counts.tolist() == [2, 3, 1]

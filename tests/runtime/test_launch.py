@@ -32,8 +32,8 @@ SBATCH = ROOT / "headless_trainer" / "cli" / "launch" / "slurm.sbatch"
 
 class TestRefusal:
     @staticmethod
-    def training(world_size: int):
-        return SimpleNamespace(world_size=world_size, deepspeed_plugin=None, fsdp_plugin_args=None)
+    def training(world_size: int, deepspeed=None):
+        return SimpleNamespace(world_size=world_size, deepspeed_plugin=deepspeed, fsdp_plugin_args=None)
 
     def test_processes_that_would_train_alone(self):
         with pytest.raises(ValueError, match="WORLD_SIZE is 4 but this machine has no GPU.*--use_cpu"):
@@ -41,6 +41,8 @@ class TestRefusal:
         check_launch(self.training(4), {"RANK": "0", "WORLD_SIZE": "4"})
 
     def test_deepspeed_without_a_launcher(self, tmp_path, monkeypatch):
+        with pytest.raises(ValueError, match="deepspeed or ACCELERATE_USE_DEEPSPEED is set without a launcher"):
+            check_launch(self.training(1, "zero2.json"), {"MASTER_PORT": "29500"})
         pytest.importorskip("deepspeed")
         monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")  # left over in a shell
         with pytest.raises(ValueError, match="ACCELERATE_USE_DEEPSPEED is set without a launcher"):

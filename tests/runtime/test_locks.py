@@ -54,16 +54,16 @@ class Holder:
             os.kill(self.child, signal.SIGKILL)
 
 
+def trainer(folder: Path) -> HeadlessTrainer:
+    rows = [{"input_ids": torch.arange(8)}] * 8
+    return make_trainer(folder, tiny_model("clm", layers=1, positions=8), rows, {"max_steps": 1, "save_strategy": "no"})
+
+
 def test_a_link_to_a_disk_that_is_missing_is_refused(tmp_path):
     (tmp_path / "runs").symlink_to(tmp_path / "unmounted")
     with alone_in(tmp_path / "runs" / "a"), pytest.raises(PermissionError, match="output_dir .* cannot be written to"):
         check_writable(tmp_path / "runs" / "a")
     assert not (tmp_path / "unmounted").exists()
-
-
-def trainer(folder: Path) -> HeadlessTrainer:
-    rows = [{"input_ids": torch.arange(8)}] * 8
-    return make_trainer(folder, tiny_model("clm", layers=1, positions=8), rows, {"max_steps": 1, "save_strategy": "no"})
 
 
 @pytest.mark.slow

@@ -294,9 +294,7 @@ def test_the_oldest_go_and_not_the_one_just_written(tmp_path, monkeypatch):
     assert rotate(tmp_path, 2, 11, best=9) == [11, 9]
     assert rotate(tmp_path, 1, 11, best=9) == [11, 9]
     assert rotate(tmp_path, 1, 9) == [9] and names(tmp_path) == ["checkpoint-9"]
-    monkeypatch.setattr(
-        "shutil.rmtree", lambda *_, **__: None
-    )  # a network file system keeps what another program has open
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # another program has it open, on a network file system
     for step in (12, 13):
         checkpoint(tmp_path, step)
         assert rotate(tmp_path, 1, step) == [step]

@@ -123,11 +123,10 @@ def test_a_model_that_is_made_anew_learns_the_token_that_pads(tmp_path, clm_toke
     assert run.model.get_input_embeddings().padding_idx is None
 
 
-@pytest.mark.parametrize(
-    ("name", "greater"),
-    [("eval_perplexity", False), ("accuracy", True), ("eval_other_cross_entropy", False), ("eval_hinge_accuracy", True),
-     ("eval_of_my_own", True), ("eval_my_own_loss", False)],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "greater"), [
+    ("eval_perplexity", False), ("accuracy", True), ("eval_other_cross_entropy", False), ("eval_hinge_accuracy", True),
+    ("eval_of_my_own", True), ("eval_my_own_loss", False),
+])  # fmt: skip
 def test_the_best_checkpoint_is_the_best_of_a_users_own_figure_too(tmp_path, name, greater):
     args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, metric_for_best_model=name)
     assert args.greater_is_better is greater
