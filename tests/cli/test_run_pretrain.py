@@ -103,7 +103,7 @@ def test_options(tmp_path, text_file, model, flags):
     assert metrics["eval_predicted_tokens"] > 0
 
 
-def test_what_is_another_run_is_refused_in_one_line(tmp_path, text_file):
+def test_what_is_another_run_is_refused_in_one_line(tmp_path, text_file, monkeypatch):
     flags = [*DECODER, *QUICK, "--output_dir", tmp_path / "run"]
     flags += "--save_strategy steps --save_steps 1 --max_steps 2".split()
     main([*map(str, flags), "--train_file", str(text_file)])
@@ -116,6 +116,8 @@ def test_what_is_another_run_is_refused_in_one_line(tmp_path, text_file):
     (tmp_path / "other.txt").write_text(text_file.read_text() + "One line more, and another run.\n" * 9)
     said = refused(main, *again, tmp_path / "other.txt")
     assert said.startswith("ValueError: The checkpoint was written with other training rows (") and "\n" not in said
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", text_file)  # where no rows can be kept
+    assert "PermissionError: HF_DATASETS_CACHE" in refused(main, *again, text_file)
 
 
 @pytest.mark.slow
