@@ -95,8 +95,7 @@ def test_a_list_may_be_one_value_or_empty(write):
     assert parse(write("train_file: corpus/*.txt"))[1].train_file == ["corpus/*.txt"]
     assert parse(write("train_file: []"))[1].train_file is None
     assert parse("--streaming")[1].streaming is True and parse("--streaming", "0")[1].streaming is False
-    old = ["--dataset_name", "someone/texts", "--eval_old_file", "old.txt", "--sample_by", "paragraph"]
-    assert parse(*old)[1].sample_by == "paragraph"
+    assert parse(*"--dataset_name a/b --eval_old_file c.txt --sample_by paragraph".split())[1].sample_by == "paragraph"
 
 
 def test_config_overrides_as_pairs_and_as_json():

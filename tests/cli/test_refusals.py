@@ -316,11 +316,13 @@ def test_an_unknown_metric_is_refused_unless_a_subclass_may_log_it(tmp_path, clm
     )
 
 
-@pytest.mark.parametrize("kind, own", [("headless", {}), ("vanilla", {}), ("headless", {"eval_full_vocabulary": False})])
+@pytest.mark.parametrize(
+    "objective, settings", [("headless", {}), ("vanilla", {}), ("headless", {"eval_full_vocabulary": False})]
+)
 @pytest.mark.parametrize("task", ["clm", "mlm"])
-def test_the_names_of_the_best_metric_are_those_of_an_evaluation(tmp_path, request, task, kind, own):
+def test_the_names_of_the_best_metric_are_those_of_an_evaluation(tmp_path, request, task, objective, settings):
     tokenizer = request.getfixturevalue(f"{task}_tokenizer")
-    run = trainer_for(tmp_path, task, tokenizer, objective=kind, **own)
+    run = trainer_for(tmp_path, task, tokenizer, objective=objective, **settings)
     run.token_counts += 1  # as after a step: without any count there is no free head to score
     found = {name.removeprefix("eval_") for name in run.evaluate()}
     assert evaluation_metrics(run.args) <= found

@@ -104,15 +104,14 @@ def test_options(tmp_path, text_file, model, flags):
 
 
 def test_what_is_another_run_is_refused_in_one_line(tmp_path, text_file, monkeypatch):
-    flags = [*DECODER, *QUICK, "--output_dir", tmp_path / "run"]
-    flags += "--save_strategy steps --save_steps 1 --max_steps 2".split()
+    saving = "--save_strategy steps --save_steps 1 --max_steps 2 --output_dir"
+    flags = [*DECODER, *QUICK, *saving.split(), tmp_path / "run"]
     main([*map(str, flags), "--train_file", str(text_file)])
     shutil.rmtree(tmp_path / "run" / "checkpoint-2")
     again = [*flags, "--resume_from_checkpoint", "last", "--train_file"]
     said = refused(main, *again, text_file, "--seed", "7")
     assert said.startswith("ValueError: seed is 7 but checkpoint") and "\n" not in said
-    one_head = [word.replace("head=2", "head=1") for word in DECODER]
-    assert "n_head is 1, that of" in refused(main, *again, text_file, *one_head)
+    assert "n_head is 1, that of" in refused(main, *again, text_file, *(x.replace("head=2", "head=1") for x in DECODER))
     (tmp_path / "other.txt").write_text(text_file.read_text() + "One line more, and another run.\n" * 9)
     said = refused(main, *again, tmp_path / "other.txt")
     assert said.startswith("ValueError: The checkpoint was written with other training rows (") and "\n" not in said
