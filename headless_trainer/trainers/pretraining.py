@@ -150,6 +150,8 @@ class PretrainingTrainer(Trainer):
         if not hasattr(kwargs.get("train_dataset") or (), "__len__"):
             refuse(args, STREAM)
         super().__init__(model, args, collate, **kwargs)
+        if args.tf32 is False:
+            torch.backends.cuda.matmul.allow_tf32 = False  # accelerate enables it with torch_compile
         if self.is_fsdp_enabled:
             saving.check_shared_weights(self.model)
         if {weight.dtype for weight in self.model.parameters() if weight.requires_grad} & {*LOW_PRECISION}:
@@ -212,9 +214,8 @@ class PretrainingTrainer(Trainer):
         if not is_training:
             if isinstance(dataset, PackedStream):
                 raise ValueError("eval_dataset is a PackedStream, which never ends: pass a Dataset of rows.")
-            rows = HeldOutBatches(
-                dataset, self.data_collator, args.eval_batch_size, args.process_index, args.world_size
-            )
+            place = args.process_index, args.world_size
+            rows = HeldOutBatches(dataset, self.data_collator, args.eval_batch_size, *place)
             # Each worker would read a whole stream, or its own part, depending on the stream.
             return own_loader(args, rows, 0 if rows.is_stream else args.dataloader_num_workers, batch_size=None)
         if self.stream is not None:
@@ -245,8 +246,7 @@ class PretrainingTrainer(Trainer):
         step = draw_step(self, batches)
         for each in step.micro_batches:
             self.window.add_batch(each.tokens, each.target_ids.numel())
-            # Not bincount, which allocates the whole vocabulary.
-            self.token_counts.index_add_(0, each.target_ids, torch.ones_like(each.target_ids))
+            self.token_counts.index_add_(0, each.target_ids, torch.ones_like(each.target_ids))  # bincount makes (V,)
         self.log_step(step)
         if self.rows is not None:
             self.rows.catch_up(step)

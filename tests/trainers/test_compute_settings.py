@@ -225,7 +225,7 @@ def isolating(
     texts = Dataset.from_dict({"text": text_lines[:40]}).to_iterable_dataset()
     rows = PackedStream(texts, tokenizer, max_seq_length=30)
     settings |= {"task": "clm", "isolate_documents": True, "max_steps": 1, "per_device_train_batch_size": 4}
-    settings["tf32"] = False  # --torch_compile enables it for the whole process
+    settings["tf32"] = False  # an earlier torch_compile enabled it for the whole process
     return make_trainer(folder, model, rows, settings, processing_class=tokenizer)
 
 
@@ -236,6 +236,12 @@ def test_flash_attention_is_told_where_documents_end(tmp_path, clm_tokenizer, te
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "org/kernel", flash_stand_in)
     run.model.config._attn_implementation = "org/kernel"
     assert_documents_are_alone(run, "clm", clm_tokenizer.eos_token_id, 1e-5)
+
+
+def test_tf32_stays_off_beside_torch_compile(tmp_path, clm_tokenizer, text_lines):
+    torch.backends.cuda.matmul.allow_tf32 = True  # as accelerate does, for the whole process
+    isolating(tmp_path, "gpt2", clm_tokenizer, text_lines, tf32=False)
+    assert not torch.backends.cuda.matmul.allow_tf32
 
 
 @pytest.mark.gpu
