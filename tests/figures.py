@@ -97,7 +97,7 @@ def quotes() -> Iterator[Quote]:
 
     environment = jinja2.Environment(line_statement_prefix="#", trim_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"f": figure, "mean": statistics.mean, "median": statistics.median, "log": np.log}
-    environment.globals |= {f.__name__: f for f in (results, below, minus, share, records, ndcg, mean_test, np.var)}
+    environment.globals |= {f.__name__: f for f in (results, below, minus, share, records, ndcg, mean_test)}
     environment.globals["stats"] = stats
     for line in filter(str.strip, environment.from_string(read("tests/figures.jinja")).render().splitlines()):
         if line.startswith("page: "):
