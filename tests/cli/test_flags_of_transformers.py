@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
@@ -48,14 +47,3 @@ def test_a_flag_that_is_not_here_says_what_to_use(monkeypatch, kinds, name, inst
             parse_args(kinds, ["--output_dir", "run", *flags])
     known = {field.name for kind in kinds for field in fields(kind)}
     assert {*re.findall(r"--(\w+)", instead)} <= known
-
-
-def test_the_table_of_the_page():
-    commands = {"DataArguments": "pretrain, lm-head", "GlueArguments": "glue", "TrainingArguments": "all"}
-    page = Path(__file__).parents[2].joinpath("docs", "usage.md").read_text(encoding="utf-8").replace("`", "")
-    shown = page.partition("| command | flag | instead |\n|---|---|---|\n")[2].splitlines()
-    assert shown == [
-        f"| {commands[kind]} | {', '.join(f'--{name}' for name in names.split())} | {instead} |"
-        for kind, rows in INSTEAD.items()
-        for names, instead in rows.items()
-    ]
