@@ -18,7 +18,6 @@ from .runtime.launch import check_launch, computes_on_cpu, connect
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
-
 if TYPE_CHECKING:
     bool_or_auto = bool | Literal["auto"]
 else:
@@ -253,8 +252,7 @@ class LMHeadArguments(HeadlessTrainingArguments):
     learning_rate: float = HfArg(default=1e-4, help="Peak learning rate.")
     lr_scheduler_type: str = HfArg(default="constant_with_warmup", help="Learning rate schedule.")
 
-    # Fields, also of other classes, that have no effect here.
-    unread_flags = (
+    unread_flags = (  # fields, also of other classes, that have no effect here
         "model_type", "config_name", "config_overrides", "tie_word_embeddings", "train_tokenizer", "tokenizer_type",
         "vocab_size", "objective", "negatives", "pool_size", "sampled_negatives", "sparse_embedding_updates", "head_bias",
         "eval_pool_size", "eval_full_vocabulary", "mask_token", "resize_embeddings", "do_predict",

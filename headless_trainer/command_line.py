@@ -16,8 +16,7 @@ from typing import Any
 
 import yaml
 
-# The commands and their descriptions.
-COMMANDS = {
+COMMANDS = {  # the commands and their descriptions
     "pretrain": "pretrain or continue an encoder or a decoder: headless, with sampled softmax, or vanilla",
     "lm-head": "turn a headless checkpoint into a language model, without training or fine-tuned",
     "lm-eval": "score language models by the LM Evaluation Harness, and compare two of them",
@@ -33,13 +32,11 @@ LISTS = {
 HELP_FLAGS = {"-h", "--help", "--help-all"}
 HELP_WIDTH, FLAG_WIDTH = 120, 28
 LONGEST_MESSAGE = 2_000  # characters: it may quote a word of a file
-# Settings of transformers that --help lists.
-COMMON = (
+COMMON = (  # settings of transformers that --help lists
     "output_dir", "max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps",
     "learning_rate", "bf16", "do_train", "do_eval", "do_predict", "eval_strategy", "resume_from_checkpoint", "push_to_hub",
 )  # fmt: skip
-# Those of them with a clearer help text than transformers'.
-REWORDED = {
+REWORDED = {  # those of them with a clearer help text than transformers'
     "max_steps": "Optimizer steps to train, instead of num_train_epochs",
     "gradient_accumulation_steps": "Forward passes on a device in one optimizer step",
     "output_dir": "Folder for everything the run writes",

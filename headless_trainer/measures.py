@@ -68,8 +68,7 @@ LOSS_CHART = Chart(
 SPEED_CHART = Chart("speed", "Speed", "tokens per second", steady=True)
 MEMORY_CHART = Chart("memory", "Peak memory", "GiB", lambda mebibytes: mebibytes / 1024, steady=True)
 ACCURACY_CHART = Chart("accuracy", "Held-out accuracy", "accuracy (%)", lambda share: 100 * share)
-# Perplexities are averaged and compared as cross-entropies, and every task has one.
-PERPLEXITY_CHART = Chart(
+PERPLEXITY_CHART = Chart(  # perplexities are averaged and compared as cross-entropies, and every task has one
     "perplexity", "Held-out perplexity", "perplexity (log scale)", lambda nats: math.exp(min(nats, 700.0)), log=True
 )
 LOSS = {"form": "{:.3f}".format, "unit": "nats"}

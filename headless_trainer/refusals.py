@@ -45,8 +45,7 @@ ONE_OR_MORE = "be at least 1", lambda value: value >= 1
 ADAMW = ("adamw_torch", "adamw_torch_fused")
 CONSTANT = ("constant", "constant_with_warmup")
 FOLLOW_SCORES = ("reduce_lr_on_plateau", "greedy")  # schedules that read the metric of each evaluation
-# Checked before transformers reads them: it replaces 0 by logging_steps.
-STEPS = tuple(
+STEPS = tuple(  # checked before transformers reads them: it replaces 0 by logging_steps
     Refusal(
         f"{when}_steps",
         f"it must be above 0 with {when}_strategy 'steps'",
@@ -164,8 +163,7 @@ PRETRAINING = (
         shards,
     ),
 )
-# For rows without a length.
-STREAM = tuple(
+STREAM = tuple(  # for rows without a length
     Refusal(
         f"{when}_strategy",
         "train_dataset has no length, so its epochs have no end: use steps",
@@ -183,13 +181,11 @@ HEAD = (
     Refusal("head_bias", "--init says how the head starts: drop head_bias"),
     Refusal("freeze_trunk", f"nothing is trained: add --do_train, or {LEAVE}", lambda a: not a.do_train),
 )
-# Settings that only some objectives read, with these objectives.
-OF_OBJECTIVES = {
+OF_OBJECTIVES = {  # settings that only some objectives read, with these objectives
     "negatives pool_size sampled_negatives sparse_embedding_updates": ("headless", "sampled_softmax"),
     "eval_pool_size eval_full_vocabulary": ("headless",),
 }
-# Parameters of a trainer's constructor.
-PRETRAINING_PARAMETERS = {
+PRETRAINING_PARAMETERS = {  # parameters of a trainer's constructor
     "model_init": "the loss uses the model's own embedding, which must exist before training: pass the model as model",
     "compute_loss_func": "args.objective sets the loss: leave it out, or subclass the trainer and override compute_loss",
     "compute_metrics": "evaluation sums figures of each token and keeps no logits: leave it out and read evaluation's metrics",

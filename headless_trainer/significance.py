@@ -10,8 +10,7 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95
-# Differences this small relative to the values are rounding: 0.1 + 0.2 is not better than 0.3.
-ROUNDING = 1e-12
+ROUNDING = 1e-12  # differences this small relative to the values are rounding: 0.1 + 0.2 is not better than 0.3
 
 
 def mean_test(first: Sequence[float], second: Sequence[float], *, paired: bool) -> float:

@@ -3,15 +3,9 @@
 from dataclasses import dataclass
 
 import torch
+import transformers
 from builders import SMALL
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
 WIDTH = 16
 LM_CLASSES = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
@@ -66,7 +60,7 @@ ARCHITECTURES = {
 }
 
 
-def make_config(name: str, vocab_size: int = 300, **changes) -> PreTrainedConfig:
+def make_config(name: str, vocab_size: int = 300, **changes) -> transformers.PreTrainedConfig:
     architecture = ARCHITECTURES[name]
     return AutoConfig.for_model(architecture.model_type, vocab_size=vocab_size, **architecture.settings | changes)
 

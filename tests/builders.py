@@ -8,19 +8,10 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
+import transformers
 from datasets import Dataset
 from tokenizers import decoders, models, pre_tokenizers, trainers
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BertForSequenceClassification,
-    BertModel,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPT2Model,
-    PrinterCallback,
-    TrainerCallback,
-)
+from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, SampledSoftmaxTrainer, VanillaTrainer
 from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments, ReportArguments
@@ -70,7 +61,7 @@ class Tokenizer:
         """Nothing to save."""
 
 
-class Gradients(TrainerCallback):
+class Gradients(transformers.TrainerCallback):
     """Keeps the gradients of the first optimizer step, by the names of the bare model."""
 
     def __init__(self):
@@ -88,11 +79,9 @@ def byte_level_bpe(lines: list[str], special_tokens: list[str]) -> tokenizers.To
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=special_tokens,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        vocab_size=300, special_tokens=special_tokens, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
-    )
+    )  # fmt: skip
     tokenizer.train_from_iterator(lines, trainer)
     return tokenizer
 
@@ -116,7 +105,7 @@ def tiny_model(
     return kind._from_config(config, attn_implementation=attention) if attention else kind(config)
 
 
-def tiny_classifier(cls=BertForSequenceClassification, vocab_size: int = VOCAB, **settings):
+def tiny_classifier(cls=transformers.BertForSequenceClassification, vocab_size: int = VOCAB, **settings):
     torch.manual_seed(0)
     silent = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return cls(BertConfig(vocab_size=vocab_size, **SMALL, **silent, **settings))
@@ -208,7 +197,7 @@ def tiny_trainer(folder, **settings):
         folder, tiny_model(task, VOCAB, objective, layers=1, positions=16, dropout=0.1, **sizes), data, defaults | settings,
         token_counts=torch.ones(VOCAB, dtype=torch.long), eval_dataset=data, processing_class=Tokenizer(),
     )  # fmt: skip
-    made.pop_callback(PrinterCallback)
+    made.pop_callback(transformers.PrinterCallback)
     return made
 
 

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,8 +40,11 @@ def read_interactions(paths: Sequence[str], columns: FileArguments) -> pd.DataFr
         order of the files.
 
     Raises:
-        ValueError: if a column or a value is missing, times cannot be compared, or two lines of .txt begin alike.
+        ValueError: if a file is named twice, a column or a value is missing, times cannot be compared, or two lines of .txt
+            begin alike.
     """
+    if len({*map(os.path.realpath, paths)}) < len(paths):
+        raise ValueError(f"{list(paths)} name a file twice: name each once.")
     texts = [path for path in paths if ".txt" in Path(path).suffixes]
     frames = [_read_table(path, columns) for path in paths if path not in texts]
     frame = pd.concat([*frames, *([_read_lines(texts)] if texts else [])], ignore_index=True)

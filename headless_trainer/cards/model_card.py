@@ -116,19 +116,14 @@ def write_card(
         "tags": [OWN_TAG, HEADLESS_TAG] if headless else [OWN_TAG],
     }
     given = {"kind": kind, "causal": causal, "model": model, "tokenizer": tokenizer, "model_args": model_args}
+    given |= {"title": " ".join(name.split()), "headless": headless, "adapter": None, "results": results_table(results)}
     facts = {
         **given,
-        "title": " ".join(name.split()),
-        "headless": headless,
-        "adapter": None,
         "base": card_facts.linked(source) if source else None,
         "parameters": card_facts.saved_parameters(folder),
-        "usage": card_facts.usage_facts(name, model, tokenizer, facts.get("free_head", True))
-        if tokenizer is not None
-        else None,
+        "usage": tokenizer and card_facts.usage_facts(name, model, tokenizer, facts.get("free_head", True)),
         "folded": config.is_file() and FOLD in config.read_text(encoding="utf-8"),
         "frozen": [] if adapter else frozen_layers(model),
-        "results": results_table(results),
         "environment": card_facts.software(),
         **{each.__name__: each for each in WORDS},  # functions of the template
     } | facts
@@ -149,9 +144,7 @@ def _name(folder: Path, args) -> str:
     return args.hub_model_id if own and args.push_to_hub and args.hub_model_id else folder.resolve().name
 
 
-def held_out_results(
-    metrics: dict[str, float], task: str, data_args: DataArguments | None, kind: str
-) -> list[EvalResult]:
+def held_out_results(metrics: dict, task: str, data_args: DataArguments | None, kind: str) -> list[EvalResult]:
     hub = data_args is not None and card_facts.on_hub(data_args.dataset_name)
     described = f"held-out part of {card_facts.data_name(data_args)}" if data_args else "held-out data"
     if data_args and data_args.validation_file:
@@ -161,15 +154,12 @@ def held_out_results(
         figures.pop("eval_cross_entropy", None)
     return [
         EvalResult(
-            task_type="text-generation" if task == "clm" else "fill-mask",
-            dataset_type=data_args.dataset_name if hub else "local",
-            dataset_config=data_args.dataset_config_name if hub else described,
-            dataset_name=described,
-            dataset_split="held out" if hub else None,
-            metric_type=each.bare_name,
+            task_type="text-generation" if task == "clm" else "fill-mask", dataset_name=described,
+            dataset_type=data_args.dataset_name if hub else "local", dataset_split="held out" if hub else None,
+            dataset_config=data_args.dataset_config_name if hub else described, metric_type=each.bare_name,
             metric_name=each.short + f" ({each.unit})" * bool(each.unit) + " with log q added" * (kind == "trunk"),
             metric_value=six_digits(metrics[each.name]),
             metric_args={"predicted_tokens": metrics["eval_predicted_tokens"]},
         )
         for each in figures.values()
-    ]
+    ]  # fmt: skip

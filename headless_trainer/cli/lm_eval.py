@@ -62,3 +62,7 @@ def evaluate(args) -> None:
             write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())
     if failures:
         sys.exit("\n".join(["Failed; all other scores are written. Repeat the command to try again:", *failures]))
+
+
+if __name__ == "__main__":
+    main()

@@ -44,18 +44,25 @@ def make_language_model(model_args, data_args, args) -> None:
         counts = packing.target_counts(rows, size, infer_task(config), tokenizer, args.isolate_documents)
     model = attach_lm_head(trunk, counts, init=args.init, drawn_share=drawn_share)
     freeze_scaled_layer(model)  # for the card
+    loading.limit_length(tokenizer, model.config)
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
-        own = args.counts_from == "checkpoint"
-        if own and (saved := sources.find_file(name, TOKEN_COUNTS_NAME, **loading.hub_arguments(model_args))):
-            shutil.copyfile(saved, aside / TOKEN_COUNTS_NAME)  # for a headless training that continues this model
+        copy_counts(model_args, args, aside)
     folder, facts = Path(args.output_dir), {"prior": described_prior(args.init == "prior", args, data_args)}
     card = {"causal": model.can_generate(), "model_args": model_args, "facts": facts}
     write_card(folder, pushes.repo if pushes else folder.resolve().name, "free_head", model, tokenizer, **card)
     logger.info("saved in %s: %s, an ordinary language model", folder, type(model).__name__)
     if pushes is not None:
         pushes.push_run("Language modelling head")
+
+
+def copy_counts(model_args, args, folder: Path) -> None:
+    """Keep the checkpoint's counts beside a model that was not trained: for a headless training that continues it."""
+    if args.counts_from == "checkpoint":
+        options = loading.hub_arguments(model_args)
+        if saved := sources.find_file(model_args.model_name_or_path, TOKEN_COUNTS_NAME, **options):
+            shutil.copyfile(saved, folder / TOKEN_COUNTS_NAME)
 
 
 def pretraining_counts(model_args, args):

@@ -34,3 +34,7 @@ def main(argv: list[str] | None = None) -> None:
         sentences = write_report(args.runs, args.output_dir)
     print("\n".join(textwrap.fill(sentence, 79, initial_indent="- ", subsequent_indent="  ") for sentence in sentences))
     print(f"\n{Path(args.output_dir, PAGE_NAME)}, with its pictures as PNGs beside it")
+
+
+if __name__ == "__main__":
+    main()

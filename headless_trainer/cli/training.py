@@ -105,10 +105,10 @@ def make_trainer(
     if make_model is None:
         make_model = partial(loading.load_model, model_args, objective=args.objective, task=args.task)
     model = make_model(config, tokenizer)
+    model.hub_arguments = loading.hub_arguments(model_args)  # for the counts beside it
     # Again: it may depend on the tokenizer's padding id.
     loading.check_length(model.config, data_args.max_seq_length)
-    if usable := loading.usable_positions(model.config):  # the model's users cut to what its tokenizer says
-        tokenizer.model_max_length = min(max(tokenizer.model_max_length, data_args.max_seq_length), usable)
+    loading.limit_length(tokenizer, model.config, data_args.max_seq_length)
     check_trainable(model, tokenizer, args, kind.head_class)  # before the corpus is tokenized
 
     rows = {}
@@ -125,12 +125,9 @@ def make_trainer(
         token_counts = packing.target_counts(rows["train"], embeddings, args.task, tokenizer, args.isolate_documents)
     if data_args.streaming:  # read once and in order so far; for training, shuffle and repeat it
         rows["train"] = streaming.PackedStream(
-            documents["train"],
-            tokenizer,
-            **row_settings(data_args, args),
-            shuffle_buffer_size=data_args.shuffle_buffer_size,
-            seed=args.seed if args.data_seed is None else args.data_seed,
-        )
+            documents["train"], tokenizer, **row_settings(data_args, args),
+            shuffle_buffer_size=data_args.shuffle_buffer_size, seed=args.seed if args.data_seed is None else args.data_seed,
+        )  # fmt: skip
 
     trainer = kind(
         model, args, token_counts=token_counts, train_dataset=rows["train"], eval_dataset=rows["validation"],

@@ -24,6 +24,7 @@ from ..runtime.signals import with_following_workers
 from .documents import BATCH_BYTES, DOCUMENTS_AT_ONCE, TextStream, batches_by_size
 from .encoding import DocumentEncoder
 from .row_cache import ROWS_VERSION, cache_folder, find_or_write
+from .tokenization import id_count
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +229,7 @@ def check_token_ids(rows: Dataset | IterableDataset, num_embeddings: int, tokeni
     if isinstance(rows, Dataset):
         largest, arrays = -1, (columns["input_ids"] for columns, _ in token_arrays(rows.select_columns("input_ids")))
     else:
-        largest = len(tokenizer) - 1
+        largest = id_count(tokenizer) - 1
         arrays = (np.asarray(row["input_ids"]) for row in itertools.islice(rows, _FIRST_ROWS))
     tokens = unknown = 0
     # A token that only means unknown: GPT-2's also ends texts.

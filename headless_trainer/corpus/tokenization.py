@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..runtime.processes import made_progress
 
@@ -18,6 +18,11 @@ _MOST_CHARACTERS = 1_000_000_000  # to read: by then more distinct words no long
 _READ_AT_ONCE = 64  # documents, which may be long
 _CLM_SPECIALS = {"eos_token": "<|endoftext|>", "pad_token": "<|pad|>"}
 _MLM_SPECIALS = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
+
+
+def id_count(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many rows of an embedding a tokenizer needs: its ids may have gaps."""
+    return 1 + max(tokenizer.get_vocab().values())
 
 
 def train_tokenizer(

@@ -3,6 +3,8 @@
 Letters used in shapes: N rows, C classes or candidates, T tokens.
 """
 
+import os
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,9 +19,9 @@ from ..refusals import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse
 from ..runtime.checkpoint_aside import model_aside
 from ..runtime.checkpoints import StopOnSignal
 from ..runtime.launch import check_devices
-from ..runtime.processes import HostExchange, lost_processes_named
+from ..runtime.processes import HostExchange, ended_with_launcher, lost_processes_named
 from ..runtime.signals import with_following_workers
-from ..trainers.finite import FiniteCheck
+from ..trainers.finite import FiniteCheck, check_precision
 from .classification_rows import ClassificationCollator
 from .problems import LOSSES, problem_of
 
@@ -59,6 +61,7 @@ class ClassificationTrainer(Trainer):
         args.remove_unused_columns = False  # the rows' columns have names of their own
         self.processing_class = kwargs.get("processing_class")  # for call_model_init, which the parent calls first
         super().__init__(model, args, data_collator or ClassificationCollator(self.processing_class), **kwargs)
+        check_precision(args, self.model)
         self._free_padding_row(self.model)
         self.loss = loss
         self.model_accepts_loss_kwargs = False  # or the parent would count the step's rows too
@@ -69,7 +72,7 @@ class ClassificationTrainer(Trainer):
             self.add_callback(self.signal)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, trial=None, ignore_keys_for_eval=None):
-        with self.signal.given_back(), lost_processes_named():
+        with self.signal.given_back(), lost_processes_named(), ended_with_launcher():
             result = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
             self.finite.read_all()
             return result
@@ -151,16 +154,23 @@ class ClassificationTrainer(Trainer):
         self.finite.watch(self.state.global_step + 1, loss, "The loss")
         return loss
 
+    def _get_grad_norm(self, model, grad_norm=None):
+        grad_norm = super()._get_grad_norm(model, grad_norm)
+        if grad_norm is not None:
+            self.finite.watch_norm(grad_norm, self.state.global_step + 1, self.accelerator)
+        return grad_norm
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         self.finite.read_all()
         super().log(logs, start_time)
 
-    def _save_checkpoint(self, model, trial) -> None:
-        self.finite.read_all()
-        self.finite.check_weights(self.model, self.state.global_step)
-        super()._save_checkpoint(model, trial)
+    def _get_output_dir(self, trial) -> str:
+        folder, writes = super()._get_output_dir(trial), self.control.should_save
+        # At its end the parent would delete all checkpoints there but the best, also the one of a signal.
+        return os.path.join(folder, "stopped") if self.signal.stopped and not writes else folder
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        self.finite.check_weights(self.model, self.state.global_step)
         keep_padding_id(self.model)
         folder = output_dir or self.args.output_dir
         with model_aside(folder, self.args.should_save) as aside, with_settings(self.args, hub_token=None):

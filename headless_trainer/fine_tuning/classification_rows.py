@@ -3,6 +3,8 @@
 Letters used in shapes: N rows, C candidates of a row (1 but for multiple choice), T tokens.
 """
 
+import logging
+
 import pyarrow as pa
 import torch
 from datasets import Dataset
@@ -10,6 +12,8 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..corpus.collator import PaddingCollator
 from .tasks import Task
+
+logger = logging.getLogger(__name__)
 
 # Rows encoded at once: enough for the tokenizer's threads, few enough that their Python lists stay small.
 ENCODED_AT_ONCE = 4096
@@ -27,7 +31,7 @@ def encode_rows(
     candidate; and ``label``, from `Problem.encode`.
     """
     segment_ids, separator, candidates = has_segments(config), separator_of(tokenizer), len(rows[0]["texts"])
-    tables = []
+    tables, cut = [], 0
     for start in range(0, len(rows), ENCODED_AT_ONCE):
         texts = [text for own in rows[start : start + ENCODED_AT_ONCE]["texts"] for text in own]
         segments = [*zip(*texts, strict=True)]
@@ -36,6 +40,7 @@ def encode_rows(
             *map(list, segments), truncation=True, max_length=max_seq_length, return_attention_mask=False,
             return_token_type_ids=segment_ids,
         )  # fmt: skip
+        cut += sum(bool(each.overflowing) for each in encoded.encodings)
         # An empty text becomes one padding token if the tokenizer adds nothing.
         columns = {"input_ids": [ids or [tokenizer.pad_token_id or 0] for ids in encoded["input_ids"]]}
         if segment_ids:
@@ -45,6 +50,9 @@ def encode_rows(
         lengths = [max(map(len, own)) for own in columns["input_ids"]]
         columns = {name: pa.array(values, TOKENS) for name, values in columns.items()}
         tables.append(pa.table(columns | {"length": lengths}))
+    if cut:
+        said = "%s: %d of %d inputs are longer than --max_seq_length, %d tokens, and are cut."
+        logger.warning(said, task.name, cut, len(rows) * candidates, max_seq_length)
     labels = task.problem.encode(rows["label"], task.num_labels)
     return Dataset(pa.concat_tables(tables).append_column("label", pa.array([*labels])))
 

@@ -81,30 +81,22 @@ def write_classifier_card(folder: Path, called: str, run, model: PreTrainedModel
     task, settings = run.task, result["settings"] | {"seed": run.seed}
     if task.benchmark == OWN_TASK:
         hub_name, config = settings["dataset_name"], settings["dataset_config_name"]
-        name = hub_name or Path(settings["train_file"]).name
-        texts = card_facts.linked(hub_name, "datasets/") if hub_name else f"the local file `{name}`"
-        name = name if task.name == OWN_TASK else task.name
+        file_name = Path(settings["train_file"] or "").name
+        name = (hub_name or file_name) if task.name == OWN_TASK else task.name
     else:
         hub_name, config = HUB_DATASETS[task.benchmark], task.train_language or task.name
         name = f"XNLI, {config}" if task.benchmark == "xnli" else TASK_NAMES[task.name]
-        texts = card_facts.linked(hub_name, "datasets/")
+    texts = card_facts.linked(hub_name, "datasets/") if hub_name else f"the local file `{file_name}`"
     texts += (f", configuration `{config}`" if config else "") + (", from local files" if settings["data_dir"] else "")
     title, is_pair = f"{card_facts.model_name(run.model.source)} fine-tuned on {name}", len(task.columns) > 1
     usage = {"is_pair": is_pair, "separator": separator_of(run.model.tokenizer) if is_pair else ""}
     usage |= {"shown": min(task.num_labels, MOST_SHOWN)}
     rows = [(setting, settings[setting]) for setting in SHOWN_SETTINGS if settings.get(setting) not in (None, -1)]
-    facts = {
-        "title": title,
-        "task": name,
-        "form": task.form,
-        "usage": card_facts.usage_facts(called, model, run.model.tokenizer) | usage,
-        "training": {
-            "data": {"Texts": texts},
-            "loss": LOSS_TITLES["squared_error" if task.problem is REGRESSION else result["loss"]],
-            "settings": markdown(("setting", "value"), rows),
-        },
-        "environment": {"Time": card_facts.duration(result["train_seconds"])} | card_facts.software(),
-    }
+    loss = LOSS_TITLES["squared_error" if task.problem is REGRESSION else result["loss"]]
+    training = {"data": {"Texts": texts}, "loss": loss, "settings": markdown(("setting", "value"), rows)}
+    facts = {"title": title, "task": name, "form": task.form, "training": training}
+    facts["usage"] = card_facts.usage_facts(called, model, run.model.tokenizer) | usage
+    facts["environment"] = {"Time": card_facts.duration(result["train_seconds"])} | card_facts.software()
     model_args = ModelArguments(model_name_or_path=run.model.source, tokenizer_name=settings["tokenizer_name"])
     options = {"causal": False, "model_args": model_args, "dataset": hub_name, "model_name": title}
     options |= {"results": glue_results([result]), "facts": facts}

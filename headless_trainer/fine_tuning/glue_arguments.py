@@ -9,6 +9,7 @@ from transformers.hf_argparser import HfArg
 
 from ..arguments import LoadingArguments, checked
 from ..refusals import CLASSIFICATION, FOLLOW_SCORES, ONE_OR_MORE, Refusal, outside, refuse
+from ..runtime.launch import shards
 
 # `from __future__ import annotations` must stay out of this file: HfArgumentParser reads the annotations as types.
 
@@ -23,8 +24,7 @@ GRID_SETTINGS = (
     "validation_file", "dataset_name", "dataset_config_name", "text_columns", "label_column", "problem_type", "metric",
     "early_stopping_patience", "attn_implementation", "languages", "tokenizer_name",
 )  # fmt: skip
-# Fields of TrainingArguments that the command sets itself, with what it does instead.
-_INSTEAD = {
+_INSTEAD = {  # fields of TrainingArguments that the command sets itself, with what it does instead
     "eval_strategy eval_on_start eval_delay": "every epoch is scored",
     "save_strategy enable_jit_checkpoint": "a killed run starts over, and --save_models keeps the best epoch's model",
     "load_best_model_at_end metric_for_best_model greater_is_better": "it reports and keeps the epoch with the best score",
@@ -155,8 +155,8 @@ class GlueArguments(LoadingArguments):
         wrong = None
         if training.push_to_hub and self.save_models is None:
             self.save_models = True
-        if training.deepspeed_plugin is not None:
-            wrong = "DeepSpeed trains one model a process, and a grid has several: launch with multi_gpu"
+        if shards(training):
+            wrong = "DeepSpeed and FSDP train one model a process, and a grid has several: launch with multi_gpu"
         elif not self.model_name_or_path:
             wrong = "model_name_or_path is not given: name one or several checkpoints"
         elif (named_test := self.test_file or self.test_split) and not training.do_predict:
@@ -203,8 +203,4 @@ def run_settings(grid: GlueArguments, args: GlueTrainingArguments) -> dict:
     for name in TRAINING_SETTINGS:
         value = getattr(args, name)
         settings[name] = getattr(value, "value", value)
-    if grid.train_file:
-        from ..corpus.documents import TextStream  # not at the top: --help does without pyarrow
-
-        settings["hash of the files"] = TextStream([], paths=[grid.train_file, grid.validation_file]).fingerprint()
     return settings | {name: getattr(grid, name) for name in GRID_SETTINGS}

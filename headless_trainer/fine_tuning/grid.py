@@ -18,8 +18,8 @@ from ..runtime.sources import fingerprint
 from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .own_task import own_task
-from .results import BEST, OWN_TASK, check_settings, read_runs, run_path
-from .task_rows import load_task
+from .results import BEST, OWN_TASK, check_settings, run_path
+from .task_rows import load_task, rows_hash
 from .task_scores import check_metric, metric_of
 from .tasks import Task, select_tasks
 
@@ -52,7 +52,7 @@ class Run:
 
 @dataclass
 class Grid:
-    """All runs, the pending ones, and the data of their tasks; ``loss`` is a name in `problems.LOSSES`."""
+    """All runs, the pending ones, and the data of their tasks with its hash; ``loss`` is a name in `problems.LOSSES`."""
 
     arguments: GlueArguments
     training: GlueTrainingArguments
@@ -60,6 +60,7 @@ class Grid:
     runs: list[Run]
     pending: list[Run]
     data: dict[str, tuple[Dataset, dict[str, Dataset]]]
+    hashes: dict[str, str]
 
 
 @lost_processes_named()
@@ -69,7 +70,7 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     check_devices(training)
     tasks = choose_tasks(arguments, training.do_predict)
     output_dir = Path(training.output_dir)
-    check_writable(output_dir)
+    check_writable(training.output_dir)
     models = load_models(arguments, tasks)
     if training.push_to_hub:
         repository_name(training.hub_model_id, training.output_dir)
@@ -78,7 +79,8 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
             raise ValueError(f"push_to_hub is True but {several}: give one of each, or push a model by `hf upload`.")
     loss = arguments.loss or (tasks[0].problem.losses[0] if arguments.is_own_task else "balanced")
     weights = {model.name: model.weights for model in models}
-    check_settings(read_runs(output_dir), loss, run_settings(arguments, training), weights, training.output_dir)
+    own = training.output_dir, loss, run_settings(arguments, training), weights
+    check_settings(*own, rows={})
     runs = [
         Run(model, task, seed, run_path(output_dir, loss, model.name, task.name, seed))
         for task in tasks
@@ -93,7 +95,9 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
     with first_process_first(training):
         data = {task.name: load_rows(task, arguments) for task in tasks} if pending else {}
-    return Grid(arguments, training, loss, runs, pending, data)
+    hashes = {name: rows_hash(train, *sets.values()) for name, (train, sets) in data.items()}
+    check_settings(*own, hashes)
+    return Grid(arguments, training, loss, runs, pending, data, hashes)
 
 
 def load_rows(task: Task, arguments: GlueArguments) -> tuple[Dataset, dict[str, Dataset]]:

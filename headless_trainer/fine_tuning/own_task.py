@@ -15,8 +15,7 @@ from .tasks import Task
 logger = logging.getLogger(__name__)
 
 TEXT_COLUMNS = (("sentence1", "sentence2"), ("sentence1",), ("text",))  # searched in this order
-# More different whole numbers than this, each in few rows, are hardly classes.
-MOST_CLASSES, ROWS_OF_CLASS = 50, 3
+MOST_CLASSES, ROWS_OF_CLASS = 50, 3  # more different whole numbers than this, each in few rows, are hardly classes
 NEEDED = {
     SINGLE_LABEL: "one text or whole number a row",
     MULTI_LABEL: f"lists, or texts with {SEPARATOR!r} between the labels",

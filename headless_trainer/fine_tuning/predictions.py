@@ -61,7 +61,7 @@ def read_rows(arguments: GlueArguments, task: Task) -> Rows:
 
 def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Jobs:
     arguments.check_grid(training)
-    check_writable(Path(training.output_dir))
+    check_writable(training.output_dir)
     sources = arguments.model_name_or_path
     jobs = [(source, read_rows(arguments, _task_of_model(source, arguments))) for source in sources]
     return dict(zip(model_names(sources), jobs, strict=True))

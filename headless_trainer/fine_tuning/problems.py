@@ -28,35 +28,26 @@ class Problem:
 
 
 SINGLE_LABEL = Problem(
-    "single_label",
-    "single_label_classification",
-    ("balanced", "cross_entropy"),
+    "single_label", "single_label_classification", ("balanced", "cross_entropy"), metric="accuracy",
     loss_sum=partial(F.cross_entropy, reduction="sum"),
     outputs=partial(torch.softmax, dim=-1),
     predictions=partial(np.argmax, axis=-1),
     encode=lambda labels, classes: np.array(labels, dtype=np.int64),
-    metric="accuracy",
-)
+)  # fmt: skip
 MULTI_LABEL = Problem(
-    "multi_label",
-    "multi_label_classification",
-    ("binary_cross_entropy",),
+    "multi_label", "multi_label_classification", ("binary_cross_entropy",), metric="macro_f1",
     loss_sum=partial(F.binary_cross_entropy_with_logits, reduction="sum"),
     outputs=torch.sigmoid,
     predictions=lambda probabilities: (probabilities > 0.5).astype(np.int64),
     encode=lambda labels, classes: np.array([np.isin(range(classes), own) for own in labels], dtype=np.float32),
-    metric="macro_f1",
-)
+)  # fmt: skip
 REGRESSION = Problem(
-    "regression",
-    "regression",
-    ("squared_error",),
+    "regression", "regression", ("squared_error",), metric="spearmanr",
     loss_sum=lambda scores, labels: F.mse_loss(scores[:, 0], labels, reduction="sum"),
     outputs=lambda scores: scores,
     predictions=lambda numbers: numbers[:, 0],
     encode=lambda labels, classes: np.array(labels, dtype=np.float32),
-    metric="spearmanr",
-)
+)  # fmt: skip
 PROBLEMS = {problem.name: problem for problem in (SINGLE_LABEL, MULTI_LABEL, REGRESSION)}
 LOSSES = tuple(loss for problem in PROBLEMS.values() for loss in problem.losses)
 LOSS_TITLES = {

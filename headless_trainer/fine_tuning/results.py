@@ -4,7 +4,7 @@ A run is one JSON object, `<output_dir>/<loss>/<model>/<task>/seed_<s>.json`:
 
     model, task, benchmark, seed, loss   what was run, the model by the name of its folder
     settings                             everything that changes scores, the same in a whole `<loss>` folder
-    weights                              fingerprint of the checkpoint
+    weights, rows                        fingerprint of the checkpoint, hash of the rows trained on and scored
     train_language                       of XNLI
     metric, lower_is_better              the task's score, and whether it is a loss or an error
     selected_on                          evaluation sets whose mean score chooses the best epoch
@@ -26,8 +26,7 @@ BEST, SEED = "best", "seed.json"  # the folder of the best model of all seeds; i
 OWN_TASK = "user"  # the benchmark of a user's own task, and the default name of the task
 # Benchmarks' names in tables, in order.
 BENCHMARK_NAMES = {"glue": "GLUE", "super_glue": "SuperGLUE", "xnli": "XNLI", OWN_TASK: "Own task"}
-# In the order of the paper's tables.
-TASK_NAMES = {
+TASK_NAMES = {  # in the order of the paper's tables
     "mrpc": "MRPC", "cola": "COLA", "stsb": "STS-B", "sst2": "SST2", "qnli": "QNLI", "qqp": "QQP", "mnli": "MNLI",
     "rte": "RTE", "wnli": "WNLI", "boolq": "BoolQ", "cb": "CB", "copa": "COPA", "wic": "WiC",
 }  # fmt: skip
@@ -57,14 +56,19 @@ def read_runs(output_dir: str | Path) -> list[dict]:
     return [read_run(path) for path in sorted(Path(output_dir).glob("*/*/*/seed_*.json"))]
 
 
-def check_settings(runs: list[dict], loss: str, settings: dict, weights: dict[str, str], output_dir: str) -> None:
-    """Refuse to put runs of other settings, or of other weights under the same name, into one table.
+def check_settings(output_dir: str, loss: str, settings: dict, weights: dict[str, str], rows: dict[str, str]) -> None:
+    """Refuse to put runs of other settings, or of other weights or rows under the same name, into one table.
 
-    Only results of the same ``loss`` are compared; ``weights`` are the fingerprints of the models, by their names.
+    Only results of the same ``loss`` are compared. ``weights`` are the fingerprints of the models, by their names, and ``rows``
+    the hashes of those read for tasks, by theirs.
     """
-    for run in (run for run in runs if run["loss"] == loss):
-        own = run["settings"] | {"weights": run["weights"]}
-        new = settings | {"weights": weights.get(run["model"], run["weights"])}
+    for run in (run for run in read_runs(output_dir) if run["loss"] == loss):
+        own = {"weights": run["weights"], "rows": run.get("rows", rows.get(run["task"]))}
+        new = settings | {
+            "weights": weights.get(run["model"], own["weights"]),
+            "rows": rows.get(run["task"], own["rows"]),
+        }
+        own |= run["settings"]
         if name := next((name for name in own | new if own.get(name) != new.get(name)), None):
             raise ValueError(
                 f"output_dir {output_dir!r} holds {run['model']}/{run['task']}/seed_{run['seed']} with {name} "

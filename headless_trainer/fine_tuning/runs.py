@@ -49,9 +49,8 @@ def run_grid(grid: Grid) -> None:
                 write_run(run.path, result)
             done += 1
             best, score = result["best_epoch"] + 1, shown(result, result["score"])
-            seconds = result["train_seconds"] + result["evaluation_seconds"]
-            said = "%s: %.4g after epoch %s (%.0f s; %s of %s runs)"
-            logger.info(said, run, score, best, seconds, done, len(grid.runs))
+            took = result["train_seconds"] + result["evaluation_seconds"]
+            logger.info("%s: %.4g after epoch %s (%.0f s; %s of %s runs)", run, score, best, took, done, len(grid.runs))
     on_first_process(lambda: finish(grid))
 
 
@@ -80,7 +79,7 @@ def run_one(run: Run, grid: Grid, train: Dataset, sets: dict[str, Dataset]) -> d
     scores = [selection_score(scorer.result, epoch) for epoch in scorer.result["epochs"]]
     result = {
         "model": run.model.name, "task": run.task.name, "train_language": run.task.train_language, "seed": run.seed,
-        "loss": grid.loss, "settings": run_settings(grid.arguments, grid.training),
+        "loss": grid.loss, "settings": run_settings(grid.arguments, grid.training), "rows": grid.hashes[run.task.name],
         "weights": run.model.weights, **scorer.result, "best_epoch": best, "score": scores[best], "last_score": scores[-1],
         "loss_curve": [[logs["step"], logs["loss"]] for logs in trainer.state.log_history if "loss" in logs],
         "train_seconds": seconds, "train_samples_per_second": trainer.state.epoch * len(train) / seconds,
@@ -102,8 +101,7 @@ def make_trainer(run: Run, grid: Grid, train: Dataset) -> ClassificationTrainer:
     if task.num_labels > 1:
         config.id2label = dict(enumerate(task.label_names))
         config.label2id = {name: index for index, name in enumerate(task.label_names)}
-    # For `predictions`, and for users of the model.
-    config.text_columns = list(task.columns)
+    config.text_columns = list(task.columns)  # for `predictions`, and for users of the model
     config.benchmark_task = None if task.benchmark == OWN_TASK else task.name
     # A candidate of a multiple choice also has a score: transformers does not load its own class with a single output.
     config.problem_type = REGRESSION.config_name if task.num_labels == 1 else task.problem.config_name

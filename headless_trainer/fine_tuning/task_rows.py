@@ -4,10 +4,12 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import datasets
 import pyarrow as pa
 import pyarrow.compute as pc
+from xxhash import xxh3_128
 
 from ..corpus.files import SEPARATORS, cache_of, extension, read_rows
 from ..corpus.packing import first_rows
@@ -131,6 +133,14 @@ def _rows(task: Task, table: pa.Table, where: str, label_column: str) -> dataset
         logger.warning("%d of %d rows of %s have no label and are skipped.", missing, len(labels), where)
     texts = pa.array(to_texts(task, table, where), TEXTS)
     return datasets.Dataset(pa.table({"texts": texts, "label": pa.array(labels)}).drop_null())
+
+
+def rows_hash(*parts: datasets.Dataset) -> str:
+    """Return a hash of all values of rows."""
+    digest = xxh3_128()
+    for table in chain.from_iterable(part.with_format("arrow").iter(4096) for part in parts):
+        digest.update(repr(table.to_pydict()).encode())
+    return digest.hexdigest()
 
 
 # Texts -----------------------------------------------------------------------------------------------------------------

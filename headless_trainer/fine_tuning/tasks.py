@@ -40,17 +40,15 @@ _PAIR = ("sentence1", "sentence2")
 _NLI = ("entailment", "neutral", "contradiction")
 _ENTAILED = ("entailment", "not_entailment")
 _TRUTH = ("False", "True")
-_F1 = {"further": ("f1",)}
-_CORRELATIONS = {"problem": REGRESSION, "metric": "spearmanr", "further": ("pearsonr",)}
 # The benchmark scores the two sets separately: `validation_split` of `load_task` names either.
 _BOTH = {"evaluation_splits": ("validation_matched", "validation_mismatched")}
 
 GLUE = (
     Task("cola", "glue", ("sentence",), ("unacceptable", "acceptable"), metric="matthews_correlation"),
     Task("sst2", "glue", ("sentence",), ("negative", "positive")),
-    Task("mrpc", "glue", _PAIR, ("not_equivalent", "equivalent"), **_F1),
-    Task("qqp", "glue", ("question1", "question2"), ("not_duplicate", "duplicate"), **_F1),
-    Task("stsb", "glue", _PAIR, None, **_CORRELATIONS),
+    Task("mrpc", "glue", _PAIR, ("not_equivalent", "equivalent"), further=("f1",)),
+    Task("qqp", "glue", ("question1", "question2"), ("not_duplicate", "duplicate"), further=("f1",)),
+    Task("stsb", "glue", _PAIR, None, REGRESSION, metric="spearmanr", further=("pearsonr",)),
     Task("mnli", "glue", ("premise", "hypothesis"), _NLI, **_BOTH),
     Task("qnli", "glue", ("question", "sentence"), _ENTAILED),
     Task("rte", "glue", _PAIR, _ENTAILED),

@@ -15,8 +15,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from .projection import find_projection
 from .trunk import probe, probe_ids
 
-# Entry of a configuration that stores the last LayerNorm as it was before the fold.
-FOLD = "headless_fold"
+FOLD = "headless_fold"  # entry of a configuration that stores the last LayerNorm as it was before the fold
 
 
 @torch.no_grad()

@@ -159,10 +159,10 @@ def _language_model_class(config: PreTrainedConfig) -> Any:
 def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
     """Return the architecture's language model around a copy of the trunk, with an untied head."""
     keep_padding_id(trunk)
-    config, kind = copy.deepcopy(trunk.config), _language_model_class(trunk.config)
+    config, kind, name = copy.deepcopy(trunk.config), _language_model_class(trunk.config), type(trunk).__name__
     if kind is None:
         raise ValueError(
-            f"model {type(trunk).__name__} has no language-modelling head in transformers: use an encoder with a masked "
+            f"model {name} has no language-modelling head in transformers: use an encoder with a masked "
             "language model (BERT, RoBERTa, ...) or a decoder (GPT-2, GPT-NeoX, Llama, ...)."
         )
     config.tie_word_embeddings = False
@@ -173,9 +173,7 @@ def _language_model(trunk: PreTrainedModel) -> PreTrainedModel:
             try:
                 setattr(config, setting, None if setting == SOFTCAP else 1.0)
             except Exception as error:  # MiniCPM3 derives it, Gemma 3n insists on a number
-                raise ValueError(
-                    f"model {type(trunk).__name__} always applies {setting}: it gets no free head."
-                ) from error
+                raise ValueError(f"model {name} always applies {setting}: it gets no free head.") from error
     # The dtype is set while the model is made: casting it later would also round tables such as the rotary frequencies.
     model = kind._from_config(config, dtype=trunk.dtype).to(trunk.device)
     if model.base_model is model:  # Llama 4

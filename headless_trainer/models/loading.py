@@ -8,20 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    CONFIG_MAPPING,
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ..arguments import ModelArguments
-from ..corpus.tokenization import train_tokenizer
+from ..corpus.tokenization import id_count, train_tokenizer
 from ..runtime import sources
 from ..runtime.checkpoint_aside import model_aside
 from .candidate_head import MARK, candidate_matrix, load_trunk, own_modules, untie
@@ -34,8 +25,7 @@ logger = logging.getLogger(__name__)
 
 # Weights are stored and updated in float32, for a checkpoint of any precision; bf16 and fp16 affect only computation.
 MASTER_DTYPE = torch.float32
-# Architectures whose first position is the one after the padding id.
-POSITIONS_AFTER_PADDING = (
+POSITIONS_AFTER_PADDING = (  # architectures whose first position is the one after the padding id
     "roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "xlm-roberta-xl", "xmod", "ibert",
     "longformer", "luke", "esm",
 )  # fmt: skip
@@ -122,14 +112,14 @@ def load_model(
 
     A new model gets the tokenizer's special ids, and one embedding row per id.
     """
-    headless = objective == "headless"
+    headless, source = objective == "headless", args.model_name_or_path
     untied = headless and args.tie_word_embeddings is False
-    if not headless or args.model_name_or_path is None:
+    if not headless or source is None:
         config.__dict__.pop(MARK, None)  # left by the run that wrote the configuration
     options: dict[str, Any] = {"dtype": MASTER_DTYPE, "attn_implementation": args.attn_implementation}
     lm_class = AutoModelForMaskedLM if task == "mlm" else AutoModelForCausalLM
-    if args.model_name_or_path is None:
-        config.vocab_size = 1 + max(tokenizer.get_vocab().values())  # ids may have gaps
+    if source is None:
+        config.vocab_size = id_count(tokenizer)
         for role in ("pad", "bos", "eos", "cls", "sep", "mask"):
             name = f"{role}_token_id"
             if hasattr(config, name):
@@ -139,15 +129,14 @@ def load_model(
         return untie(model) if untied else model
     options |= hub_arguments(args)
     with_head = next((name for name in config.architectures or () if "LM" in name), None)
-    with sources.source("model_name_or_path", args.model_name_or_path):
+    with sources.source("model_name_or_path", source):
         if headless:
-            model = load_trunk(args.model_name_or_path, config=config, **options)
+            model = load_trunk(source, config=config, **options)
         else:
-            options |= {"config": config}
-            model, report = lm_class.from_pretrained(args.model_name_or_path, output_loading_info=True, **options)
-            check_head_is_known(model, report["unexpected_keys"], args.model_name_or_path)
+            model, report = lm_class.from_pretrained(source, config=config, output_loading_info=True, **options)
+            check_head_is_known(model, report["unexpected_keys"], source)
             if report["missing_keys"]:
-                lacks = f"model_name_or_path {args.model_name_or_path!r} lacks {min(report['missing_keys'])}"
+                lacks = f"model_name_or_path {source!r} lacks {min(report['missing_keys'])}"
                 if objective == "sampled_softmax":
                     raise ValueError(
                         f"{lacks}, and objective 'sampled_softmax' trains no head from random weights: leave "
@@ -157,19 +146,17 @@ def load_model(
     if headless and with_head:
         warn_of_dropped_head(model, with_head)
     if headless and args.tie_word_embeddings and own_modules(model):
-        raise ValueError(
-            f"tie_word_embeddings is True but {args.model_name_or_path!r} has a candidate matrix: leave it out."
-        )
+        raise ValueError(f"tie_word_embeddings is True but {source!r} has a candidate matrix: leave it out.")
     if not args.resize_embeddings or own_modules(model):
         remedy = "pass --resize_embeddings (not possible with a candidate matrix), or use the matching tokenizer"
-        check_vocabulary(model, tokenizer, args.model_name_or_path, remedy)
-    elif len(tokenizer) > model.get_input_embeddings().num_embeddings:
-        model.resize_token_embeddings(len(tokenizer))
+        check_vocabulary(model, tokenizer, source, remedy)
+    elif (ids := id_count(tokenizer)) > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(ids)
     if untied and candidate_matrix(model) is None:  # start from the vectors that scored tokens in the checkpoint
         embedding, head = model.get_input_embeddings(), None
         values = embedding(torch.arange(embedding.num_embeddings)).detach()  # by the module: Gemma's scales its rows
         if with_head and not getattr(model.config, FOLD, None):
-            head = lm_class.from_pretrained(args.model_name_or_path, **options).get_output_embeddings()
+            head = lm_class.from_pretrained(source, **options).get_output_embeddings()
         untie(model, values if head is None or head.weight.shape != values.shape else head.weight)
     return model
 
@@ -190,6 +177,12 @@ def usable_positions(config: PreTrainedConfig) -> int | None:
     if config.model_type in POSITIONS_AFTER_PADDING:
         return positions - (config.pad_token_id or 0) - 1
     return positions - 2 if config.model_type == "mpnet" else positions
+
+
+def limit_length(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, length: int = 0) -> None:
+    """Let a tokenizer, by which a model's users cut texts, promise no more than the model has positions for."""
+    if usable := usable_positions(config):
+        tokenizer.model_max_length = min(max(tokenizer.model_max_length, length), usable)
 
 
 def hub_arguments(args: ModelArguments) -> dict:

@@ -7,8 +7,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-# Rows to estimate the standard deviation of an embedding from: more would not change it.
-ROWS_OF_SAMPLE = 1024
+ROWS_OF_SAMPLE = 1024  # rows to estimate the standard deviation of an embedding from: more would not change it
 
 
 def may_be_token(padding_id: int | None, tokenizer) -> bool:

@@ -40,12 +40,10 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
         The projection; the factor of its scores (Cohere, Granite); the soft cap (Gemma 2), with the logits ``softcap *
         tanh(scores / softcap)``, or None.
     """
-    projection = model.get_output_embeddings()
+    projection, name = model.get_output_embeddings(), type(model).__name__
     if not isinstance(projection, nn.Linear):
-        raise ValueError(
-            f"model {type(model).__name__} has no vocabulary projection: pass a ...ForMaskedLM or ...ForCausalLM."
-        )
-    settings = {name: getattr(model.config, name, None) for name in LOGIT_TRANSFORMS}
+        raise ValueError(f"model {name} has no vocabulary projection: pass a ...ForMaskedLM or ...ForCausalLM.")
+    settings = {setting: getattr(model.config, setting, None) for setting in LOGIT_TRANSFORMS}
     if is_deepspeed_zero3_enabled():  # weights are not whole before the first forward: nothing can be tried
         if any(value not in (None, 1, 1.0) for value in settings.values()):
             raise _changes_logits(model)

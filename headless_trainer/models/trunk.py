@@ -4,13 +4,16 @@ Letters used in shapes: T tokens in a row, U candidates, D width.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.pytorch_utils import Conv1D
+
+from ..corpus.tokenization import id_count
 
 
 def find_trunk(model: PreTrainedModel) -> PreTrainedModel:
@@ -103,25 +106,21 @@ def probe(model: PreTrainedModel, ids: Tensor):
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer, source: str, remedy: str) -> None:
-    """Refuse a tokenizer with more tokens than the model's embedding has rows."""
-    if len(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
+    """Refuse a tokenizer with more ids than the model's embedding has rows."""
+    if (ids := id_count(tokenizer)) > (rows := model.get_input_embeddings().num_embeddings):
         raise ValueError(
-            f"The tokenizer for {source!r} has {len(tokenizer):,} tokens but the embedding has {rows:,} rows: {remedy}."
+            f"The tokenizer for {source!r} has {ids:,} tokens but the embedding has {rows:,} rows: {remedy}."
         )
 
 
 @contextmanager
 def cache_for_generation(model: PreTrainedModel) -> Iterator[None]:
     """Turn on the cache for generation, which training turns off, while a model's configuration is saved."""
-    configs = [each for each in (model.config, getattr(model, "generation_config", None)) if hasattr(each, "use_cache")]
-    before = [each.use_cache for each in configs]
-    for each in configs:
-        each.use_cache = True
-    try:
+    with ExitStack() as changes:
+        for config in (model.config, getattr(model, "generation_config", None)):
+            if hasattr(config, "use_cache"):
+                changes.enter_context(mock.patch.object(config, "use_cache", True))
         yield
-    finally:
-        for each, value in zip(configs, before, strict=True):
-            each.use_cache = value
 
 
 def layer_matrices(model: PreTrainedModel) -> list[nn.Parameter]:

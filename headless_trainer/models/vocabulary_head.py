@@ -91,8 +91,7 @@ class VocabularyHead:
     @property
     def row_weights(self) -> list[nn.Parameter]:
         """Return the weights of which a step reads single rows, as in `CandidateHead`."""
-        tables = self.model.get_input_embeddings().weight, self.projection.weight
-        return list(dict.fromkeys(tables))
+        return list(dict.fromkeys((self.model.get_input_embeddings().weight, self.projection.weight)))
 
     def vectors(self, ids: Tensor) -> Tensor:
         """Return the ``(U, D)`` rows of the projection that score the ``(U,)`` ids."""

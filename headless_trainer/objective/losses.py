@@ -100,8 +100,7 @@ def candidate_loss(
         hidden, target_index, candidates, bias,
         softcap=softcap, log_weights=capped_weights, reduction=reduction, backend=backend,
     )  # fmt: skip
-    # The weight also raised the target's own score, but the numerator has none.
-    lifted = log_weights[target_index]
+    lifted = log_weights[target_index]  # the weight also raised the target's own score, but the numerator has none
     if reduction == "none":
         return losses + lifted
     return losses + (lifted.mean() if reduction == "mean" and len(lifted) else lifted.sum())
@@ -151,8 +150,7 @@ def vocabulary_cross_entropy(
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
     hidden, weight = hidden.to(dtype), weight.to(dtype)
-    elements = CHUNK_ELEMENTS.get(device_type, CHUNK_ELEMENTS["cuda"])
-    rows = max(MIN_CHUNK_ROWS, elements // weight.shape[0])
+    rows = max(MIN_CHUNK_ROWS, CHUNK_ELEMENTS.get(device_type, CHUNK_ELEMENTS["cuda"]) // weight.shape[0])
     if reduction == "none":
         backend = "dense"
     elif backend == "auto":

@@ -91,8 +91,7 @@ def content_seeds(input_ids: Tensor, seed: tuple[int, ...], excluded: Tensor | N
     state = torch.zeros((), dtype=torch.long)
     for part in seed:
         state = _mix((state ^ part) + _GAMMA)
-    indices = torch.arange(input_ids.shape[1], device=input_ids.device)
-    mixed = _mix(_mix(input_ids + 1) ^ indices)
+    mixed = _mix(_mix(input_ids + 1) ^ torch.arange(input_ids.shape[1], device=input_ids.device))
     if excluded is not None:
         mixed = mixed.masked_fill(excluded, 0)
     return _mix(mixed.sum(dim=1) ^ state.item())

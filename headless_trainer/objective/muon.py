@@ -57,9 +57,8 @@ class MuonAnd(torch.optim.Optimizer):
                     kept.append(group | {"params": own})
         self.other = other(groups[False], **kwargs)
         self.muon = torch.optim.Muon(groups[True], lr=muon_lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
-        # Schedules that end above 0 read their base rate here.
-        defaults = {"lr": self.other.defaults["lr"]}
-        super().__init__([*self.other.param_groups, *self.muon.param_groups], defaults)
+        # Schedules that end above 0 read their base rate in the defaults.
+        super().__init__([*self.other.param_groups, *self.muon.param_groups], {"lr": self.other.defaults["lr"]})
 
     def step(self, closure: Callable | None = None) -> Any:
         """Make one step of both, after calling the closure if given."""

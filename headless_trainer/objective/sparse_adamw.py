@@ -14,12 +14,10 @@ from torch.optim.optimizer import ParamsT
 
 # Update of a skipped step, relative to the first skipped one, below which it is ignored: far below float32 rounding.
 NEGLIGIBLE = 1e-12
-# Rows caught up at once when all rows catch up, to keep temporary tensors small.
-CHUNK_ROWS = 2**16
+CHUNK_ROWS = 2**16  # rows caught up at once when all rows catch up, to keep temporary tensors small
 # Columns of the history: four moments of the skipped steps' epsilon, and the sum of log(1 - lr * weight_decay).
 MOMENTS, LOG_DECAY = 4, 4
-# Names of AdamW's moments in its state, ``(V, D)`` each.
-MOMENT_NAMES = ("exp_avg", "exp_avg_sq")
+MOMENT_NAMES = ("exp_avg", "exp_avg_sq")  # names of AdamW's moments in its state, ``(V, D)`` each
 
 
 class SparseAdamW(torch.optim.AdamW):

@@ -21,8 +21,7 @@ from .run_comparison import ACCURACY, COMPARED, Configurations, compare, economy
 PAGE_NAME = "report.html"
 # Distinguishable with red-green colour blindness.
 COLOURS = ("#1668c7", "#c2570c", "#18794e", "#8e4ec6", "#9a6700", "#c0265f", "#0b7285", "#6b7280")
-# Settings that do not distinguish configurations, such as output paths.
-PLACES = {
+PLACES = {  # settings that do not distinguish configurations, such as output paths
     "seed", "data_seed", "output_dir", "run_name", "resume_from_checkpoint", "report_to", "disable_tqdm", "push_to_hub",
     "hub_model_id", "project", "model: _name_or_path", "model: transformers_version",
 }  # fmt: skip
@@ -32,7 +31,7 @@ AXIS_UNITS = {TOKENS: (1e6, "millions"), SECONDS: (60, "minutes")}
 def write_report(runs: Sequence[str], output_dir: str | Path) -> list[str]:
     """Compare runs given as in `records.group_runs`, write ``report.html`` and its pictures, and return the summary."""
     configurations, folder = group_runs(runs), Path(output_dir)
-    check_writable(folder)
+    check_writable(output_dir)
     ranked, sentences = compare(configurations)
     tables = [_held_out_table(axis, *ranked[axis]) for axis in ranked]
     sections = [

@@ -165,6 +165,8 @@ def check_output_dir(output_dir: str | Path, resume_from_checkpoint: str | None,
 
 def check_writable(folder: str | Path, argument: str = "output_dir") -> None:
     """Make the folder for results that ``argument`` names, or refuse early one that is not writable."""
+    if not str(folder):
+        raise ValueError(f"{argument} is '' but it must name a folder.")
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # one for each process

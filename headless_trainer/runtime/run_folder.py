@@ -18,8 +18,7 @@ from .curves import curves
 
 logger = logging.getLogger(__name__)
 
-# Messages of libraries about normal conditions, by their logger.
-LEFT_OUT = {
+LEFT_OUT = {  # messages of libraries about normal conditions, by their logger
     "DeepSpeed": "Setting accelerator to CPU",  # logged whenever it is installed, used or not
     "transformers.tokenization_utils_base": "sequence length is longer",  # long texts are cut later
     "transformers.trainer_utils": "The tokenizer has new PAD/BOS/EOS tokens",  # the model is saved with this tokenizer

@@ -14,8 +14,7 @@ from ..runtime import sources
 
 logger = logging.getLogger(__name__)
 
-# Inputs per batch on a CPU, where the harness would increase them until the memory is full.
-CPU_BATCH_SIZE = 8
+CPU_BATCH_SIZE = 8  # inputs per batch on a CPU, where the harness would increase them until the memory is full
 # Otherwise transformers asks on the terminal, and runs a model's code if the answer, or piped input, is "y".
 NO_CODE = {"trust_remote_code": False}
 REMEDY = "Headless decoders get a head by `headless-trainer lm-head`; `headless-trainer glue` scores encoders."

@@ -11,18 +11,12 @@ from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
-# The tasks of `--tasks paper`: table 4 of arXiv 2309.08351, and LAMBADA.
-PAPER_TASKS = (
+PAPER_TASKS = (  # the tasks of `--tasks paper`: table 4 of arXiv 2309.08351, and LAMBADA
     "arc_easy", "arc_challenge", "boolq", "crows_pairs_english", "race", "sciq", "pubmedqa", "qasper", "lambada_openai",
 )  # fmt: skip
 # Changes of `--tasks paper`: lm_eval 0.4.13 takes "yes" as the right answer to every yes/no question of QASPER (its
 # `doc_to_target` is 1), while its first version used the document's answer, and the paper reports accuracy. F1 stays beside it.
-PAPER_DEFINITIONS = {
-    "qasper_bool": {
-        "doc_to_target": "{{['no', 'yes'].index(answer)}}",
-        "metric_list": [{"metric": "f1"}, {"metric": "acc"}],
-    }
-}
+QASPER = {"doc_to_target": "{{['no', 'yes'].index(answer)}}", "metric_list": [{"metric": "f1"}, {"metric": "acc"}]}
 
 
 def open_tasks(names: list[str], include_path: str | None = None) -> TaskManager:

@@ -89,8 +89,12 @@ def comparison_table(rows: list[dict[str, Any]], names: Sequence[str]) -> str:
 
 
 def score_table(folders: Sequence[str | Path]) -> str:
-    """Return a Markdown table of the results in folders: models as columns, tasks and metrics as rows; empty without any."""
+    """Return a Markdown table of the results in folders: models as columns, tasks and metrics as rows; empty without any.
+
+    A task that models scored on different inputs (documents, ``--dtype``, ``--max_length``) has a row for each.
+    """
     cells: dict[str, dict] = {}
+    inputs: dict[str, list] = {}  # different ones of a task: documents, precision, length
     for results in map(read_results, folders):
         own = cells[results["model"]] = {}
         for row in scores_of(results).itertuples():
@@ -98,6 +102,10 @@ def score_table(folders: Sequence[str | Path]) -> str:
             part = "" if row.documents == row.available else f" (of {row.documents:,})"
             shots = results.get("n-shot", {}).get(row.task)
             task = f"{row.task}, {shots}-shot" if shots else row.task
+            own_inputs = results["samples"].get(row.task, {}).get("sha256"), results.get("asked", {}).get(row.task)
+            if own_inputs not in (known := inputs.setdefault(task, [])):
+                known.append(own_inputs)
+            task += f", inputs {number}" if (number := 1 + known.index(own_inputs)) > 1 else ""
             own[task, metric_label(row.metric) + ARROWS[row.higher_is_better]] = f"{row.value:.4f}{error}{part}"
     table = pandas.DataFrame(cells).sort_index().fillna("")
     return markdown(["task", "metric", *table], table.reset_index().values.tolist(), left=2)

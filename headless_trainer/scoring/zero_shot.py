@@ -33,8 +33,8 @@ def score_models(models: Sequence[str], args) -> list[str]:
     names = [each for name in args.tasks for each in (harness_tasks.PAPER_TASKS if name == "paper" else [name])]
     manager = harness_tasks.open_tasks(names, args.include_path)
     harness_tasks.use_data_files(manager, args.data_files or [])
-    for name, changes in harness_tasks.PAPER_DEFINITIONS.items() if "paper" in args.tasks else ():
-        harness_tasks.define(manager, name, changes)
+    if "paper" in args.tasks:
+        harness_tasks.define(manager, "qasper_bool", harness_tasks.QASPER)
     loaded = {name: harness_tasks.load(manager, name) for name in names}
     check_writable(args.output_dir)
     return [failure for model in models for failure in _score_model(model, configs[model], loaded, args)]

@@ -23,8 +23,7 @@ from ..objective.negatives import NegativePool
 from .data_loading import COUNTS, HeldOutBatches
 from .step import predictions
 
-# Scores held at once, in elements: 128 MiB of float32.
-CHUNK_ELEMENTS = 2**25
+CHUNK_ELEMENTS = 2**25  # scores held at once, in elements: 128 MiB of float32
 # Tokens whose vectors are looked up at once. With a sharded embedding (ZeRO-3, FSDP2) every process takes part in each look-up,
 # so the number of look-ups must not depend on how many predictions a process has.
 VOCABULARY_BLOCK = 2**15
@@ -169,10 +168,9 @@ class Evaluation:
     def figures(self) -> tuple[dict[str, float], int]:
         """Return figures over all processes, and the number of scored rows."""
         sums = self.trainer.sum_over_processes(torch.tensor([*self._sums.values()], dtype=torch.float64))
-        rows, count, *totals = sums.tolist()
-        found = {
-            name: total / count if count else math.nan for name, total in zip([*self._sums][2:], totals, strict=True)
-        }
+        totals = dict(zip(self._sums, sums.tolist(), strict=True))
+        rows, count = totals.pop("rows"), totals.pop("predicted_tokens")
+        found = {name: total / count if count else math.nan for name, total in totals.items()}
         if self.trainer.task == "clm":
             for name in [name for name in found if name.startswith("cross_entropy")]:
                 found[name.replace("cross_entropy", "perplexity")] = math.exp(min(found[name], 700.0))

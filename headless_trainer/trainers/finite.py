@@ -1,12 +1,24 @@
-"""Stop a run whose numbers are not finite."""
+"""Stop a run whose numbers are not finite, and keep the precision that it asks for."""
 
+import logging
 import math
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from ..objective.losses import LOW_PRECISION
 from ..runtime.checkpoints import last_whole_checkpoint
+
+logger = logging.getLogger(__name__)
+
+
+def check_precision(args, model: nn.Module) -> None:
+    """Disable TF32 again for a ``tf32`` of False (accelerate enables it with torch_compile), and warn of 16-bit weights."""
+    if args.tf32 is False:
+        torch.backends.cuda.matmul.allow_tf32 = False
+    if {weight.dtype for weight in model.parameters() if weight.requires_grad} & {*LOW_PRECISION}:
+        logger.warning("The model has 16-bit weights, which lose small updates: load it with dtype=torch.float32.")
 
 
 class FiniteCheck:
@@ -22,6 +34,18 @@ class FiniteCheck:
         if not self.late:
             self.read_all()
 
+    def watch_norm(self, grad_norm: Tensor | float, step: int, accelerator) -> None:
+        """Register the norm of a step's gradient. With fp16, raise FloatingPointError once no loss scale is left."""
+        whole = grad_norm.full_tensor() if isinstance(grad_norm, DTensor) else torch.as_tensor(grad_norm)
+        if accelerator.mixed_precision != "fp16":
+            self.watch(step, whole, "The norm of the gradient")
+        # With fp16 such a step is skipped and the scale halved, which is normal unless it never ends.
+        # Looked at in some steps only, since the host waits for both numbers.
+        elif (scaler := accelerator.scaler) is not None and step % 50 == 0 and not whole.isfinite():
+            if (scale := scaler.get_scale()) < 1.0:
+                what = f"The norm of the gradient is {float(whole)} at step {step} although the fp16 loss scale has fallen to"
+                raise self.diverged(f"{what} {scale:g}")
+
     def read_all(self) -> None:
         """Raise FloatingPointError at the first number registered since the last call that is not finite."""
         waiting, self._waiting = self._waiting, []
@@ -30,7 +54,8 @@ class FiniteCheck:
                 raise self.diverged(f"{what} is {value} at step {step}")
 
     def check_weights(self, model: nn.Module, step: int) -> None:
-        """Raise FloatingPointError if a weight is not finite after a step."""
+        """Raise FloatingPointError if a registered number, or a weight after a step, is not finite."""
+        self.read_all()
         for name, parameter in model.named_parameters():
             own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
             if not torch.isfinite(own.detach()).all():

@@ -18,7 +18,6 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
@@ -35,7 +34,6 @@ from ..models.candidate_head import CandidateHead
 from ..models.padding_row import free_padding_row
 from ..models.trunk import check_causal, find_trunk, infer_task, layer_matrices, without_adapter
 from ..models.vocabulary_head import VocabularyHead
-from ..objective.losses import LOW_PRECISION
 from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
 from ..objective.prior import CANDIDATES
@@ -50,7 +48,7 @@ from ..runtime.signals import with_following_workers
 from . import resume, saving
 from .data_loading import HeldOutBatches, Passes, own_loader
 from .evaluation import Evaluation, generators_set_aside
-from .finite import FiniteCheck
+from .finite import FiniteCheck, check_precision
 from .roles import EmbeddingRoles
 from .sparse_rows import SparseRows, check_optimizer
 from .step import CARRIED, EVALUATION_SEED, CandidatePools, MicroBatch, Shares, Step, TargetMaker, draw_step
@@ -126,8 +124,7 @@ class PretrainingTrainer(Trainer):
         if not isinstance(args, HeadlessTrainingArguments):
             raise ValueError(f"args must be HeadlessTrainingArguments, got {type(args).__name__}.")
         if gone := [name for name in PRIVATE_OVERRIDES if not hasattr(Trainer, name)]:
-            # Nothing would call our override, so checkpoints would lack parts.
-            raise RuntimeError(
+            raise RuntimeError(  # nothing would call our override, so checkpoints would lack parts
                 f"transformers {transformers.__version__} has no Trainer.{gone[0]}: install a tested one (constraints.txt)."
             )
         if args.objective != self.objective:
@@ -150,12 +147,9 @@ class PretrainingTrainer(Trainer):
         if not hasattr(kwargs.get("train_dataset") or (), "__len__"):
             refuse(args, STREAM)
         super().__init__(model, args, collate, **kwargs)
-        if args.tf32 is False:
-            torch.backends.cuda.matmul.allow_tf32 = False  # accelerate enables it with torch_compile
+        check_precision(args, self.model)
         if self.is_fsdp_enabled:
             saving.check_shared_weights(self.model)
-        if {weight.dtype for weight in self.model.parameters() if weight.requires_grad} & {*LOW_PRECISION}:
-            logger.warning("The model has 16-bit weights, which lose small updates: load it with dtype=torch.float32.")
         if inner is model:  # an adapter does not train the embedding
             free_padding_row(self.model, processing_class, args.seed)
         self.embedding = self.model.get_input_embeddings()
@@ -172,9 +166,7 @@ class PretrainingTrainer(Trainer):
         self.pools = CandidatePools(args, self.head.size, self.host, self.window.add)
         self.finite = FiniteCheck(args)
         self.checkpoint_aside: CheckpointAside | None = None  # the checkpoint being written
-        self.rows: SparseRows | None = None
-        if args.sparse_embedding_updates:
-            self.rows = SparseRows(self.model, args, self.head.row_weights)
+        self.rows = SparseRows(self.model, args, self.head.row_weights) if args.sparse_embedding_updates else None
         self.stream = StreamPlace(self.train_dataset, args) if isinstance(self.train_dataset, PackedStream) else None
         self.evaluation: Evaluation | None = None
         for callback in (self.signal, LogAtSaves(self.window), self.rows, self.stream):
@@ -304,19 +296,8 @@ class PretrainingTrainer(Trainer):
         if self.rows is not None and grad_norm is None:
             grad_norm = self._clip_grad_norm(model)  # the parent does not clip: only measure
         grad_norm = super()._get_grad_norm(model, grad_norm)
-        if grad_norm is None:
-            return grad_norm
-        whole = grad_norm.full_tensor() if isinstance(grad_norm, DTensor) else torch.as_tensor(grad_norm)
-        step, scaler = self.state.global_step + 1, self.accelerator.scaler
-        if self.accelerator.mixed_precision != "fp16":
-            self.finite.watch(step, whole, "The norm of the gradient")
-        # With fp16 such a step is skipped and the scale halved, which is normal unless it never ends.
-        # Looked at in some steps only, since the host waits for both numbers.
-        elif scaler is not None and step % 50 == 0 and not whole.isfinite() and scaler.get_scale() < 1.0:
-            raise self.finite.diverged(
-                f"The norm of the gradient is {float(whole)} at step {step} although the fp16 loss scale has fallen to "
-                f"{scaler.get_scale():g}"
-            )
+        if grad_norm is not None:
+            self.finite.watch_norm(grad_norm, self.state.global_step + 1, self.accelerator)
         return grad_norm
 
     # Logs --------------------------------------------------------------------------------------------------------------
@@ -344,15 +325,13 @@ class PretrainingTrainer(Trainer):
         return metrics
 
     def evaluation_loop(
-        self, dataloader: DataLoader, description: str, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+        self, dataloader: DataLoader, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
         if self.rows is not None:
             self.rows.catch_up()
         with generators_set_aside(EVALUATION_SEED, self.args.device):
             self.evaluation = Evaluation(self, dataloader.dataset)
-            output = super().evaluation_loop(
-                dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs
-            )
+            output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         figures, rows = self.evaluation.figures()
         self.evaluation = None
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
@@ -365,7 +344,6 @@ class PretrainingTrainer(Trainer):
     # Saving ------------------------------------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        self.finite.read_all()
         self.finite.check_weights(self.model, self.state.global_step)
         with saving.checkpoint(self):
             super()._save_checkpoint(model, trial)

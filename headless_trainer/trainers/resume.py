@@ -34,8 +34,7 @@ from ..runtime.processes import on_first_process
 
 logger = logging.getLogger(__name__)
 
-# A changed value would make another run.
-REFUSED = (
+REFUSED = (  # a changed value would make another run
     "trainer", "objective", "task", "optim", "sparse_embedding_updates", "head_bias", "metric_for_best_model",
     "lr_scheduler_type", "freeze_trunk", "held_out_texts", "eval_pool_size",
 )  # fmt: skip
@@ -43,8 +42,7 @@ REFUSED = (
 REFUSED_WITH_PLACE = ("seed", "data_seed", "train_sampling_strategy", "length_column_name", "dataloader_drop_last")
 # The optimizer's state restores these, whatever the arguments are.
 KEPT = ("learning_rate", "muon_learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
-# Entries of a configuration that loading, saving and the trainer's arguments set.
-SET = {
+SET = {  # entries of a configuration that loading, saving and the trainer's arguments set
     "_name_or_path", "architectures", "dtype", "tie_word_embeddings", "transformers_version", "use_cache", MARK, FOLD,
 }  # fmt: skip
 ROWS, RESTARTED = "hash_of_rows", "restarted_data"  # facts of a checkpoint
@@ -105,8 +103,7 @@ def match_weights(model: PreTrainedModel, checkpoint: str, load: bool = False) -
     file by the model's own names, and would only warn and train random weights in their place.
     """
     path = Path(checkpoint, SAFE_WEIGHTS_NAME)
-    # Shards are loaded by the model's own names.
-    if not path.is_file() or Path(checkpoint, TRAINED_NAME).is_file():
+    if not path.is_file() or Path(checkpoint, TRAINED_NAME).is_file():  # shards are loaded by the model's own names
         return
     own = model.state_dict()
     with safe_open(path, framework="pt") as file:
@@ -139,7 +136,8 @@ def counts_beside(model: PreTrainedModel, rows: int, objective: str) -> tuple[Te
     """
     counts, totals, source = torch.zeros(rows, dtype=torch.long), {}, getattr(model, "name_or_path", None) or ""
     with suppress(FileNotFoundError):
-        saved, found = load_token_counts(source, revision=getattr(model.config, "_commit_hash", None))
+        options = getattr(model, "hub_arguments", {}) | {"revision": getattr(model.config, "_commit_hash", None)}
+        saved, found = load_token_counts(source, **options)
         totals = found if objective == "headless" else {}
         if objective != "headless" or found.get(CANDIDATES[0]):  # which only headless training has
             counts[: len(saved)] = saved[:rows]

@@ -2,8 +2,8 @@
 
 `SampledSoftmaxTrainer.compute_loss` computes the loss. The scores of a language model are log p up to a constant; a plain
 softmax over targets and drawn tokens would teach it log p - log q instead. So each candidate is weighted by its count in the
-pool over its expected count, which makes the sum over the pool an unbiased estimate of the sum over the vocabulary. Source of
-the correction: https://arxiv.org/abs/1412.2007, section 3.
+pool over its expected count: with Poisson counts, p times that weight is proportional to the probability that the candidate is
+the target, given the pool. Source of the correction: https://arxiv.org/abs/1412.2007, section 3.
 
 Letters used in shapes: K predicted positions, N those that one pool serves, L looked-up ids, U distinct candidates, D width,
 V vocabulary size.

@@ -101,8 +101,7 @@ def prepare_fsdp(fsdp_plugin, model) -> None:
     names = fsdp_plugin.transformer_cls_names_to_wrap or model._no_split_modules or ()
     fsdp_plugin.transformer_cls_names_to_wrap = sorted(set(names) - around)
     if policy := fsdp_plugin.mixed_precision_policy:  # its 16-bit outputs would round a summed loss, and its gradients
-        policy = dataclasses.replace(policy, reduce_dtype=torch.float32, output_dtype=None)
-        fsdp_plugin.mixed_precision_policy = policy
+        fsdp_plugin.mixed_precision_policy = dataclasses.replace(policy, reduce_dtype=torch.float32, output_dtype=None)
 
 
 def check_shared_weights(model) -> None:

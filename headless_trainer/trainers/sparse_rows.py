@@ -36,8 +36,7 @@ class SparseRows(TrainerCallback):
     @contextmanager
     def updated_as_rows(self) -> Iterator[None]:
         """Make the embedding's gradients sparse and exchange them here; on exit, restore the model."""
-        # Several modules may share a weight, as in encoders with a module of their own.
-        weights = set(self.weights)
+        weights = set(self.weights)  # several modules may share a weight, as in encoders with a module of their own
         modules = [each for each in self.model.modules() if isinstance(each, nn.Embedding) and each.weight in weights]
         for module in modules:
             module.sparse = True

@@ -66,9 +66,7 @@ class TargetMaker:
         self.isolation = DocumentIsolation(task, model, tokenizer) if args.isolate_documents else None
         self._unchanged: int | None = 0  # given labels seen so far; None once one differs from its input
 
-    def __call__(
-        self, batch: dict[str, Tensor], step: int | None, device: torch.device | None = None
-    ) -> dict[str, Any]:
+    def __call__(self, batch: dict, step: int | None, device: torch.device | None = None) -> dict[str, Any]:
         """Make the inputs of the trunk, and ``labels`` ``(B, T)``: the token that each output must predict, or -100.
 
         Args:
@@ -124,12 +122,9 @@ def _masking_rule(model, tokenizer, args: HeadlessTrainingArguments) -> MaskingR
             f"task is 'mlm' but the tokenizer, {tokenizer.name_or_path or type(tokenizer).__name__!r}, has no mask token. "
             "Use task 'clm', use a tokenizer with a mask token, or name one with --mask_token."
         )
-    return MaskingRule(
-        mask_token_id=tokenizer.mask_token_id,
-        vocab_size=min(len(tokenizer), model.get_input_embeddings().num_embeddings),
-        special_ids=torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long),
-        probability=args.mlm_probability,
-    )
+    vocab_size = min(len(tokenizer), model.get_input_embeddings().num_embeddings)
+    special_ids = torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long)
+    return MaskingRule(tokenizer.mask_token_id, vocab_size, special_ids, args.mlm_probability)
 
 
 def predictions(labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -77,10 +77,8 @@ def test_a_figure_is_replaced_and_others_stay_in_their_places(folder):
     add_results(folder, [accuracy(0.4, metric_args={"documents": 7})])
     results = read_card(folder).data.eval_results
     assert sorted((each.dataset_name, each.metric_type, each.metric_value) for each in results) == [
-        ("other texts", "accuracy", 0.2),
-        ("some texts", "accuracy", 0.4),
-        ("some texts", "perplexity", 3.0),
-    ]
+        ("other texts", "accuracy", 0.2), ("some texts", "accuracy", 0.4), ("some texts", "perplexity", 3.0),
+    ]  # fmt: skip
     once = text_of(folder)
     assert once.count("## Evaluation") == 1 and "| 0.1 |" not in once
     add_results(folder, [accuracy(0.4, metric_args={"documents": 7})])

@@ -11,22 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 import yaml
 from builders import SMALL, make_trainer, text_of, tiny_model, trainer_for
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from safetensors.torch import save_file
-from transformers import (
-    BertConfig,
-    BertModel,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPT2Model,
-    GPTNeoXConfig,
-    GPTNeoXModel,
-    LlamaConfig,
-    LlamaModel,
-)
+from transformers import BertConfig, BertModel, GPT2Config, GPTNeoXConfig, GPTNeoXModel, LlamaConfig, LlamaModel
 
 from headless_trainer import HeadlessTrainer, VanillaTrainer
 from headless_trainer.arguments import DataArguments, ModelArguments
@@ -108,25 +99,22 @@ def test_every_folder_with_weights_has_a_card(here):
 FOLDED, WITHOUT = "folded into the head's weights", "without further training"
 SAID = {  # and what is not
     "decoder": (
-        ["trunk of a causal", "`GPTNeoXModel`", "does not generate: it has no head"],
-        ["continues", "continued"],
+        ["trunk of a causal", "`GPTNeoXModel`", "does not generate: it has no head"], ["continues", "continued"],
     ),
     "encoder": (["trunk of a masked", "computed from the whole text", "not fill masks"], ["continued"]),
     "vanilla": (["a causal language model", "cross-entropy over its vocabulary", FOLDED], ["without"]),
     "vanilla/checkpoint-2": ([FOLDED], ["without"]),
     "decoder-lm": (
-        [f"from `decoder` {WITHOUT}", "in its pretraining added", "It continues texts", FOLDED],
-        ["fine-tuned"],
+        [f"from `decoder` {WITHOUT}", "in its pretraining added", "It continues texts", FOLDED], ["fine-tuned"],
     ),
     "encoder-lm": (
-        ["a masked language model", f"from `encoder` {WITHOUT}", "transform.dense` is"],
-        [FOLDED, "continues"],
+        ["a masked language model", f"from `encoder` {WITHOUT}", "transform.dense` is"], [FOLDED, "continues"],
     ),
     "embeddings": (["in that pretraining, by default the input embedding.\n"], ["log frequency"]),
     "tuned": (["from `decoder/checkpoint-2`", "for 4 optimizer steps", "began as", "in `lines.txt` added"], [WITHOUT]),
     "tuned/checkpoint-2": (["for 2 optimizer steps", FOLDED], [WITHOUT]),
     "tuned-encoder": (["Only the head was trained."], [WITHOUT, "freeze it"]),
-}
+}  # fmt: skip
 LOOKED_AT = [*SAID, "decoder/checkpoint-2"]
 
 
@@ -334,7 +322,7 @@ def test_parameters_are_counted_in_all_files_of_weights_and_no_other(tmp_path):
 def test_what_a_decoder_cannot_read_is_not_given_to_it(mlm_tokenizer, clm_tokenizer):
     shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 300}
     small = SMALL | {"vocab_size": 300}
-    decoder, neox = GPT2LMHeadModel(GPT2Config(**shape)), GPTNeoXModel(GPTNeoXConfig(**small))
+    decoder, neox = transformers.GPT2LMHeadModel(GPT2Config(**shape)), GPTNeoXModel(GPTNeoXConfig(**small))
     typed = copy.deepcopy(mlm_tokenizer)
     typed.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     for model, option in ((decoder, True), (neox, True), (BertModel(BertConfig(**small)), False)):
@@ -343,7 +331,7 @@ def test_what_a_decoder_cannot_read_is_not_given_to_it(mlm_tokenizer, clm_tokeni
     assert (usage["options"], usage["beginning"], usage["new_tokens"]) == ("", '"<|endoftext|>"', 40)
     llama = LlamaModel(LlamaConfig(**small))  # which has no LayerNorm
     assert " --init embeddings --do_train --train_file " in usage_facts("llama", llama, clm_tokenizer, False)["command"]
-    short = GPT2LMHeadModel(GPT2Config(**shape, n_positions=12))
+    short = transformers.GPT2LMHeadModel(GPT2Config(**shape, n_positions=12))
     assert usage_facts("x", short, clm_tokenizer)["new_tokens"] == 10
 
 
@@ -478,4 +466,4 @@ def test_a_card_that_cannot_be_written_loses_nothing(tmp_path, clm_tokenizer, ca
     trainer.train()
     trainer.save_model()
     assert "A model card could not be written" in caplog.text
-    assert GPT2Model.from_pretrained(tmp_path) and load_token_counts(tmp_path)[1]["tokens_seen"] == 96
+    assert transformers.GPT2Model.from_pretrained(tmp_path) and load_token_counts(tmp_path)[1]["tokens_seen"] == 96

@@ -273,6 +273,7 @@ LM_EVAL = {
     f"{LAMBADA} --limit 0": "limit must be a number of documents, or a share above 0 and below 1, got 0.0",
     f"{LAMBADA} --limit inf": "limit must be a number of documents, or a share above 0 and below 1, got inf",
     f"{LAMBADA.replace('OUT', 'good.txt')}": "output_dir 'good.txt' cannot be written to",
+    LAMBADA.replace("OUT", "''"): "output_dir is '' but it must name a folder",
     "--compare lm --output_dir OUT": "compare must be two different models or folders of results, got ['lm']",
     "--compare lm lm --output_dir OUT": "compare must be two different models or folders of results, got ['lm', 'lm']",
     "--compare missing lm --output_dir OUT": "model 'missing' is neither here",
@@ -288,6 +289,7 @@ REPORT = {
     "a=run run --output_dir OUT": "is named twice: name each run once",
     "a= --output_dir OUT": "'a=' names no run: write NAME=RUN1,RUN2",
     "run --output_dir good.txt": "output_dir 'good.txt' cannot be written to",
+    "run --output_dir ''": "output_dir is '' but it must name a folder",
 }
 
 TABLES = {"pretrain": PRETRAIN, "lm-head": LM_HEAD, "glue": GLUE, "lm-eval": LM_EVAL, "report": REPORT}

@@ -18,15 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import transformers
 import yaml
 from row_files import write_jsonl
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    pipeline,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from headless_trainer.cli.main import MARKS
 from headless_trainer.command_line import COMMANDS, MODULES, PRESETS, Yaml
@@ -258,7 +253,7 @@ def check(name: str, given: dict[str, list], said: list[str]) -> None:
         found = json.loads((folder / "eval_results.json").read_text())
         assert found["step"] == 2 and math.isfinite(found["eval_loss"]) and found["eval_accuracy"] >= 0
     if name == "lm-head":
-        generate = pipeline("text-generation", model=str(folder), device="cpu")
+        generate = transformers.pipeline("text-generation", model=str(folder), device="cpu")
         assert len(generate("the miller", max_new_tokens=4, do_sample=False)[0]["generated_text"]) > len("the miller")
     if name == "glue" and "test_file" in given:
         (predicted,) = (folder / "predictions").glob("*.jsonl")
@@ -268,7 +263,7 @@ def check(name: str, given: dict[str, list], said: list[str]) -> None:
     if name == "glue" and "train_file" in given:  # a task of one's own is there to be used
         models = list(folder.rglob("model.safetensors"))
         assert len(models) == len(given["model_name_or_path"])
-        classify = pipeline("text-classification", model=str(models[0].parent), device="cpu")
+        classify = transformers.pipeline("text-classification", model=str(models[0].parent), device="cpu")
         assert classify("the miller crossed the river.")[0]["label"] in ("bad", "good")
     if name == "report":
         assert (folder / "report.html").is_file() and list(folder.glob("*.png"))

@@ -11,20 +11,12 @@ from builders import CLASSES, SMALL, encoded_rows, make_trainer, tiny_classifier
 from transformers import LayoutLMConfig, LayoutLMModel, Trainer, TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, VanillaTrainer, refusals
 from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
 from headless_trainer.corpus.collator import PaddingCollator
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments, GlueTrainingArguments
 from headless_trainer.measures import EVALUATION, higher_is_better
-from headless_trainer.refusals import (
-    CLASSIFICATION,
-    CLASSIFICATION_PARAMETERS,
-    PRETRAINING,
-    PRETRAINING_PARAMETERS,
-    evaluation_metrics,
-    refuse,
-)
 
 # Settings of TrainingArguments that do here what they do there, or that transformers refuses well: each was tried, or is read
 # by the parent's loop alone.
@@ -72,16 +64,16 @@ def names(table) -> set[str]:
 def test_every_setting_of_transformers_is_judged():
     """One that a later version adds fails here, until it is tried: then it goes into WORKS or into a table."""
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
-    assert fields <= WORKS | names(PRETRAINING)
-    assert fields <= WORKS | names(CLASSIFICATION) | ALSO_IN_CLASSIFICATION
-    refused = names(PRETRAINING) | names(CLASSIFICATION)
+    assert fields <= WORKS | names(refusals.PRETRAINING)
+    assert fields <= WORKS | names(refusals.CLASSIFICATION) | ALSO_IN_CLASSIFICATION
+    refused = names(refusals.PRETRAINING) | names(refusals.CLASSIFICATION)
     assert not (WORKS - {"train_sampling_strategy", "length_column_name", "dataloader_drop_last"}) & refused
 
 
 def test_every_parameter_of_the_trainer_is_judged():
     given = set(inspect.signature(Trainer.__init__).parameters) - {"self"}
-    assert given == PARAMETERS_THAT_WORK | PRETRAINING_PARAMETERS.keys()
-    assert CLASSIFICATION_PARAMETERS.keys() <= PRETRAINING_PARAMETERS.keys()
+    assert given == PARAMETERS_THAT_WORK | refusals.PRETRAINING_PARAMETERS.keys()
+    assert refusals.CLASSIFICATION_PARAMETERS.keys() <= refusals.PRETRAINING_PARAMETERS.keys()
 
 
 DECAY = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 4}}
@@ -209,11 +201,11 @@ def test_shards_are_refused_for_whole_matrices(tmp_path, monkeypatch):
         for name, value in settings.items():
             setattr(args, name, value)
         with pytest.raises(ValueError, match=f"{next(iter(settings))} is .*DeepSpeed"):
-            refuse(args, PRETRAINING)
+            refusals.refuse(args, refusals.PRETRAINING)
 
 
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
-@pytest.mark.parametrize("name", sorted(PRETRAINING_PARAMETERS))
+@pytest.mark.parametrize("name", sorted(refusals.PRETRAINING_PARAMETERS))
 def test_parameters_that_pretraining_refuses(tmp_path, clm_tokenizer, objective, name):
     args = HeadlessTrainingArguments(str(tmp_path), **HERE, objective=objective)
     model = tiny_model("clm", len(clm_tokenizer), objective)
@@ -273,9 +265,10 @@ def test_liger_leaves_the_forward_of_a_trunk(tmp_path):
     assert args.liger_kernel_config == {"cross_entropy": False, "fused_linear_cross_entropy": False, "rope": False}
 
 
-def test_no_grid_with_deepspeed():
-    training = types.SimpleNamespace(deepspeed_plugin=object(), do_predict=False, push_to_hub=False)
-    with pytest.raises(ValueError, match=r"DeepSpeed trains one model a process.*multi_gpu"):
+@pytest.mark.parametrize("plugin, fsdp", [(object(), []), (None, ["full_shard"])])
+def test_no_grid_of_shards(plugin, fsdp):
+    training = types.SimpleNamespace(deepspeed_plugin=plugin, fsdp=fsdp, do_predict=False, push_to_hub=False)
+    with pytest.raises(ValueError, match=r"DeepSpeed and FSDP train one model a process.*multi_gpu"):
         GlueArguments(model_name_or_path=["m"], tasks=["cola"]).check_grid(training)
 
 
@@ -325,9 +318,9 @@ def test_the_names_of_the_best_metric_are_those_of_an_evaluation(tmp_path, reque
     run = trainer_for(tmp_path, task, tokenizer, objective=objective, **settings)
     run.token_counts += 1  # as after a step: without any count there is no free head to score
     found = {name.removeprefix("eval_") for name in run.evaluate()}
-    assert evaluation_metrics(run.args) <= found
+    assert refusals.evaluation_metrics(run.args) <= found
     others = ("pool_", "predicted_", "runtime", "samples_", "steps_", "model_p", "epoch")
-    assert all(name.startswith(others) for name in found - evaluation_metrics(run.args))
+    assert all(name.startswith(others) for name in found - refusals.evaluation_metrics(run.args))
 
 
 def test_evaluation_of_a_classifier_has_a_loss(tmp_path, mlm_tokenizer):

@@ -258,6 +258,7 @@ def test_what_another_process_fine_tunes_is_refused_and_other_seeds_are_not(tmp_
 
 
 def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, decoder):
+    data = shutil.copytree(data, tmp_path / "data")
     flags = ["--tasks", "cola", "--seeds", 0, "--data_dir", data, "--num_train_epochs", 1]
     run(encoders[0], tmp_path / "out", *flags)
     with pytest.raises(SystemExit, match="with learning_rate 5e-05, but this run has 0.001: choose another"):
@@ -265,6 +266,9 @@ def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, d
     moved = shutil.copytree(decoder, tmp_path / "run" / "checkpoint-5")
     with pytest.raises(SystemExit, match="holds run_checkpoint-5/cola/seed_0 with weights '"):
         run(str(moved), tmp_path / "out", *flags)
+    write_tasks(data, [f"another sentence {i}" for i in range(40)])
+    with pytest.raises(SystemExit, match="holds run_checkpoint-5/cola/seed_0 with rows '"):
+        run(encoders[0], tmp_path / "out", *flags, "--seeds", 1)
 
 
 def test_what_is_bad_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, data, encoders):

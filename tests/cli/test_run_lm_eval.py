@@ -50,11 +50,9 @@ def test_two_models_in_one_table(inputs, tmp_path, capsys):
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     assert lines[0] == ["task", "metric", *models[1:]]
     assert [line[:2] for line in lines[2:]] == [
-        ["tiny_generation", "exact_match ↑"],
-        ["tiny_generation", "length ↓"],
-        ["tiny_lambada", "acc ↑"],
-        ["tiny_lambada", "perplexity ↓"],
-    ]
+        ["tiny_generation", "exact_match ↑"], ["tiny_generation", "length ↓"],
+        ["tiny_lambada", "acc ↑"], ["tiny_lambada", "perplexity ↓"],
+    ]  # fmt: skip
     results = json.loads((tmp_path / folder_name(str(inputs / "good")) / "results.json").read_text())
     perplexity = next(row for row in scores_of(results).itertuples() if row.metric == "perplexity,none")
     assert lines[-1][2] == f"{perplexity.value:.4f} ± {perplexity.stderr:.4f} (of 18)"
@@ -119,6 +117,13 @@ def test_tests_of_a_comparison_are_scipy_s(tmp_path):
     assert swapped["perplexity,none"]["better"] == 1 and swapped["perplexity,none"]["p"] == row["p"]
 
 
+def test_several_processes_would_each_score_all(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "WORLD_SIZE is 2 but one process scores all" in refused(
+        main, "--model_name_or_path", "x", "--output_dir", tmp_path
+    )
+
+
 def test_what_is_nobody_s_win(tmp_path):
     ways = {"a": None, "b": False, "c": False}  # where models differ in which direction is better, none is
     a, b, c = (write_scores(tmp_path / name, {"acc": ("mean", way, [1.0, 0.0, 1.0])}) for name, way in ways.items())
@@ -139,6 +144,10 @@ def test_different_documents_are_not_compared(tmp_path):
     shorter = write_scores(tmp_path / "shorter", {"acc": ("mean", True, [1.0, 0.0, 1.0])})
     asked = read_results(shorter) | {"asked": {"task": ["auto", 64]}}
     (shorter / "results.json").write_text(json.dumps(asked))
+    table = score_comparison.score_table([a, c, shorter, a]).splitlines()[2:]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
+    assert [row[0] for row in cells] == ["task", "task, inputs 2", "task, inputs 3"]
+    assert [[bool(cell) for cell in row[2:]] for row in cells] == np.eye(3).astype(bool).tolist()
     assert "with the same --limit, --num_fewshot, --data_files, --dtype and" in refused(main, "--compare", a, shorter)
     d = write_scores(tmp_path / "d", {"acc": ("mean", True, [1.0, 0.0, 1.0])}, task="other")
     assert "have no task in common" in refused(main, "--compare", a, d)

@@ -5,18 +5,9 @@ import math
 
 import pytest
 import torch
+import transformers
 from builders import SMALL, on_hub, refused, save, tiny_model
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    BertConfig,
-    BertModel,
-    ElectraConfig,
-    ElectraModel,
-    LlamaConfig,
-    LlamaModel,
-    pipeline,
-)
+from transformers import BertConfig, BertModel, ElectraConfig, ElectraModel, LlamaConfig, LlamaModel
 
 from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
 from headless_trainer.cli.make_lm_head import check_arguments, main
@@ -43,7 +34,7 @@ def implied_logits(trunk, bias):
 
 @torch.no_grad()
 def logits_of(folder):
-    return AutoModelForCausalLM.from_pretrained(folder).eval()(IDS).logits
+    return transformers.AutoModelForCausalLM.from_pretrained(folder).eval()(IDS).logits
 
 
 def make_head(folder, output, *flags):
@@ -60,6 +51,13 @@ def test_the_head_is_what_the_pretraining_implies(tmp_path, checkpoint, init, dr
     got = logits_of(make_head(folder, tmp_path / "lm", "--init", init))
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
     assert torch.equal(load_token_counts(tmp_path / "lm")[0], counts)  # for a headless training that continues it
+
+
+def test_a_model_that_was_only_evaluated_keeps_the_counts(tmp_path, checkpoint, text_file):
+    save_token_counts(checkpoint[0], checkpoint[2], {"candidates": 100.0, "tokens_seen": 1.0})
+    flags = ["--train_file", text_file, "--max_seq_length", "16", "--max_eval_samples", "4", "--do_eval"]
+    counts, totals = load_token_counts(make_head(checkpoint[0], tmp_path / "lm", *flags))
+    assert torch.equal(counts, checkpoint[2]) and totals == {"candidates": 100.0, "tokens_seen": 1.0}
 
 
 def test_a_trunk_on_the_hub_brings_its_counts(tmp_path, checkpoint):
@@ -87,7 +85,7 @@ def test_counts_of_a_corpus_keep_the_share_of_drawn_candidates(tmp_path, checkpo
 
 def test_counts_of_a_corpus_are_those_of_what_can_be_predicted(tmp_path, encoder, text_file):
     flags = ["--max_seq_length", "16", "--counts_from", "corpus", "--train_file", text_file, "--line_by_line", "true"]
-    model = AutoModelForMaskedLM.from_pretrained(make_head(encoder[0], tmp_path / "mlm", *flags))
+    model = transformers.AutoModelForMaskedLM.from_pretrained(make_head(encoder[0], tmp_path / "mlm", *flags))
     bias = model.get_output_embeddings().bias
     # [CLS] and [SEP], of each line, are never predicted: like the other special tokens they get what the rarest token gets.
     assert bias[:5].max() <= bias.min() + 1e-5
@@ -118,7 +116,7 @@ TRAIN = ["--do_train", "--learning_rate", "1e-2", "--max_steps"]
 
 def tune(folder, output, text_file, *flags):
     make_head(folder, output, "--train_file", text_file, *FAST, *flags)
-    return AutoModelForCausalLM.from_pretrained(output).eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(output).eval()
 
 
 @pytest.mark.slow
@@ -181,7 +179,7 @@ def test_an_encoder_fills_masks_without_training(tmp_path, encoder, dtype):
     trunk.to(dtype).save_pretrained(folder)
     trunk.float()
     make_head(folder, tmp_path / "mlm")
-    fill = pipeline("fill-mask", str(tmp_path / "mlm"), top_k=300)
+    fill = transformers.pipeline("fill-mask", str(tmp_path / "mlm"), top_k=300)
     found = {answer["token"]: answer["score"] for answer in fill("the miller [MASK] the river.")}
     ids = fill.tokenizer("the miller [MASK] the river.", return_tensors="pt").input_ids
     place = (ids[0] == fill.tokenizer.mask_token_id).nonzero().item()
@@ -197,7 +195,7 @@ def test_an_encoder_fills_masks_without_training(tmp_path, encoder, dtype):
 def test_an_encoder_is_fine_tuned(tmp_path, encoder, text_file, flags):
     folder, trunk, counts = encoder
     make_head(folder, tmp_path / "mlm", "--train_file", text_file, *FAST, *TRAIN, "3", "--do_eval", *flags)
-    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm")
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
     assert torch.equal(head.weight, embedding) is (not flags)
     assert torch.equal(embedding, trunk.get_input_embeddings().weight) is bool(flags)
@@ -212,4 +210,4 @@ def test_layers_that_nothing_trained_need_training(tmp_path, mlm_tokenizer, text
     flags = ["--model_name_or_path", folder, "--output_dir", tmp_path / "mlm"]
     assert "fine-tune it with `headless-trainer lm-head --do_train`" in refused(main, *flags)
     make_head(folder, tmp_path / "mlm", "--train_file", text_file, *FAST, *TRAIN, "2")
-    assert AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm").config.embedding_size == 8
+    assert transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm").config.embedding_size == 8

@@ -295,13 +295,10 @@ def test_rows_are_padded_to_the_longest(mlm):
     assert PaddingCollator(None)([{"input_ids": [1, 2]}, {"input_ids": [3]}])["input_ids"].tolist() == [[1, 2], [3, 0]]
     batch = PaddingCollator(mlm)(rows)
     assert {name: tensor.tolist() for name, tensor in batch.items()} == {
-        "input_ids": [[5, 6, 7], [8, mlm.pad_token_id, mlm.pad_token_id]],
-        "attention_mask": [[1, 1, 1], [1, 0, 0]],
-        "token_type_ids": [[2, 3, 4], [9, 0, 0]],
-        "special_tokens_mask": [[2, 3, 4], [9, 1, 1]],
-        "position_ids": [[2, 3, 4], [9, 0, 0]],
-        "labels": [[2, 3, 4], [9, -100, -100]],
-    }
+        "input_ids": [[5, 6, 7], [8, mlm.pad_token_id, mlm.pad_token_id]], "attention_mask": [[1, 1, 1], [1, 0, 0]],
+        "token_type_ids": [[2, 3, 4], [9, 0, 0]], "special_tokens_mask": [[2, 3, 4], [9, 1, 1]],
+        "position_ids": [[2, 3, 4], [9, 0, 0]], "labels": [[2, 3, 4], [9, -100, -100]],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("rows", "message"), [

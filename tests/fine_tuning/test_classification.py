@@ -2,13 +2,15 @@
 
 import copy
 import os
+import signal
+from functools import partial
 
 import numpy as np
 import processes
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import CLASSES, QUIET, VOCAB, Gradients, encoded_rows, save, tiny_classifier
+from builders import CLASSES, QUIET, SMALL, VOCAB, Gradients, encoded_rows, save, tiny_classifier
 from datasets import Dataset, Value
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
@@ -19,8 +21,11 @@ from transformers import (
     GPT2Config,
     GPT2ForSequenceClassification,
     GPT2LMHeadModel,
+    ModernBertConfig,
+    ModernBertModel,
     PreTrainedTokenizerFast,
     T5Config,
+    TrainerCallback,
     TrainingArguments,
 )
 
@@ -30,6 +35,7 @@ from headless_trainer.fine_tuning.classifiers import agree_on_tokens, load_class
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments
 from headless_trainer.fine_tuning.problems import MULTI_LABEL
 from headless_trainer.fine_tuning.tasks import TASKS
+from headless_trainer.models.lm_head import attach_lm_head
 
 
 def gpt2(cls=GPT2ForSequenceClassification, vocab_size=VOCAB, **settings):
@@ -48,7 +54,7 @@ def encode(rows: list, labels: list, tokenizer, config, length: int = 32, task=T
     return encode_rows(Dataset.from_dict({"texts": rows, "label": labels}), task, tokenizer, config, length)
 
 
-def test_rows_of_an_encoder(mlm_tokenizer):
+def test_rows_of_an_encoder(mlm_tokenizer, caplog):
     texts, config = [[["a river", "her letter"]], [["the sky", ""]]], BertConfig(vocab_size=300)
     found = encode(texts, [1, 0], mlm_tokenizer, config)
     assert mlm_tokenizer.batch_decode(found[0]["input_ids"]) == ["[CLS]a river[SEP]her letter[SEP]"]
@@ -56,7 +62,9 @@ def test_rows_of_an_encoder(mlm_tokenizer):
     assert found["label"][:] == [1, 0] and found.features["label"] == Value("int64")
     assert found["length"][:] == [len(found[i]["input_ids"][0]) for i in range(2)]
     assert set(found.column_names) == {"input_ids", "token_type_ids", "length", "label"}
+    assert not caplog.records
     cut = encode(texts, [1, 0], mlm_tokenizer, config, 5)
+    assert caplog.messages == ["cola: 2 of 2 inputs are longer than --max_seq_length, 5 tokens, and are cut."]
     assert max(cut["length"]) == 5 and cut[0]["input_ids"][0][-1] == mlm_tokenizer.sep_token_id
 
 
@@ -135,11 +143,8 @@ def naive(model, rows: Dataset, loss: str) -> dict[str, torch.Tensor]:
 ])  # fmt: skip
 def test_any_split_of_a_step_has_the_gradient_of_all_its_rows(tmp_path, make, kind, loss):
     labels, outputs, candidates = {
-        "classes": (CLASSES, 3, 1),
-        "choices": (CHOICES, 1, 2),
-        "labels": (LABELS, 3, 1),
-        "numbers": (NUMBERS, 1, 1),
-    }[kind]
+        "classes": (CLASSES, 3, 1), "choices": (CHOICES, 1, 2), "labels": (LABELS, 3, 1), "numbers": (NUMBERS, 1, 1),
+    }[kind]  # fmt: skip
     rows = encoded_rows(labels, candidates)
     want = naive(make(num_labels=outputs).train(), rows, loss)
     value = want.pop("loss").item()
@@ -183,6 +188,29 @@ def test_the_loss_of_an_evaluation_is_that_of_torch(tmp_path, labels, outputs, l
     assert found.metrics["test_loss"] == pytest.approx(want, rel=1e-5)
 
 
+def test_tf32_stays_off_beside_torch_compile_and_16_bit_weights_are_told(tmp_path, caplog):
+    torch.backends.cuda.matmul.allow_tf32 = True  # as accelerate does, for the whole process
+    model, args = tiny_classifier().to(torch.bfloat16), TrainingArguments(tmp_path, tf32=False)
+    ClassificationTrainer(model, args, ClassificationCollator(None))
+    assert not torch.backends.cuda.matmul.allow_tf32 and "16-bit weights, which lose small updates" in caplog.text
+
+
+def test_the_checkpoint_of_a_signal_stays_beside_the_best(tmp_path):
+    def end(trainer, args, state, control, **kwargs):
+        trainer.signal._heard = signal.SIGTERM * (state.global_step == 2)
+
+    args = TrainingArguments(
+        tmp_path, max_steps=4, save_strategy="steps", save_steps=1, eval_strategy="steps", eval_steps=1, save_total_limit=1,
+        load_best_model_at_end=True, metric_for_best_model="loss", learning_rate=1.0, **QUIET,
+    )  # fmt: skip
+    rows = encoded_rows(CLASSES)
+    trainer = ClassificationTrainer(tiny_classifier(num_labels=3), args, ClassificationCollator(None), train_dataset=rows,
+                                    eval_dataset=rows)  # fmt: skip
+    trainer.add_callback(type("End", (TrainerCallback,), {"on_step_end": partial(end, trainer)}))
+    trainer.train()
+    assert trainer.state.global_step == 2 and (tmp_path / "checkpoint-2").is_dir()
+
+
 def test_labels_beyond_the_head_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"labels must be in \[0, 2\) for 2 classes, got 0 to 2"):
         step_gradients(tiny_classifier(num_labels=2), encoded_rows(CLASSES), tmp_path, (32, 1))
@@ -193,6 +221,10 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     model.classifier.bias.data[0] = torch.nan
     said = r"The loss is nan at step 1, so the run stops. Lower [\w ,]+ max_grad_norm.$"
     with pytest.raises(FloatingPointError, match=said):
+        step_gradients(model, encoded_rows(CLASSES), tmp_path, (32, 1))
+    model = tiny_classifier(num_labels=3)
+    model.classifier.weight.register_hook(lambda gradient: gradient / 0)
+    with pytest.raises(FloatingPointError, match="The norm of the gradient is (nan|inf) at step 1"):
         step_gradients(model, encoded_rows(CLASSES), tmp_path, (32, 1))
 
 
@@ -243,6 +275,16 @@ def test_any_checkpoint_can_be_fine_tuned_and_its_new_weights_are_named(tmp_path
     model, new = load(save(tmp_path / "model", before, mlm_tokenizer), mlm_tokenizer)
     assert model.get_input_embeddings().weight.equal(before.get_input_embeddings().weight)
     assert new == missing
+
+
+def test_the_scaled_layer_of_a_free_head_is_not_trained(tmp_path, mlm_tokenizer):
+    tokens = {
+        f"{role}_token_id": getattr(mlm_tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos", "cls", "sep")
+    }
+    model = attach_lm_head(ModernBertModel(ModernBertConfig(**SMALL, **tokens, vocab_size=300)), torch.arange(300))
+    loaded, _ = load(save(tmp_path / "lm", model, mlm_tokenizer), mlm_tokenizer)
+    assert loaded.head.dense.weight.equal(model.head.dense.weight) and loaded.classifier.weight.requires_grad
+    assert not loaded.head.dense.weight.requires_grad
 
 
 def test_a_decoder_pools_its_last_token_before_the_padding(clm_tokenizer):

@@ -41,17 +41,20 @@ def test_a_result_comes_back_as_it_was_written(tmp_path):
 SETTINGS = {"learning_rate": 1e-5, "batch_size": 32}
 
 
-@pytest.mark.parametrize("settings, weights, message", [
+@pytest.mark.parametrize("settings, hashes, message", [
     (SETTINGS | {"learning_rate": 2e-5}, {}, "with learning_rate 1e-05, but this run has 2e-05: choose another"),
     (SETTINGS | {"new": 1}, {}, "with new None, but this run has 1"),
     ({"batch_size": 32}, {}, "with learning_rate 1e-05, but this run has None"),
     (SETTINGS, {"a": "other"}, "with weights 'aaaa', but this run has 'other': choose another"),
+    (SETTINGS, {"cola": "other"}, "with rows 'hash', but this run has 'other': choose another"),
 ])  # fmt: skip
-def test_runs_of_other_settings_do_not_mix(settings, weights, message):
+def test_runs_of_other_settings_do_not_mix(tmp_path, monkeypatch, settings, hashes, message):
+    monkeypatch.chdir(tmp_path)
+    write_run(run_path("runs", "balanced", "a", "cola", 0), a_run(rows="hash"))
     with pytest.raises(ValueError, match=r"output_dir 'runs' holds a/cola/seed_0 " + message):
-        check_settings([a_run()], "balanced", settings, weights, "runs")
-    check_settings([a_run()], "cross_entropy", settings, weights, "runs")  # another loss is another folder
-    check_settings([a_run()], "balanced", SETTINGS, {"a": "aaaa", "b": "other"}, "runs")
+        check_settings("runs", "balanced", settings, hashes, hashes)
+    check_settings("runs", "cross_entropy", settings, hashes, hashes)  # another loss is another folder
+    check_settings("runs", "balanced", SETTINGS, {"a": "aaaa", "b": "other"}, {"cola": "hash", "rte": "other"})
 
 
 def test_the_best_epoch_of_xnli_is_chosen_in_the_language_of_training():
@@ -76,13 +79,10 @@ def test_of_equal_epochs_of_an_own_task_that_with_the_lowest_loss_counts():
 
 def test_a_table_like_table_1():
     runs = [
-        *seeds("run_checkpoint-10", "cola", (0.60, 0.62)),
-        *seeds("run_checkpoint-5", "cola", (0.58, 0.59)),
-        *seeds("vanilla", "cola", (0.54, 0.56)),
-        *seeds("run_checkpoint-10", "mrpc", (0.87, 0.87)),
-        *seeds("run_checkpoint-5", "mrpc", (0.85, 0.85)),
-        *seeds("vanilla", "mrpc", (0.85, 0.87)),
-    ]
+        *seeds("run_checkpoint-10", "cola", (0.60, 0.62)), *seeds("run_checkpoint-5", "cola", (0.58, 0.59)),
+        *seeds("vanilla", "cola", (0.54, 0.56)), *seeds("run_checkpoint-10", "mrpc", (0.87, 0.87)),
+        *seeds("run_checkpoint-5", "mrpc", (0.85, 0.85)), *seeds("vanilla", "mrpc", (0.85, 0.87)),
+    ]  # fmt: skip
     assert benchmark_table(runs).splitlines() == [
         "| model | MRPC | COLA | Avg. |",
         "| --- | ---: | ---: | ---: |",

@@ -51,13 +51,8 @@ LABELS = {
 def rows_of(kind: str, lines: list[str], start: int, count: int) -> list[dict]:
     """Of very different lengths, so that batches see them in another order."""
     return [
-        {
-            "id": index,
-            "text": " ".join(lines[index : index + 1 + 5 * (index % 3)]),
-            "second": lines[index + 1],
-            "label": LABELS[kind](index),
-        }
-        for index in range(start, start + count)
+        {"id": i, "text": " ".join(lines[i : i + 1 + 5 * (i % 3)]), "second": lines[i + 1], "label": LABELS[kind](i)}
+        for i in range(start, start + count)
     ]
 
 

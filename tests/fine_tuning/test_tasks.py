@@ -117,11 +117,9 @@ def test_regression(tmp_path, labels):
 
 def test_copa_is_two_sentences_joined_by_what_the_question_asks_for(tmp_path):
     train, _ = load("copa", mirror(tmp_path, "copa", COPA))
+    effect = "My body cast a shadow over the grass because"
     assert train["texts"][:] == [
-        [
-            ["My body cast a shadow over the grass because the sun was rising."],
-            ["My body cast a shadow over the grass because I cut the grass."],
-        ],
+        [[f"{effect} the sun was rising."], [f"{effect} I cut the grass."]],
         [["The woman laughed therefore it rained."], ["The woman laughed therefore I'm glad."]],
     ]
     assert train["label"][:] == [0, 1]

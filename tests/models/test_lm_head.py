@@ -22,10 +22,9 @@ OPT = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "
 OPT |= {"word_embed_proj_dim": WIDTH, "max_position_embeddings": 32}
 SETTINGS = {
     "gpt2": {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 32},
-    "gpt_neox": DECODER,
     "opt": OPT,
     "bloom": {"hidden_size": WIDTH, "n_layer": 2, "n_head": 2},
-    "phi": DECODER,
+    **dict.fromkeys(("gpt_neox", "phi"), DECODER),
     **dict.fromkeys(("llama", "qwen3", "olmo2", "gemma"), LLAMA),
     "granite": LLAMA | {"logits_scaling": 8.0, "embedding_multiplier": 3.0},
     "nemotron": DECODER | {"num_key_value_heads": 1},  # its LayerNorm adds one to its gain

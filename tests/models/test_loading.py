@@ -13,7 +13,7 @@ from headless_trainer.arguments import HeadlessTrainingArguments, ModelArguments
 from headless_trainer.models.candidate_head import candidate_matrix
 from headless_trainer.models.lm_head import attach_lm_head
 from headless_trainer.models.loading import check_length, find_tokenizer, load_config, load_model, load_tokenizer
-from headless_trainer.models.trunk import find_trunk
+from headless_trainer.models.trunk import check_vocabulary, find_trunk
 from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.runtime import sources
 
@@ -168,6 +168,10 @@ def test_a_new_model_has_a_row_for_the_largest_id_of_a_tokenizer_with_gaps():
     tokenizer = SimpleNamespace(get_vocab=lambda: {"a": 1, "b": 15}, **roles)
     model = loaded(tokenizer, task="clm", model_type="gpt2", config_overrides="n_embd=16,n_layer=1,n_head=2")
     assert model.config.vocab_size == 16
+    check_vocabulary(model, tokenizer, "x", "resize")
+    tokenizer.get_vocab = lambda: {"a": 1, "b": 16}
+    with pytest.raises(ValueError, match="tokenizer for 'x' has 17 tokens but the embedding has 16 rows: resize"):
+        check_vocabulary(model, tokenizer, "x", "resize")
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "modernbert", "electra"])

@@ -5,17 +5,8 @@ import math
 import pytest
 import torch
 
-from headless_trainer.objective.masking import (
-    IGNORE_INDEX,
-    MaskingRule,
-    content_seeds,
-    document_bounds,
-    document_mask,
-    document_positions,
-    mask_tokens,
-    next_tokens,
-    uniform_numbers,
-)
+from headless_trainer.objective import masking
+from headless_trainer.objective.masking import MaskingRule, content_seeds, mask_tokens, next_tokens, uniform_numbers
 
 SEEDS = [-2360576644159547143, 6368436891411827901]
 NUMBERS = [[15001604, 3771489], [2980415, 7009133], [8041486, 5434071], [12272104, 7569685]]
@@ -53,15 +44,15 @@ def test_next_tokens():
 
 def test_document_positions_and_bounds():
     ids = torch.tensor([[5, 9, 6, 7, 8, 1], [9, 9, 5, 6, 9, 7], [5, 6, 7, 8, 5, 9]])
-    positions = document_positions(ids, torch.tensor([9]))
+    positions = masking.document_positions(ids, torch.tensor([9]))
     assert positions.tolist() == [[0, 1, 0, 1, 2, 3], [0, 0, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5]]
-    assert document_positions(ids, torch.tensor([7, 9]))[0].tolist() == [0, 1, 0, 1, 0, 1]
-    bounds = document_bounds(positions)
+    assert masking.document_positions(ids, torch.tensor([7, 9]))[0].tolist() == [0, 1, 0, 1, 0, 1]
+    bounds = masking.document_bounds(positions)
     assert bounds.dtype == torch.int32 and bounds.tolist() == [0, 2, 6, 7, 8, 11, 12, 18]
 
 
 def test_document_mask():
-    mask = document_mask(torch.tensor([[0, 1, 0, 1], [0, 1, 2, 3]]))
+    mask = masking.document_mask(torch.tensor([[0, 1, 0, 1], [0, 1, 2, 3]]))
     assert mask.shape == (2, 1, 4, 4) and mask.dtype == torch.bool
     assert mask[0, 0].long().tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
     assert mask[1].all()
@@ -75,7 +66,7 @@ def test_shares_of_the_rule(rate, mask_share, random_share):
     ids = tokens(400, 500)
     before = ids.clone()
     inputs, labels = mask_tokens(ids, rule, row_seeds(400, 1, 2))
-    target = labels != IGNORE_INDEX
+    target = labels != masking.IGNORE_INDEX
     count = int(target.sum())
     assert_share(target, ids.numel(), rate)
     # A random token is, once in a vocabulary, the mask or the token itself.
@@ -100,9 +91,9 @@ def test_specials_and_excluded_positions_are_never_targets():
     rule = MaskingRule(MASK, VOCAB_SIZE, torch.tensor(SPECIAL), probability=0.9)
     inputs, labels = mask_tokens(ids, rule, row_seeds(50, 0), excluded)
     free = ~torch.isin(ids, torch.tensor(SPECIAL)) & ~excluded
-    assert (labels[~free] == IGNORE_INDEX).all()
+    assert (labels[~free] == masking.IGNORE_INDEX).all()
     assert torch.equal(inputs[~free], ids[~free])
-    assert_share(labels[free] != IGNORE_INDEX, int(free.sum()), 0.9)
+    assert_share(labels[free] != masking.IGNORE_INDEX, int(free.sum()), 0.9)
     everything = mask_tokens(ids, rule, row_seeds(50, 0))[1]
     assert torch.equal(everything[:, :50], labels[:, :50])  # what is excluded changes nothing elsewhere
 
@@ -110,8 +101,8 @@ def test_specials_and_excluded_positions_are_never_targets():
 def test_a_seed_means_its_masks_and_no_others():
     ids = tokens(1, 4000).expand(3, -1)
     parts = [(1, 0, 0), (1, 1, 0), (1, 0, 1), (0, 1, 0), (0, 0, 1), (2, 0, 0), (1, 0, 0, 0)]
-    drawn = [mask_tokens(ids, RULE, row_seeds(3, *part))[1] != IGNORE_INDEX for part in parts]
-    again = mask_tokens(ids, RULE, row_seeds(3, *parts[0]))[1] != IGNORE_INDEX
+    drawn = [mask_tokens(ids, RULE, row_seeds(3, *part))[1] != masking.IGNORE_INDEX for part in parts]
+    again = mask_tokens(ids, RULE, row_seeds(3, *parts[0]))[1] != masking.IGNORE_INDEX
     assert torch.equal(again, drawn[0])
     masks = torch.cat(drawn)  # seven seeds and three rows of each: no two may have more in common than chance gives
     assert masks.shape == (21, 4000)

@@ -8,13 +8,10 @@ import pytest
 from headless_trainer.runtime.curves import curves, read_state
 
 HISTORY = [
-    {"step": 10, "loss": 5.0, "tokens_seen": 1000, "train_seconds": 2.0},
-    {"step": 12, "eval_accuracy": 0.1},
-    {"step": 20, "loss": 4.0, "tokens_seen": 3000, "train_seconds": 5.0},
-    {"step": 20, "eval_accuracy": 0.2},
-    {"step": 25, "eval_accuracy": 0.3},
-    {"train_runtime": 9.0},
-]
+    {"step": 10, "loss": 5.0, "tokens_seen": 1000, "train_seconds": 2.0}, {"step": 12, "eval_accuracy": 0.1},
+    {"step": 20, "loss": 4.0, "tokens_seen": 3000, "train_seconds": 5.0}, {"step": 20, "eval_accuracy": 0.2},
+    {"step": 25, "eval_accuracy": 0.3}, {"train_runtime": 9.0},
+]  # fmt: skip
 
 
 def test_tokens_and_seconds_stand_in_every_row():

@@ -24,13 +24,6 @@ from headless_trainer.runtime import processes, signals
 from headless_trainer.runtime.checkpoint_aside import CheckpointAside
 from headless_trainer.runtime.checkpoints import checkpoint_to_resume, checkpoints_in
 from headless_trainer.runtime.manifest import find_fault, read_facts
-from headless_trainer.runtime.processes import (
-    first_process_first,
-    is_lost_connection,
-    lost_processes_named,
-    made_progress,
-    on_first_process,
-)
 
 ROOT = Path(__file__).parents[2]
 GLOO = RuntimeError(
@@ -53,9 +46,9 @@ def test_all_processes_have_the_answer_or_the_error_of_the_first(monkeypatch, tm
     monkeypatch.setattr(processes, "several", lambda: True)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
     monkeypatch.setattr("torch.distributed.broadcast_object_list", broadcast)
-    assert on_first_process(lambda: "checkpoint-7") == "checkpoint-7"
+    assert processes.on_first_process(lambda: "checkpoint-7") == "checkpoint-7"
     rank = 1
-    assert on_first_process(lambda: pytest.fail("asked twice")) == "checkpoint-7"
+    assert processes.on_first_process(lambda: pytest.fail("asked twice")) == "checkpoint-7"
     # The second sees another folder, where all would be well.
     for rank, folder in enumerate(("a", "b")):  # noqa: B007  which `get_rank` reads
         with pytest.raises(ValueError, match="checkpoint-3: manifest.json is missing"):
@@ -73,17 +66,17 @@ class TestLostProcesses:
         monkeypatch.setattr("time.sleep", lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
         said = re.escape(str(error).partition(" This is")[0].rstrip("."))  # gloo goes on with advice
         message = rf"Process 2 .*lost the connection to another .* error: {said}\. To resume, .* auto"
-        with signals.raised(), pytest.raises(ConnectionError, match=message) as found, lost_processes_named():
+        with signals.raised(), pytest.raises(ConnectionError, match=message) as found, processes.lost_processes_named():
             raise error
         assert found.value.__cause__ is error
 
     def test_other_errors_pass_as_they_are(self, monkeypatch):
         monkeypatch.setattr(processes, "several", lambda: True)
-        with pytest.raises(RuntimeError, match="^shapes do not match$"), lost_processes_named():
+        with pytest.raises(RuntimeError, match="^shapes do not match$"), processes.lost_processes_named():
             raise RuntimeError("shapes do not match")
 
     def test_a_lost_connection_while_saving_is_no_full_disk(self, tmp_path):
-        assert is_lost_connection(GLOO) and not is_lost_connection(OSError(28, "gloo/transport"))
+        assert processes.is_lost_connection(GLOO) and not processes.is_lost_connection(OSError(28, "gloo/transport"))
         with pytest.raises(RuntimeError) as found, CheckpointAside(str(tmp_path), "checkpoint-1", True) as aside:
             (aside.aside / "checkpoint-1").mkdir(parents=True)
             raise GLOO
@@ -104,10 +97,10 @@ class TestTheFirstProcessFirst:
         return SimpleNamespace(process_index=rank, local_process_index=local_rank, ddp_timeout=timeout)
 
     def test_it_says_that_it_is_done_or_has_failed(self, store):
-        with first_process_first(self.args(4, 0)):
+        with processes.first_process_first(self.args(4, 0)):
             assert not store.check(["first/0/4"])
         assert store.get("first/0/4") == b"done"
-        with pytest.raises(SystemExit), first_process_first(self.args(0, 0)):
+        with pytest.raises(SystemExit), processes.first_process_first(self.args(0, 0)):
             sys.exit(143)
         assert store.get("first/0/0") == b"failed"
 
@@ -118,25 +111,25 @@ class TestTheFirstProcessFirst:
         monkeypatch.setattr(processes.time, "sleep", lambda _: next(seconds))
         store.set("first/0/0", said)
         with pytest.raises(ConnectionError, match=f"Process 0 .*, {message}: .* To resume, start all again"):
-            with first_process_first(self.args(1, 1, timeout=20)):
+            with processes.first_process_first(self.args(1, 1, timeout=20)):
                 pytest.fail("entered")
 
     @pytest.mark.parametrize("bar", [None, tqdm, datasets.utils.tqdm, huggingface_hub.utils.tqdm])
     @pytest.mark.parametrize(("rank", "local", "first"), [(5, True, 4), (5, False, 0), (4, False, 0)])
     def test_the_others_come_when_it_is_done_however_late(self, store, rank, local, first, bar, monkeypatch):
         """As long as one of its loops goes on: ours, or one of the libraries with a bar that nobody sees."""
-        seconds, preparing = itertools.count(), first_process_first(self.args(first, 0), local=local)
+        seconds, preparing = itertools.count(), processes.first_process_first(self.args(first, 0), local=local)
 
         def work(_):
             if next(seconds) < 300:
-                bar(disable=True).update() if bar else made_progress()
+                bar(disable=True).update() if bar else processes.made_progress()
             elif processes._listeners:
                 preparing.__exit__(None, None, None)
 
         monkeypatch.setattr(processes.time, "monotonic", lambda: next(seconds))
         monkeypatch.setattr(processes.time, "sleep", work)
         preparing.__enter__()
-        with first_process_first(self.args(rank, rank - 4, timeout=20), local=local):
+        with processes.first_process_first(self.args(rank, rank - 4, timeout=20), local=local):
             assert next(seconds) > 300
 
 
@@ -147,7 +140,7 @@ def kill_the_first(rank: int, port: int, log: Path) -> None:
     if rank == 1:
         store.set("past the start", b"")
     try:
-        with first_process_first(SimpleNamespace(process_index=rank, local_process_index=rank, ddp_timeout=600)):
+        with processes.first_process_first(TestTheFirstProcessFirst.args(rank, rank, timeout=600)):
             store.wait(["past the start"])  # killed earlier, it would take the store from the start of the other
             os.kill(os.getpid(), signal.SIGKILL)
     except ConnectionError as error:

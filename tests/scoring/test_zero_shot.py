@@ -10,21 +10,11 @@ import harness_inputs
 import numpy as np
 import pytest
 import torch
+import transformers
 from builders import SMALL, flip, save
 from row_files import write_jsonl
 from tokenizers import Tokenizer
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2ForSequenceClassification,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXModel,
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXModel, PreTrainedTokenizerFast
 
 pytest.importorskip("lm_eval")
 
@@ -248,11 +238,11 @@ def test_a_model_is_asked_nothing_twice(inputs, tmp_path, monkeypatch, clm_token
 
 
 def test_what_has_no_causal_head_is_refused(tmp_path, clm_tokenizer):
-    t5 = T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, vocab_size=300)
+    t5 = transformers.T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, vocab_size=300)
     models = {
-        "classifier": GPT2ForSequenceClassification(GPT2Config(**TINY)),
-        "t5": T5ForConditionalGeneration(t5),
-        "unknown": BertForMaskedLM(BertConfig(**SMALL, vocab_size=300)),
+        "classifier": transformers.GPT2ForSequenceClassification(GPT2Config(**TINY)),
+        "t5": transformers.T5ForConditionalGeneration(t5),
+        "unknown": transformers.BertForMaskedLM(transformers.BertConfig(**SMALL, vocab_size=300)),
     }
     for name, model in models.items():
         folder = save(tmp_path / name, model, clm_tokenizer)

@@ -22,16 +22,8 @@ def trainer(folder, objective, task, callbacks=(), **settings):
     } | settings  # fmt: skip
     counts = {"token_counts": torch.ones(VOCAB, dtype=torch.long)} if objective == "sampled_softmax" else {}
     rows, model = labelled_rows(task, empty=False), peft.get_peft_model(tiny_model(task, objective="vanilla"), config)
-    return make_trainer(
-        folder,
-        model,
-        rows,
-        settings,
-        eval_dataset=rows,
-        processing_class=Tokenizer(),
-        callbacks=list(callbacks),
-        **counts,
-    )
+    given = {"eval_dataset": rows, "processing_class": Tokenizer(), "callbacks": list(callbacks)} | counts
+    return make_trainer(folder, model, rows, settings, **given)
 
 
 @pytest.mark.parametrize("objective", ["vanilla", "sampled_softmax"])

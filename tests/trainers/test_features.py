@@ -7,35 +7,15 @@ import inspect
 import types
 from concurrent.futures import ThreadPoolExecutor
 
+import builders
 import pytest
 import torch
+import transformers
 from architectures import make_model
-from builders import (
-    CLASSES,
-    SMALL,
-    VOCAB,
-    Tokenizer,
-    encoded_rows,
-    make_trainer,
-    tiny_classifier,
-    tiny_model,
-    tiny_trainer,
-    token_rows,
-    trainer_for,
-)
+from builders import CLASSES, SMALL, VOCAB, Tokenizer, make_trainer, tiny_model, tiny_trainer, token_rows, trainer_for
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    DataCollatorForLanguageModeling,
-    GPT2Config,
-    GPT2ForSequenceClassification,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, attach_lm_head, load_token_counts
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
@@ -67,7 +47,7 @@ for _name in EVENTS:
 def classifier(folder, tokenizer, *, model=None, **parameters):
     settings = parameters.pop("settings", {})
     args = TrainingArguments(str(folder), **QUIET | {"max_steps": 2, "save_strategy": "no"} | settings)
-    data = dict.fromkeys(("train_dataset", "eval_dataset"), encoded_rows(CLASSES))
+    data = dict.fromkeys(("train_dataset", "eval_dataset"), builders.encoded_rows(CLASSES))
     return ClassificationTrainer(model, args, processing_class=tokenizer, **data, **parameters)
 
 
@@ -80,9 +60,9 @@ def test_callbacks_have_the_events_of_transformers(tmp_path, clm_tokenizer, kind
     # As many batches to evaluate as the others have.
     Trainer(model, args, train_dataset=rows, eval_dataset=rows[:10], callbacks=[plain]).train()
     if kind == "classification":
-        model = tiny_classifier(num_labels=3)
+        model = builders.tiny_classifier(num_labels=3)
         run = classifier(tmp_path / "ours", clm_tokenizer, model=model, settings=STEPS, callbacks=[ours])
-        run.eval_dataset = encoded_rows(CLASSES[:10])
+        run.eval_dataset = builders.encoded_rows(CLASSES[:10])
     else:
         run = trainer_for(tmp_path / "ours", "clm", clm_tokenizer, objective=kind, callbacks=[ours], **STEPS)
     run.train()
@@ -113,7 +93,8 @@ def test_a_model_that_is_made_anew_learns_the_token_that_pads(tmp_path, clm_toke
 
     def model_init():
         sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16, "vocab_size": VOCAB, "num_labels": 3}
-        model = GPT2ForSequenceClassification(GPT2Config(pad_token_id=clm_tokenizer.pad_token_id, **sizes))
+        config = transformers.GPT2Config(pad_token_id=clm_tokenizer.pad_token_id, **sizes)
+        model = transformers.GPT2ForSequenceClassification(config)
         model.get_input_embeddings().padding_idx = clm_tokenizer.pad_token_id  # as other decoders have it
         return model
 
@@ -238,7 +219,7 @@ def test_rows_that_kept_their_text_train_with_a_collator_of_transformers(tmp_pat
     texts = Dataset.from_dict({"text": ["the miller crossed the river", "a boat"] * 4, "meta": [{"id": 1}] * 8})
     rows = texts.map(lambda row: mlm_tokenizer(row["text"]))
     args = HeadlessTrainingArguments(str(tmp_path), use_cpu=True, max_steps=1, save_strategy="no")
-    collate = DataCollatorForLanguageModeling(mlm_tokenizer, mlm_probability=0.5)
+    collate = transformers.DataCollatorForLanguageModeling(mlm_tokenizer, mlm_probability=0.5)
     given = {"train_dataset": rows, "eval_dataset": rows, "processing_class": mlm_tokenizer}
     run = HeadlessTrainer(tiny_model("mlm", len(mlm_tokenizer)), args, collate, **given)
     assert run.train().global_step == 1 and run.evaluate()["eval_predicted_tokens"] > 0

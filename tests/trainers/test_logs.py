@@ -14,15 +14,12 @@ from headless_trainer.measures import MEASURES
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "logs.md"
 RUNS = {
-    "headless mlm": {"task": "mlm"},
-    "headless clm": {"task": "clm"},
-    "pool only": {"task": "mlm", "eval_full_vocabulary": False},
-    "vanilla mlm": {"task": "mlm", "objective": "vanilla"},
+    "headless mlm": {"task": "mlm"}, "headless clm": {"task": "clm"},
+    "pool only": {"task": "mlm", "eval_full_vocabulary": False}, "vanilla mlm": {"task": "mlm", "objective": "vanilla"},
     "vanilla clm": {"task": "clm", "objective": "vanilla", "head_bias": "prior"},
-    "sampled softmax": {"task": "clm", "objective": "sampled_softmax"},
-    "world": {"task": "clm", "negatives": "world"},
+    "sampled softmax": {"task": "clm", "objective": "sampled_softmax"}, "world": {"task": "clm", "negatives": "world"},
     "sparse": {"task": "mlm", "negatives": "step", "sparse_embedding_updates": True},
-}
+}  # fmt: skip
 
 
 def names_of(history: list[dict]) -> set[str]:

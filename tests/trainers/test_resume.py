@@ -3,20 +3,11 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import builders
 import numpy as np
 import pytest
 import torch
-from builders import (
-    SMALL,
-    VOCAB,
-    Tokenizer,
-    assert_resumes,
-    assert_same_weights,
-    logged,
-    tiny_model,
-    tiny_trainer,
-    trainer_for,
-)
+from builders import SMALL, VOCAB, Tokenizer, assert_resumes, logged, tiny_model, tiny_trainer, trainer_for
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -297,7 +288,7 @@ def test_a_longer_run_goes_on_from_before_the_decay_of_a_shorter_one(tmp_path):
     short.train()
     branch.train(str(tmp_path / "2" / "checkpoint-5"))
     long.train()
-    assert_same_weights(long, branch)
+    builders.assert_same_weights(long, branch)
 
 
 def test_a_model_with_another_dropout_is_the_same(tmp_path):

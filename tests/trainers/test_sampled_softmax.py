@@ -1,19 +1,10 @@
 """Sampled softmax: the model's own head on candidates, against the loss written out for every prediction."""
 
+import builders
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import (
-    VOCAB,
-    Gradients,
-    Tokenizer,
-    assert_gradients,
-    assert_resumes,
-    labelled_rows,
-    make_trainer,
-    predictions,
-    tiny_model,
-)
+from builders import VOCAB, Gradients, Tokenizer, labelled_rows, make_trainer, predictions, tiny_model
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -87,7 +78,7 @@ def test_a_step_is_that_of_every_candidate_written_out(tmp_path, task, changes, 
     loss, gradients = naive_step(reference, task, batches, groups, drawn, whole)
     run.train()
     assert run.state.log_history[0]["loss"] == pytest.approx(loss, rel=1e-6)
-    assert_gradients(steps.kept, gradients, 1e-6)
+    builders.assert_gradients(steps.kept, gradients, 1e-6)
 
 
 @pytest.mark.parametrize("task, size, draws", [("clm", 40_000, 4096), ("mlm", 40_000, 5000), ("mlm", 9_000, 2250)])
@@ -142,7 +133,7 @@ def test_resume_is_exact(tmp_path, settings):
         settings_ = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2} | settings
         return trainer(folder, "clm", model_for("clm", dropout=0.1), **settings_)
 
-    assert_resumes(make, tmp_path, 2)
+    builders.assert_resumes(make, tmp_path, 2)
 
 
 def test_refused(tmp_path):

@@ -18,13 +18,8 @@ from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 from transformers import AutoModel, LlamaConfig, LlamaModel
 
-from headless_trainer import (
-    HeadlessTrainer,
-    HeadlessTrainingArguments,
-    SampledSoftmaxTrainer,
-    VanillaTrainer,
-    load_token_counts,
-)
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, SampledSoftmaxTrainer, VanillaTrainer
+from headless_trainer.runtime.checkpoints import load_token_counts
 
 CONFIGS = Path(__file__).parents[2] / "headless_trainer" / "cli" / "launch"
 VOCAB, ROWS = 40, 8

@@ -15,13 +15,10 @@ VOCAB_SIZE = 300  # of both tokenizers
 WIDTH = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 MODELS = {
     "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64},
-    "gpt_neox": WIDTH,
-    "bert": WIDTH,
+    **dict.fromkeys(("gpt_neox", "bert", "modernbert", "deberta-v2"), WIDTH),
     "roberta": WIDTH | {"max_position_embeddings": 66, "pad_token_id": 0},
     "opt": WIDTH | {"ffn_dim": 32, "word_embed_proj_dim": 16, "max_position_embeddings": 64},
     "bloom": {"hidden_size": 16, "n_layer": 2, "n_head": 2},
-    "modernbert": WIDTH,
-    "deberta-v2": WIDTH,
 }
 
 

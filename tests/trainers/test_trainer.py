@@ -3,31 +3,17 @@
 import json
 import os
 
+import builders
 import huggingface_hub
 import pytest
 import torch
-from builders import (
-    SMALL,
-    Gradients,
-    assert_resumes,
-    make_trainer,
-    on_hub,
-    tiny_model,
-    tiny_trainer,
-    token_rows,
-    trainer_for,
-)
+from builders import SMALL, Gradients, assert_resumes, make_trainer, tiny_model, tiny_trainer, token_rows, trainer_for
 from safetensors.torch import load_file
 from transformers import AutoModel, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, TrainingArguments
 
-from headless_trainer import (
-    HeadlessTrainer,
-    HeadlessTrainingArguments,
-    SampledSoftmaxTrainer,
-    VanillaTrainer,
-    load_token_counts,
-)
+from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, SampledSoftmaxTrainer, VanillaTrainer
 from headless_trainer.objective.prior import log_prior
+from headless_trainer.runtime.checkpoints import load_token_counts
 from headless_trainer.trainers.step import CARRIED
 
 ROWS, LENGTH = 24, 12
@@ -184,13 +170,17 @@ def test_counts_go_on_from_a_headless_model_and_not_from_a_vanilla_one(tmp_path,
         run.train()
         run.save_model()
         before = load_token_counts(folder)[0]
-        for source in (folder, on_hub(folder, f"me/{objective}", tmp_path / "hub")):
+        for source in (folder, builders.on_hub(folder, f"me/{objective}", tmp_path / "hub")):
             model = AutoModel.from_pretrained(source)
             again = make_trainer(
                 tmp_path / "again", model, token_rows(clm_tokenizer), {}, processing_class=clm_tokenizer
             )
             assert before.any() and torch.equal(again.token_counts, before * carried)
     model = GPT2LMHeadModel.from_pretrained(tmp_path / "headless")
+    name = builders.on_hub(tmp_path / "headless", "me/elsewhere", tmp_path / "other")
+    trunk = AutoModel.from_pretrained(name, cache_dir=tmp_path / "other")
+    trunk.hub_arguments = {"cache_dir": tmp_path / "other", "token": None}  # as the commands set it
+    assert make_trainer(tmp_path / "x", trunk, token_rows(clm_tokenizer), {}).token_counts.any()
     mixed = make_trainer(tmp_path / "mixed", model, token_rows(clm_tokenizer), {"objective": "vanilla"})
     assert mixed.token_counts.any() and mixed.window.candidates == 0  # no headless model goes on from these
 

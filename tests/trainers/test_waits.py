@@ -67,18 +67,12 @@ def waits_of(folder, waits, **settings) -> Counter:
 
 
 CASES = {
-    "mlm": {},
-    "clm": {"task": "clm"},
-    "accumulation": {"gradient_accumulation_steps": 2},
-    "micro-batch": {"negatives": "micro_batch"},
-    "pools": {"task": "clm", "pool_size": 5, "negatives": "micro_batch"},
-    "drawn": {"task": "clm", "sampled_negatives": 8},
-    "Muon": {"muon_learning_rate": 1e-3},
-    "vanilla mlm": {"objective": "vanilla"},
-    "vanilla clm": {"objective": "vanilla", "task": "clm"},
-    "sparse": {"sparse_embedding_updates": True},
-    "no clipping": {"max_grad_norm": 0.0},
-}
+    "mlm": {}, "clm": {"task": "clm"}, "accumulation": {"gradient_accumulation_steps": 2},
+    "micro-batch": {"negatives": "micro_batch"}, "pools": {"task": "clm", "pool_size": 5, "negatives": "micro_batch"},
+    "drawn": {"task": "clm", "sampled_negatives": 8}, "Muon": {"muon_learning_rate": 1e-3},
+    "vanilla mlm": {"objective": "vanilla"}, "vanilla clm": {"objective": "vanilla", "task": "clm"},
+    "sparse": {"sparse_embedding_updates": True}, "no clipping": {"max_grad_norm": 0.0},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -102,6 +102,9 @@ def test_a_user_in_two_text_files_is_refused(tmp_path):
         (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match="a.txt', '.*b.txt'. begin alike: a line is the name of one user"):
         read_interactions([str(tmp_path / name) for name in ("a.txt", "b.txt")], FileArguments())
+    (tmp_path / "i.csv").write_text("user,item,time\nu,a,1\n")
+    with pytest.raises(ValueError, match="name a file twice: name each once"):
+        read_interactions([f"{tmp_path}/i.csv", f"{tmp_path}/./i.csv"], FileArguments())
 
 
 @pytest.mark.parametrize("other", ["b.csv", "b.txt"])
