@@ -10,6 +10,7 @@ from builders import SMALL, on_hub, refused, save, tiny_model
 from transformers import BertConfig, BertModel, ElectraConfig, ElectraModel, LlamaConfig, LlamaModel
 
 from headless_trainer.arguments import DataArguments, LMHeadArguments, ModelArguments
+from headless_trainer.cli import pretrain
 from headless_trainer.cli.make_lm_head import check_arguments, main
 from headless_trainer.objective.prior import log_prior
 from headless_trainer.runtime.checkpoints import load_token_counts, save_token_counts
@@ -51,6 +52,7 @@ def test_the_head_is_what_the_pretraining_implies(tmp_path, checkpoint, init, dr
     got = logits_of(make_head(folder, tmp_path / "lm", "--init", init))
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
     assert torch.equal(load_token_counts(tmp_path / "lm")[0], counts)  # for a headless training that continues it
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "lm").model_max_length == trunk.config.n_positions
 
 
 def test_a_model_that_was_only_evaluated_keeps_the_counts(tmp_path, checkpoint, text_file):
@@ -60,11 +62,15 @@ def test_a_model_that_was_only_evaluated_keeps_the_counts(tmp_path, checkpoint, 
     assert torch.equal(counts, checkpoint[2]) and totals == {"candidates": 100.0, "tokens_seen": 1.0}
 
 
-def test_a_trunk_on_the_hub_brings_its_counts(tmp_path, checkpoint):
+def test_a_trunk_on_the_hub_brings_its_counts(tmp_path, checkpoint, text_file):
+    save_token_counts(checkpoint[0], checkpoint[2], {"candidates": 100.0})
     name = on_hub(checkpoint[0], "me/trunk", tmp_path / "hub")
     got = logits_of(make_head(name, tmp_path / "lm", "--cache_dir", tmp_path / "hub"))
     assert got.equal(logits_of(make_head(checkpoint[0], tmp_path / "local")))
     assert torch.equal(load_token_counts(tmp_path / "lm")[0], checkpoint[2])
+    flags = ["--cache_dir", tmp_path / "hub", "--train_file", text_file, "--max_seq_length", 16, "--max_steps", 1]
+    pretrain.main([*map(str, ["--model_name_or_path", name, "--output_dir", tmp_path / "further", *flags])])
+    assert load_token_counts(tmp_path / "further")[0].sum() > checkpoint[2].sum()
 
 
 def test_counts_of_a_corpus_keep_the_share_of_drawn_candidates(tmp_path, checkpoint, text_file):

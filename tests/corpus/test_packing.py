@@ -193,6 +193,10 @@ def test_check_token_ids(clm):
     for refused in (rows, stream):
         with pytest.raises(ValueError, match="id is 299 .* 299 rows .* has 300 tokens.*--resize_embeddings"):
             check_token_ids(refused, 299, clm)
+    gaps = copy.deepcopy(clm)
+    gaps.get_vocab = lambda: {"a": 0, "b": 329}
+    with pytest.raises(ValueError, match="id is 329 .* 329 rows"):
+        check_token_ids(stream, 329, gaps)
 
 
 @pytest.mark.parametrize("streamed", [False, True])

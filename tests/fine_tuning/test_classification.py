@@ -222,6 +222,11 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     said = r"The loss is nan at step 1, so the run stops. Lower [\w ,]+ max_grad_norm.$"
     with pytest.raises(FloatingPointError, match=said):
         step_gradients(model, encoded_rows(CLASSES), tmp_path, (32, 1))
+    trainer = ClassificationTrainer(model, TrainingArguments(tmp_path, **QUIET), ClassificationCollator(None))
+    with pytest.raises(
+        FloatingPointError, match="weights of classifier.bias are not finite after step 0 and are not saved"
+    ):
+        trainer.save_model()
     model = tiny_classifier(num_labels=3)
     model.classifier.weight.register_hook(lambda gradient: gradient / 0)
     with pytest.raises(FloatingPointError, match="The norm of the gradient is (nan|inf) at step 1"):

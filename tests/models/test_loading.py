@@ -163,7 +163,7 @@ def test_a_trained_tokenizer_is_saved_and_read_on_resume(task, kind, tmp_path, t
     assert again(sentence)["input_ids"] == tokenizer(sentence)["input_ids"] != expected
 
 
-def test_a_new_model_has_a_row_for_the_largest_id_of_a_tokenizer_with_gaps():
+def test_a_model_has_a_row_for_the_largest_id_of_a_tokenizer_with_gaps(tmp_path):
     roles = {f"{role}_token_id": 0 for role in ("pad", "bos", "eos", "cls", "sep", "mask")}
     tokenizer = SimpleNamespace(get_vocab=lambda: {"a": 1, "b": 15}, **roles)
     model = loaded(tokenizer, task="clm", model_type="gpt2", config_overrides="n_embd=16,n_layer=1,n_head=2")
@@ -172,6 +172,9 @@ def test_a_new_model_has_a_row_for_the_largest_id_of_a_tokenizer_with_gaps():
     tokenizer.get_vocab = lambda: {"a": 1, "b": 16}
     with pytest.raises(ValueError, match="tokenizer for 'x' has 17 tokens but the embedding has 16 rows: resize"):
         check_vocabulary(model, tokenizer, "x", "resize")
+    model.save_pretrained(tmp_path)
+    larger = loaded(tokenizer, model_name_or_path=str(tmp_path), resize_embeddings=True)
+    assert larger.get_input_embeddings().num_embeddings == 17
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "modernbert", "electra"])
