@@ -120,6 +120,7 @@ FROM = f"{QUICK} --train_file good.txt --model_name_or_path"
 SIZES = f"{NEW} --train_file good.txt --model_type"
 
 PRETRAIN = {
+    # Values
     f"{RUN} --lr_scheduler_kwargs {{bad": "must be a JSON object, got '{bad'",
     f"{RUN} --max_seq_length 64": "max_seq_length is 64 but the model has 32 positions: lower it",
     f"{DECODER} {NEW}": "No texts are named: pass --train_file or --dataset_name.",
@@ -138,11 +139,13 @@ PRETRAIN = {
     f"{DECODER} {NEW} --dataset_name folder/deep/..": "EmptyDatasetError: The directory at",
     RUN.replace("OUT", "''"): "output_dir is '' but it must name a folder",
     f"{RUN} --adam_beta2 1": "adam_beta2 is 1.0 but it must be at least 0 and below 1",
+    # Sizes of the model
     f"{SIZES} gtp2": "model_type 'gtp2' is unknown. The nearest known name is 'gpt2'",
     f"{SIZES} gpt2 --config_overrides n_embd=16,n_head=3": "config_overrides is 'n_embd=16,n_head=3', from which no gpt2 can",
     f"{SIZES} gpt2 --config_overrides n_embd=[1": "config_overrides 'n_embd=[1', line 1, is neither YAML nor JSON",
     f"{SIZES} gpt2 --config_overrides model_type=bert": "config_overrides names 'model_type', which --model_type sets: leave",
     f"{SIZES} gpt2 --config_overrides n_embdd=1": "config_overrides names 'n_embdd', which a gpt2 configuration does not have",
+    # Files of settings
     "latin.yaml": "Configuration file 'latin.yaml' is not UTF-8 text",
     "bom.yaml --max_step 1": "Unknown argument '--max_step'. The nearest known one is '--max_steps'",
     f"paper_glue_balanced {RUN}": "Preset 'paper_glue_balanced' is for another command: it sets 'tasks', which this one does",
@@ -156,6 +159,7 @@ PRETRAIN = {
     f"{FILES} good.txt --max_steps {'7' * 9_000}x": "argument --max_steps/--max-steps: invalid int value: '777",
     f"{FILES} long.csv": "text_column is None but must name a text column. The columns are: www",
     f"{FILES} two.jsonl --text_column text": "text_column is 'text' but must name a text column. The columns are: a",
+    # Models and tokenizers
     f"{FROM} runs/missing": "model_name_or_path 'runs/missing' is neither here nor found on the Hub",
     f"{FROM} good.txt": "model_name_or_path 'good.txt' cannot be loaded: It looks like the config file",
     f"{FROM} folder": "model_name_or_path 'folder' holds no config.json, so it is not a model",
@@ -170,6 +174,7 @@ PRETRAIN = {
     f"{FROM} small --tokenizer_name bert": "The tokenizer for 'small' has 300 tokens but the embedding has 100 rows",
     f"{FROM} t5 --task mlm": "T5Config is an encoder-decoder",
     f"{QUICK} --train_file good.txt --model_type bert --tokenizer_name gpt2": "no mask token",
+    # Folders
     RUN.replace("OUT", "good.txt"): "output_dir 'good.txt' cannot be written to",
     f"{RUN} --cache_dir good.txt": "cache_dir 'good.txt' cannot be written to",
     f"{RUN} --resume_from_checkpoint missing": "resume_from_checkpoint 'missing' is not a complete checkpoint",

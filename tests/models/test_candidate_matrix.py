@@ -141,6 +141,7 @@ def test_from_the_command_line(tmp_path, text_lines):
     torch.testing.assert_close(model(ids).logits, attach_lm_head(tmp_path / "run")(ids).logits)
     pretrain.main([*flags, "--model_name_or_path", str(tmp_path / "run"), "--output_dir", str(tmp_path / "on")])
     assert candidate_matrix(load_trunk(tmp_path / "on")) is not None
+    # A configuration alone brings no matrix along.
     shape = ["--config_name", str(tmp_path / "run"), "--tokenizer_name", str(tmp_path / "run")]
     pretrain.main([*flags[:-2], *shape, "--output_dir", str(tmp_path / "tied")])
     assert candidate_matrix(load_trunk(tmp_path / "tied")) is None
