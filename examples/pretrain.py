@@ -25,7 +25,9 @@ def main(corpus: str, output_dir: str = "runs/example", tokenizer_name: str = "g
 
     # Any architecture of transformers; those that end in a LayerNorm (GPT-2, GPT-NeoX, OPT) become language models for free.
     sizes = {"hidden_size": 192, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 768}
-    model = AutoModel.from_config(AutoConfig.for_model("gpt_neox", vocab_size=len(tokenizer), **sizes))
+    model = AutoModel.from_config(
+        AutoConfig.for_model("gpt_neox", vocab_size=1 + max(tokenizer.get_vocab().values()), **sizes)
+    )
     args = HeadlessTrainingArguments(
         output_dir, max_steps=steps, per_device_train_batch_size=ROWS, learning_rate=4e-3, muon_learning_rate=8e-3,
         lr_scheduler_type="cosine", warmup_steps=0.1, eval_strategy="steps", eval_steps=0.25, logging_steps=10,

@@ -10,6 +10,7 @@ either way. --output_dir gets one folder per model, updated after each task, and
 """
 
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -45,6 +46,8 @@ def evaluate(args) -> None:
     if models := list(dict.fromkeys(named)):
         if args.output_dir is None:
             raise ValueError(f"output_dir is not given: name the folder for the results of {', '.join(models)}.")
+        if int(processes := os.environ.get("WORLD_SIZE") or 1) > 1:
+            raise ValueError(f"WORLD_SIZE is {processes} but one process scores all: start it without a launcher.")
         from ..scoring.zero_shot import score_models
 
         try:

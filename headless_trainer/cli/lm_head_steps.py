@@ -11,7 +11,7 @@ from ..models import loading
 from ..models.candidate_head import load_trunk
 from ..models.lm_head import attach_lm_head, freeze_scaled_layer
 from ..models.trunk import check_headless, check_vocabulary, infer_task
-from ..objective.prior import drawn_share_of
+from ..objective.prior import CANDIDATES, drawn_share_of
 from ..runtime import run_folder, sources
 from ..runtime.checkpoint_aside import model_aside
 from ..runtime.checkpoints import check_output_dir, load_token_counts
@@ -35,20 +35,22 @@ def make_language_model(model_args, data_args, args) -> None:
     with sources.source("model_name_or_path", name):
         trunk = load_trunk(name, dtype="auto", **loading.hub_arguments(model_args))
     check_vocabulary(trunk, tokenizer, name, "leave --tokenizer_name out")
-    counts, drawn_share = pretraining_counts(model_args, args)
+    counts, totals = pretraining_counts(model_args, args)
     if args.init == "prior" and args.counts_from == "corpus":
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)["train"]
         rows = training.tokenized_rows(documents, tokenizer, model_args, data_args, args)
         rows = packing.first_rows(rows, data_args.max_train_samples)
         packing.check_token_ids(rows, size := trunk.get_input_embeddings().num_embeddings, tokenizer)
         counts = packing.target_counts(rows, size, infer_task(config), tokenizer, args.isolate_documents)
-    model = attach_lm_head(trunk, counts, init=args.init, drawn_share=drawn_share)
+    model = attach_lm_head(trunk, counts, init=args.init, drawn_share=drawn_share_of(totals))
     freeze_scaled_layer(model)  # for the card
     loading.limit_length(tokenizer, model.config)
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
-        copy_counts(model_args, args, aside)
+        own = args.counts_from == "checkpoint"
+        if own and (saved := sources.find_file(name, TOKEN_COUNTS_NAME, **loading.hub_arguments(model_args))):
+            shutil.copyfile(saved, aside / TOKEN_COUNTS_NAME)  # for a headless training that continues this model
     folder, facts = Path(args.output_dir), {"prior": described_prior(args.init == "prior", args, data_args)}
     card = {"causal": model.can_generate(), "model_args": model_args, "facts": facts}
     write_card(folder, pushes.repo if pushes else folder.resolve().name, "free_head", model, tokenizer, **card)
@@ -57,30 +59,22 @@ def make_language_model(model_args, data_args, args) -> None:
         pushes.push_run("Language modelling head")
 
 
-def copy_counts(model_args, args, folder: Path) -> None:
-    """Keep the checkpoint's counts beside a model that was not trained: for a headless training that continues it."""
-    if args.counts_from == "checkpoint":
-        options = loading.hub_arguments(model_args)
-        if saved := sources.find_file(model_args.model_name_or_path, TOKEN_COUNTS_NAME, **options):
-            shutil.copyfile(saved, folder / TOKEN_COUNTS_NAME)
-
-
 def pretraining_counts(model_args, args):
-    """Return the checkpoint's counts, if requested, and the share of drawn candidates in its pretraining."""
+    """Return the checkpoint's counts, if requested, and the totals of its pretraining."""
     own = args.counts_from == "checkpoint"
     try:
         counts, totals = load_token_counts(model_args.model_name_or_path, **loading.hub_arguments(model_args))
     except FileNotFoundError:  # another's trunk
         if args.init == "prior" and own:
             raise
-        return None, 0.0
-    return counts if own else None, drawn_share_of(totals)
+        return None, {}
+    return counts if own else None, totals
 
 
 def make_trainer(model_args, data_args, args):
     """Return the trainer of the head, whose bias remains a separate parameter until the model is saved."""
     loading.load_config(model_args)  # report a folder without a model first
-    counts, drawn_share = pretraining_counts(model_args, args)
+    counts, totals = pretraining_counts(model_args, args)
     args.head_bias = "prior" if args.init == "prior" else "none"  # the trainer adds it to E^T
 
     def make_model(config, tokenizer):
@@ -93,5 +87,9 @@ def make_trainer(model_args, data_args, args):
             model.base_model.requires_grad_(False)
         return model
 
-    options = {"make_model": make_model, "token_counts": counts, "drawn_share": drawn_share}
-    return training.make_trainer(model_args, data_args, args, **options)
+    options = {"make_model": make_model, "token_counts": counts, "drawn_share": drawn_share_of(totals)}
+    trainer, resume = training.make_trainer(model_args, data_args, args, **options)
+    if not args.do_train and counts is not None and trainer.is_world_process_zero():
+        # For a headless training that continues the model: without them, its counts would not be those of negatives.
+        trainer.window.candidates, trainer.window.drawn = (int(totals.get(name, 0)) for name in CANDIDATES)
+    return trainer, resume

@@ -10,8 +10,6 @@ an encoder a masked one; transformers loads either without our code. --do_train 
 (with --freeze_trunk only the head) with cross-entropy over the vocabulary; --do_eval measures the model on held-out rows.
 """
 
-from pathlib import Path
-
 from ..runtime.signals import ended_by_signals
 
 
@@ -37,8 +35,6 @@ def main(argv: list[str] | None = None) -> None:
             training.train(trainer, resume)
         else:
             training.finish(trainer, evaluate=True)
-            if trainer.is_world_process_zero():
-                lm_head_steps.copy_counts(arguments[0], arguments[2], Path(trainer.args.output_dir))
         leave_together(trainer.signal.exit_code)
 
 

@@ -241,8 +241,8 @@ def check_token_ids(rows: Dataset | IterableDataset, num_embeddings: int, tokeni
             tokens += len(ids) - np.count_nonzero(np.isin(ids, tokenizer.all_special_ids))
     if largest >= num_embeddings:  # a device would fail with an unreadable message
         raise ValueError(
-            f"The largest token id is {largest} but the embedding has {num_embeddings} rows (the tokenizer has "
-            f"{len(tokenizer)} tokens). Pass --resize_embeddings, or use the tokenizer that matches the model."
+            f"The largest token id is {largest} but the embedding has {num_embeddings} rows (the tokenizer has ids up to "
+            f"{id_count(tokenizer) - 1}). Pass --resize_embeddings, or use the tokenizer that matches the model."
         )
     share = unknown / max(1, tokens + unknown)
     if share > FEW_UNKNOWN:

@@ -3,8 +3,6 @@
 Letters used in shapes: N rows, C classes or candidates, T tokens.
 """
 
-import os
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,6 +11,7 @@ from transformers import Trainer
 
 from ..arguments import with_settings
 from ..corpus.row_order import SimilarLengthSampler
+from ..models.lm_head import freeze_scaled_layer
 from ..models.padding_row import free_padding_row, keep_padding_id, may_be_token
 from ..objective.losses import balanced_cross_entropy
 from ..refusals import CLASSIFICATION, CLASSIFICATION_PARAMETERS, refuse, refuse_parameters
@@ -62,7 +61,7 @@ class ClassificationTrainer(Trainer):
         self.processing_class = kwargs.get("processing_class")  # for call_model_init, which the parent calls first
         super().__init__(model, args, data_collator or ClassificationCollator(self.processing_class), **kwargs)
         check_precision(args, self.model)
-        self._free_padding_row(self.model)
+        self._made_trainable(self.model)
         self.loss = loss
         self.model_accepts_loss_kwargs = False  # or the parent would count the step's rows too
         self._counts: Tensor | None = None
@@ -78,10 +77,11 @@ class ClassificationTrainer(Trainer):
             return result
 
     def call_model_init(self, trial=None):
-        return self._free_padding_row(super().call_model_init(trial))
+        return self._made_trainable(super().call_model_init(trial))
 
-    def _free_padding_row(self, model):
-        """Decoders' pairs have the padding token between two texts."""
+    def _made_trainable(self, model):
+        freeze_scaled_layer(model)  # a ModernBERT's classifier keeps the dense layer of its language model
+        # Decoders' pairs have the padding token between two texts.
         if may_be_token(model.get_input_embeddings().padding_idx, self.processing_class):
             free_padding_row(model, self.processing_class, self.args.seed)
         return model
@@ -165,9 +165,7 @@ class ClassificationTrainer(Trainer):
         super().log(logs, start_time)
 
     def _get_output_dir(self, trial) -> str:
-        folder, writes = super()._get_output_dir(trial), self.control.should_save
-        # At its end the parent would delete all checkpoints there but the best, also the one of a signal.
-        return os.path.join(folder, "stopped") if self.signal.stopped and not writes else folder
+        return self.signal.beside_checkpoints(super()._get_output_dir(trial), self.control)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         self.finite.check_weights(self.model, self.state.global_step)

@@ -40,7 +40,7 @@ def encode_rows(
             *map(list, segments), truncation=True, max_length=max_seq_length, return_attention_mask=False,
             return_token_type_ids=segment_ids,
         )  # fmt: skip
-        cut += sum(bool(each.overflowing) for each in encoded.encodings)
+        cut += sum(bool(each.overflowing) for each in encoded.encodings or ())  # none of slow tokenizers
         # An empty text becomes one padding token if the tokenizer adds nothing.
         columns = {"input_ids": [ids or [tokenizer.pad_token_id or 0] for ids in encoded["input_ids"]]}
         if segment_ids:
@@ -51,8 +51,8 @@ def encode_rows(
         columns = {name: pa.array(values, TOKENS) for name, values in columns.items()}
         tables.append(pa.table(columns | {"length": lengths}))
     if cut:
-        said = "%s: %d of %d inputs are longer than --max_seq_length, %d tokens, and are cut."
-        logger.warning(said, task.name, cut, len(rows) * candidates, max_seq_length)
+        said = "%s: %d of %d inputs are cut to %d tokens (--max_seq_length)"
+        logger.info(said, task.name, cut, len(rows) * candidates, max_seq_length)
     labels = task.problem.encode(rows["label"], task.num_labels)
     return Dataset(pa.concat_tables(tables).append_column("label", pa.array([*labels])))
 

@@ -4,7 +4,6 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.models.auto import AutoConfig, AutoModelForSequenceClassification
 from transformers.utils import logging as transformers_logging
 
-from ..models.lm_head import freeze_scaled_layer
 from ..models.loading import MASTER_DTYPE, POSITIONS_AFTER_PADDING, hub_arguments
 from ..models.trunk import check_vocabulary
 from ..runtime import sources
@@ -80,5 +79,4 @@ def load_classifier(
             "its config.json does not describe its weights."
         )
     check_vocabulary(model, tokenizer, source, "name the model's own with --tokenizer_name")
-    freeze_scaled_layer(model)  # ModernBERT's classifier keeps the dense layer of its language model
     return model, new

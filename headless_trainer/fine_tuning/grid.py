@@ -59,7 +59,7 @@ class Grid:
     loss: str
     runs: list[Run]
     pending: list[Run]
-    data: dict[str, tuple[Dataset, dict[str, Dataset]]]
+    data: dict[Task, tuple[Dataset, dict[str, Dataset]]]
     hashes: dict[str, str]
 
 
@@ -94,8 +94,9 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     for run in pending:  # other runs of the grid may be another process's
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")
     with first_process_first(training):
-        data = {task.name: load_rows(task, arguments) for task in tasks} if pending else {}
-    hashes = {name: rows_hash(train, *sets.values()) for name, (train, sets) in data.items()}
+        read = pending or arguments.train_file or arguments.data_dir  # files may have changed since the grid ended
+        data = {task: load_rows(task, arguments) for task in tasks} if read else {}
+    hashes = {task.name: rows_hash(task, train, *sets.values()) for task, (train, sets) in data.items()}
     check_settings(*own, hashes)
     return Grid(arguments, training, loss, runs, pending, data, hashes)
 

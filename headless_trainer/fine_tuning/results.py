@@ -68,7 +68,7 @@ def check_settings(output_dir: str, loss: str, settings: dict, weights: dict[str
             "weights": weights.get(run["model"], own["weights"]),
             "rows": rows.get(run["task"], own["rows"]),
         }
-        own |= run["settings"]
+        own |= {name: value for name, value in run["settings"].items() if name != "hash of the files"}  # of old runs
         if name := next((name for name in own | new if own.get(name) != new.get(name)), None):
             raise ValueError(
                 f"output_dir {output_dir!r} holds {run['model']}/{run['task']}/seed_{run['seed']} with {name} "

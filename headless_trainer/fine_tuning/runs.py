@@ -38,7 +38,7 @@ def run_grid(grid: Grid) -> None:
     if done:
         logger.info("%s of %s runs are already finished and are skipped.", done, len(grid.runs))
     for (task, model), runs in groupby(grid.pending, key=lambda run: (run.task, run.model)):
-        rows, held_out = grid.data[task.name]
+        rows, held_out = grid.data[task]
         config, length = model.configs[task.num_labels], grid.arguments.max_seq_length
         encode = partial(encode_rows, task=task, tokenizer=model.tokenizer, config=config, max_seq_length=length)
         train, sets = encode(rows), {name: encode(each) for name, each in held_out.items()}

@@ -135,9 +135,9 @@ def _rows(task: Task, table: pa.Table, where: str, label_column: str) -> dataset
     return datasets.Dataset(pa.table({"texts": texts, "label": pa.array(labels)}).drop_null())
 
 
-def rows_hash(*parts: datasets.Dataset) -> str:
-    """Return a hash of all values of rows."""
-    digest = xxh3_128()
+def rows_hash(task: Task, *parts: datasets.Dataset) -> str:
+    """Return a hash of the names of a task's classes and of all values of its rows."""
+    digest = xxh3_128(repr(task.label_names).encode())
     for table in chain.from_iterable(part.with_format("arrow").iter(4096) for part in parts):
         digest.update(repr(table.to_pydict()).encode())
     return digest.hexdigest()

@@ -5,7 +5,6 @@ Letters used in shapes: T tokens in a row, U candidates, D width.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPIN
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.pytorch_utils import Conv1D
 
+from ..arguments import with_settings
 from ..corpus.tokenization import id_count
 
 
@@ -109,7 +109,7 @@ def check_vocabulary(model: PreTrainedModel, tokenizer, source: str, remedy: str
     """Refuse a tokenizer with more ids than the model's embedding has rows."""
     if (ids := id_count(tokenizer)) > (rows := model.get_input_embeddings().num_embeddings):
         raise ValueError(
-            f"The tokenizer for {source!r} has {ids:,} tokens but the embedding has {rows:,} rows: {remedy}."
+            f"The tokenizer for {source!r} has ids up to {ids - 1} but the embedding has {rows} rows: {remedy}."
         )
 
 
@@ -119,7 +119,7 @@ def cache_for_generation(model: PreTrainedModel) -> Iterator[None]:
     with ExitStack() as changes:
         for config in (model.config, getattr(model, "generation_config", None)):
             if hasattr(config, "use_cache"):
-                changes.enter_context(mock.patch.object(config, "use_cache", True))
+                changes.enter_context(with_settings(config, use_cache=True))
         yield
 
 

@@ -250,6 +250,10 @@ class StopOnSignal(TrainerCallback):
     def on_save(self, args, state, control, **kwargs):
         control.should_training_stop |= self._agreed()  # the signal may have come while the checkpoint was written
 
+    def beside_checkpoints(self, folder: str, control) -> str:
+        """Return where `Trainer`, at its end, looks for checkpoints to delete: not the folder with the signal's own."""
+        return os.path.join(folder, "stopped") if self.stopped and not control.should_save else folder
+
     def _agreed(self) -> bool:
         # The signal reaches processes at different steps: all stop as soon as one receives it.
         self.number = self._host.largest(self._heard)

@@ -35,8 +35,7 @@ def compare(first: Path, second: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{str(first)!r} and {str(second)!r} have no task in common: score both on the same.")
     for score in both.itertuples():
         documents = [each["samples"][score.task] for each in results]
-        asked = [each.get("asked", {}).get(score.task) for each in results]
-        if documents[0]["sha256"] != documents[1]["sha256"] or asked[0] != asked[1]:
+        if _inputs(results[0], score.task) != _inputs(results[1], score.task):
             raise ValueError(
                 f"{score.task} was scored on different documents or inputs by {str(first)!r} and {str(second)!r}. Score both "
                 "with the same --limit, --num_fewshot, --data_files, --dtype and --max_length."
@@ -47,6 +46,11 @@ def compare(first: Path, second: Path) -> list[dict[str, Any]]:
     for row, adjusted in zip(tested, holm([row["p"] for row in tested]), strict=True):
         row["holm"] = adjusted
     return rows
+
+
+def _inputs(results: dict[str, Any], task: str) -> tuple:
+    """Return what must be equal in scores to compare: documents with their prompts, precision and length."""
+    return results["samples"].get(task, {}).get("sha256"), results.get("asked", {}).get(task)
 
 
 def _compare(score, documents: list[list]) -> dict[str, Any]:
@@ -94,7 +98,7 @@ def score_table(folders: Sequence[str | Path]) -> str:
     A task that models scored on different inputs (documents, ``--dtype``, ``--max_length``) has a row for each.
     """
     cells: dict[str, dict] = {}
-    inputs: dict[str, list] = {}  # different ones of a task: documents, precision, length
+    inputs: dict[str, list] = {}  # those of each task, in the order of their first appearance
     for results in map(read_results, folders):
         own = cells[results["model"]] = {}
         for row in scores_of(results).itertuples():
@@ -102,7 +106,7 @@ def score_table(folders: Sequence[str | Path]) -> str:
             part = "" if row.documents == row.available else f" (of {row.documents:,})"
             shots = results.get("n-shot", {}).get(row.task)
             task = f"{row.task}, {shots}-shot" if shots else row.task
-            own_inputs = results["samples"].get(row.task, {}).get("sha256"), results.get("asked", {}).get(row.task)
+            own_inputs = _inputs(results, row.task)
             if own_inputs not in (known := inputs.setdefault(task, [])):
                 known.append(own_inputs)
             task += f", inputs {number}" if (number := 1 + known.index(own_inputs)) > 1 else ""

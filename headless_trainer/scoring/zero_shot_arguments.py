@@ -1,6 +1,5 @@
 """Arguments of `headless-trainer lm-eval`."""
 
-import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,8 +37,6 @@ class ZeroShotArguments:
     bootstrap_iters: int = HfArg(default=100_000, help="Bootstrap resamples for errors without a formula.")
 
     def __post_init__(self):
-        if int(processes := os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ValueError(f"WORLD_SIZE is {processes} but one process scores all: start it without a launcher.")
         if not self.model_name_or_path and not self.compare:
             raise ValueError("model_name_or_path is not given: name the language models to score, or two to --compare.")
         if self.compare is not None and not len({*self.compare}) == len(self.compare) == 2:

@@ -349,10 +349,8 @@ class PretrainingTrainer(Trainer):
             super()._save_checkpoint(model, trial)
 
     def _get_output_dir(self, trial: Any) -> str:
-        aside, folder = self.checkpoint_aside, super()._get_output_dir(trial)
-        # At its end the parent would delete all checkpoints there but the best, also the one of a signal.
-        folder = os.path.join(folder, "stopped") if self.signal.stopped else folder
-        return folder if aside is None else str(aside.aside)
+        folder, aside = super()._get_output_dir(trial), self.checkpoint_aside
+        return self.signal.beside_checkpoints(folder, self.control) if aside is None else str(aside.aside)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Do nothing: the parent would push a checkpoint before it is complete. `HubPushes.on_save` pushes it afterwards."""

@@ -171,7 +171,7 @@ PRETRAIN = {
     f"{QUICK} --train_file good.txt": "--model_type",
     f"{FROM} lm --objective sampled_softmax --tie_word_embeddings false": "'lm' lacks lm_head.weight, and objective 'sampled_",
     f"{FROM} bert --objective sampled_softmax": "'bert' lacks cls.predictions.bias, and objective 'sampled_softmax' trains no",
-    f"{FROM} small --tokenizer_name bert": "The tokenizer for 'small' has 300 tokens but the embedding has 100 rows",
+    f"{FROM} small --tokenizer_name bert": "The tokenizer for 'small' has ids up to 299 but the embedding has 100 rows",
     f"{FROM} t5 --task mlm": "T5Config is an encoder-decoder",
     f"{QUICK} --train_file good.txt --model_type bert --tokenizer_name gpt2": "no mask token",
     # Folders
@@ -196,7 +196,7 @@ LM_HEAD = {
     f"{HEAD} bert --train_file good.txt": "train_file is ['good.txt'] but nothing is trained or scored",
     f"{HEAD} bert --max_steps 5": "max_steps is 5 but nothing is trained",
     f"{HEAD} bert --train_tokenizer": "train_tokenizer is True but the head uses the checkpoint's own tokens",
-    f"{HEAD} small --tokenizer_name bert": "has 300 tokens but the embedding has 100 rows: leave --tokenizer_name out",
+    f"{HEAD} small --tokenizer_name bert": "has ids up to 299 but the embedding has 100 rows: leave --tokenizer_name out",
     f"{HEAD} gpt2 --mask_token <mask>": "mask_token is '<mask>' but the head uses the checkpoint's own tokens",
     f"{HEAD} gpt2 --counts_from corpus": "No texts are named: pass --train_file or --dataset_name.",
     f"{HEAD.replace('OUT', 'good.txt')} bert": "output_dir 'good.txt' cannot be written to",

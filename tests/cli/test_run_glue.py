@@ -268,7 +268,7 @@ def test_another_setting_in_the_same_folder_is_named(tmp_path, data, encoders, d
         run(str(moved), tmp_path / "out", *flags)
     write_tasks(data, [f"another sentence {i}" for i in range(40)])
     with pytest.raises(SystemExit, match="holds run_checkpoint-5/cola/seed_0 with rows '"):
-        run(encoders[0], tmp_path / "out", *flags, "--seeds", 1)
+        run(encoders[0], tmp_path / "out", *flags)
 
 
 def test_what_is_bad_at_the_end_of_the_grid_stops_it_before_its_start(tmp_path, data, encoders):

@@ -18,6 +18,7 @@ from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
+    CanineTokenizer,
     GPT2Config,
     GPT2ForSequenceClassification,
     GPT2LMHeadModel,
@@ -62,10 +63,20 @@ def test_rows_of_an_encoder(mlm_tokenizer, caplog):
     assert found["label"][:] == [1, 0] and found.features["label"] == Value("int64")
     assert found["length"][:] == [len(found[i]["input_ids"][0]) for i in range(2)]
     assert set(found.column_names) == {"input_ids", "token_type_ids", "length", "label"}
-    assert not caplog.records
+    caplog.set_level("INFO")
+    encode(texts, [1, 0], mlm_tokenizer, config, min(found["length"]))
     cut = encode(texts, [1, 0], mlm_tokenizer, config, 5)
-    assert caplog.messages == ["cola: 2 of 2 inputs are longer than --max_seq_length, 5 tokens, and are cut."]
+    said = [
+        f"cola: {n} of 2 inputs are cut to {tokens} tokens (--max_seq_length)"
+        for n, tokens in ((1, min(found["length"])), (2, 5))
+    ]
+    assert caplog.messages == said
     assert max(cut["length"]) == 5 and cut[0]["input_ids"][0][-1] == mlm_tokenizer.sep_token_id
+
+
+def test_a_tokenizer_in_python_encodes_too():
+    found = encode([[["ab"]], [["c"]]], [0, 1], CanineTokenizer(), BertConfig(), 3)
+    assert found["input_ids"][:] == [[[0xE000, 97, 0xE001]], [[0xE000, 99, 0xE001]]]
 
 
 def test_rows_of_a_decoder_have_an_end_token_between_segments_and_no_segment_ids(clm_tokenizer):
@@ -189,8 +200,8 @@ def test_the_loss_of_an_evaluation_is_that_of_torch(tmp_path, labels, outputs, l
 
 
 def test_tf32_stays_off_beside_torch_compile_and_16_bit_weights_are_told(tmp_path, caplog):
-    torch.backends.cuda.matmul.allow_tf32 = True  # as accelerate does, for the whole process
     model, args = tiny_classifier().to(torch.bfloat16), TrainingArguments(tmp_path, tf32=False)
+    torch.backends.cuda.matmul.allow_tf32 = True  # as accelerate does, for the whole process
     ClassificationTrainer(model, args, ClassificationCollator(None))
     assert not torch.backends.cuda.matmul.allow_tf32 and "16-bit weights, which lose small updates" in caplog.text
 
@@ -288,6 +299,7 @@ def test_the_scaled_layer_of_a_free_head_is_not_trained(tmp_path, mlm_tokenizer)
     }
     model = attach_lm_head(ModernBertModel(ModernBertConfig(**SMALL, **tokens, vocab_size=300)), torch.arange(300))
     loaded, _ = load(save(tmp_path / "lm", model, mlm_tokenizer), mlm_tokenizer)
+    ClassificationTrainer(loaded, TrainingArguments(tmp_path), processing_class=mlm_tokenizer)
     assert loaded.head.dense.weight.equal(model.head.dense.weight) and loaded.classifier.weight.requires_grad
     assert not loaded.head.dense.weight.requires_grad
 
@@ -346,7 +358,7 @@ def test_weights_that_are_not_those_of_the_configuration_are_refused(tmp_path, m
 
 def test_a_tokenizer_with_more_tokens_than_the_embedding_is_refused(tmp_path, mlm_tokenizer):
     source = save(tmp_path / "model", tiny_classifier(BertModel, vocab_size=200), mlm_tokenizer)
-    with pytest.raises(ValueError, match="has 300 tokens but the embedding has 200 rows: name the"):
+    with pytest.raises(ValueError, match="has ids up to 299 but the embedding has 200 rows: name the"):
         load(source, mlm_tokenizer)
 
 

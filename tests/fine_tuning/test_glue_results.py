@@ -55,6 +55,9 @@ def test_runs_of_other_settings_do_not_mix(tmp_path, monkeypatch, settings, hash
         check_settings("runs", "balanced", settings, hashes, hashes)
     check_settings("runs", "cross_entropy", settings, hashes, hashes)  # another loss is another folder
     check_settings("runs", "balanced", SETTINGS, {"a": "aaaa", "b": "other"}, {"cola": "hash", "rte": "other"})
+    old = a_run(settings=SETTINGS | {"hash of the files": "x"})  # of an earlier version
+    write_run(run_path("runs", "balanced", "a", "cola", 0), old)
+    check_settings("runs", "balanced", SETTINGS, {}, {"cola": "hash"})
 
 
 def test_the_best_epoch_of_xnli_is_chosen_in_the_language_of_training():

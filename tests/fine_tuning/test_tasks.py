@@ -1,5 +1,6 @@
 """The table of tasks, which names choose which, and rows from local mirrors, the Hub and the user's own files."""
 
+import dataclasses
 import logging
 
 import datasets
@@ -13,7 +14,7 @@ from headless_trainer.fine_tuning import task_rows
 from headless_trainer.fine_tuning.glue_arguments import GlueArguments
 from headless_trainer.fine_tuning.metrics.named_score import known_name
 from headless_trainer.fine_tuning.problems import REGRESSION
-from headless_trainer.fine_tuning.task_rows import load_task
+from headless_trainer.fine_tuning.task_rows import load_task, rows_hash
 from headless_trainer.fine_tuning.tasks import GROUPS, TASKS, XNLI_LANGUAGES, select_tasks
 
 SENTENCE = [{"sentence": "One.", "label": 1, "idx": 0}, {"sentence": "Two.", "label": 0, "idx": 1}]
@@ -233,3 +234,10 @@ def test_labels_may_be_numbers_of_any_width():
     for kind in (pa.int8(), pa.uint32(), pa.float32(), pa.bool_()):
         column = pa.array([True, False]).cast(pa.int8()).cast(kind)
         assert task_rows.labels_of(TASKS["boolq"], pa.chunked_array([column]), "here") == [1, 0]
+
+
+def test_a_hash_of_rows_is_that_of_their_values_and_of_the_names_of_classes():
+    rows, cola = datasets.Dataset.from_dict({"texts": [[["a"]], [["b"]]], "label": [0, 1]}), TASKS["cola"]
+    renamed = dataclasses.replace(cola, label_names=("x", "y"))
+    assert rows_hash(cola, rows.select([0, 1])) == rows_hash(cola, rows)
+    assert len({rows_hash(cola, rows), rows_hash(renamed, rows), rows_hash(cola, rows.select([1, 0]))}) == 3

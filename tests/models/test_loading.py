@@ -170,7 +170,7 @@ def test_a_model_has_a_row_for_the_largest_id_of_a_tokenizer_with_gaps(tmp_path)
     assert model.config.vocab_size == 16
     check_vocabulary(model, tokenizer, "x", "resize")
     tokenizer.get_vocab = lambda: {"a": 1, "b": 16}
-    with pytest.raises(ValueError, match="tokenizer for 'x' has 17 tokens but the embedding has 16 rows: resize"):
+    with pytest.raises(ValueError, match="tokenizer for 'x' has ids up to 16 but the embedding has 16 rows: resize"):
         check_vocabulary(model, tokenizer, "x", "resize")
     model.save_pretrained(tmp_path)
     larger = loaded(tokenizer, model_name_or_path=str(tmp_path), resize_embeddings=True)
