@@ -265,7 +265,7 @@ def test_weights_that_are_missing_or_left_out_and_tokens_without_a_row_are_refus
     biased.lm_head.bias = torch.nn.Parameter(torch.ones(300))
     biased = save(tmp_path / "biased", biased, clm_tokenizer)
     for model, named in (
-        (small, "300 tokens.*90 rows"),
+        (small, "ids up to 299.*90 rows"),
         (biased, "lm_head.bias, which GPT2LMHeadModel ignores"),
         (headless, "lm_head.weight.*headless-trainer lm-head"),
     ):
