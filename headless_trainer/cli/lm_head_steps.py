@@ -11,7 +11,7 @@ from ..models import loading
 from ..models.candidate_head import load_trunk
 from ..models.lm_head import attach_lm_head, freeze_scaled_layer
 from ..models.trunk import check_headless, check_vocabulary, infer_task
-from ..objective.prior import CANDIDATES, drawn_share_of
+from ..objective.prior import drawn_share_of
 from ..runtime import run_folder, sources
 from ..runtime.checkpoint_aside import model_aside
 from ..runtime.checkpoints import check_output_dir, load_token_counts
@@ -89,7 +89,7 @@ def make_trainer(model_args, data_args, args):
 
     options = {"make_model": make_model, "token_counts": counts, "drawn_share": drawn_share_of(totals)}
     trainer, resume = training.make_trainer(model_args, data_args, args, **options)
-    if not args.do_train and counts is not None and trainer.is_world_process_zero():
+    if not args.do_train and counts is not None:
         # For a headless training that continues the model: without them, its counts would not be those of negatives.
-        trainer.window.candidates, trainer.window.drawn = (int(totals.get(name, 0)) for name in CANDIDATES)
+        trainer.window.carry_candidates(totals, trainer.is_world_process_zero())
     return trainer, resume

@@ -36,7 +36,6 @@ from ..models.trunk import check_causal, find_trunk, infer_task, layer_matrices,
 from ..models.vocabulary_head import VocabularyHead
 from ..objective.muon import MuonAnd
 from ..objective.negatives import NegativePool
-from ..objective.prior import CANDIDATES
 from ..objective.sparse_adamw import SparseAdamW, clip_gradients
 from ..refusals import PRETRAINING, PRETRAINING_PARAMETERS, STREAM, check_best_metric, refuse, refuse_parameters
 from ..runtime.checkpoint_aside import CheckpointAside, model_aside
@@ -158,8 +157,7 @@ class PretrainingTrainer(Trainer):
         counts, totals = resume.counts_beside(self.model, self.embedding.num_embeddings, args.objective)
         self.token_counts = self.carried_by_first(counts)
         self.window = TrainingWindow(args.world_size)
-        if self.is_world_process_zero():  # for all processes
-            self.window.candidates, self.window.drawn = (int(totals.get(name, 0)) for name in CANDIDATES)
+        self.window.carry_candidates(totals, self.is_world_process_zero())
         self.facts = RunFacts()
         self.host = HostExchange(args.ddp_timeout)
         self.signal = StopOnSignal(self.host)

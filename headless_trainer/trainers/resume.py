@@ -150,7 +150,7 @@ def load_totals(trainer, checkpoint: str) -> None:
     trainer.token_counts = trainer.carried_by_first(counts)
     window, first = trainer.window, int(trainer.is_world_process_zero())
     window.tokens_seen = first * int(totals["tokens_seen"])
-    window.candidates, window.drawn = (first * int(totals.get(name, 0)) for name in CANDIDATES)
+    window.carry_candidates(totals, bool(first))
     window.train_seconds, window.process_seconds = totals["train_seconds"], totals["process_seconds"]
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from ..objective.prior import CANDIDATES
 from .resume import best_checkpoint
 from .step import Candidates
 
@@ -56,6 +57,10 @@ class TrainingWindow(TrainerCallback):
         self._tokens = self._predicted = self._steps = 0
         self._seconds = 0.0
         self._figures: dict[str, list] = {}  # sum of the values; sum of the divisors, or None for the steps
+
+    def carry_candidates(self, totals: dict[str, float], is_first: bool) -> None:
+        """Continue the counts of an earlier training: the first process holds those over all processes."""
+        self.candidates, self.drawn = (is_first * int(totals.get(name, 0)) for name in CANDIDATES)
 
     def start_step(self) -> None:
         self._started = time.perf_counter()
