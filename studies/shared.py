@@ -63,7 +63,7 @@ INGREDIENTS = {
     "pools of 2048": ["--pool_size", "2048"],
     **{f"counts ^ {a}": ["--trainer", "studies.counts:Power" + a.replace(".", "")] for a in ("0", "0.5", "1.5", "2")},
     "masking 30 %": ["--mlm_probability", "0.3"],
-    "weight decay 0.3": ["--weight_decay", "0.3"],
+    **{f"weight decay {value}": ["--weight_decay", value] for value in ("0.1", "0.3")},
     **{f"beta2 {value}": ["--adam_beta2", value] for value in ("0.999", "0.9999")},
     **{f"epsilon {value}": ["--adam_epsilon", value] for value in ("1e-6", "1e-5", "1e-4")},
     # Other trunks for --scale cpu.
