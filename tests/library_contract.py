@@ -7,10 +7,10 @@ the package starts or ceases to use, or that a library renames, fails a test the
 # Methods of `transformers.Trainer` that our trainers override, in every version that setup.cfg allows.
 OVERRIDDEN = set(
     """
-    _clip_grad_norm _get_dataloader _get_eval_sampler _get_grad_norm _get_output_dir _get_train_sampler
-    _load_best_model _load_from_checkpoint _push_from_checkpoint _save_checkpoint autocast_smart_context_manager
-    call_model_init compute_loss create_model_card create_optimizer evaluate evaluation_loop get_batch_samples
-    init_hf_repo log predict
+    _clip_grad_norm _determine_best_metric _get_dataloader _get_eval_sampler _get_grad_norm _get_output_dir
+    _get_train_sampler _load_best_model _load_from_checkpoint _push_from_checkpoint _save_checkpoint
+    autocast_smart_context_manager call_model_init compute_loss create_model_card create_optimizer evaluate
+    evaluation_loop get_batch_samples init_hf_repo log predict
     prediction_step push_to_hub save_model save_state train training_step
     """.split()
 )
@@ -20,6 +20,7 @@ PRIVATE = {
         "_clip_grad_norm": "the embedding's rows are clipped with the rest, and accelerate does not clip sparse gradients",
         "_get_dataloader": "the workers of all its loaders leave signals to the process that trains",
         "_get_eval_sampler": "rows are read in the order of their length",
+        "_determine_best_metric": "save_strategy best saves nothing else",
         "_get_grad_norm": "a norm that is not finite stops the run before the update",
         "_get_output_dir": "a checkpoint is written aside, and the folder of the run is asked for",
         "_get_train_sampler": "the rows of a step are of similar length, in an order that a resumed run finds again",

@@ -155,10 +155,7 @@ class ClassificationTrainer(Trainer):
         return loss
 
     def _get_grad_norm(self, model, grad_norm=None):
-        grad_norm = super()._get_grad_norm(model, grad_norm)
-        if grad_norm is not None:
-            self.finite.watch_norm(grad_norm, self.state.global_step + 1, self.accelerator)
-        return grad_norm
+        return self.finite.watch_norm(super()._get_grad_norm(model, grad_norm), self)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         self.finite.read_all()

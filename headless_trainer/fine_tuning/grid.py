@@ -18,7 +18,7 @@ from ..runtime.sources import fingerprint
 from . import classifiers
 from .glue_arguments import GlueArguments, GlueTrainingArguments, run_settings
 from .own_task import own_task
-from .results import BEST, OWN_TASK, check_settings, run_path
+from .results import BEST, OWN_TASK, SEED, check_settings, run_path
 from .task_rows import load_task, rows_hash
 from .task_scores import check_metric, metric_of
 from .tasks import Task, select_tasks
@@ -89,7 +89,10 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     ]
     pending = [run for run in runs if not run.path.is_file()]
     for run in runs if arguments.keeps_models and (pending or training.push_to_hub) else ():
-        if run not in pending and not run.path.with_name(BEST).is_dir():
+        left = run.path.with_name(BEST).is_dir() or any(
+            run.path.parent.glob(f"*.best/{SEED}")
+        )  # killed before its rename
+        if run not in pending and not left:
             raise ValueError(f"save_models is True but {run} ended without a model: choose another --output_dir.")
     for run in pending:  # other runs of the grid may be another process's
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import TrainerCallback, TrainingArguments
@@ -42,8 +42,13 @@ def load_token_counts(source: str | Path, **hub: Any) -> tuple[Tensor, dict[str,
             f"{str(source)!r} holds no {TOKEN_COUNTS_NAME}: name a folder that `headless-trainer pretrain` wrote, or pass "
             "--counts_from corpus and a corpus to count tokens in."
         )
-    with safe_open(path, framework="pt") as file:
-        return file.get_tensor("token_counts"), {name: float(each) for name, each in (file.metadata() or {}).items()}
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.get_tensor("token_counts"), {
+                name: float(each) for name, each in (file.metadata() or {}).items()
+            }
+    except SafetensorError as error:
+        raise ValueError(f"{str(path)!r} is damaged ({error}). Restore it, or name another folder.") from error
 
 
 @contextmanager
@@ -243,8 +248,7 @@ class StopOnSignal(TrainerCallback):
             control.should_evaluate = control.should_save = False
 
     def on_evaluate(self, args, state, control, **kwargs):
-        # There may be no further step. With `best`, only the evaluation's figure decides what is saved now.
-        if args.save_strategy != SaveStrategy.BEST and self._agreed():
+        if self._agreed():  # there may be no further step
             control.should_save = control.should_training_stop = True
 
     def on_save(self, args, state, control, **kwargs):

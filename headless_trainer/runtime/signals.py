@@ -106,8 +106,8 @@ def _follow_parent(start: Callable[[int], None] | None, worker: int) -> None:
     Launchers signal the whole group, and the parent needs its workers to finish its step. SIGTERM from the parent itself still
     ends a worker: torch and multiprocessing send it to the remaining workers at the end, and wait for them.
     """
-    can_tell = hasattr(signal, "sigtimedwait")  # needed to find the sender of a signal
-    signal.pthread_sigmask(signal.SIG_BLOCK if can_tell else signal.SIG_UNBLOCK, NAMES)
+    can_tell = hasattr(signal, "sigtimedwait")  # needed to find the sender of a signal; macOS has none
+    signal.pthread_sigmask(signal.SIG_SETMASK, NAMES if can_tell else {*NAMES} - {signal.SIGTERM})
     threading.Thread(target=_end_with_parent, args=(can_tell,), daemon=True).start()
     if start is not None:
         start(worker)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +35,11 @@ class FiniteCheck:
         if not self.late:
             self.read_all()
 
-    def watch_norm(self, grad_norm: Tensor | float, step: int, accelerator) -> None:
-        """Register the norm of a step's gradient. With fp16, raise FloatingPointError once no loss scale is left."""
+    def watch_norm(self, grad_norm: Any, trainer) -> Any:
+        """Register the norm of a step's gradient, and return it. With fp16, raise FloatingPointError once no scale is left."""
+        if grad_norm is None:
+            return None
+        step, accelerator = trainer.state.global_step + 1, trainer.accelerator
         whole = grad_norm.full_tensor() if isinstance(grad_norm, DTensor) else torch.as_tensor(grad_norm)
         if accelerator.mixed_precision != "fp16":
             self.watch(step, whole, "The norm of the gradient")
@@ -45,6 +49,7 @@ class FiniteCheck:
             if (scale := scaler.get_scale()) < 1.0:
                 what = f"The norm of the gradient is {float(whole)} at step {step} although the fp16 loss scale has fallen to"
                 raise self.diverged(f"{what} {scale:g}")
+        return grad_norm
 
     def read_all(self) -> None:
         """Raise FloatingPointError at the first number registered since the last call that is not finite."""

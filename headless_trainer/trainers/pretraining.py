@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 # Private methods overridden below, because transformers has no event there. tests/library_contract.py gives the reasons.
 PRIVATE_OVERRIDES = (
     "_save_checkpoint", "_get_output_dir", "_push_from_checkpoint", "_clip_grad_norm", "_get_grad_norm", "_get_dataloader",
-    "_get_train_sampler", "_load_from_checkpoint", "_load_best_model",
+    "_get_train_sampler", "_load_from_checkpoint", "_load_best_model", "_determine_best_metric",
 )  # fmt: skip
 
 
@@ -293,10 +293,7 @@ class PretrainingTrainer(Trainer):
     def _get_grad_norm(self, model: nn.Module, grad_norm: float | None = None) -> float | None:
         if self.rows is not None and grad_norm is None:
             grad_norm = self._clip_grad_norm(model)  # the parent does not clip: only measure
-        grad_norm = super()._get_grad_norm(model, grad_norm)
-        if grad_norm is not None:
-            self.finite.watch_norm(grad_norm, self.state.global_step + 1, self.accelerator)
-        return grad_norm
+        return self.finite.watch_norm(super()._get_grad_norm(model, grad_norm), self)
 
     # Logs --------------------------------------------------------------------------------------------------------------
 
@@ -349,6 +346,10 @@ class PretrainingTrainer(Trainer):
     def _get_output_dir(self, trial: Any) -> str:
         folder, aside = super()._get_output_dir(trial), self.checkpoint_aside
         return self.signal.beside_checkpoints(folder, self.control) if aside is None else str(aside.aside)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        # With save_strategy `best` the answer decides alone whether a checkpoint is saved, also after a signal.
+        return super()._determine_best_metric(metrics, trial) or self.signal.stopped
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Do nothing: the parent would push a checkpoint before it is complete. `HubPushes.on_save` pushes it afterwards."""

@@ -181,7 +181,7 @@ def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(tmp_path, en
     left = tmp_path / "out/balanced/run_checkpoint-5/user/best"
     left.mkdir(parents=True)
     write_run(left / "seed.json", {"seed": 7, "score": 0.99})  # without its result, as after a kill between the two
-    right, predict = iter([4, 6, 8, 7, 5, 8]), ClassificationTrainer.predict  # of two epochs of three seeds
+    right, predict = iter([4, 6, 8, 7, 5, 8, 5, 8]), ClassificationTrainer.predict  # of two epochs of each seed
 
     def fixed(self, rows, **kwargs):
         output = predict(self, rows, **kwargs)
@@ -204,6 +204,10 @@ def test_the_best_model_over_epochs_and_seeds_is_kept_with_its_card(tmp_path, en
     assert model.config.text_columns == ["text"] and model.config.problem_type == "single_label_classification"
     card = (folder / "best" / "README.md").read_text()
     assert "| seed | 1 |" in card and 'pipeline("text-classification", model="./best")' in card
+    (folder / "best").rename(folder / "seed_2.best")  # as after a kill between the removal of the worse and the rename
+    (folder / "seed_2.json").unlink()
+    run(encoders[0], tmp_path / "out", *files, "--learning_rate", 0, "--seeds", 0, 1, 2)
+    assert read_run(folder / "best" / "seed.json")["seed"] == 2 and not (folder / "seed_2.best").exists()
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_half(tmp_path, data, encoders, monkeypatch):
