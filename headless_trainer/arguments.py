@@ -274,7 +274,7 @@ def checked(args: TrainingArguments, table: Iterable[Refusal]) -> Iterator[None]
     refuse(args, STEPS)
     connect(args)
     yield
-    if args.device.type == "cpu":
+    if args.device.type in ("cpu", "mps"):
         args.dataloader_pin_memory = False  # useless there, and torch would warn
     refuse(args, table)
     check_launch(args)

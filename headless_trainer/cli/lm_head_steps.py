@@ -9,7 +9,7 @@ from ..corpus import packing, texts
 from ..hub.pushes import HubPushes
 from ..models import loading
 from ..models.candidate_head import load_trunk
-from ..models.lm_head import attach_lm_head, freeze_scaled_layer
+from ..models.lm_head import attach_lm_head
 from ..models.trunk import check_headless, check_vocabulary, infer_task
 from ..objective.prior import drawn_share_of
 from ..runtime import run_folder, sources
@@ -43,7 +43,6 @@ def make_language_model(model_args, data_args, args) -> None:
         packing.check_token_ids(rows, size := trunk.get_input_embeddings().num_embeddings, tokenizer)
         counts = packing.target_counts(rows, size, infer_task(config), tokenizer, args.isolate_documents)
     model = attach_lm_head(trunk, counts, init=args.init, drawn_share=drawn_share_of(totals))
-    freeze_scaled_layer(model)  # for the card
     loading.limit_length(tokenizer, model.config)
     with model_aside(args.output_dir, is_main=True) as aside:
         model.save_pretrained(aside)

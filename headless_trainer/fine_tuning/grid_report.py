@@ -37,7 +37,8 @@ def write_report(output_dir: str | Path) -> str:
         tables.setdefault(f"{title}: {LOSS_TITLES[run['loss']].lower()}", []).append(run)
     parts = ["# Fine-tuning results"]
     for title, own in tables.items():
-        seeds, epochs = len({run["seed"] for run in own}), max(len(run["epochs"]) for run in own)
+        counts, epochs = pandas.DataFrame(own).value_counts(["model", "task"]), max(len(run["epochs"]) for run in own)
+        seeds = " to ".join(map(str, sorted({counts.min(), counts.max()})))
         how = f"Seeds: {seeds}. Each score is the best of {count(epochs, 'epoch')} on the set that is scored."
         for name in "max_train_samples", "max_eval_samples":
             if most := own[0]["settings"].get(name):

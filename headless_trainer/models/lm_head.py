@@ -111,6 +111,7 @@ def attach_lm_head(
     elif bias is not None:
         weight = fold_bias(model, weight, bias)
     head.weight.copy_(weight.to(head.weight.dtype))
+    freeze_scaled_layer(model)
     return model.eval()
 
 

@@ -58,7 +58,8 @@ def find_head(model: PreTrainedModel) -> tuple[nn.Linear, float, float | None]:
         elif softcap and torch.allclose(softcap * torch.tanh(scores / softcap), logits, rtol=rtol):
             found = 1.0, softcap
         elif projection.bias is None:
-            scale = ((scores.double() * logits).sum() / scores.double().square().sum()).item()
+            given, made = scores.cpu().double(), logits.cpu().double()  # mps has no float64
+            scale = ((given * made).sum() / given.square().sum()).item()
             found = (scale, None) if torch.allclose(scale * scores, logits, rtol=rtol) else None
         # A head may add a bias of its own (ESM), or remember its soft cap.
         if found and torch.allclose(_returned(model, projection), logits.new_full((), found[0]), rtol=rtol):

@@ -21,8 +21,8 @@ AXES = {TOKENS: "tokens", SECONDS: "training time"}
 class Run:
     """One training: a row for each log (`runtime.curves.curves`), settings by name, and totals at its end.
 
-    Settings are the training arguments with plain values, the model's configuration as ``model: ``, and a fingerprint of the
-    ``tokenizer``'s vocabulary. ``end`` also has ``process_seconds`` of all processes together.
+    Settings are the arguments with plain values, those of the data as ``data: ``, the model's configuration as ``model: ``, and
+    a fingerprint of the ``tokenizer``'s vocabulary. ``end`` also has ``process_seconds`` of all processes together.
     """
 
     folder: Path

@@ -23,7 +23,8 @@ PAGE_NAME = "report.html"
 COLOURS = ("#1668c7", "#c2570c", "#18794e", "#8e4ec6", "#9a6700", "#c0265f", "#0b7285", "#6b7280")
 PLACES = {  # settings that do not distinguish configurations, such as output paths
     "seed", "data_seed", "output_dir", "run_name", "resume_from_checkpoint", "report_to", "disable_tqdm", "push_to_hub",
-    "hub_model_id", "project", "model: _name_or_path", "model: transformers_version",
+    "hub_model_id", "project", "model: _name_or_path", "model: transformers_version", "data: preprocessing_num_workers",
+    "data: overwrite_cache",
 }  # fmt: skip
 AXIS_UNITS = {TOKENS: (1e6, "millions"), SECONDS: (60, "minutes")}
 

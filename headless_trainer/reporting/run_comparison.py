@@ -67,7 +67,8 @@ def not_comparable(configurations: Configurations) -> str | None:
     """Return the reason why the held-out figures of these runs must not be compared, or None."""
     every = [run for runs in configurations.values() for run in runs]
     same = {"tasks": "task", "vocabularies": "model: vocab_size", "tokenizers": "tokenizer"}
-    for what, setting in (same | {"held-out texts or masks": "held_out_texts"}).items():
+    same |= {"held-out texts or masks": "held_out_texts", "lengths of rows": "data: max_seq_length"}
+    for what, setting in same.items():
         values = {run.settings.get(setting) for run in every} - {None}
         if len(values) > 1:
             return f"The runs have different {what} ({', '.join(sorted(map(str, values)))})"

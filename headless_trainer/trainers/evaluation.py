@@ -115,7 +115,7 @@ def vocabulary_scores(
 def generators_set_aside(seed: int, device: torch.device) -> Iterator[None]:
     """Seed every generator that a collator may use; on exit, restore those of training."""
     python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with torch.random.fork_rng([device] if device.type != "cpu" else [], device_type=device.type):
         set_seed(seed)
         try:
             yield

@@ -66,7 +66,9 @@ def write_model(trainer, folder: Path, leaves_run: bool) -> None:
         _store_as(folder, trainer.saved_dtype)
     if args.should_save:
         save_token_counts(folder, counts, totals)
-        save_settings(folder, args, trainer=type(trainer).__name__, held_out_texts=trainer.facts.held_out_texts)
+        facts = {f"data: {name}": value for name, value in getattr(trainer.facts.data_args, "__dict__", {}).items()}
+        facts |= {"trainer": type(trainer).__name__, "held_out_texts": trainer.facts.held_out_texts}
+        save_settings(folder, args, **facts)
 
 
 def _store_as(folder: Path, dtype: torch.dtype) -> None:

@@ -201,6 +201,7 @@ def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, t
     assert before["eval_loss"] > after["eval_loss"]
     texts = [read_settings(tmp_path / name)["held_out_texts"] for name in ("base", "memory", "stream")]
     assert texts[0] != texts[1] == texts[2]
+    assert read_settings(tmp_path / "stream")["data: streaming"] is True  # a report shows what differs
 
 
 def test_a_run_counts_its_own_rows_and_seeds_its_stream(tmp_path, text_file):

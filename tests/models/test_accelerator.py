@@ -6,14 +6,15 @@ import transformers
 from accelerator import DEVICE, Accelerator
 from builders import Table
 from packaging.version import Version
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from headless_trainer import attach_lm_head
 from headless_trainer.models.fold import fold_head_bias, unfold
+from headless_trainer.models.projection import find_head
 from headless_trainer.objective.masking import MaskingRule, content_seeds, mask_tokens
 from headless_trainer.objective.negatives import NegativePool
 from headless_trainer.objective.prior import log_prior
-from headless_trainer.trainers.evaluation import pool_scores, vocabulary_scores
+from headless_trainer.trainers.evaluation import generators_set_aside, pool_scores, vocabulary_scores
 from headless_trainer.trainers.step import Candidates
 from headless_trainer.trainers.window import TrainingWindow, count_pool
 
@@ -94,3 +95,20 @@ def test_heads(model_type):
         got, want = (each(ids.to(DEVICE)).logits.cpu() for each in (fold_head_bias(model), model))
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
     assert unfold(model.base_model).device == DEVICE
+
+
+@pytest.mark.skipif(BEFORE_5_21, reason="the stand-in does not see every tensor that transformers < 5.21 makes")
+def test_the_scale_of_logits():
+    layer = MODELS["phi"] | {"logits_scaling": 4.0}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("granite", **SMALL, **layer)).eval().to(DEVICE)
+    assert find_head(model)[1:] == (0.25, None)
+
+
+def test_an_evaluation_leaves_the_random_numbers_of_training(monkeypatch):
+    states = ["of training"]
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda device: states[-1])
+    monkeypatch.setattr(torch.mps, "set_rng_state", lambda state, device: states.append(state))
+    monkeypatch.setattr(torch.mps, "manual_seed", states.append)
+    with generators_set_aside(42, torch.device("mps")):
+        assert states == ["of training", 42]
+    assert states[-1] == "of training"

@@ -11,7 +11,6 @@ from headless_trainer.models import fold
 from headless_trainer.models.candidate_head import candidate_matrix, untie
 from headless_trainer.models.fold import fold_bias, unfold
 from headless_trainer.models.lm_head import attach_lm_head
-from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.objective.prior import candidate_log_prior, log_prior
 from headless_trainer.runtime.checkpoints import save_token_counts
 
@@ -251,7 +250,6 @@ def test_activations_that_pass_values_on(activation, counts, ids):
 @pytest.mark.parametrize(("model_type", "trained"), [("bert", True), ("bert", False), ("modernbert", True)])
 def test_layers_that_pass_through_do_not_end_a_training(model_type, trained, counts, ids):
     model = attach_lm_head(make_trunk(model_type), counts, new_layers=trained)
-    VocabularyHead(model)
     assert all(weight.requires_grad for weight in model.parameters()) is (model_type == "bert" and trained)
     optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-3), []
     for _ in range(4):
@@ -386,6 +384,9 @@ def test_a_folder_without_counts_or_with_a_head_is_refused(counts, tmp_path):
         attach_lm_head(tmp_path / "trunk")
     attach_lm_head(tmp_path / "trunk", counts)  # what the folder lacks is given, or not needed
     attach_lm_head(tmp_path / "trunk", init="embeddings")
+    (tmp_path / "trunk" / "token_counts.safetensors").write_bytes(b"cut")
+    with pytest.raises(ValueError, match="token_counts.safetensors' is damaged"):
+        attach_lm_head(tmp_path / "trunk")
     attach_lm_head(trunk, counts).save_pretrained(tmp_path / "lm")
     save_token_counts(tmp_path / "lm", counts, {})
     with pytest.raises(ValueError, match="holds a GPT2LMHeadModel, which already has a head"):

@@ -48,6 +48,7 @@ def make_run(
     state = {"global_step": steps[-1], "max_steps": steps[-1], "log_history": history}
     (folder / "trainer_state.json").write_text(json.dumps(state))
     of_run = {"trainer": f"{objective.title()}Trainer", "held_out_texts": settings.pop("held_out_texts", "a1")}
+    of_run["data: max_seq_length"] = settings.pop("max_seq_length", 128)
     config = {"vocab_size": settings.pop("vocab_size", 50), "n_layer": 2, "architectures": [objective.title()]}
     (folder / "config.json").write_text(json.dumps(config))
     settings = {"task": "clm", "use_cpu": True} | settings
@@ -320,6 +321,7 @@ def test_runs_that_were_evaluated_only_before_training_are_compared_there(tmp_pa
 @pytest.mark.parametrize("settings, changed, reason", [
     ({"task": "mlm"}, {}, "The runs have different tasks (clm, mlm), so their"),
     ({"held_out_texts": "b2"}, {}, "The runs have different held-out texts or masks (a1, b2), so their"),
+    ({"max_seq_length": 64}, {}, "The runs have different lengths of rows (128, 64), so their"),
     ({"vocab_size": 60}, {}, "The runs have different vocabularies (50, 60), so their"),
     ({}, {"tokenizer.json": ('"b"', '"c"')}, "The runs have different tokenizers ("),
     ({}, {"tokenizer.json": ("null", "{}")}, "At equal tokens"),
