@@ -150,7 +150,7 @@ def help_text(dataclass_types: list[type]) -> str:
     inherited, unread = [], {name for kind in dataclass_types for name in getattr(kind, "unread_flags", ())}
     for kind in dataclass_types:
         for field in (field for field in fields(kind) if field.init and field.name not in unread):
-            owner = [base for base in kind.__mro__ if field.name in base.__dict__.get("__annotations__", ())][-1]
+            owner = [base for base in kind.__mro__ if field.name in base.__dict__.get("__dataclass_fields__", ())][-1]
             if not owner.__module__.startswith("transformers."):
                 topic = owner.__doc__.partition("\n")[0].rstrip(".").replace("`", "")
                 groups.setdefault(topic, []).append(_flag_line(field))
@@ -193,7 +193,7 @@ def show_usage(text: str, argv: list[str] | None = None) -> None:
     """
     if HELP_FLAGS & set(sys.argv[1:] if argv is None else argv):
         print(text, flush=True)
-        if "torch" not in sys.modules:
+        if not {"torch", "IPython"} & sys.modules.keys():  # a notebook goes on
             sys.modules.update(dict.fromkeys(("torch", "accelerate", "peft")))  # None makes their import fail
             os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # of the missing torch
 

@@ -60,9 +60,9 @@ def evaluate(args) -> None:
     if compared and not failures:
         folders = [Path(each) if each in scored else Path(args.output_dir, folder_name(each)) for each in compared]
         table = comparison_table(compare(*folders), compared)
-        print(f"\n{table}")
         if args.output_dir:
             write_whole(Path(args.output_dir, "comparison.md"), f"{table}\n".encode())
+        print(f"\n{table}")
     if failures:
         sys.exit("\n".join(["Failed; all other scores are written. Repeat the command to try again:", *failures]))
 

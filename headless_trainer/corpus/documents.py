@@ -166,7 +166,7 @@ class TextStream:
                 digest.update(f"{path}\n".encode())
                 continue
             with open(path, "rb") as file:
-                digest.update(f"{os.path.basename(path)}\n{sizes[path]}\n".encode())
+                digest.update(os.fsencode(f"{os.path.basename(path)}\n{sizes[path]}\n"))
                 for start in range(0, sizes[path], step):
                     file.seek(start)
                     digest.update(file.read(_READ_BYTES))

@@ -164,7 +164,9 @@ def _column(name: str, values: list) -> pa.Array:
         return pa.array(values)
     except OverflowError:  # integers of more than 64 bits, which are names rather than numbers
         return pa.array([str(value) if isinstance(value, int) else value for value in values])
-    except (pa.ArrowException, UnicodeEncodeError) as error:
+    except UnicodeEncodeError:  # \ud83d, half of an emoji that was cut, has no UTF-8
+        return pa.array([each.encode(errors="replace").decode() if isinstance(each, str) else each for each in values])
+    except pa.ArrowException as error:
         raise ValueError(f"the values of {name!r} have different types ({error})") from error
 
 

@@ -17,8 +17,12 @@ def load_config(arguments: GlueArguments, source: str, num_labels: int | None = 
     """Return the configuration of a checkpoint to fine-tune; ``num_labels`` outputs are needed, None for as many as it has."""
     with sources.source("model_name_or_path", source):
         config = AutoConfig.from_pretrained(source, **hub_arguments(arguments))
-    if config.is_encoder_decoder:
-        kind = f"is an encoder-decoder ({config.model_type}), which is not scored here"
+    kind = config.is_encoder_decoder and f"is an encoder-decoder ({config.model_type}), which is not scored here"
+    if getattr(config, "summary_type", None) == "last":  # XLNet's
+        kind = (
+            f"is of type {config.model_type}, whose classifier reads the last position of a row, which may be padding"
+        )
+    if kind:
         raise ValueError(f"model_name_or_path {source!r} {kind}: name an encoder or a decoder.")
     if has_classifier(config) and not (num_labels in (None, config.num_labels) or arguments.ignore_mismatched_sizes):
         raise ValueError(

@@ -58,9 +58,12 @@ def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.en
         raise ValueError("accelerate's mixed_precision is fp8, which replaces layers that the loss reads: use bf16.")
     started = environment.get("WORLD_SIZE", "1")
     if args.world_size == 1 and started != "1" and "RANK" in environment:
+        why, remedy = "this machine has no GPU", "add --use_cpu to the script's flags to train on CPUs"
+        if "LOCAL_RANK" not in environment:
+            why, remedy = "LOCAL_RANK is missing", "launch with torchrun or accelerate launch, which set it"
         raise ValueError(
-            f"WORLD_SIZE is {started} but this machine has no GPU, so each of the {started} processes would train alone, into "
-            "the same folder: add --use_cpu to the script's flags to train on CPUs, or launch one process."
+            f"WORLD_SIZE is {started} but {why}, so each of the {started} processes would train alone, into the same folder: "
+            f"{remedy}, or launch one process."
         )
     # The launcher of a single process sets these even if several were requested.
     if {"ACCELERATE_USE_CPU", "MASTER_ADDR", "MASTER_PORT"} <= environment.keys() and "WORLD_SIZE" not in environment:

@@ -28,6 +28,7 @@ from transformers import (
     T5Config,
     TrainerCallback,
     TrainingArguments,
+    XLNetConfig,
 )
 
 from headless_trainer.fine_tuning.classification import ClassificationTrainer
@@ -344,6 +345,9 @@ def test_what_is_no_model_is_refused(tmp_path):
     T5Config(d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2).save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(ValueError, match=r"is an encoder-decoder \(t5\)"):
+        load_config(GlueArguments(), str(tmp_path), 2)
+    XLNetConfig().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="is of type xlnet, whose classifier reads the last position .* padding"):
         load_config(GlueArguments(), str(tmp_path), 2)
 
 

@@ -37,6 +37,8 @@ class TestRefusal:
 
     def test_processes_that_would_train_alone(self):
         with pytest.raises(ValueError, match="WORLD_SIZE is 4 but this machine has no GPU.*--use_cpu"):
+            check_launch(self.training(1), {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4"})
+        with pytest.raises(ValueError, match="WORLD_SIZE is 4 but LOCAL_RANK is missing.*torchrun"):  # of Kubernetes
             check_launch(self.training(1), {"RANK": "0", "WORLD_SIZE": "4"})
         check_launch(self.training(4), {"RANK": "0", "WORLD_SIZE": "4"})
 
