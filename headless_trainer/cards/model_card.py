@@ -10,7 +10,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..arguments import DataArguments, LMHeadArguments, ModelArguments
-from ..measures import RESULTS, shown_in
+from ..measures import PICTURE, RESULTS, shown_in
 from ..models.candidate_head import candidate_matrix
 from ..models.fold import FOLD
 from ..models.lm_head import frozen_layers
@@ -23,7 +23,6 @@ from .file import OWN_TAG, finite, never_raises, read_card, results_table, save_
 logger = logging.getLogger(__name__)
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
-PICTURE = "loss.png"
 WORDS = (card_facts.count, card_facts.linked, card_facts.data_name, card_facts.file_names, card_facts.mean_pool)
 HEADLESS_TAG = "contrastive-weight-tying"
 UNFILLED = "[More Information Needed]"  # in the template card that peft writes beside an adapter

@@ -102,8 +102,7 @@ def make_trainer(
     with first_process_first(args, local=not model_args.train_tokenizer):
         documents = texts.load_texts(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
         tokenizer = loading.find_tokenizer(model_args, args, documents["train"], data_args.max_seq_length, resume)
-    if make_model is None:
-        make_model = partial(loading.load_model, model_args, objective=args.objective, task=args.task)
+    make_model = make_model or partial(loading.load_model, model_args, objective=args.objective, task=args.task)
     model = make_model(config, tokenizer)
     model.hub_arguments = loading.hub_arguments(model_args)  # for the counts beside it
     # Again: it may depend on the tokenizer's padding id.

@@ -289,10 +289,7 @@ def target_counts(
 
 
 def token_arrays(dataset: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """Yield columns of tokens, some rows at a time, ``(tokens,)``, with the rows' starts and the last end, ``(rows + 1,)``.
-
-    Tokens never become Python objects.
-    """
+    """Yield columns of tokens, some rows at a time, ``(tokens,)``, with the rows' starts and the last end, ``(rows + 1,)``."""
     lists = [name for name in _TOKEN_COLUMNS if hasattr(dataset.features.get(name), "feature")]
     for table in dataset.select_columns(lists).with_format("arrow").iter(batch_size=8192):
         columns = {name: table[name].combine_chunks() for name in lists}

@@ -36,11 +36,6 @@ def has_classifier(config: PreTrainedConfig) -> bool:
     return any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
 
 
-def load_tokenizer(arguments: GlueArguments, source: str) -> PreTrainedTokenizerBase:
-    argument = "tokenizer_name" if arguments.tokenizer_name else "model_name_or_path"
-    return sources.load_tokenizer(argument, arguments.tokenizer_name or source, **hub_arguments(arguments))
-
-
 def agree_on_tokens(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
     """Set a missing padding token to the end token, pad on the right, and copy the special ids to the configuration.
 

@@ -53,9 +53,7 @@ VALUES = (
     Refusal(
         "text_columns",
         "it must hold one or two different columns, other than the label column",
-        lambda args: (
-            len(args.text_columns) > 2 or len({*args.text_columns, args.label_column}) <= len(args.text_columns)
-        ),
+        lambda args: not len(args.text_columns) == len({*args.text_columns} - {args.label_column}) <= 2,
     ),
 )
 OF_SOME = (

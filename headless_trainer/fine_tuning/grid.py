@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..hub.pushes import repository_name
-from ..models.loading import check_length
+from ..models.loading import check_length, load_tokenizer
 from ..runtime.checkpoints import check_writable
 from ..runtime.launch import check_devices
 from ..runtime.locks import alone_until_exit
@@ -69,7 +69,6 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     arguments.check_grid(training)
     check_devices(training)
     tasks = choose_tasks(arguments, training.do_predict)
-    output_dir = Path(training.output_dir)
     check_writable(training.output_dir)
     models = load_models(arguments, tasks)
     if training.push_to_hub:
@@ -82,16 +81,15 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
     own = training.output_dir, loss, run_settings(arguments, training), weights
     check_settings(*own, rows={})
     runs = [
-        Run(model, task, seed, run_path(output_dir, loss, model.name, task.name, seed))
+        Run(model, task, seed, run_path(training.output_dir, loss, model.name, task.name, seed))
         for task in tasks
         for model in models
         for seed in arguments.seeds
     ]
     pending = [run for run in runs if not run.path.is_file()]
     for run in runs if arguments.keeps_models and (pending or training.push_to_hub) else ():
-        left = run.path.with_name(BEST).is_dir() or any(
-            run.path.parent.glob(f"*.best/{SEED}")
-        )  # killed before its rename
+        # The second is there if the run was killed before its rename.
+        left = run.path.with_name(BEST).is_dir() or any(run.path.parent.glob(f"*.best/{SEED}"))
         if run not in pending and not left:
             raise ValueError(f"save_models is True but {run} ended without a model: choose another --output_dir.")
     for run in pending:  # other runs of the grid may be another process's
@@ -135,7 +133,7 @@ def load_models(arguments: GlueArguments, tasks: list[Task]) -> list[Model]:
     models = []
     for name, source in zip(model_names(arguments.model_name_or_path), arguments.model_name_or_path, strict=True):
         configs = {task.num_labels: classifiers.load_config(arguments, source, task.num_labels) for task in tasks}
-        tokenizer = classifiers.load_tokenizer(arguments, source)
+        tokenizer = load_tokenizer(arguments, source)
         for config in configs.values():
             classifiers.agree_on_tokens(tokenizer, config)
             check_length(config, arguments.max_seq_length)

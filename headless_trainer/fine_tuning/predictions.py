@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from ..models.loading import check_length, usable_positions
+from ..models.loading import check_length, load_tokenizer, usable_positions
 from ..runtime.checkpoints import check_writable, write_whole
 from . import classifiers
 from .classification_rows import encode_rows
@@ -116,7 +116,7 @@ def run(jobs: Jobs, arguments: GlueArguments, training: GlueTrainingArguments) -
 def predict(source: str, rows: Rows, arguments: GlueArguments, training: GlueTrainingArguments) -> np.ndarray:
     """Return ``(N, C)`` scores of the rows, in order."""
     config = classifiers.load_config(arguments, source)
-    tokenizer = classifiers.load_tokenizer(arguments, source)
+    tokenizer = load_tokenizer(arguments, source)
     classifiers.agree_on_tokens(tokenizer, config)
     length = arguments.max_seq_length or min(tokenizer.model_max_length, usable_positions(config) or LONGEST)
     model, new = classifiers.load_classifier(arguments, source, config, tokenizer)

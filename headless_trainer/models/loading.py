@@ -11,7 +11,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from ..arguments import ModelArguments
+from ..arguments import LoadingArguments, ModelArguments
 from ..corpus.tokenization import id_count, train_tokenizer
 from ..runtime import sources
 from ..runtime.checkpoint_aside import model_aside
@@ -47,8 +47,7 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
         raise ValueError("No model is named: pass --model_name_or_path, --config_name or --model_type.")
     overrides = args.parsed_config_overrides()
     for name in overrides:
-        if name in ("model_type", "vocab_size"):
-            given = {"model_type": "--model_type", "vocab_size": "the tokenizer"}[name]
+        if given := {"model_type": "--model_type", "vocab_size": "the tokenizer"}.get(name):
             raise ValueError(f"config_overrides names {name!r}, which {given} sets: leave it out.")
         if not hasattr(config, name):
             kind, nearest = config.model_type, _nearest(name, config.to_dict())
@@ -73,15 +72,15 @@ def load_config(args: ModelArguments) -> PreTrainedConfig:
     return config
 
 
-def load_tokenizer(args: ModelArguments) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that the arguments name, and add their mask token."""
-    source = args.tokenizer_name or args.model_name_or_path
+def load_tokenizer(args: LoadingArguments, model: str | None = None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that the arguments name, by default that of the ``model`` or of theirs, and add their mask token."""
+    source = args.tokenizer_name or model or args.model_name_or_path
     if source is None:
         raise ValueError("No tokenizer is named: pass --tokenizer_name, or --train_tokenizer to train one.")
     argument = "tokenizer_name" if args.tokenizer_name else "model_name_or_path"
     tokenizer = sources.load_tokenizer(argument, source, **hub_arguments(args))
-    if args.mask_token is not None:
-        tokenizer.add_special_tokens({"mask_token": args.mask_token})
+    if (mask_token := getattr(args, "mask_token", None)) is not None:
+        tokenizer.add_special_tokens({"mask_token": mask_token})
     return tokenizer
 
 
@@ -93,7 +92,11 @@ def find_tokenizer(
     ``texts`` have the column "text"; ``resume`` is the checkpoint to resume from, whose tokenizer is then used.
     """
     if not args.train_tokenizer:
-        return load_tokenizer(args)
+        tokenizer = load_tokenizer(args)
+        if args.vocab_size not in (ModelArguments.vocab_size, id_count(tokenizer)):
+            said = "vocab_size is %s but the tokenizer has %s tokens, since none is trained: add --train_tokenizer for that."
+            logger.warning(said, args.vocab_size, id_count(tokenizer))
+        return tokenizer
     folder = Path(resume) if resume else Path(training_args.output_dir, "tokenizer")
     if not resume and training_args.process_index == 0:
         logger.info("training a %s tokenizer of %s tokens", args.tokenizer_type, f"{args.vocab_size:,}")

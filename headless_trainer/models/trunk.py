@@ -1,7 +1,4 @@
-"""Find the trunk of a model and its input embedding, and refuse unsuitable models.
-
-Letters used in shapes: T tokens in a row, U candidates, D width.
-"""
+"""Find the trunk of a model and its input embedding, and refuse unsuitable models."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -86,7 +83,7 @@ def check_causal(trunk: PreTrainedModel) -> None:
 
 
 def probe_ids(model: PreTrainedModel) -> Tensor:
-    """Return ``(1, T)`` a few different tokens, at most one of them a padding token."""
+    """Return a row of a few different tokens, ``(1, tokens)``, at most one of them a padding token."""
     return torch.arange(min(8, model.get_input_embeddings().num_embeddings), device=model.device)[None]
 
 

@@ -151,14 +151,11 @@ def vocabulary_cross_entropy(
         dtype = torch.get_autocast_dtype(device_type)
     hidden, weight = hidden.to(dtype), weight.to(dtype)
     rows = max(MIN_CHUNK_ROWS, CHUNK_ELEMENTS.get(device_type, CHUNK_ELEMENTS["cuda"]) // weight.shape[0])
-    if reduction == "none":
-        backend = "dense"
-    elif backend == "auto":
-        backend = "chunked" if hidden.shape[0] > rows else "dense"
+    fits = backend == "auto" and hidden.shape[0] <= rows
     if bias is None:
         bias = hidden.new_zeros(weight.shape[0], dtype=_widen(hidden).dtype)
     with torch.autocast(device_type, enabled=False):
-        if backend == "dense":
+        if fits or backend == "dense" or reduction == "none":
             scores = capped(_scores(hidden, weight, bias), softcap)
             scores = scores if log_weights is None else scores + log_weights
             return F.cross_entropy(scores, target_ids, ignore_index=NO_TARGET, reduction=reduction)

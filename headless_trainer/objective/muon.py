@@ -52,8 +52,7 @@ class MuonAnd(torch.optim.Optimizer):
         groups: dict[bool, list[dict]] = {True: [], False: []}
         for group in params:
             for is_matrix, kept in groups.items():
-                own = [parameter for parameter in group["params"] if (id(parameter) in chosen) == is_matrix]
-                if own:
+                if own := [parameter for parameter in group["params"] if (id(parameter) in chosen) == is_matrix]:
                     kept.append(group | {"params": own})
         self.other = other(groups[False], **kwargs)
         self.muon = torch.optim.Muon(groups[True], lr=muon_lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")

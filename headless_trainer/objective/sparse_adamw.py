@@ -102,10 +102,8 @@ class SparseAdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> Any:
         """Make one step of AdamW: embeddings on the rows of their gradients, everything else by the parent."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         gradients = [embedding.grad for embedding in self.embeddings]
         for embedding in self.embeddings:
             embedding.grad = None
@@ -239,12 +237,10 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
     """`torch.nn.utils.clip_grad_norm_` that also accepts sparse gradients, whose repeated rows it sums first."""
     gradients = []
     for parameter in parameters:
-        gradient = parameter.grad
-        if gradient is not None and gradient.is_sparse:
-            parameter.grad = gradient = gradient.coalesce()
-            gradients.append(gradient.values())
-        elif gradient is not None:
-            gradients.append(gradient)
+        if (gradient := parameter.grad) is not None:
+            if gradient.is_sparse:
+                parameter.grad = gradient = gradient.coalesce()
+            gradients.append(gradient.values() if gradient.is_sparse else gradient)
     norm = torch.nn.utils.get_total_norm(gradients)
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:

@@ -44,9 +44,8 @@ def load_token_counts(source: str | Path, **hub: Any) -> tuple[Tensor, dict[str,
         )
     try:
         with safe_open(path, framework="pt") as file:
-            return file.get_tensor("token_counts"), {
-                name: float(each) for name, each in (file.metadata() or {}).items()
-            }
+            totals = {name: float(each) for name, each in (file.metadata() or {}).items()}
+            return file.get_tensor("token_counts"), totals
     except SafetensorError as error:
         raise ValueError(f"{str(path)!r} is damaged ({error}). Restore it, or name another folder.") from error
 

@@ -41,7 +41,10 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME, owner: str | None = None
     lock = FileLock(path, timeout=1, thread_local=False, fallback_to_soft=False)
     if not any(path == each for each, _ in held) or (owner and (path, owner) in held):
         if on_first_process(lambda: _take(lock, path, folder)) and several():
-            if not _appears(path):
+            end = time.monotonic() + APPEARS_SECONDS  # a network file system may show the first's file that late
+            while not path.exists() and time.monotonic() < end:
+                time.sleep(0.5)
+            if not path.exists():
                 raise ValueError(
                     f"output_dir {str(path.parent)!r} is not the first process's: use storage that all share."
                 )
@@ -54,14 +57,6 @@ def alone_in(folder: str | Path, name: str = LOCK_NAME, owner: str | None = None
         if lock.is_locked:
             path.unlink(missing_ok=True)  # before the release: afterwards another run may own it
             lock.release()
-
-
-def _appears(path: Path) -> bool:
-    """Return whether a file of the first process is seen here, within the time that a network file system may take."""
-    end = time.monotonic() + APPEARS_SECONDS
-    while not path.exists() and time.monotonic() < end:
-        time.sleep(0.5)
-    return path.exists()
 
 
 def _take(lock: FileLock, path: Path, folder: str | Path) -> bool:

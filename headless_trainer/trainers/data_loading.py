@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, Subset, get_worker_info
 from transformers.trainer_pt_utils import IterableDatasetShard
 
 from ..runtime.signals import with_following_workers
@@ -55,14 +55,10 @@ class HeldOutBatches(IterableDatasetShard):
                 yield self.collate(own or first) | {COUNTS: bool(own)}
             return
         worker, everything = get_worker_info(), range(len(self.dataset))  # several workers take batches in turn
+        rows = Subset(self.dataset, everything)  # reads a batch at once if the dataset can
         for number in range(worker.id if worker else 0, len(self), worker.num_workers if worker else 1):
             indices = everything[number * self.round : (number + 1) * self.round][self.own]
-            yield self.collate(self._take(list(indices) or [0])) | {COUNTS: bool(indices)}
-
-    def _take(self, indices: list[int]) -> list:
-        if hasattr(self.dataset, "__getitems__"):
-            return self.dataset.__getitems__(indices)
-        return [self.dataset[index] for index in indices]
+            yield self.collate(rows.__getitems__(list(indices) or [0])) | {COUNTS: bool(indices)}
 
 
 class Passes(IterableDataset):

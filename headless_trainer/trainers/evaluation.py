@@ -89,8 +89,7 @@ def vocabulary_scores(
         height = max(1, CHUNK_ELEMENTS // len(ids))
         for part in (slice(first, first + height) for first in range(0, len(hidden), height)):
             plain = hidden[part] @ vectors.T  # (height, n)
-            plain = plain if bias is None else plain + bias
-            plain = capped(plain, head.softcap)
+            plain = capped(plain if bias is None else plain + bias, head.softcap)
             own = target_ids[part] - start
             inside = (own >= 0) & (own < len(ids))
             if apart is not None:
@@ -125,10 +124,7 @@ def generators_set_aside(seed: int, device: torch.device) -> Iterator[None]:
 
 
 class Evaluation:
-    """One evaluation of a `PretrainingTrainer`: its fixed candidates, sums and figures.
-
-    ``dataset`` is a `HeldOutBatches` or any iterable of rows.
-    """
+    """One evaluation of a `PretrainingTrainer` on `HeldOutBatches` or other rows: its fixed candidates, sums and figures."""
 
     def __init__(self, trainer, dataset):
         self.trainer = trainer

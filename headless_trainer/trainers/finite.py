@@ -13,6 +13,8 @@ from ..runtime.checkpoints import last_whole_checkpoint
 
 logger = logging.getLogger(__name__)
 
+MOST_WAITING = 1_000  # numbers of a run without logs or checkpoints
+
 
 def check_precision(args, model: nn.Module) -> None:
     """Disable TF32 again for a ``tf32`` of False (accelerate enables it with torch_compile), and warn of 16-bit weights."""
@@ -32,7 +34,7 @@ class FiniteCheck:
 
     def watch(self, step: int, number: Tensor, what: str) -> None:
         self._waiting.append((what, step, number.detach()))
-        if not self.late:
+        if not self.late or len(self._waiting) >= MOST_WAITING:
             self.read_all()
 
     def watch_norm(self, grad_norm: Any, trainer) -> Any:

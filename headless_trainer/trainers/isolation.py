@@ -1,7 +1,4 @@
-"""Keep documents that are packed into one row from attending to each other.
-
-Letters used in shapes: B rows, T tokens in a row.
-"""
+"""Keep documents that are packed into one row from attending to each other."""
 
 import dataclasses
 import inspect

@@ -51,9 +51,8 @@ class VanillaTrainer(PretrainingTrainer):
         inputs, micro_batch = self.take_out(inputs)
 
         def loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            return vocabulary_cross_entropy(
-                hidden, micro_batch.target_ids, weight, bias, softcap=self.head.softcap, reduction="sum"
-            )
+            options = {"softcap": self.head.softcap, "reduction": "sum"}
+            return vocabulary_cross_entropy(hidden, micro_batch.target_ids, weight, bias, **options)
 
         loss = self.head.within(model, inputs, micro_batch.predicted, loss_sum) / micro_batch.divisor
         return (loss, {"loss": loss}) if return_outputs else loss

@@ -145,12 +145,15 @@ def test_a_mask_token_is_added_or_an_existing_token_taken(checkpoint):
 
 
 @pytest.mark.parametrize(("task", "kind"), [("clm", "bpe"), ("mlm", "wordpiece"), ("mlm", "words")])
-def test_a_trained_tokenizer_is_saved_and_read_on_resume(task, kind, tmp_path, text_lines):
+def test_a_trained_tokenizer_is_saved_and_read_on_resume(task, kind, tmp_path, text_lines, caplog):
     args = ModelArguments(model_type="bert", train_tokenizer=True, tokenizer_type=kind, vocab_size=320)
     training_args = HeadlessTrainingArguments(output_dir=str(tmp_path), task=task, use_cpu=True, report_to="none")
     tokenizer = find_tokenizer(args, training_args, text_lines, 64, None)
     assert (tokenizer.mask_token is None) is (task == "clm")
     assert tokenizer.model_max_length == 64
+    loads = ModelArguments(model_type="bert", tokenizer_name=str(tmp_path / "tokenizer"), vocab_size=9_000)
+    assert find_tokenizer(loads, training_args, text_lines, 64, None).get_vocab() == tokenizer.get_vocab()
+    assert f"vocab_size is 9000 but the tokenizer has {len(tokenizer)} tokens" in caplog.text
     sentence = text_lines[0]
     expected = tokenizer(sentence)["input_ids"]
     assert AutoTokenizer.from_pretrained(tmp_path / "tokenizer")(sentence)["input_ids"] == expected

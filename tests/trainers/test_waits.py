@@ -4,6 +4,7 @@
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import TrainerCallback
 
 from headless_trainer import HeadlessTrainer
+from headless_trainer.trainers.finite import FiniteCheck
 
 WAITING = {"_local_scalar_dense", "nonzero", "_unique", "_unique2", "unique_dim", "unique_consecutive", "is_nonzero",
            "equal", "masked_select", "allclose", "bincount", "repeat_interleave"}  # fmt: skip
@@ -108,3 +110,12 @@ def test_a_run_that_reads_late_stops_too_and_saves_nothing(tmp_path, at):
     with pytest.raises(FloatingPointError, match=f"The loss is nan at step {at}, so the run stops"):
         run.train()
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{n}" for n in range(1, at)]
+
+
+def test_a_run_without_logs_and_checkpoints_reads_now_and_then(tmp_path):
+    check = FiniteCheck(SimpleNamespace(device=torch.device("cuda"), output_dir=tmp_path, save_strategy="no"))
+    numbers = [torch.tensor(float("nan")), *torch.ones(998)]
+    for step, number in enumerate(numbers, 1):
+        check.watch(step, number, "The loss")
+    with pytest.raises(FloatingPointError, match="The loss is nan at step 1, so"):
+        check.watch(1000, torch.ones(()), "The loss")
