@@ -124,7 +124,7 @@ class DataArguments:
 class HeadlessTrainingArguments(TrainingArguments):
     """Objective and evaluation.
 
-    The fields of ``TrainingArguments`` repeated below have other defaults. ``dataloader_pin_memory`` is False on a CPU,
+    The fields of ``TrainingArguments`` repeated below have other defaults. ``dataloader_pin_memory`` is False without CUDA,
     ``bf16`` and ``fp16`` also take "auto", and ``run_name`` defaults to the last two folders of ``output_dir``.
     """
 

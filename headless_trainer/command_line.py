@@ -189,7 +189,7 @@ def show_usage(text: str, argv: list[str] | None = None) -> None:
     """Print the usage of a command if its help is requested; its flags follow, and the program ends.
 
     The argument classes of transformers import torch, accelerate and peft, which takes seconds, but do not need them: a
-    program that only prints its help hides these packages.
+    program that only prints its help hides these packages, unless it is a notebook.
     """
     if HELP_FLAGS & set(sys.argv[1:] if argv is None else argv):
         print(text, flush=True)

@@ -20,7 +20,7 @@ PRIVATE = {
         "_clip_grad_norm": "the embedding's rows are clipped with the rest, and accelerate does not clip sparse gradients",
         "_get_dataloader": "the workers of all its loaders leave signals to the process that trains",
         "_get_eval_sampler": "rows are read in the order of their length",
-        "_determine_best_metric": "save_strategy best saves nothing else",
+        "_determine_best_metric": "with save_strategy best, it alone decides whether a checkpoint is saved",
         "_get_grad_norm": "a norm that is not finite stops the run before the update",
         "_get_output_dir": "a checkpoint is written aside, and the folder of the run is asked for",
         "_get_train_sampler": "the rows of a step are of similar length, in an order that a resumed run finds again",

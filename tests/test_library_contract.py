@@ -62,9 +62,7 @@ def test_libraries_have_the_private_names(owner, name):
         text = inspect.getsource(found)
     except (TypeError, OSError):  # written in C
         text = ""
-    assert hasattr(found, name) or re.search(rf"\b{name}\b", text), (
-        f"{owner} no longer has {name}: {PRIVATE[owner][name]}"
-    )
+    assert hasattr(found, name) or re.search(rf"\b{name}\b", text), f"{owner} lacks {name}: {PRIVATE[owner][name]}"
 
 
 def unfit(ours: type, parent: type, name: str) -> str | None:

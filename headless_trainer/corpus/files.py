@@ -88,7 +88,7 @@ def read_tables(
 
     Cells of .csv and .tsv are text, so that 007, 01 and numbers of 20 digits stay unchanged, or null if empty. Values of .json
     and .jsonl, with one object per line or one list of objects, keep their written type, among the rows read at a time, or are
-    null if an object lacks them.
+    null if an object lacks them; half of a surrogate pair becomes a question mark.
     """
     kind, said = extension(path), f"{argument} {os.fspath(path)!r}"
     if not os.path.isfile(path):
@@ -163,9 +163,9 @@ def _column(name: str, values: list) -> pa.Array:
     try:
         return pa.array(values)
     except OverflowError:  # integers of more than 64 bits, which are names rather than numbers
-        return pa.array([str(value) if isinstance(value, int) else value for value in values])
+        return _column(name, [str(value) if isinstance(value, int) else value for value in values])
     except UnicodeEncodeError:  # \ud83d, half of an emoji that was cut, has no UTF-8
-        return pa.array([each.encode(errors="replace").decode() if isinstance(each, str) else each for each in values])
+        return _column(name, json.loads(json.dumps(values, ensure_ascii=False).encode(errors="replace")))
     except pa.ArrowException as error:
         raise ValueError(f"the values of {name!r} have different types ({error})") from error
 

@@ -161,6 +161,10 @@ class ClassificationTrainer(Trainer):
         self.finite.read_all()
         super().log(logs, start_time)
 
+    def _determine_best_metric(self, metrics, trial) -> bool:
+        stopped = self.signal.agreed()  # see PretrainingTrainer
+        return super()._determine_best_metric(metrics, trial) or stopped
+
     def _get_output_dir(self, trial) -> str:
         return self.signal.beside_checkpoints(super()._get_output_dir(trial), self.control)
 

@@ -18,12 +18,10 @@ def load_config(arguments: GlueArguments, source: str, num_labels: int | None = 
     with sources.source("model_name_or_path", source):
         config = AutoConfig.from_pretrained(source, **hub_arguments(arguments))
     kind = config.is_encoder_decoder and f"is an encoder-decoder ({config.model_type}), which is not scored here"
-    if getattr(config, "summary_type", None) == "last":  # XLNet's
-        kind = (
-            f"is of type {config.model_type}, whose classifier reads the last position of a row, which may be padding"
-        )
+    if config.model_type == "xlnet":
+        kind = "is an XLNet, whose classifier reads the last position of a row even if it is padding"
     if kind:
-        raise ValueError(f"model_name_or_path {source!r} {kind}: name an encoder or a decoder.")
+        raise ValueError(f"model_name_or_path {source!r} {kind}: name another model, an encoder or a decoder.")
     if has_classifier(config) and not (num_labels in (None, config.num_labels) or arguments.ignore_mismatched_sizes):
         raise ValueError(
             f"model_name_or_path {source!r} has a classifier of {config.num_labels} outputs but the task needs {num_labels}. "

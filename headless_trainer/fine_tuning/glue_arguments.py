@@ -177,7 +177,7 @@ class GlueArguments(LoadingArguments):
 class GlueTrainingArguments(TrainingArguments):
     """`transformers.TrainingArguments` for every run of the grid; the paper's values are in the presets paper_glue_*.
 
-    The fields repeated below have other defaults; ``dataloader_pin_memory`` is False on a CPU.
+    The fields repeated below have other defaults; ``dataloader_pin_memory`` is False without CUDA.
     """
 
     eval_strategy: str = HfArg(default="epoch", help="Every epoch is scored; nothing else is accepted.")

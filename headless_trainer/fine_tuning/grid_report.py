@@ -39,7 +39,7 @@ def write_report(output_dir: str | Path) -> str:
     for title, own in tables.items():
         counts, epochs = pandas.DataFrame(own).value_counts(["model", "task"]), max(len(run["epochs"]) for run in own)
         seeds = " to ".join(map(str, sorted({counts.min(), counts.max()})))
-        how = f"Seeds: {seeds}. Each score is the best of {count(epochs, 'epoch')} on the set that is scored."
+        how = f"Seeds of each model: {seeds}. Each score is the best of {count(epochs, 'epoch')} on the set that is scored."
         for name in "max_train_samples", "max_eval_samples":
             if most := own[0]["settings"].get(name):
                 how += f" Only part of the rows: --{name} {most}."

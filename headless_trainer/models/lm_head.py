@@ -61,7 +61,7 @@ def attach_lm_head(
 
     Returns:
         A ``...ForCausalLM`` with an untied head, or a ``...ForMaskedLM``, tied as its configuration asks if possible, in the
-        dtype and on the device of the trunk. The trunk is copied.
+        dtype and on the device of the trunk. The trunk is copied. A scaled dense layer is frozen.
 
     Raises:
         ValueError: if the architecture has no language model, or untrained layers in its head; if the counts are missing or

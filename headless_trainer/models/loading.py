@@ -93,8 +93,9 @@ def find_tokenizer(
     """
     if not args.train_tokenizer:
         tokenizer = load_tokenizer(args)
-        if args.vocab_size not in (ModelArguments.vocab_size, id_count(tokenizer)):
-            said = "vocab_size is %s but the tokenizer has %s tokens, since none is trained: add --train_tokenizer for that."
+        ignored = args.vocab_size not in (ModelArguments.vocab_size, id_count(tokenizer))
+        if ignored and training_args.process_index == 0:
+            said = "vocab_size is %s but the loaded tokenizer has %s tokens: add --train_tokenizer to train one of that size."
             logger.warning(said, args.vocab_size, id_count(tokenizer))
         return tokenizer
     folder = Path(resume) if resume else Path(training_args.output_dir, "tokenizer")

@@ -15,7 +15,7 @@ Configurations = dict[str, list[Run]]  # runs that differ only in their seed, by
 ACCURACY, CROSS_ENTROPY = "eval_accuracy", "eval_cross_entropy"
 # Held-out figures that rank runs, in the order of the tables' columns. The first orders the rows.
 COMPARED = [each for each in EVALUATION if each.chart and each.better]
-# Held-out rows of two runs count as equal if they have about as many predicted tokens: the length of rows changes them.
+# Held-out rows of two runs count as equal if they have about as many predicted tokens.
 SAME_ROWS = 0.1
 
 

@@ -47,7 +47,7 @@ def load_token_counts(source: str | Path, **hub: Any) -> tuple[Tensor, dict[str,
             totals = {name: float(each) for name, each in (file.metadata() or {}).items()}
             return file.get_tensor("token_counts"), totals
     except SafetensorError as error:
-        raise ValueError(f"{str(path)!r} is damaged ({error}). Restore it, or name another folder.") from error
+        raise ValueError(f"{str(path)!r} is damaged ({error}). Restore or delete it.") from error
 
 
 @contextmanager
@@ -237,7 +237,7 @@ class StopOnSignal(TrainerCallback):
         self._handlers.close()
 
     def on_step_end(self, args, state, control, **kwargs):
-        if self._agreed():
+        if self.agreed():
             control.should_save = control.should_training_stop = True
             if args.save_strategy == SaveStrategy.BEST:  # it saves only after the best evaluation
                 control.should_evaluate = False
@@ -247,18 +247,18 @@ class StopOnSignal(TrainerCallback):
             control.should_evaluate = control.should_save = False
 
     def on_evaluate(self, args, state, control, **kwargs):
-        if self._agreed():  # there may be no further step
+        if self.agreed():  # there may be no further step
             control.should_save = control.should_training_stop = True
 
     def on_save(self, args, state, control, **kwargs):
-        control.should_training_stop |= self._agreed()  # the signal may have come while the checkpoint was written
+        control.should_training_stop |= self.agreed()  # the signal may have come while the checkpoint was written
 
     def beside_checkpoints(self, folder: str, control) -> str:
         """Return where `Trainer`, at its end, looks for checkpoints to delete: not the folder with the signal's own."""
         return os.path.join(folder, "stopped") if self.stopped and not control.should_save else folder
 
-    def _agreed(self) -> bool:
-        # The signal reaches processes at different steps: all stop as soon as one receives it.
+    def agreed(self) -> bool:
+        """Return whether any process has received a signal: it reaches them at different steps, and all stop together."""
         self.number = self._host.largest(self._heard)
         return self.stopped
 

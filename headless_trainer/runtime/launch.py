@@ -60,7 +60,7 @@ def check_launch(args: TrainingArguments, environment: Mapping[str, str] = os.en
     if args.world_size == 1 and started != "1" and "RANK" in environment:
         why, remedy = "this machine has no GPU", "add --use_cpu to the script's flags to train on CPUs"
         if "LOCAL_RANK" not in environment:
-            why, remedy = "LOCAL_RANK is missing", "launch with torchrun or accelerate launch, which set it"
+            why, remedy = "LOCAL_RANK is missing", "launch with torchrun or accelerate launch, set LOCAL_RANK"
         raise ValueError(
             f"WORLD_SIZE is {started} but {why}, so each of the {started} processes would train alone, into the same folder: "
             f"{remedy}, or launch one process."

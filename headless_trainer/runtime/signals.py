@@ -21,7 +21,7 @@ class Stopped(SystemExit):
 def say(text: str) -> None:
     """Write a message to stderr, below a progress bar, at any moment: a signal may interrupt print, which then cannot."""
     with suppress(OSError):  # Ctrl-C has also ended a `tee` that reads stderr
-        os.write(2, f"{chr(10) * os.isatty(2)}{text}\n".encode())
+        os.write(2, f"{chr(10) * os.isatty(2)}{text}\n".encode(errors="backslashreplace"))
 
 
 def raised():
@@ -107,7 +107,9 @@ def _follow_parent(start: Callable[[int], None] | None, worker: int) -> None:
     ends a worker: torch and multiprocessing send it to the remaining workers at the end, and wait for them.
     """
     can_tell = hasattr(signal, "sigtimedwait")  # needed to find the sender of a signal; macOS has none
-    signal.pthread_sigmask(signal.SIG_SETMASK, NAMES if can_tell else {*NAMES} - {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, NAMES)
+    if not can_tell:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with_parent, args=(can_tell,), daemon=True).start()
     if start is not None:
         start(worker)

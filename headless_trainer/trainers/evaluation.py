@@ -114,7 +114,8 @@ def vocabulary_scores(
 def generators_set_aside(seed: int, device: torch.device) -> Iterator[None]:
     """Seed every generator that a collator may use; on exit, restore those of training."""
     python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng([device] if device.type != "cpu" else [], device_type=device.type):
+    own = [device] if device.type in ("cuda", "mps", "xpu") else []
+    with torch.random.fork_rng(own, device_type=device.type if own else "cpu"):
         set_seed(seed)
         try:
             yield

@@ -348,8 +348,9 @@ class PretrainingTrainer(Trainer):
         return self.signal.beside_checkpoints(folder, self.control) if aside is None else str(aside.aside)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        # With save_strategy `best` the answer decides alone whether a checkpoint is saved, also after a signal.
-        return super()._determine_best_metric(metrics, trial) or self.signal.stopped
+        # With save_strategy `best`, only this answer decides whether a checkpoint is saved, also after a signal.
+        stopped = self.signal.agreed()
+        return super()._determine_best_metric(metrics, trial) or stopped
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Do nothing: the parent would push a checkpoint before it is complete. `HubPushes.on_save` pushes it afterwards."""

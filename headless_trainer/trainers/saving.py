@@ -66,7 +66,10 @@ def write_model(trainer, folder: Path, leaves_run: bool) -> None:
         _store_as(folder, trainer.saved_dtype)
     if args.should_save:
         save_token_counts(folder, counts, totals)
-        facts = {f"data: {name}": value for name, value in getattr(trainer.facts.data_args, "__dict__", {}).items()}
+        facts = {
+            f"data: {name}": ", ".join(value) if isinstance(value, list) else value
+            for name, value in getattr(trainer.facts.data_args, "__dict__", {}).items()
+        }
         facts |= {"trainer": type(trainer).__name__, "held_out_texts": trainer.facts.held_out_texts}
         save_settings(folder, args, **facts)
 

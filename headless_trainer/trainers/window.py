@@ -101,7 +101,7 @@ class TrainingWindow(TrainerCallback):
         """Return the figures since the last call, and start a new window.
 
         ``reduce`` sums a float64 CPU tensor over processes; None for a single process. Token counts cover all processes,
-        ``predicted_tokens`` is per step, and ``peak_memory_mib`` is that of this process on its device.
+        ``predicted_tokens`` is per step, and ``peak_memory_mib`` is that of this process.
         """
         self._count_time()
         steps, seconds = max(1, self._steps), max(self._seconds, 1e-9)
@@ -138,7 +138,7 @@ def count_pool(window: TrainingWindow, part: Candidates, divisor: Tensor | float
 
 
 def peak_memory_mib(device: torch.device) -> float:
-    """Return the peak memory so far in MiB: of tensors on an accelerator, of the whole process on a CPU."""
+    """Return the peak memory so far in MiB: of tensors on a CUDA GPU, else of the whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     try:  # on Linux getrusage starts from the peak of the parent process

@@ -84,9 +84,7 @@ def test_a_grid_from_the_command_line_to_the_tables(tmp_path, data, encoders, ca
     found = results(tmp_path / "out")
     names = [f"run_checkpoint-{step}" for step in (10, 5)]
     tasks = ["cola", "copa", "stsb", "wic"]
-    assert list(found) == [
-        f"balanced/{name}/{task}/seed_{seed}.json" for name in names for task in tasks for seed in (0, 1)
-    ]
+    assert list(found) == [f"balanced/{name}/{task}/seed_{s}.json" for name in names for task in tasks for s in (0, 1)]
     result = found["balanced/run_checkpoint-5/stsb/seed_1.json"]
     assert result["settings"]["batch_size"] == 8 and result["settings"]["num_train_epochs"] == 2
     assert [epoch["step"] for epoch in result["epochs"]] == [2, 4] and len(result["loss_curve"]) == 4

@@ -161,9 +161,7 @@ def test_damaged_files_second_runs_and_full_disks():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("flags", "evaluations"), [([], 2), (["--load_best_model_at_end", "true"], 3)])
-def test_the_last_step_is_evaluated_once_unless_other_weights_come_back(
-    tmp_path, text_file, monkeypatch, flags, evaluations
-):
+def test_the_last_step_is_evaluated_once_unless_others_come_back(tmp_path, text_file, monkeypatch, flags, evaluations):
     calls, evaluate = [], HeadlessTrainer.evaluate
     monkeypatch.setattr(HeadlessTrainer, "evaluate", lambda *a, **k: calls.append(evaluate(*a, **k)) or calls[-1])
     command = [*QUICK, *DECODER, "--train_file", str(text_file), "--output_dir", str(tmp_path), "--max_steps", "4"]
@@ -201,7 +199,8 @@ def test_a_language_model_is_trained_on_with_its_own_head(tmp_path, text_file, t
     assert before["eval_loss"] > after["eval_loss"]
     texts = [read_settings(tmp_path / name)["held_out_texts"] for name in ("base", "memory", "stream")]
     assert texts[0] != texts[1] == texts[2]
-    assert read_settings(tmp_path / "stream")["data: streaming"] is True  # a report shows what differs
+    settings = read_settings(tmp_path / "stream")  # a report shows what differs
+    assert settings["data: streaming"] is True and settings["data: train_file"] == str(new)
 
 
 def test_a_run_counts_its_own_rows_and_seeds_its_stream(tmp_path, text_file):

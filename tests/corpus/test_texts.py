@@ -16,7 +16,7 @@ from row_files import DOCUMENTS, write_rows
 
 from headless_trainer.arguments import DataArguments
 from headless_trainer.corpus import documents
-from headless_trainer.corpus.documents import batches_by_size, pieces, read_documents, split
+from headless_trainer.corpus.documents import TextStream, batches_by_size, pieces, read_documents, split
 from headless_trainer.corpus.texts import load_texts
 
 BOTH = pytest.mark.parametrize("streaming", [False, True])
@@ -88,6 +88,12 @@ def test_the_rule_of_the_split_never_changes():
             held_out = [text for text, hashed in hashes.items() if hashed < share * 2**32]
             assert split(raw, share)[1].to_pylist() == held_out
             assert split(pieces, share)[1].to_pylist() == list(hashes)
+
+
+def test_a_name_that_is_not_utf_8_has_a_fingerprint(tmp_path):
+    path = tmp_path / os.fsdecode(b"\xff.txt")
+    path.write_text("one")
+    assert TextStream([], paths=[path]).fingerprint() != TextStream([]).fingerprint()
 
 
 # Cells and columns

@@ -156,8 +156,8 @@ def test_the_report_holds_every_table(tmp_path):
         "## Own task: balanced cross-entropy",
     ]
     write_run(run_path(tmp_path, "balanced", "b", "cola", 0), a_run(model="b", task="cola"))
-    assert "\n\nSeeds: 1 to 2. Each score is" in write_report(tmp_path)
-    seeds_of_cola = "Seeds: 2. Each score is the best of 1 epoch on the set that is scored."
+    assert "\n\nSeeds of each model: 1 to 2. Each score is" in write_report(tmp_path)
+    seeds_of_cola = "Seeds of each model: 2. Each score is the best of 1 epoch on the set that is scored."
     assert f"{seeds_of_cola} Only part of the rows: --max_eval_samples 100." in text
     assert text.count("Only part") == 1
     own = tmp_path / "own"

@@ -11,6 +11,7 @@ from headless_trainer.models import fold
 from headless_trainer.models.candidate_head import candidate_matrix, untie
 from headless_trainer.models.fold import fold_bias, unfold
 from headless_trainer.models.lm_head import attach_lm_head
+from headless_trainer.models.vocabulary_head import VocabularyHead
 from headless_trainer.objective.prior import candidate_log_prior, log_prior
 from headless_trainer.runtime.checkpoints import save_token_counts
 
@@ -251,6 +252,9 @@ def test_activations_that_pass_values_on(activation, counts, ids):
 def test_layers_that_pass_through_do_not_end_a_training(model_type, trained, counts, ids):
     model = attach_lm_head(make_trunk(model_type), counts, new_layers=trained)
     assert all(weight.requires_grad for weight in model.parameters()) is (model_type == "bert" and trained)
+    attached = [weight.requires_grad for weight in model.parameters()]
+    VocabularyHead(model.requires_grad_(True))  # as it is loaded
+    assert attached == [weight.requires_grad for weight in model.parameters()]
     optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-3), []
     for _ in range(4):
         losses.append(model(ids, labels=ids).loss)

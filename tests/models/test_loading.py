@@ -153,7 +153,7 @@ def test_a_trained_tokenizer_is_saved_and_read_on_resume(task, kind, tmp_path, t
     assert tokenizer.model_max_length == 64
     loads = ModelArguments(model_type="bert", tokenizer_name=str(tmp_path / "tokenizer"), vocab_size=9_000)
     assert find_tokenizer(loads, training_args, text_lines, 64, None).get_vocab() == tokenizer.get_vocab()
-    assert f"vocab_size is 9000 but the tokenizer has {len(tokenizer)} tokens" in caplog.text
+    assert f"vocab_size is 9000 but the loaded tokenizer has {len(tokenizer)} tokens" in caplog.text
     sentence = text_lines[0]
     expected = tokenizer(sentence)["input_ids"]
     assert AutoTokenizer.from_pretrained(tmp_path / "tokenizer")(sentence)["input_ids"] == expected
@@ -201,9 +201,7 @@ def test_a_new_xlm_knows_padding_by_the_tokenizers_id(mlm_tokenizer):
 
 
 @pytest.mark.parametrize("objective", ["headless", "vanilla"])
-def test_a_new_model_has_float32_weights_and_a_checkpoint_goes_on_in_float32(
-    objective, checkpoint, tmp_path, clm_tokenizer
-):
+def test_models_have_float32_weights_and_checkpoints_go_on_in_float32(objective, checkpoint, tmp_path, clm_tokenizer):
     """Of a language model, and of its trunk."""
     assert AutoConfig.from_pretrained(checkpoint).dtype == torch.bfloat16
     assert loaded(clm_tokenizer, objective, config_name=str(checkpoint)).dtype == torch.float32

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from transformers.utils import import_utils
 
 from headless_trainer import HeadlessTrainer, HeadlessTrainingArguments, PackedStream
 from headless_trainer.cli.pretrain import main
+from headless_trainer.trainers.finite import check_precision
 from headless_trainer.trainers.step import CARRIED
 
 LENGTH = 16
@@ -138,6 +140,13 @@ def test_bfloat16(tmp_path, task, tokenizer, monkeypatch, caplog):
     assert "The model has 16-bit weights, which lose small updates" in caplog.text
 
 
+def test_dropout_that_the_backward_pass_would_draw_anew_is_refused():
+    args = SimpleNamespace(device=torch.device("mps"), gradient_checkpointing=True, tf32=None)
+    check_precision(args, tiny_model("clm"))
+    with pytest.raises(ValueError, match="activation_checkpointing is True but torch draws other dropout .* on mps"):
+        check_precision(args, tiny_model("clm", dropout=0.1))
+
+
 @pytest.mark.parametrize("task", ["clm", "mlm"])
 @pytest.mark.parametrize("name", CHECKPOINTING)
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")
@@ -216,9 +225,7 @@ DECODERS = {
 }
 
 
-def isolating(
-    folder, model_type: str, tokenizer, text_lines, attention: str | None = None, dtype=torch.float32, **settings
-):
+def isolating(folder, model_type: str, tokenizer, text_lines, attention=None, dtype=torch.float32, **settings):
     torch.manual_seed(0)
     config = AutoConfig.for_model(model_type, vocab_size=len(tokenizer), pad_token_id=0, **DECODERS[model_type])
     model = AutoModel.from_config(config, attn_implementation=attention, dtype=dtype)

@@ -172,9 +172,7 @@ def test_counts_go_on_from_a_headless_model_and_not_from_a_vanilla_one(tmp_path,
         before = load_token_counts(folder)[0]
         for source in (folder, builders.on_hub(folder, f"me/{objective}", tmp_path / "hub")):
             model = AutoModel.from_pretrained(source)
-            again = make_trainer(
-                tmp_path / "again", model, token_rows(clm_tokenizer), {}, processing_class=clm_tokenizer
-            )
+            again = make_trainer(tmp_path / "b", model, token_rows(clm_tokenizer), {}, processing_class=clm_tokenizer)
             assert before.any() and torch.equal(again.token_counts, before * carried)
     model = GPT2LMHeadModel.from_pretrained(tmp_path / "headless")
     name = builders.on_hub(tmp_path / "headless", "me/elsewhere", tmp_path / "other")
