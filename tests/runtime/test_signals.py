@@ -359,7 +359,7 @@ def test_a_signal_inside_an_epoch_ends_no_epoch(tmp_path):
     assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2"]
 
 
-LAST = [("lm", "steps", "prediction_step"), ("lm", "best", "prediction_step"), ("lm", "best", "predict")]
+LAST = [("lm", "no", "prediction_step"), ("lm", "best", "prediction_step"), ("lm", "best", "predict")]
 
 
 @pytest.mark.parametrize(("kind", "strategy", "event"), [*LAST, ("classifier", "best", "prediction_step")])
@@ -379,9 +379,8 @@ def test_a_signal_in_the_last_evaluation_leaves_a_checkpoint(tmp_path, kind, str
     setattr(callback, f"on_{event}", on_event)
     run.add_callback(callback)
     run.train()
-    assert run.state.best_global_step == 1 and run.signal.stopped
-    names = ["checkpoint-2", *["checkpoint-1"] * (strategy == "best")]
-    assert [path.name for path in checkpoints_in(tmp_path)] == names
+    best = ["checkpoint-1"] if strategy == "best" else []
+    assert run.signal.stopped and [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2", *best]
 
 
 def test_a_signal_waits_until_the_model_is_saved(tmp_path, monkeypatch, capfd):
