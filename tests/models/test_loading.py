@@ -140,6 +140,8 @@ def test_a_mask_token_is_added_or_an_existing_token_taken(checkpoint):
     added = load_tokenizer(ModelArguments(model_name_or_path=str(checkpoint), mask_token="<mask>"))
     assert (added.mask_token, added.mask_token_id, len(added)) == ("<mask>", len(plain), len(plain) + 1)
     assert added("a<mask>b")["input_ids"].count(added.mask_token_id) == 1
+    named = load_tokenizer(ModelArguments(tokenizer_name=str(checkpoint)), "elsewhere")
+    assert named.get_vocab() == plain.get_vocab() == load_tokenizer(ModelArguments(), str(checkpoint)).get_vocab()
     taken = load_tokenizer(ModelArguments(model_name_or_path=str(checkpoint), mask_token="z"))
     assert (taken.mask_token_id, len(taken)) == (plain.convert_tokens_to_ids("z"), len(plain))
 
