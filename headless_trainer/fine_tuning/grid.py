@@ -87,10 +87,10 @@ def prepare(arguments: GlueArguments, training: GlueTrainingArguments) -> Grid:
         for seed in arguments.seeds
     ]
     pending = [run for run in runs if not run.path.is_file()]
+    # A run that was killed before its rename has removed the best model so far, and makes it again.
+    cut = {run.path.parent for run in pending if (run.path.with_suffix(".best") / SEED).is_file()}
     for run in runs if arguments.keeps_models and (pending or training.push_to_hub) else ():
-        # A run that was killed before its rename has removed the last best model, and makes it again.
-        left = [each.path.with_suffix(".best") / SEED for each in pending if each.path.parent == run.path.parent]
-        if run not in pending and not (run.path.with_name(BEST).is_dir() or any(map(Path.is_file, left))):
+        if run not in pending and not (run.path.with_name(BEST).is_dir() or run.path.parent in cut):
             raise ValueError(f"save_models is True but {run} ended without a model: choose another --output_dir.")
     for run in pending:  # other runs of the grid may be another process's
         alone_until_exit(run.path.parent, f".{run.path.stem}.lock")

@@ -227,8 +227,9 @@ def freeze_scaled_layer(model: PreTrainedModel) -> None:
         if layer.weight.count_nonzero() == len(diagonal) and diagonal.median() < 64 * SMALL:
             if any(getattr(module, "base_layer", None) is layer for module in model.modules()):
                 raise ValueError("an adapter would destroy the head's dense layer, scaled by 2^-15: leave it out.")
+            if layer.weight.requires_grad:
+                logger.info("The dense layer of the head is the identity, scaled by 2^-15: no step may change it.")
             layer.requires_grad_(False)
-            logger.info("The dense layer of the head is the identity, scaled by 2^-15: no step may change it.")
 
 
 def frozen_layers(model: PreTrainedModel) -> list[str]:

@@ -93,10 +93,10 @@ def find_tokenizer(
     """
     if not args.train_tokenizer:
         tokenizer = load_tokenizer(args)
-        ignored = args.vocab_size not in (ModelArguments.vocab_size, id_count(tokenizer))
-        if ignored and training_args.process_index == 0:
+        given = args.vocab_size != ModelArguments.vocab_size and training_args.process_index == 0
+        if given and args.vocab_size != (size := id_count(tokenizer)):
             said = "vocab_size is %s but the loaded tokenizer has %s tokens: add --train_tokenizer to train one of that size."
-            logger.warning(said, args.vocab_size, id_count(tokenizer))
+            logger.warning(said, args.vocab_size, size)
         return tokenizer
     folder = Path(resume) if resume else Path(training_args.output_dir, "tokenizer")
     if not resume and training_args.process_index == 0:

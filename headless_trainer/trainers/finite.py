@@ -18,13 +18,13 @@ MOST_WAITING = 1_000  # unread numbers of a run that neither logs nor saves
 
 def check_precision(args, model: nn.Module) -> None:
     """Refuse what gives wrong gradients, disable TF32 again if ``tf32`` is False, and warn of 16-bit weights."""
-    drops = [each.p for each in model.modules() if isinstance(each, nn.Dropout)]
-    drops.append(getattr(getattr(model, "config", None), "attention_dropout", 0.0))  # of functions, as in Llama
-    if args.device.type == "mps" and args.gradient_checkpointing and any(drops):
-        raise ValueError(  # https://github.com/pytorch/pytorch/issues/127676
-            "activation_checkpointing is True but torch draws other dropout in the backward pass on mps, so gradients would be "
-            "wrong: leave it out, or set the model's dropout to 0."
-        )
+    if args.device.type == "mps" and args.gradient_checkpointing:
+        drops = [each.p for each in model.modules() if isinstance(each, nn.Dropout)]
+        if any([*drops, getattr(model.config, "attention_dropout", 0.0)]):  # the latter by a function, as in Llama
+            raise ValueError(  # https://github.com/pytorch/pytorch/issues/127676
+                "activation_checkpointing is True but torch draws other dropout in the backward pass on mps, so gradients "
+                "would be wrong: leave it out, or set the model's dropout to 0."
+            )
     if args.tf32 is False:  # accelerate enables it with torch_compile
         torch.backends.cuda.matmul.allow_tf32 = False
     if {weight.dtype for weight in model.parameters() if weight.requires_grad} & {*LOW_PRECISION}:
